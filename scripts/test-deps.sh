@@ -96,6 +96,17 @@ if ((${#missing[@]})); then
 	fi
 fi
 
+# Debian has no package of it, and PyPI does: in an environment of the tests' own.
+duckdb="$(dirname "$0")/../target/duckdb"
+if ! python3 -c 'import duckdb' 2>/dev/null && ! "$duckdb/bin/python3" -c 'import duckdb' 2>/dev/null; then
+	echo "test-deps: no \`duckdb\` for python3 (on PyPI): has a database in far memory"
+	rm -rf "$duckdb"
+	if ! { python3 -m venv "$duckdb" && "$duckdb/bin/pip" install --quiet --disable-pip-version-check duckdb; }; then
+		rm -rf "$duckdb"
+		echo "test-deps: without it; the test that needs it will say so and skip"
+	fi
+fi
+
 # A toolchain of rustup's minimal profile lacks these two.
 for component in rustfmt clippy; do
 	if ! "cargo-${component/rust/}" --version >/dev/null 2>&1; then

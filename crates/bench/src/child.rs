@@ -121,6 +121,8 @@ pub struct Child {
     process: std::process::Child,
     role: &'static str,
     log: PathBuf,
+    /// What it has said, and nobody has heard yet.
+    said: Vec<u8>,
 }
 
 impl Child {
@@ -174,7 +176,12 @@ impl Child {
             .stderr(file)
             .spawn()
             .context(what)?;
-        Ok(Child { process, role, log })
+        Ok(Child {
+            process,
+            role,
+            log,
+            said: Vec::new(),
+        })
     }
 
     /// The process's id.
@@ -187,7 +194,8 @@ impl Child {
         &self.log
     }
 
-    /// Waits until the child has said a line that begins with `last`; returns all lines up to it.
+    /// Waits until the child has said a line that begins with `last`; returns all lines up to it. What it has said behind that is
+    /// heard by the next.
     pub fn ready(&mut self, last: &str) -> Result<Vec<String>, BenchError> {
         self.ready_within(last, READY_TIMEOUT)
     }
@@ -195,23 +203,17 @@ impl Child {
     /// The same, if it may take longer.
     pub(crate) fn ready_within(&mut self, last: &str, patience: Duration) -> Result<Vec<String>, BenchError> {
         let deadline = Instant::now() + patience;
-        let mut said = Vec::new();
         loop {
-            let text = String::from_utf8_lossy(&said);
-            let lines: Vec<&str> = text
-                .split_inclusive('\n')
-                .filter(|line| line.ends_with('\n'))
-                .collect();
-            if lines.last().is_some_and(|line| line.starts_with(last)) {
-                return Ok(lines.iter().map(|line| line.trim_end().to_owned()).collect());
+            if let Some(lines) = lines_up_to(last, &mut self.said) {
+                return Ok(lines);
+            }
+            if self.said.len() > READY_BYTES_MAX {
+                return Err(self.failed("it said something else than expected"));
             }
             let mut piece = [0; 1024];
             match self.hear(&mut piece, deadline)? {
                 0 => return Err(self.failed("it ended before it was ready")),
-                heard => said.extend_from_slice(&piece[..heard]),
-            }
-            if said.len() > READY_BYTES_MAX {
-                return Err(self.failed("it said something else than expected"));
+                heard => self.said.extend_from_slice(&piece[..heard]),
             }
         }
     }
@@ -231,11 +233,6 @@ impl Child {
             return Err(self.failed("it was not ready in time"));
         }
         output.read(into).context("hear a child")
-    }
-
-    /// The rest of the child's output.
-    pub fn take_output(&mut self) -> Option<impl Read + Send + use<>> {
-        self.process.stdout.take()
     }
 
     /// How it has ended. `None`: it runs, though its output may be closed.
@@ -328,6 +325,22 @@ impl Drop for Child {
     }
 }
 
+/// Takes lines out of what was said: up to the first that begins so. `None`: it was not said yet.
+fn lines_up_to(last: &str, said: &mut Vec<u8>) -> Option<Vec<String>> {
+    let mut lines = Vec::new();
+    let mut bytes = 0;
+    for line in said.split_inclusive(|byte| *byte == b'\n') {
+        let line = line.strip_suffix(b"\n")?;
+        bytes += line.len() + 1;
+        lines.push(String::from_utf8_lossy(line).trim_end().to_owned());
+        if line.starts_with(last.as_bytes()) {
+            said.drain(..bytes);
+            return Some(lines);
+        }
+    }
+    None
+}
+
 /// Where a child listens, from its line `listening ADDRESS`.
 pub fn listening(lines: &[String]) -> Result<Vec<Address>, BenchError> {
     let addresses = lines.iter().filter_map(|line| line.strip_prefix("listening "));
@@ -342,4 +355,22 @@ pub fn this_program() -> Result<PathBuf, BenchError> {
     let link = Path::new("/proc/self/exe");
     File::open(link).context("find this program's own file")?;
     fs::read_link(link).context("find this program's own file")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_child_says_at_once_is_heard_line_by_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let words = ["-c", "printf 'a\\nfilled\\ndone 7\\nmore'"];
+        let mut child = Child::start(Path::new("sh"), words, "sh", folder.path()).unwrap();
+        // All is said, and it has ended, before anybody listens.
+        child.process.wait().unwrap();
+        assert_eq!(child.ready("filled").unwrap(), ["a", "filled"]);
+        assert_eq!(child.ready("done ").unwrap(), ["done 7"]);
+        let refused = child.ready("more").unwrap_err().to_string();
+        assert!(refused.contains("it ended before it was ready"), "{refused}");
+    }
 }

@@ -1,10 +1,12 @@
 //! What whoever watches an experiment is told.
 
-/// What is next, or what is skipped.
+/// What is next, what is skipped, or what went wrong.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// This is measured next.
     Next(&'a str),
     /// This cannot be measured here, and why.
     Skipped(&'a str),
+    /// This was begun and did not come to its end, and what was seen of that.
+    Failed(&'a str),
 }

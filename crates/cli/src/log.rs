@@ -76,7 +76,8 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
     let lines = LINES.get_or_init(|| lines);
     let usual = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| match panic_text(panic) {
-        Some(text) => say(&text),
+        // The process may end of it at once.
+        Some(text) => say_urgently(&text),
         None => usual(panic),
     }));
     let logged = tracing_subscriber::fmt()
@@ -104,6 +105,12 @@ pub(crate) fn say(text: &str) {
     }
 }
 
+/// The same, and it is written before this returns, if standard error takes it in time.
+fn say_urgently(text: &str) {
+    say(text);
+    finish();
+}
+
 /// Has the last lines written, before the process ends.
 pub(crate) fn finish() {
     if let Some(lines) = LINES.get() {
@@ -111,7 +118,7 @@ pub(crate) fn finish() {
     }
 }
 
-/// A thread that panics says so without waiting. `None`: somebody wants to see where it was, and the usual way shows that.
+/// A thread that panics says so. `None`: somebody wants to see where it was, and the usual way shows that.
 fn panic_text(panic: &PanicHookInfo<'_>) -> Option<String> {
     if std::env::var_os("RUST_BACKTRACE").is_some() {
         return None;

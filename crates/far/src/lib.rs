@@ -16,6 +16,7 @@
 //! | `vec` | a vector in an arena |
 //! | `ground` | all of an arena, for an allocator |
 //! | [`give_back()`] | what an owner has left that has ended |
+//! | [`room`] | whether a process's limits leave an arena room |
 //! | [`run`] | what `netram run` tells the library that it has a program load |
 //! | `sys` | memory and `userfaultfd`: the crate's one unsafe module |
 #![deny(unsafe_code)]
@@ -28,6 +29,7 @@ mod depot;
 mod give_back;
 mod ground;
 mod pack;
+pub mod room;
 pub mod run;
 mod seal;
 mod spill;

@@ -1,20 +1,30 @@
 //! The arena of a run. Its threads have descriptors of their own: a program that closes all that it finds, as daemons do, or counts on
 //! the next number, meets none of ours; and no child inherits one.
 
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::error::Error;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
+use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
+use std::time::Duration;
 
+use netram_far::room::{self, RoomError};
 use netram_far::run::{Settings, SettingsError};
 use netram_far::{Arena, ArenaError, Ground};
 use netram_log::Lines;
 use tracing::Level;
+use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 
 use crate::abi;
 use crate::heap::Heap;
 use crate::heir;
+
+/// A process that dies, or ends, waits for its last lines no longer than this: where nobody reads them, it would wait for ever.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+static LINES: OnceLock<Lines> = OnceLock::new();
 
 /// Why a program is not run.
 #[derive(Debug)]
@@ -23,6 +33,8 @@ pub(crate) enum StartError {
     Settings(SettingsError),
     /// The key cannot be read.
     Key(String),
+    /// The process may not have enough of something.
+    Room(RoomError),
     /// There is no arena.
     Arena(ArenaError),
     /// The system refused something that every program needs.
@@ -34,6 +46,7 @@ impl std::fmt::Display for StartError {
         match self {
             StartError::Settings(error) => error.fmt(out),
             StartError::Key(error) => error.fmt(out),
+            StartError::Room(error) => error.fmt(out),
             StartError::Arena(error) => match error.source() {
                 Some(source) => write!(out, "{error}: {source}"),
                 None => error.fmt(out),
@@ -43,9 +56,11 @@ impl std::fmt::Display for StartError {
     }
 }
 
-/// What the environment says.
+/// What the environment says. The limits may be others than those that `netram run` had.
 pub(crate) fn settings(text: &str) -> Result<Settings, StartError> {
-    text.parse().map_err(StartError::Settings)
+    let settings = text.parse().map_err(StartError::Settings)?;
+    room::check(&settings).map_err(StartError::Room)?;
+    Ok(settings)
 }
 
 /// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of them: no handler of the program's runs there.
@@ -67,20 +82,40 @@ pub(crate) fn heap(settings: &Settings) -> Result<Heap, StartError> {
     Ok(Heap::new(ground, settings.threshold_bytes as usize))
 }
 
-/// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that is full.
+/// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that is full. An
+/// error is written before the process can die of it.
 fn log() -> io::Result<()> {
     let output = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let lines = Lines::to(output, |lost| {
         format!("netram run: {lost} log lines were dropped: standard error did not take them\n")
     })?;
+    let lines = LINES.get_or_init(|| lines);
+    std::panic::set_hook(Box::new(|panic| {
+        let trace = Backtrace::capture();
+        let trace = match trace.status() {
+            BacktraceStatus::Captured => format!("\n{trace}"),
+            _ => String::new(),
+        };
+        let text = format!("netram run: a defect: {panic}{trace}\n");
+        // It never fails.
+        let _ = lines.urgent(LAST_WORDS).write_all(text.as_bytes());
+    }));
+    let errors = || lines.urgent(LAST_WORDS);
     let logged = tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
-        .with_writer(move || lines.clone())
+        .with_writer(errors.with_max_level(Level::ERROR).or_else(|| lines.clone()))
         .with_ansi(false)
         .finish();
     // In a program that has a subscriber of its own, by the same library of another version, there are two.
     let _ = tracing::subscriber::set_global_default(logged);
     Ok(())
+}
+
+/// Has the last lines written, before the process ends.
+pub(crate) fn finish() {
+    if let Some(lines) = LINES.get() {
+        lines.drain(LAST_WORDS);
+    }
 }
 
 fn arena(settings: &Settings) -> Result<Arena, StartError> {

@@ -4,6 +4,9 @@
 //! full disk. So a thread of its own writes the lines. Whoever has something to say puts it into a queue and goes on. Lines
 //! that find the queue full, and lines that could not be written, are dropped and counted; the count is the next line that
 //! can be written.
+//!
+//! A process may die of what it has just said. Such a line is [`Lines::urgent`]: who says it waits until it is written, for a
+//! while. Once that was in vain nobody waits again before something has been written.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -32,7 +35,35 @@ enum Item {
 #[derive(Clone)]
 pub struct Lines {
     queue: SyncSender<Item>,
-    dropped: Arc<AtomicU64>,
+    counts: Arc<Counts>,
+}
+
+/// What the thread and those who say something tell each other beside the queue.
+#[derive(Debug)]
+struct Counts {
+    dropped: AtomicU64,
+    /// Lines that the output has taken or refused.
+    ended: AtomicU64,
+    /// How many those were when somebody last waited in vain: while they still are, waiting is of no use.
+    stuck_at: AtomicU64,
+}
+
+impl Counts {
+    fn new() -> Counts {
+        Counts {
+            dropped: AtomicU64::new(0),
+            ended: AtomicU64::new(0),
+            // So many lines there never are.
+            stuck_at: AtomicU64::new(u64::MAX),
+        }
+    }
+}
+
+/// Lines each of which is written when [`write`](Write::write) returns, if the output takes it in time.
+#[derive(Clone, Debug)]
+pub struct Urgent {
+    lines: Lines,
+    within: Duration,
 }
 
 impl Lines {
@@ -42,40 +73,84 @@ impl Lines {
     /// The system has no room for a thread.
     pub fn to(output: impl Write + Send + 'static, note: Note) -> io::Result<Lines> {
         let (queue, items) = sync_channel(WAITING_MAX);
-        let dropped = Arc::new(AtomicU64::new(0));
-        let counter = Arc::clone(&dropped);
+        let counts = Arc::new(Counts::new());
+        let shared = Arc::clone(&counts);
         std::thread::Builder::new()
             .name("netram-log".to_owned())
-            .spawn(move || write_on(output, &items, &counter, note))?;
-        Ok(Lines { queue, dropped })
+            .spawn(move || write_on(output, &items, &shared, note))?;
+        Ok(Lines { queue, counts })
     }
 
     /// Has `line`, which ends with a line feed, written as soon as that can be. Never waits.
     pub fn say(&self, line: &[u8]) {
         if self.queue.try_send(Item::Line(line.to_vec())).is_err() {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+            self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Waits until all that was said is written, but no longer than `within`: before a process ends.
+    /// The same queue for lines that a process may die of: whoever says one waits until all is written, but no longer than
+    /// `within`, and not at all while the output still takes nothing.
+    pub fn urgent(&self, within: Duration) -> Urgent {
+        Urgent {
+            lines: self.clone(),
+            within,
+        }
+    }
+
+    /// Waits until all that was said is written, but no longer than `within`: before a process ends. Returns at once if the
+    /// output has taken nothing since somebody waited in vain.
     pub fn drain(&self, within: Duration) {
-        let until = Instant::now() + within;
+        self.wait(|until| self.is_drained(until), within);
+    }
+
+    /// Has `line` written, and waits for that as [`drain`](Lines::drain) does.
+    fn say_urgently(&self, line: &[u8], within: Duration) {
+        let mut said = false;
+        self.wait(
+            |until| {
+                said = true;
+                self.put(Item::Line(line.to_vec()), until) && self.is_drained(until)
+            },
+            within,
+        );
+        if !said {
+            self.say(line);
+        }
+    }
+
+    /// Does something that waits for the output, if that may be of use; remembers whether it was.
+    fn wait(&self, body: impl FnOnce(Instant) -> bool, within: Duration) {
+        let ended = self.counts.ended.load(Ordering::Relaxed);
+        if self.counts.stuck_at.load(Ordering::Relaxed) != ended && !body(Instant::now() + within) {
+            self.counts.stuck_at.store(ended, Ordering::Relaxed);
+        }
+    }
+
+    fn is_drained(&self, until: Instant) -> bool {
         let (tell, told) = sync_channel(1);
-        let mut asked = Item::Drained(tell);
-        while let Err(TrySendError::Full(again)) = self.queue.try_send(asked) {
+        // If there is no answer, standard error takes nothing: that must not keep the process.
+        let left = || until.saturating_duration_since(Instant::now());
+        self.put(Item::Drained(tell), until) && told.recv_timeout(left()).is_ok()
+    }
+
+    /// Waits for a place in the queue. `false`: there was none in time.
+    fn put(&self, mut item: Item, until: Instant) -> bool {
+        while let Err(TrySendError::Full(again)) = self.queue.try_send(item) {
             if Instant::now() >= until {
-                return;
+                if matches!(again, Item::Line(_)) {
+                    self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                return false;
             }
-            asked = again;
+            item = again;
             std::thread::sleep(LOOK);
         }
-        // If there is no answer, standard error takes nothing: that must not keep the process.
-        let _ = told.recv_timeout(until.saturating_duration_since(Instant::now()));
+        true
     }
 
     /// Lines that were dropped since the last note about them.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.counts.dropped.load(Ordering::Relaxed)
     }
 }
 
@@ -99,16 +174,29 @@ impl Write for Lines {
     }
 }
 
+/// Each call of `write` is a line; none fails.
+impl Write for Urgent {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.lines.say_urgently(bytes, self.within);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Until nobody has anything more to say.
-fn write_on(mut output: impl Write, items: &Receiver<Item>, dropped: &AtomicU64, note: Note) {
+fn write_on(mut output: impl Write, items: &Receiver<Item>, counts: &Counts, note: Note) {
     while let Ok(item) = items.recv() {
         match item {
             Item::Line(line) => {
-                let lost = dropped.swap(0, Ordering::Relaxed);
+                let lost = counts.dropped.swap(0, Ordering::Relaxed);
                 let noted = lost == 0 || output.write_all(note(lost).as_bytes()).is_ok();
                 let again = if noted { 0 } else { lost };
                 let failed = !noted || output.write_all(&line).is_err();
-                dropped.fetch_add(again + u64::from(failed), Ordering::Relaxed);
+                { &counts.dropped }.fetch_add(again + u64::from(failed), Ordering::Relaxed);
+                counts.ended.fetch_add(1, Ordering::Relaxed);
             }
             // Whoever asked may have stopped waiting.
             Item::Drained(tell) => drop(tell.try_send(())),
@@ -182,13 +270,19 @@ mod tests {
         assert_eq!(lines.dropped(), 0);
     }
 
-    /// Takes nothing until it is told to go on.
-    struct Stuck(Paper, Receiver<()>);
+    /// Takes nothing until it is told to go on; tells of each line that it has before it.
+    struct Stuck {
+        paper: Paper,
+        holds: Sender<()>,
+        go_on: Receiver<()>,
+    }
 
     impl Write for Stuck {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            let _ = self.1.recv();
-            self.0.write(bytes)
+            // The test may have heard enough.
+            let _ = self.holds.send(());
+            let _ = self.go_on.recv();
+            self.paper.write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -196,26 +290,97 @@ mod tests {
         }
     }
 
+    struct Held {
+        lines: Lines,
+        paper: Paper,
+        holds: Receiver<()>,
+        go_on: Sender<()>,
+    }
+
+    impl Held {
+        fn new() -> Held {
+            let ((go_on, told), (tell, holds)) = (channel(), channel());
+            let paper = Paper::default();
+            let stuck = Stuck {
+                paper: paper.clone(),
+                holds: tell,
+                go_on: told,
+            };
+            Held {
+                lines: Lines::to(stuck, note).unwrap(),
+                paper,
+                holds,
+                go_on,
+            }
+        }
+    }
+
     #[test]
     fn nobody_waits_for_a_reader_that_does_not_read() {
-        let (go_on, told): (Sender<()>, _) = channel();
-        let paper = Paper::default();
-        let lines = Lines::to(Stuck(paper.clone(), told), note).unwrap();
+        let held = Held::new();
         // The thread takes the first and is held up with it.
-        lines.say(b"x\n");
-        while lines.dropped() == 0 {
-            lines.say(b"x\n");
-        }
+        held.lines.say(b"x\n");
+        held.holds.recv_timeout(LONG).unwrap();
         let more = 3 * WAITING_MAX as u64;
-        for _ in 0..more {
-            lines.say(b"x\n");
+        for _ in 0..WAITING_MAX as u64 + more {
+            held.lines.say(b"x\n");
         }
-        let lost = lines.dropped();
-        assert!(lost > more - 2, "{lost}");
-        drop(go_on);
-        lines.drain(LONG);
-        let written = paper.now().0.lines().filter(|line| *line == "x").count();
-        assert!(written >= WAITING_MAX, "{written}");
-        assert!(paper.now().0.contains(&note(lost)));
+        assert_eq!(held.lines.dropped(), more);
+        drop(held.go_on);
+        held.lines.drain(LONG);
+        let mut written = "x\n".repeat(WAITING_MAX + 1);
+        written.insert_str(2, &note(more));
+        assert_eq!(held.paper.now().0, written);
+    }
+
+    #[test]
+    fn an_urgent_line_is_written_when_its_writer_returns() {
+        let held = Held::new();
+        held.lines.say(b"before\n");
+        held.holds.recv_timeout(LONG).unwrap();
+        let mut urgent = held.lines.urgent(LONG);
+        let said = std::thread::spawn(move || writeln!(urgent, "last words"));
+        held.go_on.send(()).unwrap();
+        held.holds.recv_timeout(LONG).unwrap();
+        assert!(!said.is_finished(), "its line is held");
+        held.go_on.send(()).unwrap();
+        said.join().unwrap().unwrap();
+        assert_eq!(held.paper.now().0, "before\nlast words\n");
+    }
+
+    #[test]
+    fn an_urgent_line_waits_for_a_place_in_the_queue() {
+        let held = Held::new();
+        for _ in 0..=WAITING_MAX {
+            held.lines.say(b"x\n");
+        }
+        held.holds.recv_timeout(LONG).unwrap();
+        // The thread has taken one, whose place is taken again.
+        held.lines.say(b"x\n");
+        let lost = held.lines.dropped();
+        let mut urgent = held.lines.urgent(LONG);
+        let said = std::thread::spawn(move || writeln!(urgent, "last words"));
+        drop(held.go_on);
+        said.join().unwrap().unwrap();
+        assert!(held.paper.now().0.ends_with("x\nlast words\n"));
+        assert!(lost <= 1, "{lost}");
+    }
+
+    #[test]
+    fn who_has_waited_in_vain_does_not_wait_again_until_something_is_written() {
+        let held = Held::new();
+        held.lines.say(b"held\n");
+        held.holds.recv_timeout(LONG).unwrap();
+        held.lines.urgent(Duration::ZERO).write_all(b"in vain\n").unwrap();
+        let since = Instant::now();
+        for _ in 0..1000 {
+            held.lines.urgent(LONG).write_all(b"at once\n").unwrap();
+        }
+        assert!(since.elapsed() < LONG);
+        drop(held.go_on);
+        // The first line has been written by then.
+        held.holds.recv_timeout(LONG).unwrap();
+        held.lines.urgent(LONG).write_all(b"waited for\n").unwrap();
+        assert!(held.paper.now().0.ends_with("at once\nwaited for\n"));
     }
 }

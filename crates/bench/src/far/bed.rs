@@ -261,7 +261,7 @@ impl<'s> Bed<'s> {
         match child.ended()? {
             None => Ok(Outcome::Late),
             Some(status) if status.signal() == Some(Signal::KILL.as_raw()) => Ok(Outcome::Killed),
-            Some(_) => Err(error),
+            Some(status) => Ok(Outcome::Died(format!("{error} ({status})"))),
         }
     }
 }

@@ -129,6 +129,8 @@ pub enum Outcome {
     Late,
     /// The kernel killed it: it found no memory within the limit.
     Killed,
+    /// It ended without a result: a defect. What it did and said.
+    Died(String),
 }
 
 /// A program, with so much local memory, one way.
@@ -160,6 +162,14 @@ pub struct Report {
 }
 
 impl Cell {
+    /// Which it is, in a sentence.
+    fn name(&self) -> String {
+        let Cell {
+            program, local, way, ..
+        } = self;
+        format!("{} with {local} % local, {}", program.name(), way.name())
+    }
+
     /// The median of seconds. `None`: some round did not end.
     pub fn seconds(&self) -> Option<f64> {
         self.median(|done| done.seconds)
@@ -182,26 +192,40 @@ impl Cell {
 
     /// In a table: seconds, or what became of it.
     pub fn shown(&self) -> String {
-        match (self.seconds(), self.rounds.contains(&Outcome::Killed)) {
-            (Some(seconds), _) if seconds < 0.1 => format!("{seconds:.4}"),
-            (Some(seconds), _) if seconds < 10.0 => format!("{seconds:.2}"),
-            (Some(seconds), _) => format!("{seconds:.1}"),
-            (None, true) => "killed".to_owned(),
-            (None, false) => "late".to_owned(),
+        match self.seconds() {
+            Some(seconds) if seconds < 0.1 => format!("{seconds:.4}"),
+            Some(seconds) if seconds < 10.0 => format!("{seconds:.2}"),
+            Some(seconds) => format!("{seconds:.1}"),
+            None if self.deaths().next().is_some() => "died".to_owned(),
+            None if self.rounds.contains(&Outcome::Killed) => "killed".to_owned(),
+            None => "late".to_owned(),
         }
+    }
+
+    /// Rounds that ended without a result, and what was seen of each.
+    pub fn deaths(&self) -> impl Iterator<Item = &str> {
+        self.rounds.iter().filter_map(|round| match round {
+            Outcome::Died(why) => Some(why.as_str()),
+            _ => None,
+        })
     }
 
     fn median(&self, of: impl Fn(&Done) -> f64) -> Option<f64> {
         let ended = self.rounds.iter().map(|round| match round {
             Outcome::Done(done) => Some(of(done)),
-            Outcome::Late | Outcome::Killed => None,
+            Outcome::Late | Outcome::Killed | Outcome::Died(_) => None,
         });
         ended.collect::<Option<Vec<f64>>>().map(median)
     }
 
     /// Whether another round is worth its time.
     fn is_long(&self) -> bool {
-        self.seconds().is_none_or(|seconds| seconds > LONG.as_secs_f64())
+        let took = |round: &Outcome| match round {
+            Outcome::Done(done) => done.seconds > LONG.as_secs_f64(),
+            Outcome::Late | Outcome::Killed => true,
+            Outcome::Died(_) => false,
+        };
+        self.rounds.iter().any(took)
     }
 }
 
@@ -230,15 +254,16 @@ pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Resu
                 continue;
             }
             tell(Step::Next(&format!(
-                "{} with {} % local, {} ({} of {})",
-                cell.program.name(),
-                cell.local,
-                cell.way.name(),
+                "{} ({} of {})",
+                cell.name(),
                 round + 1,
                 spec.rounds
             )));
             let outcome = bed.run(cell.program, cell.local, cell.way)?;
             check(&cells, at, &outcome)?;
+            if let Outcome::Died(why) = &outcome {
+                tell(Step::Failed(&format!("{}: {why}", cells[at].name())));
+            }
             cells[at].rounds.push(outcome);
         }
     }
@@ -283,10 +308,8 @@ fn check(cells: &[Cell], at: usize, outcome: &Outcome) -> Result<(), BenchError>
     match (first, outcome) {
         (Some(Outcome::Done(local)), Outcome::Done(done)) if local.found != done.found => {
             Err(BenchError::Asked(format!(
-                "{} with {} % local, {}, found {} instead of {}: a page has come back wrong",
-                cell.program.name(),
-                cell.local,
-                cell.way.name(),
+                "{}, found {} instead of {}: a page has come back wrong",
+                cell.name(),
                 done.found,
                 local.found
             )))
@@ -330,6 +353,13 @@ mod tests {
         let killed = cell(Way::Swap, vec![Outcome::Killed]);
         assert_eq!(killed.shown(), "killed");
         assert!(killed.is_long());
+        let died = cell(
+            Way::Run,
+            vec![done(3.0, ""), Outcome::Died("it said so".to_owned())],
+        );
+        assert_eq!(died.shown(), "died");
+        assert_eq!(died.deaths().collect::<Vec<_>>(), ["it said so"]);
+        assert!(!died.is_long(), "the next round may tell more");
     }
 
     #[test]

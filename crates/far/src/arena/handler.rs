@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use netram_proto::arena::Page;
 use netram_proto::limit::PAGE_BYTES;
 use netram_transport::WaitPolicy;
-use rustix::event::epoll;
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -21,6 +21,12 @@ use crate::sys::{SignalsBlocked, signal_thread};
 const OURS: &[u8] =
     b"netram: a thread that serves an arena needs memory that lies in that arena; it cannot be served. \
 Let the allocator that netram itself uses take its memory elsewhere.\n";
+
+/// How long the process waits with that on its lips.
+const LAST_WORDS: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 200_000_000,
+};
 
 /// A thread that serves must not end while the program waits for it: then the process ends, and says so. No handler of the program's signals runs in it, for that could
 /// make a fault.
@@ -119,9 +125,18 @@ fn serve_ours(core: &Core, fault: Fault, copier: bool) {
         // What it was about to copy was thrown away by the program meanwhile.
         return zero(core, fault.page);
     }
-    // Nobody is left to be told if this cannot be written.
-    let _ = io::stderr().write_all(OURS);
+    if takes_words() {
+        // Nobody is left to be told if this cannot be written.
+        let _ = io::stderr().write_all(OURS);
+    }
     signal_thread(fault.thread, Signal::BUS);
+}
+
+/// Whether standard error takes a sentence now, or in a moment. One that nobody reads must not keep the process from its end.
+fn takes_words() -> bool {
+    let stderr = io::stderr();
+    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
+    !matches!(poll(&mut fds, Some(&LAST_WORDS)), Ok(0))
 }
 
 fn zero(core: &Core, page: Page) {

@@ -58,6 +58,7 @@ extern "C" fn end() {
     if !CHILD.load(Ordering::Relaxed)
         && let (Some(heap), Some(told)) = (HEAP.get(), REPORT.get())
     {
+        start::finish();
         report::tell(heap, told);
     }
 }

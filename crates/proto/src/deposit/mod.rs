@@ -11,7 +11,8 @@
 //! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
 //! | `depot/slots.rs` | its slots: which are free, and which it wants back |
 //! | `depot/back.rs` | pages that leave slots which a lender wants back |
-//! | `depot/route.rs` | of whom a page is asked |
+//! | `depot/route.rs` | of whom a page is asked, and of whom else when he is late |
+//! | `depot/trip.rs` | when a lender is late |
 //! | `depot/mend.rs` | pages that have fewer places than they should |
 //! | `spill.rs` | the spill file's side: a deposit on this machine's own disk |
 //! | `shelf.rs` | a depot with the bytes aside, and with who waits for what: all of an owner but its sockets |
@@ -64,6 +65,11 @@ impl LenderSet {
     /// Whether a lender is among them.
     pub fn contains(self, lender: usize) -> bool {
         self.0 >> lender & 1 == 1
+    }
+
+    /// Whether nobody is among them.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
     }
 
     /// Those among them, the lowest first.

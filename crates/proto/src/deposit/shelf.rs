@@ -285,6 +285,7 @@ impl<S: Seals> Shelf<S> {
 
     /// A lender says something. On an offence its link is to be closed, and [`Depot::on_unlinked`] told.
     pub fn hear(&mut self, lender: usize, frame: &Frame<'_>, now: Time) -> Result<Heard, Offence> {
+        self.depot.look(now);
         let header = &frame.header;
         let slots = |lsn: Lsn| u32::try_from(lsn.0).map_err(|_| Offence::Misconduct);
         let mut heard = Heard::default();

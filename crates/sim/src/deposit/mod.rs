@@ -14,6 +14,7 @@
 //! | `spill` | an owner's spill file, and its disk |
 //! | `pressure` | lenders that want back what they have lent |
 //! | `nemesis` | what goes wrong |
+//! | `patience` | how long a page may be waited for |
 //! | `rest` | what must hold when nothing goes wrong any more |
 
 mod lenders;
@@ -21,6 +22,7 @@ mod nature;
 mod nemesis;
 mod net;
 mod owner;
+mod patience;
 mod pressure;
 mod rest;
 mod spill;
@@ -163,6 +165,7 @@ impl World {
             }
             self.give_up_silent(arena);
             self.settle(arena);
+            self.looks_at_who_waits(arena);
         }
         self.at(TICK, Event::Tick);
     }

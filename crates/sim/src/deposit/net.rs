@@ -20,9 +20,11 @@ pub(super) struct Conn {
     pub(super) lender: usize,
     pub(super) epoch: Epoch,
     pub(super) open: bool,
+    /// When its owner began it.
+    pub(super) since: Time,
     /// Nothing new gets into it any more; its owner may not know yet.
-    broken: bool,
-    boot: u32,
+    pub(super) broken: bool,
+    pub(super) boot: u32,
     /// Once it has broken: what is left in it arrives no sooner.
     late_until: Time,
     lanes: Lanes,
@@ -42,6 +44,7 @@ impl World {
             lender,
             epoch,
             open: true,
+            since: self.now,
             broken: false,
             boot: self.machines[lender].boot,
             late_until: Time(0),

@@ -89,8 +89,8 @@ pub(super) struct Arena {
     truth: BTreeMap<Page, u64>,
     /// Pages that are here.
     hot: BTreeSet<Page>,
-    /// Pages that the program waits for.
-    pub(super) waiting: BTreeSet<Page>,
+    /// Pages that the program waits for, and since when.
+    pub(super) waiting: BTreeMap<Page, Time>,
     /// Blocks that it waits for.
     pub(super) picking: BTreeMap<Ticket, Asked>,
     /// Pages of which a liar has given words that are not in them: that is to be found when they come.
@@ -137,7 +137,7 @@ impl Arena {
 
     /// Whether the program waits for the page, or for blocks of it.
     pub(super) fn is_awaited(&self, page: Page) -> bool {
-        self.waiting.contains(&page) || self.picking.values().any(|asked| asked.has(page))
+        self.waiting.contains_key(&page) || self.picking.values().any(|asked| asked.has(page))
     }
 
     pub(super) fn pages(&self) -> Vec<Page> {
@@ -173,7 +173,7 @@ impl World {
             linked_until: vec![self.now; self.nature.lenders],
             truth: BTreeMap::new(),
             hot: BTreeSet::new(),
-            waiting: BTreeSet::new(),
+            waiting: BTreeMap::new(),
             picking: BTreeMap::new(),
             deceived: BTreeMap::new(),
         });
@@ -240,6 +240,7 @@ impl World {
 
     /// The program wants a page that is not here.
     pub(super) fn fault(&mut self, arena: usize, page: Page) {
+        let now = self.now;
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
@@ -251,7 +252,7 @@ impl World {
             }
             Sought::Lost(lenders) => self.lost(arena, page, lenders),
             Sought::Waits => {
-                owner.waiting.insert(page);
+                owner.waiting.insert(page, now);
             }
         }
     }
@@ -263,7 +264,7 @@ impl World {
             return;
         };
         let here = |page: &Page| owner.shelf.has_come(*page);
-        let here: Vec<Page> = owner.waiting.iter().copied().filter(here).collect();
+        let here: Vec<Page> = owner.waiting.keys().copied().filter(here).collect();
         for page in here {
             let came = self.arenas[arena]
                 .as_mut()

@@ -118,7 +118,7 @@ impl World {
     fn ask_for_all(&mut self, arena: usize) {
         let pages = self.arenas[arena].as_ref().map(|owner| owner.pages());
         for page in pages.unwrap_or_default() {
-            let here = |owner: &super::Arena| owner.is_hot(page) || owner.waiting.contains(&page);
+            let here = |owner: &super::Arena| owner.is_hot(page) || owner.waiting.contains_key(&page);
             if !self.arenas[arena].as_ref().is_some_and(here) {
                 self.fault(arena, page);
                 self.settle(arena);

@@ -144,6 +144,7 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "shared: fenced nodes that learnt it",
         "far: worlds at rest",
         "far: pages fetched",
+        "far: pages asked for twice",
         "far: pages found aside",
         "far: pages mended",
         "far: pages lost",

@@ -126,6 +126,7 @@ impl Databases {
         let report = compare(&site, &spec, &mut |step| match step {
             Step::Next(what) => output::remark(format_args!("{what} ...")),
             Step::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
+            Step::Failed(why) => output::remark(format_args!("FAILED: {why}")),
         })?;
         if let Some(out) = &self.out {
             for file in files::write(&report, &run, out)? {

@@ -32,7 +32,8 @@ const ROUNDS: usize = 3;
 /// before what there is, and takes it away again, also when it is interrupted.
 ///
 /// Times are of the program alone, its memory filled before; "late" took longer than
-/// --patience, "killed" found no memory within its limit. Faults are those that waited.
+/// --patience, "killed" found no memory within its limit, "died" ended otherwise: what
+/// it said is shown, the others go on, and the exit code is 1. Faults are those that waited.
 /// About twenty minutes.
 ///
 ///   netram bench far --quick
@@ -138,6 +139,7 @@ impl Far {
         let report = compare(&site, &spec, &mut |step| match step {
             Step::Next(what) => output::remark(format_args!("{what} ...")),
             Step::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
+            Step::Failed(why) => output::remark(format_args!("FAILED: {why}")),
         })?;
         if let Some(out) = &self.out {
             for file in files::write(&report, &run, out)? {
@@ -148,6 +150,13 @@ impl Far {
             output::json(&report)?;
         } else {
             show(&report)?;
+        }
+        let deaths: usize = report.cells.iter().map(|cell| cell.deaths().count()).sum();
+        if deaths > 0 {
+            output::remark(format_args!(
+                "{deaths} of the runs died, which is a defect: what they said is above"
+            ));
+            return Ok(ExitCode::FAILURE);
         }
         Ok(ExitCode::SUCCESS)
     }

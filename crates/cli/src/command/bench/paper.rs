@@ -250,6 +250,7 @@ fn say(bar: &ProgressBar, next: &step::Step<'_>) {
         }
         step::Step::Next(what) => output::remark(format_args!("measuring {what} ...")),
         step::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+        step::Step::Failed(what) => output::remark(format_args!("FAILED: {what}")),
     }
 }
 

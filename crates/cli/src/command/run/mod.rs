@@ -15,16 +15,12 @@ pub(super) use give_back::GiveBack;
 use netram_far::run::{
     LIBRARY, LIBRARY_VARIABLE, PRELOAD, Report, SETTINGS, SIZE_DEFAULT, Settings, THRESHOLD_DEFAULT,
 };
-use netram_far::{Arena, ArenaError};
+use netram_far::{Arena, ArenaError, room};
 use netram_pagesim::process;
 use netram_transport::Address;
-use rustix::process::{Resource, getrlimit};
 
 use crate::options::{SecurityArgs, Size, Usage};
-use crate::output;
 
-/// Addresses that a program takes beside its far memory.
-const OTHER_BYTES: u64 = 1 << 30;
 /// What is smaller is too much work a byte.
 const THRESHOLD_MIN: u64 = 1024;
 
@@ -109,7 +105,7 @@ impl Run {
         }
         let settings = self.settings()?;
         let config = settings.arena().context("the cluster key")?;
-        room_for_addresses(settings.size_bytes)?;
+        room::check(&settings)?;
         Arena::check(&config).map_err(explain)?;
         lenders::greet(config.depot)?;
         let mut command = Command::new(&program);
@@ -170,18 +166,6 @@ fn preload(library: &Path) -> Result<OsString> {
         all.push(others);
     }
     Ok(all)
-}
-
-/// A limit on addresses would stop the program at its first step.
-fn room_for_addresses(bytes: u64) -> Result<()> {
-    match getrlimit(Resource::As).current {
-        Some(limit) if limit < bytes.saturating_add(OTHER_BYTES) => bail!(
-            "the limit on addresses (ulimit -v) is {}: raise it, or give --size no more than it leaves beside {} for the program's other memory",
-            output::bytes(limit),
-            output::bytes(OTHER_BYTES),
-        ),
-        _ => Ok(()),
-    }
 }
 
 /// What an operator has to do, and not what a programmer has.

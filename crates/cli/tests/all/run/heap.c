@@ -305,6 +305,20 @@ static void waits(void)
 	puts("same");
 }
 
+/* Writes, waits for a word, and looks at a page in sixty-four: of what it wrote first, which is away. */
+static void peeks(void)
+{
+	uint64_t *words = malloc(8 * MIB);
+	fill(words, 8 * MIB, 1);
+	puts("written");
+	fflush(stdout);
+	char line[16];
+	CHECK(fgets(line, sizeof line, stdin));
+	for (size_t at = 0; at < 4 * MIB; at += 64 * 4 * KIB)
+		CHECK(words[at / 8] == word(1, at / 8));
+	puts("same");
+}
+
 /* Takes and writes memory until there is none. */
 static void hoards(void)
 {
@@ -321,7 +335,7 @@ int main(int count, char **words)
 	struct {
 		const char *name;
 		void (*part)(void);
-	} parts[] = { { "works", works }, { "crumbles", crumbles }, { "children", children }, { "refusals", refusals }, { "waits", waits }, { "hoards", hoards } };
+	} parts[] = { { "works", works }, { "crumbles", crumbles }, { "children", children }, { "refusals", refusals }, { "waits", waits }, { "peeks", peeks }, { "hoards", hoards } };
 	for (size_t at = 0; at < sizeof parts / sizeof *parts; at++) {
 		if (!strcmp(words[1], parts[at].name)) {
 			parts[at].part();

@@ -101,12 +101,7 @@ fn a_core_dump_is_as_large_as_the_memory_in_use() {
     command.args(["-c", script]).arg(folder.path());
     // Without the one that ends it if it hangs, which dumps no core and has it dump none.
     command.args(inner.get_args().skip(2)).arg("dumps");
-    for (name, value) in inner.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    copy_environment(&inner, &mut command);
     let ran = output(&mut command);
     if text(&ran.stderr).contains("ulimit") {
         return skipped("this user may dump no core");
@@ -118,6 +113,65 @@ fn a_core_dump_is_as_large_as_the_memory_in_use() {
     let bytes = core.metadata().unwrap().len();
     // What is here of 8 MiB, a granule of addresses, and what threads and libraries have.
     assert!(bytes < 512 << 20, "{bytes} bytes");
+}
+
+/// The limit is there before `netram run`, or is set by what it starts.
+#[test]
+fn a_limit_that_leaves_no_room_is_named_with_its_remedy_before_the_program_starts() {
+    let Some(site) = Site::new("few", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, program) = compiled("heap", &[]);
+    for (option, limit, named) in [
+        ("-n", "12", "the limit on open files (ulimit -n) is 12,"),
+        ("-n", "20", "the limit on open files (ulimit -n) is 20,"),
+        ("-d", "4000000", "the limit on data (ulimit -d) is 3.8 GiB,"),
+    ] {
+        let script = format!("ulimit {option} {limit} && exec \"$@\"");
+        let mut outer = Command::new("sh");
+        let run = site.run("2MiB", &[], &program);
+        outer
+            .args(["-c", &script, "sh"])
+            .arg(run.get_program())
+            .args(run.get_args());
+        copy_environment(&run, &mut outer);
+        let mut inner = site.run("2MiB", &["--children"], Path::new("sh"));
+        inner.args(["-c", &script, "sh"]).arg(&program);
+        for command in [outer.arg("works"), inner.arg("works")] {
+            let far = finish(command);
+            assert_eq!((far.code, far.out.as_str()), (1, ""), "{}", far.err);
+            assert!(
+                far.err.contains(named) && far.err.contains("raise it"),
+                "{}",
+                far.err
+            );
+        }
+    }
+}
+
+#[test]
+fn with_as_many_files_as_are_asked_for_all_is_there() {
+    let Some(site) = Site::new("enough", 2, "64MiB") else {
+        return;
+    };
+    let (_folder, program) = compiled("heap", &[]);
+    let mut inner = site.run("2MiB", &["--children"], Path::new("sh"));
+    // 24, and two a lender.
+    inner
+        .args(["-c", "ulimit -n 28 && exec \"$@\"", "sh"])
+        .arg(&program);
+    let far = finish(inner.arg("works"));
+    assert_eq!((far.code, far.err.as_str()), (0, ""));
+    assert_eq!(far.out, "all is as it was written\n");
+}
+
+fn copy_environment(from: &Command, to: &mut Command) {
+    for (name, value) in from.get_envs() {
+        match value {
+            Some(value) => to.env(name, value),
+            None => to.env_remove(name),
+        };
+    }
 }
 
 fn core_in(folder: &Path) -> Option<PathBuf> {

@@ -5,6 +5,7 @@
 mod children;
 mod ends;
 mod input;
+mod last_words;
 mod lenders;
 mod limits;
 mod products;

@@ -5,6 +5,7 @@ use alloc::vec::Vec;
 
 use super::request::PickId;
 use super::slots::Slots;
+use super::trip::Trip;
 use super::{Item, LenderStatus, Misconduct, Send};
 use crate::id::{Epoch, Incarnation};
 use crate::limit::{
@@ -70,6 +71,10 @@ pub(super) struct Lender {
     /// What is on its way, and since when.
     pub(super) flights: VecDeque<(Time, Flight)>,
     number: u32,
+    /// How long it takes to answer.
+    trip: Trip,
+    /// An answer has been due for longer than it usually takes.
+    late: bool,
 }
 
 impl Lender {
@@ -96,6 +101,8 @@ impl Lender {
             got: false,
             flights: VecDeque::new(),
             number: 0,
+            trip: Trip::default(),
+            late: false,
         }
     }
 
@@ -252,6 +259,8 @@ impl Lender {
     }
 
     pub(super) fn tick(&mut self, now: Time) {
+        let first = self.flights.front();
+        self.late = first.is_some_and(|(sent, _)| now.since(*sent) >= self.trip.patience());
         if self.full_until.is_some_and(|until| until <= now) {
             self.full_until = None;
         }
@@ -261,12 +270,21 @@ impl Lender {
 
     /// An answer has come. Lenders answer in order, so it is to the frame that was sent first; if it does not fit that, it fits none, and
     /// what is on its way stays so until the link is closed.
-    pub(super) fn land(&mut self, fits: impl FnOnce(&Flight) -> bool) -> Result<Flight, Misconduct> {
-        if !self.flights.front().is_some_and(|(_, flight)| fits(flight)) {
-            return Err(Misconduct);
-        }
-        let landed = self.flights.pop_front();
-        landed.map(|(_, flight)| flight).ok_or(Misconduct)
+    pub(super) fn land(
+        &mut self,
+        fits: impl FnOnce(&Flight) -> bool,
+        now: Time,
+    ) -> Result<Flight, Misconduct> {
+        let landed = self.flights.pop_front_if(|(_, flight)| fits(flight));
+        let (sent, flight) = landed.ok_or(Misconduct)?;
+        self.trip.took(now.since(sent));
+        self.late = false;
+        Ok(flight)
+    }
+
+    /// Whether it owes an answer for longer than it usually takes: what another one has is asked there.
+    pub(super) fn is_late(&self) -> bool {
+        self.late
     }
 
     /// Some blocks are to be asked for.
@@ -310,6 +328,7 @@ impl Lender {
     /// The link is gone. Returns the puts that are not known to have arrived.
     pub(super) fn on_unlinked(&mut self, now: Time) -> Vec<Item> {
         self.linked = false;
+        self.late = false;
         self.away_since = now;
         self.wanted = None;
         // A wish is over with its session.

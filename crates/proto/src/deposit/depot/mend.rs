@@ -196,7 +196,7 @@ impl Depot {
         for page in found {
             let get = self.gets.entry(page).or_default();
             get.mend = true;
-            if get.at.is_none() {
+            if get.asked.is_empty() {
                 self.route(page);
             }
         }
@@ -204,14 +204,14 @@ impl Depot {
 
     /// So many more pages may be on their way here for another place.
     fn mend_room(&self) -> usize {
-        let coming = |get: &&Get| get.mend && get.at.is_some();
+        let coming = |get: &&Get| get.mend && !get.asked.is_empty();
         MENDS_MAX.saturating_sub(self.gets.values().filter(coming).count())
     }
 
     /// Whether the page is on its way here for another place.
     fn comes(&self, page: Page) -> bool {
         let get = self.gets.get(&page);
-        get.is_some_and(|get| get.mend && get.at.is_some())
+        get.is_some_and(|get| get.mend && !get.asked.is_empty())
     }
 
     /// Whether the page can be had, and has somewhere to go. `narrow`: where that would be if there were room.
@@ -282,13 +282,11 @@ impl Depot {
             self.short.insert(page);
             self.reroute_picks_of(page, lender);
             // Who is asked another place for it already is not asked twice.
-            if let Some(get) = self
-                .gets
-                .get_mut(&page)
-                .filter(|get| get.at == Some(lender as u8))
-            {
-                get.at = None;
-                self.route(page);
+            if let Some(get) = { self.gets.get_mut(&page) }.filter(|get| get.asked.contains(lender)) {
+                get.asked.remove(lender);
+                if get.asked.is_empty() {
+                    self.route(page);
+                }
             }
         }
     }

@@ -21,6 +21,7 @@ mod request;
 mod route;
 mod slots;
 mod status;
+mod trip;
 mod words;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -179,8 +180,8 @@ const _: () = assert!(size_of::<Entry>() <= 32, "docs/far.md says what a page co
 struct Get {
     wanted: bool,
     mend: bool,
-    /// Whom it was asked of; `None`: nobody who has it is linked.
-    at: Option<u8>,
+    /// Whom it was asked of; empty: nobody who has it is linked. Two: the first is late.
+    asked: LenderSet,
 }
 
 /// An owner's side of its deposits.
@@ -209,6 +210,8 @@ pub struct Depot {
     move_from: Page,
     /// The lender whose turn it is.
     turn: usize,
+    /// When something was last said.
+    now: Time,
     news: VecDeque<News>,
     planted: Planted,
 }
@@ -239,6 +242,7 @@ impl Depot {
             mend_from: Page(0),
             move_from: Page(0),
             turn: 0,
+            now: Time(0),
             news: VecDeque::new(),
             planted: Planted::NONE,
         }
@@ -314,7 +318,7 @@ impl Depot {
         }
         let get = self.gets.entry(page).or_default();
         get.wanted = true;
-        if get.at.is_none() {
+        if get.asked.is_empty() {
             self.route(page);
         }
         Found::Asked
@@ -391,9 +395,7 @@ impl Depot {
                 self.settle(item.page);
             }
         }
-        for get in self.gets.values_mut().filter(|get| get.at == Some(lender as u8)) {
-            get.at = None;
-        }
+        self.gets.values_mut().for_each(|get| get.asked.remove(lender));
         if wished {
             self.note_all(lender);
         }
@@ -411,7 +413,8 @@ impl Depot {
 
     /// A `Deposited` frame that answers a `Resize`.
     pub fn on_resized(&mut self, lender: usize, slots: u32) -> Result<(), Misconduct> {
-        self.lenders[lender].land(|flight| *flight == Flight::Resize(slots))?;
+        let resized = |flight: &Flight| *flight == Flight::Resize(slots);
+        self.lenders[lender].land(resized, self.now)?;
         self.lenders[lender].on_slots(slots);
         self.replace_all();
         self.mend();
@@ -420,8 +423,9 @@ impl Depot {
 
     /// The lender has refused a `Resize` for want of room; so many slots could be had in all.
     pub fn on_no_room(&mut self, lender: usize, possible: u32, now: Time) -> Result<(), Misconduct> {
+        self.look(now);
         let refused = |flight: &Flight| matches!(flight, Flight::Resize(asked) if possible < *asked);
-        self.lenders[lender].land(refused)?;
+        self.lenders[lender].land(refused, now)?;
         self.lenders[lender].on_no_room(possible, now);
         self.replace_all();
         Ok(())
@@ -430,7 +434,7 @@ impl Depot {
     /// A `Stashed` frame.
     pub fn on_stashed(&mut self, lender: usize, number: u32) -> Result<(), Misconduct> {
         let sent = |flight: &Flight| matches!(flight, Flight::Put(sent, _) if *sent == number);
-        for item in self.lenders[lender].land(sent)?.items() {
+        for item in self.lenders[lender].land(sent, self.now)?.items() {
             let Some(entry) = self.pages.get_mut(item.page.0 as usize) else {
                 continue;
             };
@@ -455,7 +459,7 @@ impl Depot {
         };
         let sent =
             |flight: &Flight| matches!(flight, Flight::Get(sent, items) if *sent == number && answers(items));
-        let items = self.lenders[lender].land(sent)?.items();
+        let items = self.lenders[lender].land(sent, self.now)?.items();
         let mut due = Vec::with_capacity(items.len());
         for (index, item) in items.iter().enumerate() {
             if !self.awaits(item.page, item.version, lender) {
@@ -506,8 +510,14 @@ impl Depot {
         }
     }
 
+    /// It is now so late: to be told before what a lender says.
+    pub fn look(&mut self, now: Time) {
+        self.now = now;
+    }
+
     /// Looks at the time: to be called a few times a second.
     pub fn tick(&mut self, now: Time) {
+        self.look(now);
         for lender in 0..self.lenders.len() {
             let away = !self.lenders[lender].linked && self.lenders[lender].life.is_some();
             let since = now.since(self.lenders[lender].away_since);
@@ -518,12 +528,14 @@ impl Depot {
             }
             self.lenders[lender].tick(now);
         }
+        self.hedge();
         self.replace_all();
         self.mend();
     }
 
     /// The next frame for a lender, or `None` if there is none, or enough is on its way.
     pub fn poll(&mut self, lender: usize, now: Time) -> Option<Send> {
+        self.look(now);
         if self.lenders[lender].is_turn_of_picks()
             && let Some(send) = self.poll_picks(lender, now)
         {

@@ -2,18 +2,17 @@
 
 use alloc::vec::Vec;
 
+use super::lender::Lender;
 use super::{Depot, Entry, Get, Item, Page, Send, Spot};
+use crate::limit::HEDGES_AT_ONCE;
 use crate::planted::Fault;
 use crate::time::Time;
 
 impl Depot {
     /// Whether the page is asked of this lender by this version.
     pub(super) fn awaits(&self, page: Page, version: u64, lender: usize) -> bool {
-        let asked = self
-            .gets
-            .get(&page)
-            .is_some_and(|get| get.at == Some(lender as u8));
-        asked
+        let asked = |get: &Get| get.asked.contains(lender);
+        self.gets.get(&page).is_some_and(asked)
             && self
                 .entry(page)
                 .is_some_and(|entry| entry.version == version && !entry.aside)
@@ -24,34 +23,63 @@ impl Depot {
         let Some(entry) = self.pages.get(page.0 as usize) else {
             return;
         };
-        let ready = self.reachable(entry);
-        let version = entry.version;
-        match self.gets.get_mut(&page) {
-            Some(get) if ready.is_some() || get.wanted => get.at = ready.map(|spot| spot.lender),
+        match self.reachable(entry) {
+            Some(spot) => self.ask(page, spot),
             // Nobody waits for it: it is looked for again when it can be fetched.
-            _ => {
-                self.gets.remove(&page);
-            }
-        }
-        if let Some(spot) = ready {
-            self.lenders[usize::from(spot.lender)].get(Item {
-                page,
-                version,
-                slot: spot.slot,
-            });
+            None if !self.gets.get(&page).is_some_and(|get| get.wanted) => drop(self.gets.remove(&page)),
+            None => (),
         }
     }
 
-    /// Where the page can be had now: of two places the one with less on its way, for it answers sooner; of the spill file only if nowhere else.
+    fn ask(&mut self, page: Page, spot: Spot) {
+        let Some(get) = self.gets.get_mut(&page) else {
+            return;
+        };
+        get.asked.insert(spot.lender.into());
+        let version = self.pages[page.0 as usize].version;
+        self.lenders[usize::from(spot.lender)].get(Item {
+            page,
+            version,
+            slot: spot.slot,
+        });
+    }
+
+    /// Where the page can be had now: not of who is late; of two places the one with less on its way, for it answers sooner; of the spill file only if nowhere
+    /// else.
     pub(super) fn reachable(&self, entry: &Entry) -> Option<Spot> {
-        let held = entry.spots.iter().flatten().filter(|spot| spot.held);
-        { held }
-            .filter(|spot| self.lenders[usize::from(spot.lender)].linked)
-            .min_by_key(|spot| {
-                let lender = usize::from(spot.lender);
-                (self.spill == Some(lender), self.lenders[lender].flights.len())
-            })
-            .copied()
+        self.readable(entry).min_by_key(|spot| {
+            let lender = usize::from(spot.lender);
+            let Lender { flights, .. } = &self.lenders[lender];
+            (
+                self.lenders[lender].is_late(),
+                self.spill == Some(lender),
+                flights.len(),
+            )
+        })
+    }
+
+    fn readable(&self, entry: &Entry) -> impl Iterator<Item = Spot> {
+        let spots = entry.spots.into_iter().flatten();
+        spots.filter(|spot| spot.held && self.lenders[usize::from(spot.lender)].linked)
+    }
+
+    /// Pages that somebody waits for, and of whom only those were asked who are late, are asked of another one as well: whoever answers first counts.
+    pub(super) fn hedge(&mut self) {
+        if self.planted.is(Fault::LateIsWaitedFor) || !self.lenders.iter().any(Lender::is_late) {
+            return;
+        }
+        self.hedge_picks();
+        let late = |lender: usize| self.lenders[lender].is_late();
+        let waits = |get: &Get| get.wanted && !get.asked.is_empty() && get.asked.iter().all(late);
+        let other = |page: Page| {
+            let mut spots = self.readable(self.entry(page)?);
+            spots.find(|spot| !late(spot.lender.into()))
+        };
+        let waiting = self.gets.iter().filter(|(_, get)| waits(get));
+        let found = waiting.filter_map(|(page, _)| Some((*page, other(*page)?)));
+        for (page, spot) in found.take(HEDGES_AT_ONCE).collect::<Vec<_>>() {
+            self.ask(page, spot);
+        }
     }
 
     /// The next frame of pages for a lender, or `Resize`.
@@ -64,10 +92,7 @@ impl Depot {
                 entry.version == item.version && { spots }.any(there)
             })
         };
-        let asked = |item: &Item| {
-            gets.get(&item.page)
-                .is_some_and(|get| get.at == Some(lender as u8))
-        };
+        let asked = |item: &Item| gets.get(&item.page).is_some_and(|get| get.asked.contains(lender));
         let send = self.lenders[lender].poll(
             now,
             |item| current(item, false),
@@ -83,7 +108,7 @@ impl Depot {
 
     pub(super) fn reroute(&mut self) {
         self.reroute_picks();
-        let homeless = |(page, get): (&Page, &Get)| get.at.is_none().then_some(*page);
+        let homeless = |(page, get): (&Page, &Get)| get.asked.is_empty().then_some(*page);
         let pages: Vec<Page> = self.gets.iter().filter_map(homeless).collect();
         for page in pages {
             self.route(page);

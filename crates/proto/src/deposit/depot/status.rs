@@ -1,6 +1,6 @@
 //! How pages and lenders stand.
 
-use super::{Depot, Entry, Lender, Page, Status};
+use super::{Depot, Entry, Lender, LenderSet, Page, Status};
 use crate::id::Epoch;
 use crate::limit::COPIES_MAX;
 use crate::time::Time;
@@ -58,6 +58,11 @@ impl Depot {
         spots
             .flatten()
             .map(|spot| (usize::from(spot.lender), spot.slot, spot.held))
+    }
+
+    /// Of whom a page is asked that is on its way here. For tests.
+    pub fn asked(&self, page: Page) -> LenderSet {
+        self.gets.get(&page).map_or(LenderSet::default(), |get| get.asked)
     }
 
     /// Slots of a lender that no page has. For tests.

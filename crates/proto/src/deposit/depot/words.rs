@@ -9,7 +9,7 @@ use super::lender::Flight;
 use super::request::{Asked, Gathered, Outcome, Pick, PickId, State, Ticket};
 use super::{Depot, LenderSet, Misconduct, News, Page, Send, Spot};
 use crate::deposit::words::{self, Wanted};
-use crate::limit::FRAME_BODY_BYTES_MAX;
+use crate::limit::{FRAME_BODY_BYTES_MAX, HEDGES_AT_ONCE};
 use crate::time::Time;
 
 /// Blocks of one page that have come, in the frame that was told.
@@ -92,7 +92,7 @@ impl Depot {
             let counts = asked.iter().map(|(_, count)| usize::from(*count));
             *sent == number && words::answers(body, counts)
         };
-        let Flight::Gather(_, asked) = self.lenders[lender].land(answers)? else {
+        let Flight::Gather(_, asked) = self.lenders[lender].land(answers, self.now)? else {
             unreachable!("nothing else was answered");
         };
         let mut whole = 0;
@@ -175,6 +175,19 @@ impl Depot {
     pub(super) fn reroute_picks_of(&mut self, page: Page, lender: usize) {
         for id in self.requests.of_page(page) {
             if self.asked_of(lender, id).is_some() {
+                self.route_pick(id);
+            }
+        }
+    }
+
+    /// Who is late is asked no more for what another one has.
+    pub(super) fn hedge_picks(&mut self) {
+        let in_time = |at: u8| !self.lenders[usize::from(at)].is_late();
+        for id in self.requests.homeless(in_time).into_iter().take(HEDGES_AT_ONCE) {
+            let page = self.requests.asked(id).map(|pick| pick.page);
+            let entry = page.and_then(|page| self.entry(page));
+            let other = entry.and_then(|entry| self.reachable(entry));
+            if other.is_some_and(|spot| !self.lenders[usize::from(spot.lender)].is_late()) {
                 self.route_pick(id);
             }
         }

@@ -1,6 +1,7 @@
 //! Both sides of deposits: what an owner and a lender say to each other, and what neither takes from the other.
 
 mod back;
+mod hedge;
 mod hostile;
 mod shelf;
 mod spill;
