@@ -126,13 +126,15 @@ pub enum Fault {
     StallAllowed,
     /// (18) An opening claims and seals before it has asked whether it can succeed.
     FenceBeforeProof,
+    /// (0) The clock by which a node of a shared region counts its lease stands still while its machine sleeps.
+    SleepStopsClock,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 61] = [
+    pub const ALL: [Fault; 62] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -193,6 +195,7 @@ impl Fault {
         Fault::PauseHeldAgainst,
         Fault::StallAllowed,
         Fault::FenceBeforeProof,
+        Fault::SleepStopsClock,
         Fault::SlowIsDeaf,
     ];
 }

@@ -292,7 +292,8 @@ impl World {
 
     /// What a slot's machine takes for the time.
     fn local(&self, slot: usize) -> Time {
-        self.slots[slot].clock.local(self.now)
+        let Slot { clock, behind, .. } = &self.slots[slot];
+        clock.local(Time(self.now.0.saturating_sub(behind.0)))
     }
 
     fn latency(&mut self) -> Span {

@@ -1,5 +1,6 @@
 //! What goes wrong: every now and then one of the actions that visit this region.
 
+use netram_proto::planted::Fault;
 use netram_proto::shared::NodeId;
 use netram_proto::shared::server::Session;
 use netram_proto::time::Span;
@@ -112,9 +113,12 @@ impl World {
         self.settle(slot);
     }
 
-    /// A node stands still, and wakes to everything that has waited.
+    /// A node stands still, and wakes to everything that has waited: its process was stopped, or its machine slept.
     pub(super) fn sleep(&mut self, slot: usize, span: Span) {
         self.slots[slot].paused_until = self.now + span;
+        if self.planted.is(Fault::SleepStopsClock) {
+            self.slots[slot].behind.0 += span.0;
+        }
         if let Some(process) = &mut self.slots[slot].process {
             process.slept = true;
         }

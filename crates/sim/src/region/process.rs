@@ -26,6 +26,8 @@ pub(super) struct Slot {
     pub(super) disk: SharedDisk,
     pub(super) clock: Clock,
     pub(super) paused_until: Time,
+    /// How far its clock is behind, for the times in which the machine slept: only where that fault is planted.
+    pub(super) behind: Span,
     /// It and the server cannot reach each other.
     pub(super) cut_off_until: Time,
     /// Journals that processes before have left.
@@ -41,6 +43,7 @@ impl Slot {
             disk,
             clock,
             paused_until: Time(0),
+            behind: Span(0),
             cut_off_until: Time(0),
             left: Vec::new(),
             unknown: Vec::new(),

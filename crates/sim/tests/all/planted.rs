@@ -13,6 +13,9 @@ const SEEDS_MAX: u64 = 100_000;
 /// These need a journal of a shared region's node; the worlds that have none are left out.
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
 
+/// These need several nodes that share a region; all other worlds are left out.
+const OF_REGIONS: [Fault; 1] = [Fault::SleepStopsClock];
+
 /// These need an owner with pages at lenders; all other worlds are left out.
 const OF_DEPOSITS: [Fault; 10] = [
     Fault::SessionUnfenced,
@@ -48,6 +51,7 @@ fn found(fault: Fault) -> Failure {
         .filter(|&seed| !OF_PARTIES.contains(&fault) || is_party(seed))
         .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
+        .filter(|&seed| !OF_REGIONS.contains(&fault) || is_region(seed))
         .filter(|&seed| fault != Fault::StampIgnored || has_copy(seed))
         .filter(|&seed| fault != Fault::ForgeryTaken || is_intruded(seed))
         .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
@@ -139,6 +143,7 @@ faults! {
     holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
     keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
+    a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [0];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 
