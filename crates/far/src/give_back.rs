@@ -36,11 +36,15 @@ enum Untold {
 pub fn give_back(config: &Config, deposit: DepositId) {
     thread::scope(|scope| {
         for address in &config.lenders {
-            scope.spawn(move || {
+            let give_back = move || {
                 if let Err(error) = tell(address, &config.security, deposit) {
                     tracing::debug!(%address, %error, "a lender keeps a deposit for its lease");
                 }
-            });
+            };
+            // Without room for a thread they are told one after the other.
+            if thread::Builder::new().spawn_scoped(scope, give_back).is_err() {
+                give_back();
+            }
         }
     });
 }

@@ -339,11 +339,13 @@ fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bo
     let handle = signals.handle();
     let waiting = {
         let lender = Arc::clone(lender);
-        std::thread::spawn(move || {
+        let wait = move || {
             let stopped = lender.wait();
             handle.close();
             stopped
-        })
+        };
+        let thread = std::thread::Builder::new().name("netram-wait".into());
+        thread.spawn(wait).context("starting a thread")?
     };
     let mut stopping = None;
     for signal in signals.forever() {
@@ -362,7 +364,11 @@ fn serve(lender: &Arc<Lender>, mut signals: Signals, grace: Duration, forget: bo
                 lender.stop(grace)
             }
         };
-        stopping = Some(std::thread::spawn(stop));
+        match std::thread::Builder::new().spawn(stop.clone()) {
+            Ok(thread) => stopping = Some(thread),
+            // Without room for a thread nobody hears a second signal.
+            Err(_) => drop(stop()),
+        }
     }
     if let Some(stopping) = stopping {
         stopping

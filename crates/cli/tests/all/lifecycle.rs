@@ -266,3 +266,43 @@ fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it(
         gone.err
     );
 }
+
+/// An ordinary user whose limit leaves no room for another thread: opening a journal panicked in the program that did so.
+#[test]
+fn without_room_for_a_thread_a_journal_says_why_its_lenders_are_not_heard() {
+    if !rustix::process::geteuid().is_root() {
+        return crate::common::skipped("root, to become a user whose limit of processes counts");
+    }
+    const NOBODY: u32 = 65534;
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let listen = format!("unix:{}", path("lender.sock").display());
+    let _lender = Lender::start("unheard", &["--listen", &listen, "--insecure"]);
+    Journal::create(&path("journal"), 1 << 20).unwrap();
+    let config = JournalConfig {
+        one_domain: true,
+        window_bytes: 1 << 20,
+        ..JournalConfig::with_lenders(vec![listen.parse().unwrap()], Security::Insecure, 1)
+    };
+    let (journal, _) = Journal::open(&path("journal"), config).unwrap();
+    journal.wait_for_members(PATIENCE).unwrap();
+    crashed(&path("journal"), &path("crashed"));
+    let files = std::fs::read_dir(path("crashed")).unwrap();
+    let files = files.map(|file| file.unwrap().path());
+    for file in files.chain([path("crashed"), folder.path().to_owned()]) {
+        std::os::unix::fs::chown(file, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let mut command = std::process::Command::new("prlimit");
+    command
+        .args(["--nproc=1", env!("CARGO_BIN_EXE_netram"), "journal", "check"])
+        .arg(path("crashed"))
+        .args(["--insecure", "--patience", "300ms"]);
+    std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
+    let ran = crate::common::finish(&mut command);
+    let said = ran.out + &ran.err;
+    assert!(ran.code == 1 || ran.code == 3, "{}: {said}", ran.code);
+    assert!(
+        !said.contains("panicked") && said.contains("temporarily unavailable"),
+        "{said}"
+    );
+}

@@ -44,15 +44,17 @@ pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
         .iter()
         .for_each(|wanted| wanted.connection.store(true, Ordering::Relaxed));
     let (sender, connected) = mpsc::channel();
-    for (index, address) in addresses.iter().enumerate() {
-        let Ok(address) = address.parse::<Address>() else {
-            continue;
-        };
-        let (sender, security, wanted) = (sender.clone(), config.security.clone(), Arc::downgrade(&wanted));
-        std::thread::spawn(move || keep_connecting(index, &address, &security, &wanted, &sender));
-    }
     // The threads end when `wanted` does, at the latest one attempt after the verdict.
-    await_verdict(recovery, &wanted, began, &connected, config).map_err(|refusal| Unanswered {
+    let start = |index: usize| {
+        let Ok(address) = addresses[index].parse::<Address>() else {
+            return Ok(());
+        };
+        let (sender, security, theirs) = (sender.clone(), config.security.clone(), Arc::downgrade(&wanted));
+        let connecting = std::thread::Builder::new().name("netram-ask".into());
+        let spawned = connecting.spawn(move || keep_connecting(index, &address, &security, &theirs, &sender));
+        spawned.map(drop)
+    };
+    await_verdict(recovery, &wanted, began, &start, &connected, config).map_err(|refusal| Unanswered {
         refusal,
         away: AwayLenders(
             addresses
@@ -73,12 +75,23 @@ fn await_verdict(
     recovery: &mut Recovery,
     wanted: &[Wanted],
     began: Instant,
+    start: &dyn Fn(usize) -> std::io::Result<()>,
     connected: &mpsc::Receiver<(usize, Link)>,
     config: &JournalConfig,
 ) -> Result<(), RecoveryRefusal> {
     let mut told = began + config.grace;
     let mut links: Vec<Option<Link>> = wanted.iter().map(|_| None).collect();
+    let (mut unstarted, mut start_at) = ((0..wanted.len()).collect::<Vec<_>>(), began);
     loop {
+        if !unstarted.is_empty() && Instant::now() >= start_at {
+            start_at = Instant::now() + CONNECT_PAUSE;
+            // Refused by a limit of this machine, perhaps for a moment.
+            unstarted.retain(|index| {
+                let Err(error) = start(*index) else { return false };
+                *wanted[*index].away() = Some(Away::Here(error.to_string()));
+                true
+            });
+        }
         let now = Time(u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX));
         if let Some(verdict) = recovery.verdict(now) {
             return verdict;
