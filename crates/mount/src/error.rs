@@ -8,6 +8,7 @@ use netram_files::{CheckpointError, OpenError};
 use netram_home::{HomeError, SettingsError};
 
 use crate::ground::GroundError;
+use crate::stamp::OlderJournal;
 use crate::users::User;
 
 /// Why a folder is not mounted, or not given back. What was acknowledged is in the journal, and at its lenders.
@@ -40,6 +41,14 @@ pub enum MountError {
         dir: PathBuf,
         /// One of them.
         user: User,
+    },
+    /// The journal is a copy, or an older one that was put back.
+    #[error("{}: {older}", .dir.display())]
+    Older {
+        /// The folder.
+        dir: PathBuf,
+        /// What it was last told, and what the journal has.
+        older: Box<OlderJournal>,
     },
     /// The journal is inside of the folder, or the folder inside of the journal.
     #[error("the journal {} and {} must not be in each other", .journal.display(), .dir.display())]

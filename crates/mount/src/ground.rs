@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! DIR/.netram/home      which journal has what is newest of them
+//! DIR/.netram/stamp     how far that journal is in the files
 //! DIR/.netram/taken     all files are beneath: whatever else is in DIR then, somebody has put there
 //! DIR/.netram/files/    the files
 //! DIR/NETRAM-READ-ME    for who looks and misses them
@@ -102,6 +103,11 @@ impl Ground {
         self.hold().join("home")
     }
 
+    /// How far its journal is in the files.
+    pub(crate) fn stamp(&self) -> PathBuf {
+        self.hold().join("stamp")
+    }
+
     /// Whether any of it is still there.
     pub(crate) fn is_taken(&self) -> bool {
         self.hold().exists()
@@ -188,6 +194,8 @@ impl Ground {
         // One by one: whatever else is there is not ours to remove.
         let (files, journal, hold) = (self.files(), self.journal_file(), self.hold());
         forgive(fs::remove_dir(&files)).map_err(at(&files))?;
+        let stamp = self.stamp();
+        forgive(fs::remove_file(&stamp)).map_err(at(&stamp))?;
         forgive(fs::remove_file(&journal)).map_err(at(&journal))?;
         fs::remove_dir(&hold).map_err(at(&hold))?;
         sync(&self.dir)

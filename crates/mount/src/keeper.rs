@@ -42,7 +42,7 @@ const RECORDING: Work = Work {
     name: "netram-recorder",
     every: LOOK,
     presses: |_| false,
-    act: |held| told(held.folder.record_written()),
+    act: |held| told(held.record_written()),
     refused: "what is written is not recorded yet, and a crash would lose what no program has synced; it is tried again until it is",
     resumed: "what was written is recorded again",
 };

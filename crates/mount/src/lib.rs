@@ -12,6 +12,7 @@
 //! | `beneath` | the disk beneath |
 //! | `ground` | a folder that is taken: where its files are meanwhile |
 //! | `catalog_file` | the catalog's file |
+//! | `stamp` | how far a journal's records are in the files: an older one is told by it |
 //! | [`users`] | who has something open there |
 //!
 //! What programs may expect: `docs/mount.md`.
@@ -25,6 +26,7 @@ mod fuse;
 mod ground;
 mod keeper;
 mod mount;
+mod stamp;
 mod users;
 
 pub use error::MountError;
@@ -33,4 +35,5 @@ pub use mount::{
     Mount, Options, Report, check, create_journal, is_given_back_within, is_mounted, recover, unmount,
 };
 pub use netram_files::Recovered;
+pub use stamp::OlderJournal;
 pub use users::{User, users};

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use netram_client::{Journal, Layout, Place};
-use netram_files::{Folder, FolderStatus, OpenError, Recovered};
+use netram_files::{ChangeError, Folder, FolderStatus, OpenError, Recovered};
 use netram_home::Home;
 use netram_proto::planted::Planted;
 use netram_proto::port::Durability;
@@ -24,6 +24,7 @@ use crate::error::MountError;
 use crate::fuse::Face;
 use crate::ground::Ground;
 use crate::keeper::Keeper;
+use crate::stamp::{Stamp, StampFile};
 use crate::users::users;
 
 /// How often it is looked whether a folder is free again.
@@ -75,9 +76,17 @@ pub(crate) struct Held {
     pub(crate) folder: Folder<Journal, Beneath, CatalogFile>,
     dir: PathBuf,
     ground: Ground,
+    stamp: StampFile,
 }
 
 impl Held {
+    /// Records what was written, and says how far the journal has come.
+    pub(crate) fn record_written(&self) -> Result<(), ChangeError> {
+        let recorded = self.folder.record_written();
+        self.stamp.follow(self.folder.log());
+        recorded
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -350,6 +359,10 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
             user,
         });
     }
+    Stamp::check(&ground.stamp(), &ground.files(), journal).map_err(|older| MountError::Older {
+        dir: dir.to_path_buf(),
+        older: Box::new(older),
+    })?;
     let (log, _) = Journal::open(journal, config)?;
     let was_taken = ground.is_taken();
     ground.take(journal)?;
@@ -375,10 +388,14 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
     };
     let catalog = CatalogFile::of(journal);
     let (folder, recovered) = Folder::open(log, beneath, catalog, options).map_err(failed)?;
+    let path = ground.stamp();
+    let stamp =
+        StampFile::begin(&path, folder.log()).map_err(|source| MountError::Folder { dir: path, source })?;
     let held = Held {
         folder,
         dir: dir.to_path_buf(),
         ground,
+        stamp,
     };
     Ok((held, recovered))
 }
@@ -405,7 +422,9 @@ fn give_back(held: Arc<Held>) -> Result<(), MountError> {
     let Some(held) = Arc::into_inner(held) else {
         unreachable!("the threads that had it have ended");
     };
-    let Held { folder, dir, ground } = held;
+    let Held {
+        folder, dir, ground, ..
+    } = held;
     let log = folder
         .close()
         .map_err(|source| MountError::Close { dir, source })?;

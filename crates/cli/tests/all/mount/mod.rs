@@ -6,6 +6,7 @@ mod files;
 mod input;
 mod kills;
 mod limits;
+mod older;
 mod oo7;
 mod posix;
 mod power;
