@@ -124,13 +124,15 @@ pub enum Fault {
     StallAllowed,
     /// (18) An opening claims and seals before it has asked whether it can succeed.
     FenceBeforeProof,
+    /// (0) A node of a shared region believes in a link to its server, however long that has been silent.
+    SilenceTrusted,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 60] = [
+    pub const ALL: [Fault; 61] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -190,6 +192,7 @@ impl Fault {
         Fault::PauseHeldAgainst,
         Fault::StallAllowed,
         Fault::FenceBeforeProof,
+        Fault::SilenceTrusted,
         Fault::SlowIsDeaf,
     ];
 }

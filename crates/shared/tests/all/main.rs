@@ -24,6 +24,7 @@ mod rescue;
 mod restart;
 mod served;
 mod serving;
+mod silent;
 mod store;
 mod straight;
 mod strangers;

@@ -2,6 +2,7 @@
 //! rule within a bounded number of seeds. A fault that is not found means a scenario or an oracle that has gone blind.
 
 use netram_proto::planted::{Fault, Planted};
+use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, run_seed};
 use netram_sim::scenario::{
     has_copy, has_data_lender, is_deposit, is_intruded, is_party, is_region, is_shared,
@@ -12,6 +13,11 @@ const SEEDS_MAX: u64 = 100_000;
 
 /// These need a journal of a shared region's node; the worlds that have none are left out.
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
+
+/// These need nodes of a shared region and their server; all other worlds are left out.
+const OF_REGIONS: [Fault; 1] = [Fault::SilenceTrusted];
+/// The rule of `docs/shared.md` that every acquire ends.
+const REGION_ENDS: u8 = REGION_RULES + 9;
 
 /// These need an owner with pages at lenders; all other worlds are left out.
 const OF_DEPOSITS: [Fault; 9] = [
@@ -47,6 +53,7 @@ fn found(fault: Fault) -> Failure {
         .filter(|&seed| !OF_PARTIES.contains(&fault) || is_party(seed))
         .filter(|&seed| !OF_DEPOSITS.contains(&fault) || is_deposit(seed))
         .filter(|&seed| !OF_NODES.contains(&fault) || is_shared(seed))
+        .filter(|&seed| !OF_REGIONS.contains(&fault) || is_region(seed))
         .filter(|&seed| fault != Fault::StampIgnored || has_copy(seed))
         .filter(|&seed| fault != Fault::ForgeryTaken || is_intruded(seed))
         .find_map(|seed| run_seed(seed, Planted::with(fault)).err());
@@ -137,6 +144,7 @@ faults! {
     holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
     keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
+    trusting_a_silent_link_is_found: SilenceTrusted breaks [REGION_ENDS];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 
