@@ -64,6 +64,7 @@ def test_what_one_node_commits_the_other_finds_under_the_lock(server: Server) ->
         assert not two.wait_version(2, 99, 0.01)
         two.pull()
         assert one.left_behind == [] and one.gone is None
+        assert one.blocked is None or "lender" in one.blocked
     assert one.closed and not list((server.folder / "one").iterdir()), "nothing is left of a node that left"
 
 

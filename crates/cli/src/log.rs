@@ -63,7 +63,9 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         2 => "debug",
         _ => "trace",
     };
-    let filter = EnvFilter::try_from_env("NETRAM_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let said = std::env::var("NETRAM_LOG").ok().filter(|said| !said.is_empty());
+    let filter = said.and_then(|said| EnvFilter::try_new(said).ok());
+    let filter = filter.unwrap_or_else(|| EnvFilter::new(level));
     let note = match args.log_format {
         LogFormat::Text => text_note,
         LogFormat::Json => json_note,

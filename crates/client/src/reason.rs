@@ -39,6 +39,8 @@ pub enum Reason {
 pub enum Away {
     /// Its name has no address.
     NameNotFound(String),
+    /// No name server answered in time.
+    NameUnanswered(String),
     /// The machine answers, and no program listens there.
     NothingListens,
     /// No answer in time: the machine is off, cut off, or drops what is sent to it.
@@ -70,11 +72,14 @@ pub enum Away {
     Here(String),
 }
 
+impl std::error::Error for Away {}
+
 impl From<&ConnectError> for Away {
     fn from(error: &ConnectError) -> Away {
         match error {
             ConnectError::Unreachable { source, .. } => Away::of_system(source),
             ConnectError::NameNotFound { name, .. } => Away::NameNotFound(name.clone()),
+            ConnectError::NameUnanswered { name } => Away::NameUnanswered(name.clone()),
             ConnectError::TimedOut => Away::NoAnswer,
             ConnectError::WrongKey => Away::WrongKey,
             ConnectError::WrongVersion { ours, theirs } => Away::WrongVersion {
@@ -166,6 +171,7 @@ impl fmt::Display for Away {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Away::NameNotFound(name) => write!(out, "the name {name} has no address"),
+            Away::NameUnanswered(name) => ConnectError::NameUnanswered { name: name.clone() }.fmt(out),
             Away::NothingListens => out.write_str("nothing listens there: start the lender"),
             Away::NoAnswer => {
                 out.write_str("no answer in time: is the machine up, and does a firewall let it answer?")

@@ -472,6 +472,8 @@ mod tests {
             .unwrap();
         assert_eq!(settings.lenders.len(), 2);
         assert_eq!(settings.members, Some(1), "an empty variable says nothing");
+        let empty = Settings::default().with_environment(&|_| Some(String::new()));
+        assert_eq!(empty.unwrap(), Settings::default());
         assert!(settings.accept_loss);
         let config = settings.journal_config().unwrap();
         assert_eq!(config.rule.to_string(), "any");

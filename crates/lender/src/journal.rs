@@ -101,18 +101,18 @@ impl Journal {
         }
         let after = self.member.state();
         if (after.epoch, after.writer) != (before.epoch, before.writer) {
-            tracing::info!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "sealed by a new writer");
+            tracing::debug!(journal = %self.id, epoch = %after.epoch, writer = %after.writer, "sealed by a new writer");
         }
         if after.joined && (after.window_epoch, after.generation) != (before.window_epoch, before.generation)
         {
             let window_bytes = self.memory.capacity();
-            tracing::info!(journal = %self.id, window_bytes, from = %after.trim, "joined");
+            tracing::debug!(journal = %self.id, window_bytes, from = %after.trim, "joined");
         }
         if after.ended && !before.ended {
-            tracing::info!(journal = %self.id, "over");
+            tracing::debug!(journal = %self.id, "over");
         }
         if before.joined && !after.joined {
-            tracing::info!(journal = %self.id, "window given back");
+            tracing::debug!(journal = %self.id, "window given back");
         }
         // A refused join gives memory back without leaving anything to be saved.
         self.stats.publish(after, self.memory.capacity());

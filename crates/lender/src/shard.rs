@@ -357,7 +357,7 @@ impl Shard {
         let (journal, peer) = (self.journals.at(place).id, connection.outbox.link.peer());
         match ending {
             Ending::Link(netram_transport::LinkError::Closed) | Ending::Stopping => {
-                tracing::info!(%journal, peer, "client left");
+                tracing::debug!(%journal, peer, "client left");
             }
             Ending::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
             Ending::Malformed => {

@@ -128,13 +128,15 @@ pub enum Fault {
     FenceBeforeProof,
     /// (0) The clock by which a node of a shared region counts its lease stands still while its machine sleeps.
     SleepStopsClock,
+    /// (0) A node of a shared region believes in a link to its server, however long that has been silent.
+    SilenceTrusted,
     /// (0) A listener that takes longer than the timer is taken for one that hears nothing.
     SlowIsDeaf,
 }
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 62] = [
+    pub const ALL: [Fault; 63] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -196,6 +198,7 @@ impl Fault {
         Fault::StallAllowed,
         Fault::FenceBeforeProof,
         Fault::SleepStopsClock,
+        Fault::SilenceTrusted,
         Fault::SlowIsDeaf,
     ];
 }

@@ -24,6 +24,7 @@ mod database;
 mod disk;
 mod held;
 mod place;
+mod told;
 pub mod vfs;
 
 pub use database::{Database, OpenError, why_lenders_wait};

@@ -17,43 +17,19 @@ use crate::key::ClusterKey;
 use crate::link::Link;
 use crate::preamble::{self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS};
 use crate::secure::{CONFIRMATION_BYTES, Handshake, MESSAGE_BYTES, Prologue, Security};
+use crate::tcp::Unconnected;
 use crate::{tcp, unix};
 
-/// Connects to a lender and shakes hands with it, within `timeout` (but for the time that the system's resolver
-/// takes for a name).
+/// Connects to a lender and shakes hands with it, within `timeout`, however long a name server takes.
 pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Result<Link, ConnectError> {
     let deadline = Instant::now() + timeout;
-    let unreachable = |source: io::Error| match source.kind() {
-        io::ErrorKind::TimedOut => ConnectError::TimedOut,
-        _ => ConnectError::Unreachable {
+    if matches!(security, Security::Insecure) && !address.is_local() {
+        return Err(ConnectError::InsecureRefused {
             address: address.clone(),
-            source,
-        },
-    };
-    let refused = || ConnectError::InsecureRefused {
-        address: address.clone(),
-    };
-    let insecure = matches!(security, Security::Insecure);
-    if insecure && !address.is_local() {
-        return Err(refused());
+        });
     }
-    let (socket, peer) = match address {
-        Address::Tcp { host, port } => {
-            let resolved: Vec<SocketAddr> =
-                tcp::resolve(host, *port).map_err(|source| ConnectError::NameNotFound {
-                    name: host.to_string(),
-                    source,
-                })?;
-            if insecure && !tcp::all_loopback(&resolved) {
-                return Err(refused());
-            }
-            tcp::connect(&resolved, deadline).map_err(unreachable)?
-        }
-        Address::Unix(path) => (
-            unix::connect(path, deadline).map_err(unreachable)?,
-            address.to_string(),
-        ),
-    };
+    let (socket, at) = reach(address, security, deadline)?;
+    let peer = at.map_or_else(|| address.to_string(), |at| format!("tcp://{at}"));
     let wire = Wire {
         socket,
         deadline,
@@ -66,7 +42,44 @@ pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Res
         }
         Security::Key(key) => shake_hands(&wire, key)?,
     };
+    if let (Address::Tcp { host, .. }, Some(at)) = (address, at) {
+        tcp::remember(host, at);
+    }
     Ok(Link::new(wire.socket, peer, cipher))
+}
+
+/// A connected socket, and where it leads.
+fn reach(
+    address: &Address,
+    security: &Security,
+    deadline: Instant,
+) -> Result<(OwnedFd, Option<SocketAddr>), ConnectError> {
+    let unreachable = |source: io::Error| match source.kind() {
+        io::ErrorKind::TimedOut => ConnectError::TimedOut,
+        _ => ConnectError::Unreachable {
+            address: address.clone(),
+            source,
+        },
+    };
+    let (host, port) = match address {
+        Address::Tcp { host, port } => (host, *port),
+        Address::Unix(path) => {
+            let socket = unix::connect(path, deadline).map_err(unreachable)?;
+            return Ok((socket, None));
+        }
+    };
+    let local_only = matches!(security, Security::Insecure);
+    let name = || host.to_string();
+    let reached = tcp::connect(host, port, local_only, deadline);
+    let (socket, at) = reached.map_err(|error| match error {
+        Unconnected::Refused => ConnectError::InsecureRefused {
+            address: address.clone(),
+        },
+        Unconnected::NameNotFound(source) => ConnectError::NameNotFound { name: name(), source },
+        Unconnected::NameUnanswered => ConnectError::NameUnanswered { name: name() },
+        Unconnected::Failed(source) => unreachable(source),
+    })?;
+    Ok((socket, Some(at)))
 }
 
 /// Exchanges preambles. What the lender refuses is an error.

@@ -79,6 +79,14 @@ pub enum ConnectError {
         /// What the system's resolver said.
         source: io::Error,
     },
+    /// No name server has answered in the time given, and no address of the name is known from before. Retry later.
+    #[error(
+        "no name server answers for {name}: give the address in digits, or see to the machine's name servers"
+    )]
+    NameUnanswered {
+        /// The name.
+        name: String,
+    },
     /// Nobody answers there. Retry later.
     #[error("cannot reach {address}: {source}")]
     Unreachable {

@@ -23,6 +23,7 @@
 //! | [`preamble`] | the first bytes of every connection, the wire version |
 //! | [`secure`] | the Noise handshake and the sealing of packets |
 //! | [`connect`](mod@connect), [`listen`] | the two ends of the handshake |
+//! | `lookup`, `race` | names looked up beside, and addresses tried together |
 //! | [`strangers`] | what they may cost who have not said yet what they want |
 //! | [`link`](mod@link) | packets over a socket, without allocation |
 //! | [`port`] | a listening socket before any protocol, and who may reach it |
@@ -41,10 +42,12 @@ mod group;
 pub mod key;
 pub mod link;
 pub mod listen;
+mod lookup;
 pub mod multicast;
 pub mod poll;
 pub mod port;
 pub mod preamble;
+mod race;
 pub mod secure;
 pub mod strangers;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]

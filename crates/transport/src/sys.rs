@@ -1,7 +1,10 @@
-//! What the kernel offers for datagrams and no safe crate does: many with one call, both ways. The crate's one unsafe module.
+//! What the system offers and no safe crate does: many datagrams with one call, both ways; names of one family looked up. The
+//! crate's one unsafe module.
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
@@ -90,6 +93,73 @@ pub(crate) fn receive_many(
         *length = message.msg_len as usize;
     }
     Ok(taken)
+}
+
+/// A family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const ALL: [Family; 2] = [Family::V4, Family::V6];
+}
+
+/// What the system's resolver says of a name without addresses of a family.
+#[derive(Clone, Debug)]
+pub(crate) struct NoAddress(pub(crate) String);
+
+/// The addresses of a name in one family. Blocks as long as the system's resolver does.
+pub(crate) fn addresses(name: &str, family: Family) -> Result<Vec<IpAddr>, NoAddress> {
+    let name = CString::new(name).map_err(|error| NoAddress(error.to_string()))?;
+    // SAFETY: a structure of integers and pointers, for which zeros mean "any".
+    let mut hints: libc::addrinfo = unsafe { mem::zeroed() };
+    hints.ai_socktype = libc::SOCK_STREAM;
+    hints.ai_family = match family {
+        Family::V4 => libc::AF_INET,
+        Family::V6 => libc::AF_INET6,
+    };
+    let mut first: *mut libc::addrinfo = ptr::null_mut();
+    // SAFETY: the name ends with a zero, the hints and the place for the list are locals; the resolver keeps none of them.
+    let failed = unsafe { libc::getaddrinfo(name.as_ptr(), ptr::null(), &raw const hints, &raw mut first) };
+    match failed {
+        0 => (),
+        libc::EAI_SYSTEM => return Err(NoAddress(io::Error::last_os_error().to_string())),
+        other => {
+            // SAFETY: any number has a text.
+            let text = unsafe { libc::gai_strerror(other) };
+            // SAFETY: it is a constant that ends with a zero.
+            let text = unsafe { CStr::from_ptr(text) };
+            return Err(NoAddress(text.to_string_lossy().into_owned()));
+        }
+    }
+    let mut found = Vec::new();
+    let mut next = first;
+    while !next.is_null() {
+        // SAFETY: an entry of the list, which is freed behind the loop only.
+        let entry = unsafe { &*next };
+        next = entry.ai_next;
+        let ip = match entry.ai_family {
+            libc::AF_INET => {
+                // SAFETY: an address of this family has this form; it may be aligned to less.
+                let address = unsafe { entry.ai_addr.cast::<libc::sockaddr_in>().read_unaligned() };
+                IpAddr::V4(Ipv4Addr::from(u32::from_be(address.sin_addr.s_addr)))
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let address = unsafe { entry.ai_addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+                IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr))
+            }
+            _ => continue,
+        };
+        if !found.contains(&ip) {
+            found.push(ip);
+        }
+    }
+    // SAFETY: the list that the resolver made, once.
+    unsafe { libc::freeaddrinfo(first) };
+    Ok(found)
 }
 
 fn checked(returned: c_int) -> io::Result<c_int> {

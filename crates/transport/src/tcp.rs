@@ -1,20 +1,35 @@
-//! TCP sockets: resolving, connecting with a deadline, listening.
+//! TCP sockets: connecting with a deadline, wherever a name leads; listening.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use crate::address::{Host, is_loopback};
+use crate::lookup::{self, Question};
+use crate::race::{Race, Won};
 
 /// Addresses tried for one name: a name with more is misconfigured, and each may cost the whole timeout.
 const RESOLVED_MAX: usize = 8;
 /// Connections that the kernel holds for a lender that is busy; the system may allow fewer.
 pub(crate) const BACKLOG: i32 = 1024;
 
-/// The addresses behind `host`. Blocks as long as the system's resolver does.
+/// A name that was found before is tried there when its look-up takes longer.
+const HEAD_START: Duration = Duration::from_millis(150);
+/// A connection on which nothing moves is asked after so long whether the other machine is there. Whoever needs to know earlier has
+/// heartbeats of his own; this is for links that say nothing for long, as those between nodes do.
+const ASKED_AFTER: Duration = Duration::from_secs(10);
+const ASKED_EVERY: Duration = Duration::from_secs(5);
+/// What was sent and is not acknowledged for so long ends a connection. The system's own patience is a quarter of an hour.
+const GIVEN_UP_AFTER: Duration = Duration::from_secs(20);
+/// While a look-up is under way its answer is looked for this often, beside attempts.
+const LOOK: Duration = Duration::from_millis(5);
+/// When all addresses of one family have failed, those of the other are waited for so long.
+const OTHER_FAMILY: Duration = Duration::from_millis(250);
+
+/// The addresses behind `host`, to listen at. Blocks as long as the system's resolver does.
 pub(crate) fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = match host {
         Host::Ip(ip) => vec![SocketAddr::new(*ip, port)],
@@ -38,24 +53,146 @@ pub(crate) fn all_loopback(addresses: &[SocketAddr]) -> bool {
     addresses.iter().all(|address| is_loopback(address.ip()))
 }
 
-/// Connects to the first that answers before `deadline`. The socket returned is non-blocking.
-pub(crate) fn connect(addresses: &[SocketAddr], deadline: Instant) -> io::Result<(OwnedFd, String)> {
-    let mut failure = io::Error::from(io::ErrorKind::TimedOut);
-    for address in addresses {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left == Duration::ZERO {
-            break;
-        }
-        match TcpStream::connect_timeout(address, left) {
-            Ok(stream) => {
-                stream.set_nonblocking(true)?;
-                stream.set_nodelay(true)?;
-                return Ok((stream.into(), format!("tcp://{address}")));
-            }
-            Err(error) => failure = error,
+/// Why there is no connection.
+pub(crate) enum Unconnected {
+    /// Something of it would leave this machine, and must not.
+    Refused,
+    NameNotFound(io::Error),
+    NameUnanswered,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Unconnected {
+    fn from(error: io::Error) -> Unconnected {
+        Unconnected::Failed(error)
+    }
+}
+
+/// A connection that is being sought.
+struct Search<'a> {
+    port: u16,
+    local_only: bool,
+    question: Option<Question>,
+    race: Race,
+    /// What the resolver said of the family without addresses.
+    missing: Option<io::Error>,
+    deadline: Instant,
+    known_from: Instant,
+    /// All that was found has failed, since then.
+    failed: Option<Instant>,
+    host: &'a Host,
+}
+
+/// Connects to the first address of `host` that answers before `deadline`. The socket returned is non-blocking. A name server that
+/// keeps silent costs what is known of the name nothing but a moment.
+pub(crate) fn connect(
+    host: &Host,
+    port: u16,
+    local_only: bool,
+    deadline: Instant,
+) -> Result<(OwnedFd, SocketAddr), Unconnected> {
+    let mut search = Search {
+        port,
+        local_only,
+        question: None,
+        race: Race::default(),
+        missing: None,
+        deadline,
+        known_from: Instant::now() + HEAD_START,
+        failed: None,
+        host,
+    };
+    match host {
+        Host::Name(name) => search.question = Some(Question::ask(name)?),
+        // No name server knows of these.
+        literal => {
+            let found = resolve(literal, port).map_err(Unconnected::NameNotFound)?;
+            found.into_iter().try_for_each(|address| search.add(address))?;
         }
     }
-    Err(failure)
+    search.run()
+}
+
+/// A link came about there: should the name not be found next time, this is tried.
+pub(crate) fn remember(host: &Host, address: SocketAddr) {
+    if let Host::Name(name) = host {
+        lookup::remember(name, address.ip());
+    }
+}
+
+impl Search<'_> {
+    fn run(mut self) -> Result<Won, Unconnected> {
+        while Instant::now() < self.deadline {
+            self.take_answers()?;
+            let asking = self.question.as_ref().filter(|question| question.is_open());
+            if !self.race.is_idle() {
+                self.failed = None;
+                let until = match asking {
+                    Some(_) => self.deadline.min(Instant::now() + LOOK),
+                    None => self.deadline,
+                };
+                if let Some(won) = self.race.run(until)? {
+                    return Ok(won);
+                }
+                continue;
+            }
+            let Some(question) = asking else { break };
+            let now = Instant::now();
+            let mut until = self.deadline;
+            if now < self.known_from {
+                until = until.min(self.known_from);
+            }
+            if self.race.has_failed() && question.is_answered() {
+                let since = *self.failed.get_or_insert(now);
+                if since + OTHER_FAMILY <= now {
+                    break;
+                }
+                until = until.min(since + OTHER_FAMILY);
+            }
+            question.wait(until);
+        }
+        Err(self.verdict())
+    }
+
+    fn take_answers(&mut self) -> Result<(), Unconnected> {
+        let Some(question) = &mut self.question else {
+            return Ok(());
+        };
+        let mut found = Vec::new();
+        while let Some(answer) = question.take() {
+            match answer {
+                Ok(answer) => found.extend(answer.into_iter().take(RESOLVED_MAX)),
+                Err(nothing) => self.missing = Some(io::Error::other(nothing.0)),
+            }
+        }
+        if question.is_open() && Instant::now() >= self.known_from {
+            found.extend(question.known());
+        }
+        let port = self.port;
+        found
+            .into_iter()
+            .try_for_each(|ip| self.add(SocketAddr::new(ip, port)))
+    }
+
+    fn add(&mut self, address: SocketAddr) -> Result<(), Unconnected> {
+        if self.local_only && !is_loopback(address.ip()) {
+            return Err(Unconnected::Refused);
+        }
+        self.race.add(address);
+        Ok(())
+    }
+
+    fn verdict(mut self) -> Unconnected {
+        let idle = self.race.is_idle();
+        match (self.race.failure().filter(|_| idle), &self.question) {
+            (Some(failure), _) => Unconnected::Failed(failure),
+            (None, Some(question)) if idle && question.is_open() => Unconnected::NameUnanswered,
+            (None, Some(_)) if idle => Unconnected::NameNotFound(self.missing.take().unwrap_or_else(|| {
+                io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host))
+            })),
+            _ => Unconnected::Failed(io::ErrorKind::TimedOut.into()),
+        }
+    }
 }
 
 /// Listens, and returns the address with the port that the system chose if it was zero.
@@ -77,10 +214,20 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((socket.into(), bound))
 }
 
-/// Sends small packets at once instead of waiting for more. Returns who connected.
+/// Sends small packets at once instead of waiting for more, and notices when the other machine is gone, whatever is said meanwhile.
+pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let asked = TcpKeepalive::new()
+        .with_time(ASKED_AFTER)
+        .with_interval(ASKED_EVERY);
+    socket.set_tcp_keepalive(&asked)?;
+    socket.set_tcp_user_timeout(Some(GIVEN_UP_AFTER))
+}
+
+/// Prepares a connection that was accepted. Returns who connected.
 pub(crate) fn prepare_accepted(socket: &OwnedFd) -> io::Result<SocketAddr> {
     let socket = SockRef::from(socket);
-    socket.set_tcp_nodelay(true)?;
+    prepare(&socket)?;
     socket
         .peer_addr()?
         .as_socket()
@@ -90,6 +237,27 @@ pub(crate) fn prepare_accepted(socket: &OwnedFd) -> io::Result<SocketAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both ends of a connection notice that the other machine is gone though nobody says anything.
+    #[test]
+    fn both_ends_of_a_connection_are_watched() {
+        let (listener, at) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let host = Host::Ip(at.ip());
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let Ok((near, to)) = connect(&host, at.port(), true, deadline) else {
+            panic!("it listens")
+        };
+        assert_eq!(to, at);
+        let (far, _) = Socket::from(listener).accept().unwrap();
+        let far = OwnedFd::from(far);
+        prepare_accepted(&far).unwrap();
+        for end in [near, far] {
+            let end = Socket::from(end);
+            assert!(end.keepalive().unwrap());
+            assert_eq!(end.tcp_keepalive_time().unwrap(), ASKED_AFTER);
+            assert_eq!(end.tcp_user_timeout().unwrap(), Some(GIVEN_UP_AFTER));
+        }
+    }
 
     /// Only with the interface's number the kernel knows which link an address of a link is at.
     #[test]

@@ -232,6 +232,12 @@ extern rvm_return_t rvm_node_straight(rvm_node_t node, rvm_straight_t *straight)
 extern rvm_return_t rvm_node_left_behind(rvm_node_t node, unsigned long place, char *told, rvm_length_t size);
 
 /*
+ * Why commits of this node wait for the server's disk, and why each lender does not count, in a sentence, cut to `size` with
+ * its end. Empty: lenders acknowledge them.
+ */
+extern rvm_return_t rvm_node_uncounted(rvm_node_t node, char *told, rvm_length_t size);
+
+/*
  * Takes the undeclared stores that commits have found where capture is verified or reported: the first `room` runs, and
  * how many there were. The others are forgotten; between two calls 1024 are kept. In each, `count` is how many there were, and
  * `held` is 0, which says nothing: what the transaction had locked is not known any more.

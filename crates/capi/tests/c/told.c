@@ -49,6 +49,9 @@ static void told(void)
     EXPECT(rvm_node_straight(one.node, NULL), RVM_ERANGE);
     EXPECT(rvm_node_progress(one.node, NULL), RVM_ERANGE);
     EXPECT(rvm_node_left_behind(one.node, 0, word, sizeof word), RVM_ERANGE);
+    OK(rvm_node_uncounted(one.node, word, sizeof word));
+    OK(rvm_node_uncounted(one.node, NULL, 0));
+    EXPECT(rvm_node_uncounted(one.node, NULL, 1), RVM_ERANGE);
     EXPECT(rvm_node_save_copy(one.node, NULL), RVM_ERANGE);
 
     /* A page is too small for a heap. */

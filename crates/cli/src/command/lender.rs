@@ -10,7 +10,7 @@ use netram_lender::JournalReport;
 use netram_proto::id::{Epoch, JournalId, WriterId};
 use netram_proto::journal::Forget as Forgetting;
 use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header};
-use netram_transport::{Address, Link, Security, connect};
+use netram_transport::{Address, Link, Security};
 
 use super::status;
 use crate::options::{SecurityArgs, Span};
@@ -146,7 +146,7 @@ impl Forget {
         let mut forgetting = Forgetting::deleted(journal, (kept.epoch, kept.writer), &lenders);
         let deadline = Instant::now() + self.timeout.0;
         loop {
-            let mut link = connect(lender, security, self.timeout.0)?;
+            let mut link = status::reach(lender, security, self.timeout.0)?;
             over::talk(&mut forgetting, 0, &mut link, deadline);
             match Instant::now() < deadline && !forgetting.is_done(0) {
                 // It may not have noticed yet that our last connection ended.
@@ -193,7 +193,7 @@ impl Forget {
     /// Asks what the lender has, and changes nothing.
     fn look(&self, lender: &Address, journal: JournalId, security: &Security) -> Result<Option<Kept>> {
         let deadline = Instant::now() + self.timeout.0;
-        let mut link = connect(lender, security, self.timeout.0)?;
+        let mut link = status::reach(lender, security, self.timeout.0)?;
         link.send(&[&Header::new(FrameKind::Bind).encode(16), &journal.0.to_le_bytes()])?;
         ask(&mut link, FrameKind::Bound, deadline, |_| Ok(()))?;
         let mut question = Header::new(FrameKind::Ping);

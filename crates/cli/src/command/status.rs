@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use netram_client::Away;
 use netram_lender::{CopiesReport, JournalReport, Report};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
@@ -113,10 +114,15 @@ impl Status {
     }
 }
 
+/// Connects, or says why there is no link, as its clients do.
+pub(super) fn reach(address: &Address, security: &Security, timeout: Duration) -> Result<Link, Away> {
+    connect(address, security, timeout).map_err(|error| Away::from(&error))
+}
+
 /// Asks one lender for its report.
 pub(super) fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Report> {
     let deadline = Instant::now() + timeout;
-    let mut link = connect(address, security, timeout)?;
+    let mut link = reach(address, security, timeout)?;
     link.send(&[&Header::new(FrameKind::Status).encode(0)])?;
     loop {
         link.flush()?;
@@ -157,7 +163,7 @@ pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
         &mut [PollFd::from_borrowed_fd(link.fd(), PollFlags::IN)],
         Some(&timeout),
     ) {
-        Ok(0) => bail!("it did not answer in time"),
+        Ok(0) => Err(Away::NoAnswer.into()),
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
@@ -188,8 +194,7 @@ fn show(answers: &[Answer]) -> Result<()> {
     for answer in answers {
         let Some(report) = &answer.report else {
             let error = answer.error.as_deref().unwrap_or_default();
-            let unaddressed = error.replace(&format!("cannot reach {}", answer.address), "cannot reach it");
-            lenders.add_row(["-", &answer.address, "-", &unaddressed, "-", "-", "-", "-", "-"]);
+            lenders.add_row(["-", &answer.address, "-", error, "-", "-", "-", "-", "-"]);
             continue;
         };
         let memory = &report.memory;

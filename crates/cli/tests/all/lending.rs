@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Lender, available, run};
+use netram_client::Away;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -34,7 +35,53 @@ fn status_shows_lenders_that_answer_and_those_that_do_not() {
         "{}",
         both.out
     );
-    assert!(both.out.contains("cannot reach"), "{}", both.out);
+    let nothing = Away::NothingListens.to_string();
+    assert!(both.out.contains(&nothing), "{}", both.out);
+}
+
+/// The same sentences as of a client that says why a lender does not count.
+#[test]
+fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = |name: &str| {
+        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        assert_eq!(run(["key", "new", &path]).code, 0);
+        path
+    };
+    let (ours, theirs) = (key("ours"), key("theirs"));
+    let listen = ["--listen", "tcp://127.0.0.1:0"];
+    let keyed = Lender::start("keyed", &[&listen[..], &["--key-file", &theirs]].concat());
+    let open = Lender::start("open", &[&listen[..], &["--insecure"]].concat());
+    let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mute = format!("tcp://{}", mute.local_addr().unwrap());
+    let cases = [
+        (keyed.address.as_str(), ours.as_str(), Away::WrongKey),
+        (&open.address, &ours, Away::NoKeyThere),
+        ("tcp://127.0.0.1:1", &ours, Away::NothingListens),
+        (&mute, &ours, Away::NoAnswer),
+        (
+            "tcp://no-such-name.invalid:1",
+            &ours,
+            Away::NameNotFound("no-such-name.invalid".into()),
+        ),
+    ];
+    for (address, key, away) in cases {
+        let said = run([
+            "status",
+            address,
+            "--key-file",
+            key,
+            "--timeout",
+            "300ms",
+            "--json",
+        ]);
+        let error = json(&said.out)[0]["error"].as_str().unwrap().to_owned();
+        // Without a name server nobody says that there is no such name.
+        let unanswered = Away::NameUnanswered("no-such-name.invalid".into()).to_string();
+        let sentence = error.trim_end_matches('.').to_lowercase();
+        let expected = [away.to_string(), unanswered].map(|one| one.to_lowercase());
+        assert!(expected.contains(&sentence), "{address}: {error}");
+    }
 }
 
 #[test]

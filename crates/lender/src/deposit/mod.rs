@@ -271,7 +271,7 @@ impl Keeper {
         let (id, peer) = (session.id, session.outbox.link.peer());
         match ending {
             Ending::Link(LinkError::Closed) | Ending::Stopping | Ending::Replaced => {
-                tracing::info!(deposit = %id, peer, "a deposit's owner has left");
+                tracing::debug!(deposit = %id, peer, "a deposit's owner has left");
             }
             ending => tracing::warn!(deposit = %id, peer, ?ending, "a deposit's session was ended"),
         }
@@ -305,7 +305,7 @@ impl Keeper {
         for id in over {
             if let Some(deposit) = self.deposits.remove(&id) {
                 let (slots, held) = (deposit.holder.slots(), deposit.holder.held());
-                tracing::info!(deposit = %id, slots, held, "a deposit has ended");
+                tracing::debug!(deposit = %id, slots, held, "a deposit has ended");
             }
             self.shared.deposits.unlist(id);
         }

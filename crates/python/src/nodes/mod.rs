@@ -144,6 +144,13 @@ impl Node {
             .collect())
     }
 
+    /// Why commits wait for the server's disk, and why each lender does not count; None: lenders acknowledge them.
+    #[getter]
+    fn blocked(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        let why = self.joined.node(py)?.uncounted();
+        Ok(why.map(|why| why.to_string()))
+    }
+
     /// How far this node's own records have come.
     #[getter]
     fn progress(&self, py: Python<'_>) -> PyResult<NodeProgress> {

@@ -33,6 +33,8 @@ pub struct Channel {
     link: Link,
     inbox: Inbox,
     outbox: Bytes,
+    /// Packets that have come.
+    packets: u64,
     fault: Option<ChannelError>,
 }
 
@@ -145,6 +147,7 @@ impl Channel {
             link,
             inbox: Inbox::new(GREETING_BYTES_MAX),
             outbox: Bytes::default(),
+            packets: 0,
             fault: None,
         }
     }
@@ -223,10 +226,18 @@ impl Channel {
                 return Ok(Some(length));
             }
             match self.link.receive()? {
-                Some(packet) => self.inbox.push(packet),
+                Some(packet) => {
+                    self.packets += 1;
+                    self.inbox.push(packet);
+                }
                 None => return Ok(None),
             }
         }
+    }
+
+    /// How many packets have come. A long message comes in many: while this grows the peer is not silent.
+    pub fn packets(&self) -> u64 {
+        self.packets
     }
 
     /// Whether [`receive`](Self::receive) can return something without asking the socket. Before sleeping this must be

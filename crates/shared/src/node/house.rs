@@ -1,5 +1,6 @@
 //! What is done from time to time: the machine's clock, the journal's views and members, trimming its log.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netram_proto::failure::RetryBackoff;
@@ -69,6 +70,9 @@ pub(super) fn keep_time(shared: &Shared) {
             return;
         }
         core.machine.on_tick(now);
+        if core.machine.link_is_silent() {
+            shared.silent.store(true, Ordering::SeqCst);
+        }
         if core.few != few {
             core.few = few;
             core.machine.on_members(now, few);

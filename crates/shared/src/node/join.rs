@@ -166,6 +166,8 @@ impl Joining {
             }
             let flushed = session.send(&mut self.to_send).map_err(broken)?;
             if desk.is_full() {
+                // Nothing is taken, whatever comes.
+                self.machine.on_heard();
                 std::thread::sleep(FULL_PAUSE);
             } else {
                 match session.receive().map_err(broken)? {
@@ -173,7 +175,13 @@ impl Joining {
                         session.is_awaited();
                         self.machine.handle(self.clock.now(), message);
                     }
-                    None => session.rest(flushed, || desk.is_over()).map_err(broken)?,
+                    None => {
+                        if self.machine.link_is_silent() {
+                            session.silent().map_err(broken)?;
+                            self.machine.on_heard();
+                        }
+                        session.rest(flushed, || desk.is_over()).map_err(broken)?;
+                    }
                 }
             }
             self.take_view(desk);

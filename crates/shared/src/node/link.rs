@@ -7,6 +7,9 @@
 //! **Rests.** Only after such a sending it polls for what comes. Otherwise it sleeps at once: others' records come straight, and a
 //! thread that yields takes turns on the core from those that somebody waits for.
 //!
+//! **Silence.** A link that carries nothing any more looks whole for minutes. The machine counts how long its server has owed an
+//! answer; then the link is given up like one that broke, unless something has come of a message that is still on its way.
+//!
 //! One that broke is not closed before the server has answered over the next: a link that its machine closes tells the server that the
 //! node's process has ended, and its locks go on at once though its lease still runs.
 
@@ -43,6 +46,8 @@ pub(super) struct Server {
 /// Why a link is of no further use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
+    #[error("the server has not answered for half a lease")]
+    Silent,
     #[error("{0}")]
     Channel(#[from] ChannelError),
     #[error("{0}")]
@@ -59,6 +64,8 @@ pub(super) struct Session {
     head: Vec<u8>,
     /// Somebody may wait for what the server says next, since then.
     awaited: Instant,
+    /// Packets that had come when the last message had, or when the link was last found silent.
+    packets: u64,
 }
 
 impl Session {
@@ -70,6 +77,7 @@ impl Session {
             rest,
             head: Vec::new(),
             awaited: Instant::now(),
+            packets: 0,
         })
     }
 
@@ -100,7 +108,18 @@ impl Session {
         let Some(bytes) = self.channel.receive()? else {
             return Ok(None);
         };
-        Ok(Some(ToNode::decode(bytes)?.map(Payload::from)))
+        let message = ToNode::decode(bytes)?.map(Payload::from);
+        self.packets = self.channel.packets();
+        Ok(Some(message))
+    }
+
+    /// The machine holds this link to be silent, and everything has been taken that came. `Ok`: a part of a message has come since.
+    pub(super) fn silent(&mut self) -> Result<(), Broken> {
+        let packets = self.channel.packets();
+        match std::mem::replace(&mut self.packets, packets) == packets {
+            true => Err(Broken::Silent),
+            false => Ok(()),
+        }
     }
 
     /// Waits for something to come, or to hurry, at most until then.
@@ -162,6 +181,7 @@ fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) ->
     let mut to_send = VecDeque::new();
     let mut pause: Option<Instant> = None;
     shared.pauses.store(false, Ordering::SeqCst);
+    shared.silent.store(false, Ordering::SeqCst);
     loop {
         let hurries = shared.hurry.load(Ordering::Relaxed) && shared.hurry.swap(false, Ordering::SeqCst);
         if hurries {
@@ -186,6 +206,10 @@ fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) ->
                 shared.with(|core, now| core.machine.handle(now, message));
             }
             None => {
+                if shared.silent.load(Ordering::Relaxed) && shared.silent.swap(false, Ordering::SeqCst) {
+                    session.silent()?;
+                    shared.core().machine.on_heard();
+                }
                 let hurries = || shared.hurry.load(Ordering::SeqCst) || shared.is_over();
                 match pause {
                     Some(until) => session.pause(flushed, until, hurries)?,

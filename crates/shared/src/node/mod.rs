@@ -80,6 +80,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use netram_client::Uncounted;
 use netram_proto::limit::NODE_NAME_BYTES_MAX;
 use netram_proto::port::WaitError;
 use netram_proto::shared::message::Fate;
@@ -289,6 +290,11 @@ impl Node {
     /// [`Fate::Forgotten`]: nobody knows any more, for so many nodes have come and gone since.
     pub fn outcome(&self, node: NodeId, number: Number, timeout: Duration) -> Result<Fate, Gone> {
         self.shared.outcome(node, number, Instant::now() + timeout)
+    }
+
+    /// Why the node's commits wait for the server's disk, and why each lender does not count. `None`: lenders acknowledge them.
+    pub fn uncounted(&self) -> Option<Uncounted> {
+        self.shared.rvm.log().journal().status().uncounted()
     }
 
     /// What became of records that went, or came, straight from node to node.

@@ -56,6 +56,8 @@ pub(super) struct Shared {
     pub(super) hurry: AtomicBool,
     /// The link's thread sends nothing for a moment, unless it is to hurry.
     pub(super) pauses: AtomicBool,
+    /// The machine holds the link to be silent: the link's thread is to see to it.
+    pub(super) silent: AtomicBool,
     /// There is no node any more.
     over: AtomicBool,
     stopping: AtomicBool,
@@ -113,6 +115,7 @@ impl Shared {
             post: AtomicBool::new(true),
             hurry: AtomicBool::new(true),
             pauses: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
             over: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             clock: parts.clock,

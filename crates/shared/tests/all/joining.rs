@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::common::world::Place;
+use crate::common::until;
+use crate::common::world::{Place, add};
 use netram_proto::port::Durability;
 use netram_proto::shared::{Hold, LockId};
 use netram_rvm::Mode;
@@ -160,4 +161,25 @@ fn a_node_keeps_its_lease_while_its_copy_is_made() {
         let bytes = &memory[span * SPAN..][..SPAN];
         assert!(bytes.iter().all(|byte| *byte == span as u8 + 1), "span {span}");
     }
+}
+
+/// Its server keeps what it commits meanwhile.
+#[test]
+fn a_node_says_why_its_lenders_do_not_count() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    place.create(1, &["nobody"]);
+    let _serving = place.serve();
+    let node = place.join("one");
+    let nothing = netram_client::Away::NothingListens.to_string();
+    until("it says why", || {
+        node.uncounted()
+            .is_some_and(|why| why.to_string().contains(&nothing))
+    });
+    assert_eq!(add(&node, 0, 1).unwrap(), 1);
+    let _lender = place.lender("nobody");
+    until("the lender counts", || node.uncounted().is_none());
+    node.leave().unwrap();
 }

@@ -2,6 +2,7 @@
 //!
 //! One program, because each is linked to everything: a module is a story or several of one kind.
 
+mod asleep;
 mod buried;
 mod channel;
 mod common;
@@ -24,6 +25,7 @@ mod rescue;
 mod restart;
 mod served;
 mod serving;
+mod silent;
 mod store;
 mod straight;
 mod strangers;

@@ -14,6 +14,8 @@ pub(super) const LEASE: Span = Span::from_ms(200);
 pub(super) enum Action {
     /// A node's link to the server breaks.
     BreakLink,
+    /// What is said over a node's link to the server vanishes from now on, one way or both, and neither end is told.
+    SilenceLink,
     /// A connection to a lender breaks.
     BreakConn,
     /// A host and a lender cannot reach each other.
@@ -40,8 +42,9 @@ pub(super) enum Action {
     SlowDisk,
 }
 
-const ACTIONS: [Action; 13] = [
+const ACTIONS: [Action; 14] = [
     Action::BreakLink,
+    Action::SilenceLink,
     Action::BreakConn,
     Action::Partition,
     Action::CutOff,

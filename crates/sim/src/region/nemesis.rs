@@ -43,6 +43,7 @@ impl World {
                     self.coverage.hit("region: links broken");
                 }
             }
+            Action::SilenceLink => self.silence_link(),
             Action::BreakConn => {
                 let conns = self.open_conns();
                 if !conns.is_empty() {

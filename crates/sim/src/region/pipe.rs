@@ -1,7 +1,8 @@
 //! Links between nodes and their server, and hints from node to node.
 //!
 //! A link keeps order until it breaks; then the last of what is in it is lost, and each end learns of it for itself, so that a node
-//! may be back over another link before the server knows that the first is gone.
+//! may be back over another link before the server knows that the first is gone. A link may also fall silent, in one direction or both:
+//! what is said vanishes for ever, and neither end is told.
 
 use std::collections::VecDeque;
 
@@ -16,6 +17,12 @@ use super::{Event, World};
 
 /// Messages that a link takes before its receiver has read some.
 const WINDOW: usize = 6;
+/// The two directions of a link.
+const UP: usize = 0;
+const DOWN: usize = 1;
+/// Its two ends.
+const NODE: usize = 0;
+const SERVER: usize = 1;
 
 pub(super) struct Pipe {
     pub(super) slot: usize,
@@ -25,9 +32,13 @@ pub(super) struct Pipe {
     last_up: Time,
     last_down: Time,
     broken: bool,
+    /// Both ends have it.
+    linked: bool,
+    /// What goes up vanishes; what goes down does.
+    silent: [bool; 2],
     /// It is broken, and what is still in it comes no earlier: the machine of a process that has closed it goes on sending.
     held_until: Time,
-    /// Which of its ends have learnt that it is gone: the node's, the server's.
+    /// Which of its ends have learnt that it is gone, or never will.
     learnt: [bool; 2],
     /// The server has said its last.
     closed: bool,
@@ -56,6 +67,8 @@ impl World {
             last_up: now,
             last_down: now,
             broken: false,
+            linked: false,
+            silent: [false; 2],
             held_until: Time(0),
             learnt: [false; 2],
             closed: false,
@@ -67,6 +80,9 @@ impl World {
     }
 
     pub(super) fn on_linked(&mut self, session: Session) {
+        if let Some(pipe) = self.pipes.get_mut(&session) {
+            pipe.linked = true;
+        }
         if let Some(slot) = self.near_end(session)
             && let Some(process) = &mut self.slots[slot].process
         {
@@ -116,7 +132,10 @@ impl World {
         if pipe.boot != self.server.boot || !self.server.is_up() {
             return self.break_pipe(session);
         }
-        let Some(message) = self.pipes.get_mut(&session).and_then(|pipe| pipe.up.pop_front()) else {
+        let Some(pipe) = self.pipes.get_mut(&session) else {
+            return;
+        };
+        let Some(message) = pipe.up.pop_front().filter(|_| !pipe.silent[UP]) else {
             return;
         };
         self.server_hears(session, message);
@@ -143,6 +162,10 @@ impl World {
                 }
                 Some(Outgoing::Close) => {
                     pipe.closed = true;
+                    if pipe.silent[DOWN] {
+                        self.end_learns(session, SERVER);
+                        return self.end_learns(session, NODE);
+                    }
                     pipe.last_down = at.max(Time(pipe.last_down.0 + 1));
                     self.queue.push(pipe.last_down, Event::Unlinked { session });
                     return;
@@ -167,11 +190,11 @@ impl World {
         if wait > self.now {
             return self.queue.push(wait, Event::Down { session });
         }
-        let Some(message) = self
-            .pipes
-            .get_mut(&session)
-            .and_then(|pipe| pipe.down.pop_front())
-        else {
+        let Some(pipe) = self.pipes.get_mut(&session) else {
+            return;
+        };
+        // What vanishes is taken by nobody: it fills the link.
+        let Some(message) = (!pipe.silent[DOWN]).then(|| pipe.down.pop_front()).flatten() else {
             return;
         };
         let now = self.local(slot);
@@ -213,21 +236,60 @@ impl World {
         let left = other % (pipe.down.len() as u64 + 1);
         pipe.down.truncate(left as usize);
         let (last_up, last_down) = (pipe.last_up.max(held_until), pipe.last_down);
-        for (last, event) in [
-            (last_down, Event::Unlinked { session }),
-            (
-                last_up,
-                Event::HungUp {
-                    session,
-                    closed: Closed::Broken,
-                },
-            ),
+        let silent = pipe.silent;
+        let closed = Closed::Broken;
+        for (end, deaf, last, event) in [
+            (NODE, silent[DOWN], last_down, Event::Unlinked { session }),
+            (SERVER, silent[UP], last_up, Event::HungUp { session, closed }),
         ] {
+            if deaf {
+                self.end_learns(session, end);
+                continue;
+            }
             // One end may take long to notice.
             let ms = self.rng.pick(&[0, 1, 20]);
             let at = last.max(self.now + Span::from_ms(ms) + self.latency());
             self.queue.push(at, event);
         }
+    }
+
+    /// One link falls silent for ever, in one direction or in both. Before it is a link, or its node has a lease, the driver's
+    /// patience ends it.
+    pub(super) fn silence_link(&mut self) {
+        let ways = self.rng.pick(&[[true, true], [true, false], [false, true]]);
+        let linked = self.pipes.iter().filter(|(_, pipe)| pipe.linked);
+        let sessions: Vec<Session> = linked.map(|(session, _)| *session).collect();
+        let is_known = |session: &Session| {
+            let process = |slot: usize| self.slots[slot].process.as_ref();
+            let process = self.near_end(*session).and_then(process);
+            process.is_some_and(|process| process.node.id().is_some())
+        };
+        let known: Vec<Session> = sessions.into_iter().filter(is_known).collect();
+        if known.is_empty() {
+            return;
+        }
+        let session = known[self.rng.index(known.len())];
+        if let Some(pipe) = self.pipes.get_mut(&session) {
+            // What is silent stays so.
+            pipe.silent = [UP, DOWN].map(|way| pipe.silent[way] || ways[way]);
+            self.coverage.hit("region: links that fell silent");
+            self.tell(|| format!("session {session:?} falls silent: {ways:?}"));
+        }
+    }
+
+    /// A node has found its link silent, and goes on over another.
+    pub(super) fn give_up_link(&mut self, slot: usize) {
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let Some(session) = process.session.take() else {
+            return;
+        };
+        process.node.on_unlinked();
+        self.coverage.hit("region: links given up for their silence");
+        self.tell(|| format!("slot {slot} gives up session {session:?}"));
+        self.break_pipe(session);
+        self.settle(slot);
     }
 
     /// The node's process ends. `told`: its machine closes the link, behind what was sent.
@@ -243,7 +305,7 @@ impl World {
     /// The node's end learns that the link is no more.
     pub(super) fn on_unlinked(&mut self, session: Session) {
         let Some(slot) = self.near_end(session) else {
-            return self.end_learns(session, 0);
+            return self.end_learns(session, NODE);
         };
         let paused = self.slots[slot].paused_until;
         if paused > self.now {
@@ -256,9 +318,9 @@ impl World {
         }
         // What closed properly is known at both ends.
         if self.pipes.get(&session).is_some_and(|pipe| pipe.closed) {
-            self.end_learns(session, 1);
+            self.end_learns(session, SERVER);
         }
-        self.end_learns(session, 0);
+        self.end_learns(session, NODE);
     }
 
     fn end_learns(&mut self, session: Session, end: usize) {
@@ -284,7 +346,7 @@ impl World {
         if same {
             self.server_loses(session, closed);
         }
-        self.end_learns(session, 1);
+        self.end_learns(session, SERVER);
     }
 
     /// What a node has for its peers. There are no links between them here: whoever is there may be sent to.

@@ -160,6 +160,7 @@ impl World {
         };
         self.book.begin(id);
         let mut node = Node::new(config);
+        node.plant(self.planted);
         if self.nature.hints_permille > 0 {
             node.set_reach(Reach::default());
         }
@@ -229,7 +230,14 @@ impl World {
         };
         process.node.on_tick(now);
         process.journal.writer.on_tick(now);
-        let unlinked = process.session.is_none();
+        let silent = process.node.link_is_silent();
+        if silent {
+            self.give_up_link(slot);
+        }
+        let unlinked = self.slots[slot]
+            .process
+            .as_ref()
+            .is_some_and(|process| process.session.is_none());
         if unlinked && self.rng.chance(300) {
             self.try_link(slot);
         }

@@ -2,6 +2,7 @@
 //! rule within a bounded number of seeds. A fault that is not found means a scenario or an oracle that has gone blind.
 
 use netram_proto::planted::{Fault, Planted};
+use netram_sim::region::REGION_RULES;
 use netram_sim::runner::{Failure, run_seed};
 use netram_sim::scenario::{
     has_copy, has_data_lender, is_deposit, is_intruded, is_party, is_region, is_shared,
@@ -13,8 +14,11 @@ const SEEDS_MAX: u64 = 100_000;
 /// These need a journal of a shared region's node; the worlds that have none are left out.
 const OF_NODES: [Fault; 3] = [Fault::DiskVotes, Fault::ViewBeforeServer, Fault::UnkeptDropped];
 
-/// These need several nodes that share a region; all other worlds are left out.
-const OF_REGIONS: [Fault; 1] = [Fault::SleepStopsClock];
+/// These need nodes of a shared region and their server; all other worlds are left out.
+const OF_REGIONS: [Fault; 2] = [Fault::SleepStopsClock, Fault::SilenceTrusted];
+/// The rules of `docs/shared.md` that who has a lock has what was acknowledged under it, and that every acquire ends.
+const REGION_GRANTED: u8 = REGION_RULES + 5;
+const REGION_ENDS: u8 = REGION_RULES + 9;
 
 /// These need an owner with pages at lenders; all other worlds are left out.
 const OF_DEPOSITS: [Fault; 10] = [
@@ -143,7 +147,8 @@ faults! {
     holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
     keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
-    a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [0];
+    a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [REGION_GRANTED];
+    trusting_a_silent_link_is_found: SilenceTrusted breaks [REGION_ENDS];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];
 }
 

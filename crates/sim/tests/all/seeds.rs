@@ -172,6 +172,8 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "region: deaths of the server that lost writes",
         "region: deaths of everything but the lenders",
         "region: links that broke behind a message",
+        "region: links that fell silent",
+        "region: links given up for their silence",
         "region: commits while the node's journal was read",
         "region: readings cut off by the server's death",
         "region: servers that stood still",

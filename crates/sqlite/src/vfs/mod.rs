@@ -16,7 +16,6 @@ mod mapping;
 mod opened;
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_double, c_int, c_void};
-use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
@@ -134,7 +133,7 @@ fn report(code: c_int, text: &str) {
         // SAFETY: SQLite's own, with a format that takes one string.
         unsafe { log(code, c"netram: %s".as_ptr(), text.as_ptr()) };
     }
-    let _ = writeln!(std::io::stderr(), "netram: {text}");
+    crate::told::tell(std::io::stderr(), text);
 }
 
 /// Tells of what is no error of any call.

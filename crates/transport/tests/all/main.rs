@@ -5,5 +5,6 @@
 mod common;
 mod handshake;
 mod multicast;
+mod names;
 mod packets;
 mod poll;

@@ -166,17 +166,35 @@ extern "C" fn rvm_node_left_behind(node: Opaque, place: Length, told: *mut c_cha
         }
         let node = NODES.node(handle(node)?)?;
         let text = left_behind(&node, place)?;
-        let Some(room) = (size as usize).checked_sub(1) else {
-            return Ok(());
-        };
-        let length = text.len().min(room);
-        // SAFETY: `length` bytes and one more are at most `size`, which the header asks to be there.
-        unsafe { told.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length) };
-        // SAFETY: as above.
-        let end = unsafe { told.add(length) };
-        put(end, 0);
+        tell(&text, told, size);
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_node_uncounted(node: Opaque, told: *mut c_char, size: Length) -> c_int {
+    guarded(|| {
+        NODES.ready()?;
+        if size > 0 {
+            must_be_usable(told)?;
+        }
+        let why = NODES.node(handle(node)?)?.uncounted();
+        tell(&why.map_or_else(String::new, |why| why.to_string()), told, size);
+        Ok(())
+    })
+}
+
+/// Copies a text to where the caller has room for `size` bytes, cut to it, with its end.
+fn tell(text: &str, told: *mut c_char, size: Length) {
+    let Some(room) = (size as usize).checked_sub(1) else {
+        return;
+    };
+    let length = text.len().min(room);
+    // SAFETY: `length` bytes and one more are at most `size`, which the header asks to be there.
+    unsafe { told.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length) };
+    // SAFETY: as above.
+    let end = unsafe { told.add(length) };
+    put(end, 0);
 }
 
 #[unsafe(no_mangle)]

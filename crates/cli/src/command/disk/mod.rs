@@ -81,7 +81,8 @@ impl Disk {
 
 /// Where attachments are recorded, and where their links are. `NETRAM_DISK_RUN` puts both elsewhere.
 pub(super) fn registry() -> Registry {
-    match std::env::var_os("NETRAM_DISK_RUN").map(PathBuf::from) {
+    let elsewhere = std::env::var_os("NETRAM_DISK_RUN").filter(|folder| !folder.is_empty());
+    match elsewhere.map(PathBuf::from) {
         Some(folder) => Registry::new(&folder, &folder.join("dev")),
         None => Registry::new(Path::new("/run/netram-disk"), Path::new("/dev/netram")),
     }

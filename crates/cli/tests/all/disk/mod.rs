@@ -1,6 +1,7 @@
 //! `netram disk`: volumes made, looked at, grown, scrubbed, deleted; and attached, under a real file system with real
 //! lenders, by a server that is killed.
 
+mod full;
 mod hung;
 mod restart;
 
@@ -83,18 +84,25 @@ impl Place {
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        // Of a test that failed: a server that is stuck would hold up the unmounting for ever, so it goes first.
+impl Place {
+    /// Ends what a test that failed has left attached.
+    fn end_all(&self) {
         if self.path("run").exists() {
             let listed = self.disk(&["list", "--json"]).out;
             for entry in serde_json::from_str::<Vec<Value>>(&listed).unwrap_or_default() {
-                // The supervisor before that: it would start another.
+                // The supervisor before the server: it would start another.
                 for process in ["supervisor", "server"] {
                     kill(&entry["attached"][process]["id"]);
                 }
             }
         }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // A server that is stuck would hold up the unmounting for ever, so it goes first.
+        self.end_all();
         let _ = tool("umount", &["--lazy", &self.path("mount").display().to_string()]);
     }
 }

@@ -11,5 +11,6 @@ mod oo7;
 mod posix;
 mod power;
 mod refusals;
+mod terminal;
 
 use crate::common::mounted::{Mounted, cannot_mount, wait_until};

@@ -17,6 +17,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             return;
         }
         self.wire = Wire::Introduced;
+        self.silence.end();
         self.config.join.link += 1;
         let link = self.config.join.link;
         let message = match self.identity {
@@ -45,6 +46,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     /// The link is gone. Transactions go on under the tokens that are here, until the lease ends.
     pub fn on_unlinked(&mut self) {
         self.wire = Wire::Down;
+        self.silence.end();
         self.pings.clear();
         self.tokens.unlinked();
         self.settle();
@@ -55,6 +57,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         if matches!(self.state, State::Over(_)) || self.wire == Wire::Down {
             return;
         }
+        self.silence.end();
         let done = match message {
             ToNode::Joined(joined) => self.on_joined(now, joined),
             ToNode::Page { offset, bytes } => match self.state {

@@ -10,12 +10,14 @@
 //! | `own.rs` | the node's own records: numbers, tails, what is kept |
 //! | `stream.rs` | others' records: applied, held back for pinned readers, known already |
 //! | `straight.rs` | records straight from node to node |
+//! | `silence.rs` | when a link is given up that nobody has closed |
 //!
 //! The node's journal is the driver's: it appends, and says what the members have acknowledged. So are the sockets: it says when
 //! there is a link, and when it is gone.
 
 mod linking;
 mod own;
+mod silence;
 mod straight;
 mod stream;
 
@@ -31,6 +33,7 @@ use super::{Hold, LockId, NodeId, Number, Position, Version};
 use crate::time::{Span, Time};
 use crate::wire::Link;
 use own::Own;
+use silence::Silence;
 use straight::Way;
 use stream::Foreign;
 
@@ -202,6 +205,7 @@ pub struct Node<P> {
     pings: VecDeque<(u64, Time)>,
     nonce: u64,
     pinged: Time,
+    silence: Silence,
     deeds: VecDeque<Deed<P>>,
 }
 
@@ -232,6 +236,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             pings: VecDeque::new(),
             nonce: 0,
             pinged: Time(0),
+            silence: Silence::default(),
             deeds: VecDeque::new(),
         }
     }
@@ -321,6 +326,7 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     /// Time has passed. To be called several times a lease, and at [`Cache::deadline`].
     pub fn on_tick(&mut self, now: Time) {
         self.ping_if_due(now);
+        self.listen(now);
         self.tokens.tick(now);
         self.settle();
     }
