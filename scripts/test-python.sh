@@ -9,6 +9,8 @@ venv="$target/python"
 export CARGO_TARGET_DIR="$target" PYTHONDONTWRITEBYTECODE=1
 
 code=0
+# What `cargo xtask` has built already is packed as it is.
+[[ -z ${NETRAM_TEST_BUILD-} ]] || export CARGO="$PWD/scripts/built-cargo.sh"
 # Not with the profile of all other tests: `cargo rustc`, which maturin runs, would make a test program of it.
 scripts/wheel.sh dev "$venv/wheels" || code=$?
 if ((code == 3)); then

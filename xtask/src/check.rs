@@ -32,8 +32,6 @@ enum Work {
     Checked(Vec<String>),
     /// A program that was built for testing, with these arguments.
     Built(Vec<String>),
-    /// A script of the tree.
-    Script(&'static str),
 }
 
 struct Step {
@@ -83,7 +81,6 @@ fn perform(work: &Work) -> Result<(), String> {
         Work::Cargo(args) => cargo(tree::cargo, args),
         Work::Checked(args) => cargo(tree::checked_cargo, args),
         Work::Built(line) => built(line),
-        Work::Script(path) => script(path),
     }
 }
 
@@ -123,7 +120,6 @@ fn steps(extent: Extent) -> Vec<Step> {
             // Other features than the workspace's: nothing else here compiles them.
             let demo = "check --quiet --profile=test --package=netram --no-default-features";
             steps.push(from_cargo("demo's parts", demo));
-            steps.push(from_script("python", "scripts/test-python.sh"));
             let seeds = format!("--seeds {SEEDS_PER_CHECK} --threads {}", cores());
             steps.push(Step {
                 name: "simulator",
@@ -157,14 +153,6 @@ fn from_cargo(name: &'static str, line: &str) -> Step {
     }
 }
 
-fn from_script(name: &'static str, path: &'static str) -> Step {
-    Step {
-        name,
-        work: Work::Script(path),
-        rerun: path.to_string(),
-    }
-}
-
 fn sim_args(seeds: Seeds) -> Vec<String> {
     let threads = seeds.threads.unwrap_or_else(cores);
     let mut line = format!(
@@ -193,13 +181,6 @@ fn built(line: &[String]) -> Result<(), String> {
     };
     let mut command = Command::new(tree::built(&root).join(program));
     ended(command.args(args).current_dir(&root), &line.join(" "))
-}
-
-fn script(path: &str) -> Result<(), String> {
-    let root = tree::root()?;
-    let mut command = Command::new(root.join(path));
-    tree::checked(&mut command);
-    ended(command.current_dir(&root).env(suite::BUILT, "1"), path)
 }
 
 fn ended(command: &mut Command, line: &str) -> Result<(), String> {
@@ -247,12 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn quick_leaves_out_the_python_package_and_full_does_not() {
-        let python = "scripts/test-python.sh".to_string();
-        assert!(reruns(Extent::Full).contains(&python));
-        assert!(!reruns(Extent::Quick).contains(&python));
-        let root = tree::root().expect("the tests run in the tree");
-        assert!(root.join(python).is_file());
+    fn quick_runs_some_tests_and_full_all_the_python_package_among_them() {
+        let all = "cargo xtask test".to_string();
+        assert!(reruns(Extent::Full).contains(&all));
+        assert!(!reruns(Extent::Quick).contains(&all));
     }
 
     #[test]

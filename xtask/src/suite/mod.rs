@@ -6,6 +6,7 @@
 //! `cargo nextest` does the same; building it takes longer than all of this.
 
 mod plan;
+mod python;
 mod report;
 mod slots;
 
@@ -14,7 +15,16 @@ use std::time::Duration;
 
 use crate::tree;
 
-pub(crate) use plan::{BUILT, built};
+pub(crate) use plan::built;
+
+/// What is run for a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// A program of tests, for one of them.
+    Harness,
+    /// A script, for all that it tests.
+    Script,
+}
 
 /// One test, and how to run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +33,7 @@ pub(super) struct Test {
     program: String,
     /// The name that the program gives it.
     name: String,
+    kind: Kind,
     executable: PathBuf,
     /// The package's folder, in which tests run.
     folder: PathBuf,
@@ -60,6 +71,7 @@ pub(super) struct Ran {
 pub(crate) fn run(filters: &[String]) -> Result<(), String> {
     let root = tree::root()?;
     let mut tests = plan::tests(&plan::build(&root)?)?;
+    tests.push(python::test(&root));
     if !filters.is_empty() {
         tests.retain(|test| {
             filters

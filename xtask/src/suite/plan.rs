@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Test;
+use super::{Kind, Test, python};
 use crate::tree;
 
 /// Set for tests that load a library of the workspace, or compile against one: cargo has built it already.
@@ -21,6 +21,9 @@ const TOGETHER: [&[&str]; 2] = [
     &["--workspace", "--exclude=netram-sim"],
     &["--package=netram-sim"],
 ];
+
+/// Set for what builds a part of it: these arguments make cargo find all of it built.
+pub(super) const BUILD_LINE: &str = "NETRAM_TEST_BUILD";
 
 /// Everything that is built for testing. Programs and C libraries are among it, which `cargo test` leaves out.
 const BUILD: [&str; 7] = [
@@ -55,6 +58,11 @@ pub(super) fn build(root: &Path) -> Result<Vec<Program>, String> {
         return Err(format!("{} names: failed", names.display()));
     }
     Ok(programs)
+}
+
+/// The arguments that build the workspace.
+pub(super) fn build_line() -> String {
+    [&BUILD[..], TOGETHER[0]].concat().join(" ")
 }
 
 fn build_some(root: &Path, packages: &[&str]) -> Result<Vec<Program>, String> {
@@ -131,6 +139,7 @@ pub(super) fn tests(programs: &[Program]) -> Result<Vec<Test>, String> {
                 found.push(Test {
                     program: program.title.clone(),
                     name,
+                    kind: Kind::Harness,
                     executable: program.executable.clone(),
                     folder: program.folder.clone(),
                 });
@@ -161,11 +170,23 @@ fn names(listed: &str) -> impl Iterator<Item = &str> {
     listed.lines().filter_map(|line| line.strip_suffix(": test"))
 }
 
+/// What takes a minute or so, by the beginning of its title: in a clone without times it must not begin last.
+const LONG: [&str; 6] = [
+    "capi all programs::the_programs_are_clean_under_valgrind",
+    "cli all databases_compared::",
+    "cli all demo::oo7",
+    "cli all paper",
+    "cli all shared_figures::",
+    "cli all volume_figures::",
+];
+
 /// Long tests begin first, so that none is left to itself at the end. Tests without a known time are long
 /// if they are in the program of a crate that starts processes, and short if they are in the crate's own code.
 pub(super) fn longest_first(tests: &mut [Test], times: &BTreeMap<String, Duration>) {
     let guess = |test: &Test| match test.program.as_str() {
+        _ if is_long(test) => Duration::from_secs(60),
         "cli all" => Duration::from_secs(5),
+        python::PROGRAM => Duration::from_secs(60),
         program if program.ends_with(" unit") => Duration::ZERO,
         _ => Duration::from_secs(1),
     };
@@ -173,6 +194,11 @@ pub(super) fn longest_first(tests: &mut [Test], times: &BTreeMap<String, Duratio
         let time = times.get(&test.title()).copied().unwrap_or_else(|| guess(test));
         std::cmp::Reverse(time)
     });
+}
+
+fn is_long(test: &Test) -> bool {
+    let title = test.title();
+    LONG.iter().any(|beginning| title.starts_with(beginning))
 }
 
 #[cfg(test)]
@@ -183,6 +209,7 @@ mod tests {
         Test {
             program: program.into(),
             name: name.into(),
+            kind: Kind::Harness,
             executable: PathBuf::new(),
             folder: PathBuf::new(),
         }
@@ -221,9 +248,13 @@ mod tests {
             test("cli all", "b"),
             test("rvm all", "c"),
             test("rvm all", "d"),
+            test("cli all", "volume_figures::e"),
         ];
-        let times = BTreeMap::from([("rvm all d".to_string(), Duration::from_secs(60))]);
+        let times = BTreeMap::from([("rvm all d".to_string(), Duration::from_secs(90))]);
         longest_first(&mut tests, &times);
-        assert_eq!(tests.map(|test| test.name), ["d", "b", "c", "a"]);
+        assert_eq!(
+            tests.map(|test| test.name),
+            ["d", "volume_figures::e", "b", "c", "a"]
+        );
     }
 }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::plan::BUILT;
-use super::{Outcome, Ran, Test};
+use super::plan::{self, BUILD_LINE, BUILT};
+use super::{Kind, Outcome, Ran, Test};
 use crate::tree;
 
 /// A test that takes longer is stuck. The longest take a minute alone on a machine of two cores.
@@ -64,7 +64,7 @@ fn attempt(test: &Test) -> Ran {
                 Some(_) => Outcome::Failed,
             };
             let said = read(&mut output).unwrap_or_else(|error| format!("what it printed is lost: {error}"));
-            verified(outcome, said)
+            verified(test.kind, outcome, said)
         }
         Err(error) => (Outcome::Failed, format!("{}: {error}", test.executable.display())),
     };
@@ -77,8 +77,8 @@ fn attempt(test: &Test) -> Ran {
 }
 
 /// A program that finds no test of the name succeeds, too.
-fn verified(outcome: Outcome, said: String) -> (Outcome, String) {
-    if outcome == Outcome::Passed && !said.contains("1 passed") {
+fn verified(kind: Kind, outcome: Outcome, said: String) -> (Outcome, String) {
+    if kind == Kind::Harness && outcome == Outcome::Passed && !said.contains("1 passed") {
         return (Outcome::Failed, format!("{said}\nthe program ran no such test"));
     }
     (outcome, said)
@@ -86,10 +86,20 @@ fn verified(outcome: Outcome, said: String) -> (Outcome, String) {
 
 fn start(test: &Test) -> std::io::Result<(Child, File)> {
     let output = tree::unnamed_file()?;
-    let child = tree::without_cargos_words(Command::new(&test.executable))
-        .args(["--exact", &test.name])
+    let mut command = tree::without_cargos_words(Command::new(&test.executable));
+    match test.kind {
+        Kind::Harness => {
+            command
+                .args(["--exact", &test.name])
+                .env("CARGO_MANIFEST_DIR", &test.folder);
+        }
+        Kind::Script => {
+            tree::checked(&mut command);
+            command.env(BUILD_LINE, plan::build_line());
+        }
+    }
+    let child = command
         .current_dir(&test.folder)
-        .env("CARGO_MANIFEST_DIR", &test.folder)
         .env(BUILT, "1")
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
@@ -128,6 +138,7 @@ mod tests {
         attempt(&Test {
             program: "xtask unit".into(),
             name: name.into(),
+            kind: Kind::Harness,
             executable: std::env::current_exe().expect("this test has a path"),
             folder: std::env::current_dir().expect("it runs somewhere"),
         })

@@ -16,7 +16,7 @@ use netram_proto::port::Durability;
 use netram_rvm::{Mode, Region};
 use netram_transport::Address;
 
-use super::experiment::{DATA_BYTES, Effort, Load, Order, Task};
+use super::experiment::{Effort, Load, Order, Task};
 use super::modelled::ModelledStorage;
 use super::stage::{ClientMemory, Folder, Memory, Stage};
 use super::system::{Link, System};
@@ -84,7 +84,7 @@ pub fn measure(
     let servers = stage.servers(system.link, if load.one_server { 1 } else { load.clients })?;
     let files: Result<Vec<String>, BenchError> = (0..load.clients)
         .map(|index| match load.task {
-            Task::Block { .. } => stage.data_file(index, DATA_BYTES),
+            Task::Block { .. } => stage.data_file(index, effort.data_bytes()),
             Task::Account { accounts_k, .. } => stage.bank_file(accounts_k * 1024),
         })
         .collect();
@@ -130,11 +130,12 @@ fn open(
         Task::Block { bytes, order } => {
             let region = memory.rvm.map(file, 0, 0).context("map the data file")?;
             own_pages(&memory.rvm, &region)?;
+            let blocks = (region.len() / bytes) as u64;
             Ok(Client::Blocks(Box::new(Blocks {
                 region,
                 memory,
                 order,
-                chooser: Chooser::new(Pattern::Random, DATA_BYTES / bytes as u64, 1),
+                chooser: Chooser::new(Pattern::Random, blocks, 1),
                 block: vec![0; bytes],
                 number: 0,
                 mark: u64::from(stage.site().number()) << 32,

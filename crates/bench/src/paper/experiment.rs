@@ -11,6 +11,8 @@ use crate::tpca::Pattern;
 pub const LOG_BYTES: u64 = 8 << 20;
 /// Bytes of the data file.
 pub const DATA_BYTES: u64 = 100 << 20;
+/// Bytes of the data file where [`Effort::small`]: more than [`super::lazy`] writes in a round.
+const DATA_BYTES_SMALL: u64 = 4 << 20;
 /// Transactions of one cell, unless its time is over before.
 pub const TRANSACTIONS: u64 = 10_000;
 /// A longer wire, in microseconds added to a round trip: what local networks add.
@@ -28,6 +30,8 @@ pub struct Effort {
     pub cap: Duration,
     /// Fewer places on the x axes.
     pub quick: bool,
+    /// Small data files and banks. It shows that every curve is measured and drawn, and nothing of its height.
+    pub small: bool,
 }
 
 fn in_seconds<S: serde::Serializer>(value: &Duration, out: S) -> Result<S::Ok, S::Error> {
@@ -41,6 +45,7 @@ impl Effort {
         transactions: TRANSACTIONS,
         cap: Duration::from_secs(5),
         quick: false,
+        small: false,
     };
     /// One short round, to see that things are in order.
     pub const QUICK: Effort = Effort {
@@ -48,7 +53,13 @@ impl Effort {
         transactions: TRANSACTIONS,
         cap: Duration::from_millis(120),
         quick: true,
+        small: false,
     };
+
+    /// Bytes of the data file.
+    pub fn data_bytes(&self) -> u64 {
+        if self.small { DATA_BYTES_SMALL } else { DATA_BYTES }
+    }
 }
 
 /// One figure of the paper.
@@ -213,6 +224,16 @@ const fn figure(number: u8, title: &'static str, axis: Axis, work: Work) -> Expe
 }
 
 impl Experiment {
+    /// The places on the x axis that `effort` measures, in the axis's unit.
+    pub fn measured(&self, effort: Effort) -> &'static [u64] {
+        match self.axis {
+            Axis::AccountsK if effort.small => &[32, 64],
+            Axis::LogKb if effort.small => &[32, 8192],
+            Axis::Pairs | Axis::Clients if effort.small => &[1, 2],
+            _ => self.places(effort.quick),
+        }
+    }
+
     /// The places on the x axis, in the axis's unit.
     pub fn places(&self, quick: bool) -> &'static [u64] {
         match (self.axis, quick) {
@@ -315,6 +336,13 @@ mod tests {
             let full = experiment.places(false);
             assert!(experiment.places(true).iter().all(|place| full.contains(place)));
             assert!(full.is_sorted());
+            let small = Effort {
+                small: true,
+                ..Effort::QUICK
+            };
+            let small = experiment.measured(small);
+            assert!(small.len() >= 2 && small.iter().all(|place| full.contains(place)));
+            assert_eq!(experiment.measured(Effort::QUICK), experiment.places(true));
         }
     }
 

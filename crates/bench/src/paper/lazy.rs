@@ -9,7 +9,7 @@ use netram_rvm::Mode;
 use serde::Serialize;
 
 use super::Step;
-use super::experiment::{DATA_BYTES, Effort, LOG_BYTES, Order};
+use super::experiment::{Effort, LOG_BYTES, Order};
 use super::stage::Stage;
 use super::system::{Link, System};
 use crate::error::{BenchError, Context};
@@ -84,7 +84,7 @@ fn row(
 ) -> Result<NoFlush, BenchError> {
     let link = if member { Link::Tcp } else { Link::Disk };
     let server = stage.servers(link, 1)?.into_iter().next();
-    let file = stage.data_file(0, DATA_BYTES)?;
+    let file = stage.data_file(0, effort.data_bytes())?;
     let memory = stage.memory(System::RVM.over(link), server, LOG_BYTES, Durability::Lazy)?;
     memory.rvm.set_spool_bytes(spool_bytes);
     let region = memory.rvm.map(&file, 0, 0).context("map the data file")?;
@@ -97,7 +97,7 @@ fn row(
             .map(|byte| u64::from(*byte))
             .sum::<u64>(),
     );
-    let slots = DATA_BYTES / BLOCK_BYTES as u64;
+    let slots = effort.data_bytes() / BLOCK_BYTES as u64;
     let mut block = [0; BLOCK_BYTES];
     let rounds = if effort.quick { 2 } else { ROUNDS };
     let (mut took, mut flushed, mut first_pass_ns) = (Vec::new(), Vec::new(), 0.0);

@@ -221,7 +221,7 @@ fn experiments(numbers: &[u8]) -> Result<Vec<Experiment>, BenchError> {
 
 fn cells_of(experiment: &Experiment, namespaces: bool, effort: Effort) -> usize {
     let series = experiment.series(namespaces, effort.quick).len();
-    series * experiment.places(effort.quick).len() * effort.rounds
+    series * experiment.measured(effort).len() * effort.rounds
 }
 
 fn measure_figure(
@@ -234,7 +234,7 @@ fn measure_figure(
     let mut stage = Stage::new(site, network);
     let mut floors = Floors::new(site);
     let all = experiment.series(network.is_some(), effort.quick);
-    let places = experiment.places(effort.quick);
+    let places = experiment.measured(effort);
     let measured = curves::in_turns(effort.rounds, places, all.len(), |turn| {
         let series = all[turn.curve];
         let what = format!(

@@ -88,6 +88,10 @@ fn introduction(html: &mut String, report: &Report, facts: &Facts, run: &Run) {
         *html += "<p class=\"no\">A quick run: one short round at few places. It shows that things work, not how fast they \
                   are.</p>\n";
     }
+    if effort.small {
+        *html +=
+            "<p class=\"no\">With small data files and banks: no figure here is one of the paper's.</p>\n";
+    }
     for skipped in &report.skipped {
         *html += &format!("<p class=\"no\">Not measured: {}</p>\n", escape(skipped));
     }

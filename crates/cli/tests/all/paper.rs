@@ -114,7 +114,8 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
     std::fs::create_dir(&disk).unwrap();
     let child = crate::common::netram()
         .args([
-            "bench", "paper", "--only", "tr190", "--quick", "--cap", "50ms", "--png", "--json", "--out",
+            "bench", "paper", "--only", "tr190", "--quick", "--small", "--cap", "15ms", "--png", "--json",
+            "--out",
         ])
         .arg(&out)
         .arg("--dir")
@@ -157,7 +158,11 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
     }
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
     assert_eq!(page.matches("<svg").count(), 11);
-    assert!(page.contains("A quick run") && page.contains("bench paper --only tr190"));
+    assert!(
+        page.contains("A quick run")
+            && page.contains("With small data files")
+            && page.contains("bench paper --only tr190")
+    );
     assert!(!page.contains("<script") && !page.contains("NaN"));
     assert!(is_empty(&disk), "data files are removed");
     assert_eq!(namespaces(pid), [""; 0]);
@@ -172,6 +177,7 @@ fn a_machine_that_cannot_make_namespaces_measures_the_rest_and_says_so_everywher
             "bench",
             "paper",
             "--quick",
+            "--small",
             "--figures",
             "9",
             "--cap",

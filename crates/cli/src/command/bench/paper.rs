@@ -75,6 +75,9 @@ pub(crate) struct Paper {
     /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 300ms; quick: 120ms, lnd 200ms]
     #[arg(long, value_name = "TIME")]
     cap: Option<Span>,
+    /// Small data files and banks (tr190): every curve is measured and drawn, and none says anything
+    #[arg(long, hide = true)]
+    small: bool,
     /// Where the results go; files of an earlier run are replaced
     #[arg(long, value_name = "DIR", default_value = "netram-paper")]
     out: PathBuf,
@@ -235,6 +238,7 @@ impl Paper {
             figures: self.numbers(),
             effort: Effort {
                 cap: self.cap.map_or(effort.cap, |cap| cap.0),
+                small: self.small,
                 ..effort
             },
         }

@@ -5,15 +5,22 @@ use std::io::Write;
 
 use serde_json::Value;
 
-use crate::common::run;
-
 /// Lets one failure happen. What was acknowledged and is not there ends the program with an error.
 fn outcome(test: &str, failure: &str) -> Option<Value> {
+    outcome_within(test, failure, &[])
+}
+
+/// The same with settings of the client's in the environment.
+fn outcome_within(test: &str, failure: &str, settings: &[(&str, &str)]) -> Option<Value> {
     let disk = tempfile::tempdir().unwrap();
     let folder = disk.path().to_str().unwrap();
-    let ran = run([
-        "bench", "failures", "--quick", "--json", "--only", failure, "--dir", folder,
-    ]);
+    let mut command = crate::common::netram();
+    command
+        .args([
+            "bench", "failures", "--quick", "--json", "--only", failure, "--dir", folder,
+        ])
+        .envs(settings.iter().copied());
+    let ran = crate::common::finish(&mut command);
     assert_eq!(ran.code, 0, "{}\n{}", ran.err, ran.out);
     let report: Value = serde_json::from_str(&ran.out).unwrap();
     if let Some(missing) = report["skipped"].get(0) {
@@ -136,7 +143,8 @@ fn a_crashed_client_finds_every_acknowledged_block_again() {
 #[test]
 fn a_volume_of_which_everything_was_lost_is_not_opened_in_silence() {
     let test = "a_volume_of_which_everything_was_lost_is_not_opened_in_silence";
-    let Some(row) = outcome(test, "all-lost") else {
+    // The lenders that are waited for are dead.
+    let Some(row) = outcome_within(test, "all-lost", &[("NETRAM_PATIENCE", "3s")]) else {
         return;
     };
     assert!(row["reliable"]["refused"].is_object(), "{row}");
