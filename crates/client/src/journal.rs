@@ -296,8 +296,7 @@ impl Journal {
         let stored = hurried(&self.shared, || view_file.store(view.clone()));
         stored.map_err(|failure| WaitError::DiskFailed(failure.error))?;
         let mut core = self.shared.core();
-        core.writer.on_close();
-        self.shared.say_all(&mut core);
+        self.shared.say_farewell(&mut core);
         Ok(())
     }
 

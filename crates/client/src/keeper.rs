@@ -211,13 +211,14 @@ impl Shared {
         }
     }
 
-    /// Sends what there is to say, also where a socket is full at first.
-    pub(crate) fn say_all(&self, core: &mut Core) {
+    /// Tells the lenders that the journal is closed, and waits until those that can be spoken to have heard it.
+    pub(crate) fn say_farewell(&self, core: &mut Core) {
         let until = Instant::now() + FAREWELL;
+        core.writer.on_close();
         self.send(core);
-        while core.links.any_unflushed() && Instant::now() < until {
+        while core.writer.is_leaving() && Instant::now() < until {
             std::thread::sleep(LOOK);
-            self.send(core);
+            self.pump(core);
         }
     }
 

@@ -361,7 +361,7 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
     }
     Stamp::check(&ground.stamp(), &ground.files(), journal).map_err(|older| MountError::Older {
         dir: dir.to_path_buf(),
-        older: Box::new(older),
+        older,
     })?;
     let (log, _) = Journal::open(journal, config)?;
     let was_taken = ground.is_taken();

@@ -94,7 +94,7 @@ impl Stamp {
 
     /// Refuses a journal that is older than the files. Nothing is changed, and no lender is asked. What cannot be read is for the opening to
     /// tell, and another journal than the last for the catalog.
-    pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), OlderJournal> {
+    pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), Box<OlderJournal>> {
         let bytes = std::fs::read(file).ok();
         let Some(stamp) = bytes.and_then(|bytes| Stamp::decode(&bytes)) else {
             return Ok(());
@@ -116,14 +116,14 @@ impl Stamp {
             }
             verified.scan.end.lsn
         };
-        Err(OlderJournal {
+        Err(Box::new(OlderJournal {
             journal: journal.to_path_buf(),
             stamp,
             epoch: view.epoch,
             end,
             files: files.to_path_buf(),
             file: file.to_path_buf(),
-        })
+        }))
     }
 }
 

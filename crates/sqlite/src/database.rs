@@ -475,12 +475,12 @@ fn check_all(seats: &[PathBuf], config: &JournalConfig) -> Result<(), JournalErr
             let asked =
                 std::thread::Builder::new().spawn_scoped(scope, move || Journal::check(&asking, config));
             // Without room for a thread they ask one after the other.
-            asked.map_err(|_| Journal::check(seat, config))
+            asked.map_err(|_| Box::new(Journal::check(seat, config)))
         };
         let asked: Vec<_> = seats.iter().map(ask).collect();
         let answers = asked.into_iter().map(|asked| match asked {
             Ok(asking) => asking.join().expect("a check does not panic"),
-            Err(answer) => answer,
+            Err(answer) => *answer,
         });
         answers.collect()
     });

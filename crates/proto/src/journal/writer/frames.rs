@@ -255,6 +255,11 @@ impl Writer {
     ///
     /// About 20 ns for an acknowledgement; nothing is allocated.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+        if self.closed {
+            let answers = matches!(frame.header.kind, FrameKind::Left | FrameKind::Refuse);
+            self.lenders[index].leaving &= !answers;
+            return;
+        }
         match frame.header.kind {
             FrameKind::Ack => self.on_ack(index, &frame.header, now),
             FrameKind::Pong => {

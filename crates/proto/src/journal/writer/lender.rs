@@ -58,6 +58,8 @@ pub(super) struct Lender {
     pub(super) link: LinkPhase,
     pub(super) role: Role,
     pub(super) control: Option<Control>,
+    /// The journal is closed, and the lender has not said yet that it knows.
+    pub(super) leaving: bool,
     /// The life of the memory that acknowledgements count from: a member's is the one it joined with.
     pub(super) incarnation: Incarnation,
     /// The life of the memory behind this link, which the next join will be with.
@@ -132,6 +134,7 @@ impl Lender {
             link: LinkPhase::Down(Time(0)),
             role: Role::Spare,
             control: None,
+            leaving: false,
             incarnation: Incarnation(0),
             behind_link: Incarnation(0),
             generation: 0,

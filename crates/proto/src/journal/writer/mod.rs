@@ -157,6 +157,8 @@ pub struct Writer {
     /// Of a shared journal: what its server has.
     server: Option<ServerKept>,
     fenced: Option<Epoch>,
+    /// The journal is closed: of its lenders only their farewells count.
+    closed: bool,
     disk_failed: bool,
     planted: Planted,
 }
@@ -205,6 +207,7 @@ impl Writer {
             kept: None,
             server,
             fenced: None,
+            closed: false,
             disk_failed: false,
             planted: Planted::NONE,
         }

@@ -111,10 +111,20 @@ impl Writer {
             }
             lender.dismiss();
             lender.control = lender.is_ready().then_some(leave);
+            lender.leaving = lender.is_ready();
         }
+        self.closed = true;
         self.view = Set::EMPTY;
         self.clean = None;
         self.proposal = None;
+    }
+
+    /// After [`Writer::on_close`]: whether a lender that is connected has not answered yet. Whoever ends the link before may take the farewell
+    /// back: a lender that is about to answer something else finds the link broken, and reads no further.
+    pub fn is_leaving(&self) -> bool {
+        self.lenders
+            .iter()
+            .any(|lender| lender.leaving && lender.is_ready())
     }
 
     /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
@@ -276,7 +286,8 @@ mod tests {
     use super::super::tests::Bench;
     use crate::id::Epoch;
     use crate::journal::CommitRule;
-    use crate::wire::{Flag, FrameKind};
+    use crate::time::Span;
+    use crate::wire::{Flag, FrameKind, Header};
 
     fn said_at_the_end(bench: &mut Bench) -> alloc::vec::Vec<Option<u8>> {
         (0..bench.writer.lender_count()).for_each(|index| bench.drain(index));
@@ -298,6 +309,24 @@ mod tests {
         let mut bench = Bench::with_members(2, 1, CommitRule::All);
         bench.writer.epoch = Epoch(1 << 17);
         assert_eq!(said_at_the_end(&mut bench), [Some(0), None]);
+    }
+
+    /// Answered, a lender that is free would be asked to join again.
+    #[test]
+    fn a_closed_journal_waits_for_every_lenders_answer_and_asks_nobody_to_join() {
+        let mut bench = Bench::with_members(2, 1, CommitRule::All);
+        said_at_the_end(&mut bench);
+        for index in 0..2 {
+            assert!(bench.writer.is_leaving());
+            let left = Header {
+                epoch: Epoch(1),
+                ..Header::new(FrameKind::Left)
+            };
+            bench.say(index, left, &[]);
+            bench.wait(Span::from_ms(20));
+            assert!(bench.next(index).is_none());
+        }
+        assert!(!bench.writer.is_leaving());
     }
 
     #[test]
