@@ -65,19 +65,7 @@ fn in_a_namespace() {
         std::thread::sleep(Duration::from_secs(60));
         std::process::exit(3);
     });
-    tool("ip", &["link", "set", "lo", "up"]);
-    tool("nft", &["add", "table", "inet", "cut"]);
-    tool(
-        "nft",
-        &[
-            "add",
-            "chain",
-            "inet",
-            "cut",
-            "input",
-            "{ type filter hook input priority 0; }",
-        ],
-    );
+    prepare();
     let place = Place {
         directory: directory.into(),
     };
@@ -134,6 +122,23 @@ fn in_a_namespace() {
             assert_eq!(read(&other, lock as u32), 2);
         }
     }
+}
+
+/// Makes loopback carry packets, and a place for rules that drop some.
+fn prepare() {
+    tool("ip", &["link", "set", "lo", "up"]);
+    tool("nft", &["add", "table", "inet", "cut"]);
+    tool(
+        "nft",
+        &[
+            "add",
+            "chain",
+            "inet",
+            "cut",
+            "input",
+            "{ type filter hook input priority 0; }",
+        ],
+    );
 }
 
 /// The near ends of connections to the server.
