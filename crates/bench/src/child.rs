@@ -194,8 +194,8 @@ impl Child {
         &self.log
     }
 
-    /// Waits until the child has said a line that begins with `last`; returns all lines up to it. What it has said behind that is
-    /// heard by the next.
+    /// Waits until the child has said a line that begins with `last`; returns all lines up to it. What it has
+    /// said behind that is heard by the next.
     pub fn ready(&mut self, last: &str) -> Result<Vec<String>, BenchError> {
         self.ready_within(last, READY_TIMEOUT)
     }

@@ -18,6 +18,7 @@
 //! | [`give_back()`] | what an owner has left that has ended |
 //! | [`room`] | whether a process's limits leave an arena room |
 //! | [`run`] | what `netram run` tells the library that it has a program load |
+//! | [`threads`] | how its threads begin |
 //! | `sys` | memory and `userfaultfd`: the crate's one unsafe module |
 #![deny(unsafe_code)]
 
@@ -34,6 +35,7 @@ pub mod run;
 mod seal;
 mod spill;
 mod sys;
+pub mod threads;
 mod vec;
 
 pub use arena::{AccessError, Arena, ArenaConfig, ArenaError, ArenaStatus, WordAccess};

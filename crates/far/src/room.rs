@@ -1,4 +1,5 @@
-//! Whether the limits of a process leave far memory room: asked before a program is begun, for one that runs out of them later is hard to explain.
+//! Whether the limits of a process leave far memory room: asked before a program is begun, for one that runs
+//! out of them later is hard to explain.
 
 use rustix::process::{Resource, getrlimit};
 
@@ -6,8 +7,9 @@ use crate::run::Settings;
 
 /// What a program takes beside its far memory, of addresses and of data.
 const OTHER_BYTES: u64 = 1 << 30;
-/// Files that an arena's threads have open, beside two a lender: standard ones, what tells of faults, what each thread waits on, the spill file,
-/// and for a moment those by which who gives back at the end is begun. Threads and program count apart.
+/// Files that an arena's threads have open, beside two a lender: standard ones, what tells of faults, what
+/// each thread waits on, the spill file, and for a moment those by which who gives back at the end is begun.
+/// Threads and program count apart.
 const FILES: u64 = 24;
 
 /// A limit of this process leaves far memory no room. Raise it, or take less.

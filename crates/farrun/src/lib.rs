@@ -14,6 +14,7 @@
 //! | `abi/over.rs` | what is mapped, unmapped and moved at the arena's addresses |
 //! | `abi/next.rs` | those functions of whoever else has them: the C library, or an allocator of the program's |
 //! | `abi/own.rs` | where this library itself has its memory: never in the arena |
+//! | `abi/pool.rs` | where the C library has what it takes in the name of the arena's threads |
 //! | `abi/fork.rs` | children; `abi/heritage.rs`: what their parent gives them of far memory; `abi/faults.rs`: when |
 //! | `abi/begin.rs` | the first and the last step of the process |
 //!

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use netram_far::room::{self, RoomError};
 use netram_far::run::{Settings, SettingsError};
-use netram_far::{Arena, ArenaError, Ground};
+use netram_far::{Arena, ArenaError, Ground, threads};
 use netram_log::Lines;
 use tracing::Level;
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
@@ -21,7 +21,8 @@ use crate::abi;
 use crate::heap::Heap;
 use crate::heir;
 
-/// A process that dies, or ends, waits for its last lines no longer than this: where nobody reads them, it would wait for ever.
+/// A process that dies, or ends, waits for its last lines no longer than this: where nobody reads them, it
+/// would wait for ever.
 const LAST_WORDS: Duration = Duration::from_millis(200);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
@@ -82,8 +83,8 @@ pub(crate) fn heap(settings: &Settings) -> Result<Heap, StartError> {
     Ok(Heap::new(ground, settings.threshold_bytes as usize))
 }
 
-/// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that is full. An
-/// error is written before the process can die of it.
+/// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that
+/// is full. An error is written before the process can die of it.
 fn log() -> io::Result<()> {
     let output = File::from(io::stderr().as_fd().try_clone_to_owned()?);
     let lines = Lines::to(output, |lost| {
@@ -118,7 +119,19 @@ pub(crate) fn finish() {
     }
 }
 
+/// What every thread of the arena's does first: now it may still need what lies in the arena later.
+fn begin_thread() {
+    abi::enlist();
+    // By this it has what the log keeps for each thread that has said something. Nobody hears it.
+    let unheard = tracing_subscriber::fmt()
+        .with_max_level(Level::ERROR)
+        .with_writer(io::sink)
+        .finish();
+    tracing::subscriber::with_default(unheard, || tracing::error!("a thread has begun"));
+}
+
 fn arena(settings: &Settings) -> Result<Arena, StartError> {
+    threads::on_begin(begin_thread);
     abi::leave_descriptors().map_err(|error| StartError::System("having descriptors of its own", error))?;
     // Only now: what is logged goes to the standard error that these threads have.
     // A program without standard error runs without a log.

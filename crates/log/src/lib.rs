@@ -5,8 +5,8 @@
 //! that find the queue full, and lines that could not be written, are dropped and counted; the count is the next line that
 //! can be written.
 //!
-//! A process may die of what it has just said. Such a line is [`Lines::urgent`]: who says it waits until it is written, for a
-//! while. Once that was in vain nobody waits again before something has been written.
+//! A process may die of what it has just said. Such a line is [`Lines::urgent`]: who says it waits until it
+//! is written, for a while. Once that was in vain nobody waits again before something has been written.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -88,8 +88,8 @@ impl Lines {
         }
     }
 
-    /// The same queue for lines that a process may die of: whoever says one waits until all is written, but no longer than
-    /// `within`, and not at all while the output still takes nothing.
+    /// The same queue for lines that a process may die of: whoever says one waits until all is written, but
+    /// no longer than `within`, and not at all while the output still takes nothing.
     pub fn urgent(&self, within: Duration) -> Urgent {
         Urgent {
             lines: self.clone(),
@@ -97,8 +97,8 @@ impl Lines {
         }
     }
 
-    /// Waits until all that was said is written, but no longer than `within`: before a process ends. Returns at once if the
-    /// output has taken nothing since somebody waited in vain.
+    /// Waits until all that was said is written, but no longer than `within`: before a process ends. Returns
+    /// at once if the output has taken nothing since somebody waited in vain.
     pub fn drain(&self, within: Duration) {
         self.wait(|until| self.is_drained(until), within);
     }

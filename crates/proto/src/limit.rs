@@ -164,11 +164,13 @@ pub const DEPOSIT_DETECT: Span = Span::from_ms(2_000);
 pub const DEPOSIT_LEASE: Span = Span::from_ms(30_000);
 /// A lender that owes an answer for so long is gone, whatever its link says.
 pub const DEPOSIT_SILENCE: Span = Span::from_ms(5_000);
-/// An answer that takes no longer is never late: lenders on busy machines stand still for as long, and asking twice costs a frame.
+/// An answer that takes no longer is never late: lenders on busy machines stand still for as long, and asking
+/// twice costs a frame.
 pub const HEDGE_MIN: Span = Span::from_ms(50);
 /// One that takes longer is always late: a fifth of what a lender may be silent.
 pub const HEDGE_MAX: Span = Span::from_ms(1_000);
-/// Pages that are asked for a second time at each look at the time: as many as may be on their way to one lender.
+/// Pages that are asked for a second time at each look at the time: as many as may be on their way to one
+/// lender.
 pub const HEDGES_AT_ONCE: usize = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
 /// Slots that a lender asks of a deposit at once, when it wants some back: 16 MiB. What cannot move keeps no more than that from being given back.
 pub const ASK_SLOTS_MAX: u32 = 4096;

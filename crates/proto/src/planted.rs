@@ -92,8 +92,6 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
-    /// (0) A page is waited for as long as the lender that was asked first is silent.
-    LateIsWaitedFor,
     /// (17) A call that the system refused is taken for a failed sync.
     RefusalIsFinal,
     /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it has none of bytes that were not recorded.
@@ -136,7 +134,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 63] = [
+    pub const ALL: [Fault; 62] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -180,7 +178,6 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
-        Fault::LateIsWaitedFor,
         Fault::RefusalIsFinal,
         Fault::UnrecordedRemoved,
         Fault::KeeperEnds,

@@ -132,7 +132,8 @@ fn serve_ours(core: &Core, fault: Fault, copier: bool) {
     signal_thread(fault.thread, Signal::BUS);
 }
 
-/// Whether standard error takes a sentence now, or in a moment. One that nobody reads must not keep the process from its end.
+/// Whether standard error takes a sentence now, or in a moment. One that nobody reads must not keep the
+/// process from its end.
 fn takes_words() -> bool {
     let stderr = io::stderr();
     let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];

@@ -46,6 +46,7 @@ use crate::config::Config;
 use crate::depot::{Depot, GetError};
 use crate::seal::Form;
 use crate::sys::{Area, Areas, Features, Memory, Uffd, UffdError};
+use crate::threads;
 
 /// Handlers that an arena may have.
 const HANDLERS_MAX: usize = 64;
@@ -432,37 +433,18 @@ impl Inner {
                 hub.changed.notify_all();
             }
         });
-        // A thread that begins allocates, by whatever allocator the program has. That is over when this returns: from
-        // then on the allocator's memory may be the arena's.
-        let (begun, all_begun) = std::sync::mpsc::channel();
-        let spawn = |name: String, body: Box<dyn FnOnce() + Send>| {
-            let begun = begun.clone();
-            std::thread::Builder::new().name(name).spawn(move || {
-                // Who waits has not gone: it is this function.
-                let _ = begun.send(());
-                drop(begun);
-                body();
-            })
-        };
         for index in 0..handlers {
             let (core, epoll) = (Arc::clone(&self.core), handler::epoll(&self.core)?);
-            let body = Box::new(move || handler::run(&core, epoll, wait));
-            self.handlers.push(spawn(format!("netram-fault-{index}"), body)?);
+            let body = move || handler::run(&core, epoll, wait);
+            self.handlers
+                .push(threads::begin(&format!("netram-fault-{index}"), body)?);
         }
         let core = Arc::clone(&self.core);
-        self.movers.push(spawn(
-            "netram-evict".to_owned(),
-            Box::new(move || evictor::run(&core)),
-        )?);
+        self.movers
+            .push(threads::begin("netram-evict", move || evictor::run(&core))?);
         let core = Arc::clone(&self.core);
-        self.movers.push(spawn(
-            "netram-ahead".to_owned(),
-            Box::new(move || ahead::run(&core)),
-        )?);
-        for _ in 0..self.handlers.len() + self.movers.len() {
-            // None of them has failed: it would have ended the process.
-            let _ = all_begun.recv();
-        }
+        self.movers
+            .push(threads::begin("netram-ahead", move || ahead::run(&core))?);
         Ok(())
     }
 }

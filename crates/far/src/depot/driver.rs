@@ -1,7 +1,7 @@
 //! The links to lenders: sends what the machine says, tells it what comes. Who drives says `lead.rs`.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use netram_proto::deposit::{News, Offence};
@@ -9,9 +9,10 @@ use netram_proto::id::Epoch;
 use netram_proto::limit::{DEPOSIT_SILENCE, FRAME_PAGES_MAX};
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_transport::{ConnectError, Events, Interest, Link, LinkError, Poller, WaitStep, connect};
+use netram_transport::{Events, Interest, Link, LinkError, Poller, WaitStep};
 
 use super::Shared;
+use super::dialer::{Connected, Dialer};
 use super::disk::Disk;
 use super::lead::{LEAD_MAX, Meanwhile};
 use super::pace::Pace;
@@ -29,7 +30,6 @@ const SILENCE: Duration = Duration::from_nanos(DEPOSIT_SILENCE.0);
 const RETRY: Duration = Duration::from_millis(500);
 /// After a lender was no use for a reason that only its operator, or ours, can mend.
 const RETRY_REFUSED: Duration = Duration::from_secs(30);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A link to a lender, or the way there.
 enum Way {
@@ -81,14 +81,12 @@ impl From<Offence> for Ending {
     }
 }
 
-type Connected = (usize, Result<Link, ConnectError>);
-
 pub(super) struct Driver {
     shared: Arc<Shared>,
     poller: Poller,
     ways: Vec<Way>,
     disk: Option<Disk>,
-    sender: Sender<Connected>,
+    dialers: Vec<Dialer>,
     arrivals: Receiver<Connected>,
     events: Events,
     started: Instant,
@@ -103,7 +101,12 @@ impl Driver {
         poller.add(shared.seat.waker(), WAKER, Interest::Read)?;
         let now = Instant::now();
         let (sender, arrivals) = channel();
+        let begin = |lender| Dialer::begin(&shared, lender, sender.clone());
+        let dialers = (0..shared.config.lenders.len())
+            .map(begin)
+            .collect::<Result<_, _>>()?;
         Ok(Driver {
+            dialers,
             ways: shared
                 .config
                 .lenders
@@ -113,7 +116,6 @@ impl Driver {
             disk,
             shared,
             poller,
-            sender,
             arrivals,
             events: Events::with_capacity(EVENTS),
             started: now,
@@ -252,24 +254,14 @@ impl Driver {
         }
     }
 
-    /// Connects in a thread of its own: that waits.
+    /// Has a lender connected, by the thread that does nothing else.
     fn dial(&mut self, lender: usize) {
-        let (shared, sender) = (Arc::clone(&self.shared), self.sender.clone());
-        let body = move || {
-            let address = &shared.config.lenders[lender];
-            let link = connect(address, &shared.config.security, CONNECT_TIMEOUT);
-            // A depot that is gone needs no link.
-            if sender.send((lender, link)).is_ok() {
-                shared.seat.summon();
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("netram-connect".to_owned())
-            .spawn(body);
-        self.ways[lender] = match thread {
-            Ok(_) => Way::Connecting,
-            Err(error) => {
-                tracing::error!(%error, "no thread could be started to connect a lender");
+        self.ways[lender] = match self.dialers[lender].dial() {
+            true => Way::Connecting,
+            false => {
+                tracing::error!(
+                    "the thread that connects a lender has failed: that lender is lost until the program is run anew"
+                );
                 self.idle()
             }
         };

@@ -3,6 +3,7 @@
 //! Under the lock is the [`Shelf`]. Whoever holds it seals or copies a page, and waits for nothing.
 
 mod arena;
+mod dialer;
 mod disk;
 mod driver;
 mod lead;
@@ -25,6 +26,7 @@ use crate::config::Config;
 use crate::pack::Clear;
 use crate::seal::{Bytes, Crypt, Form, Sealer};
 use crate::spill::SpillFile;
+use crate::threads;
 use disk::Disk;
 use driver::Driver;
 pub(crate) use lead::Meanwhile;
@@ -193,9 +195,7 @@ impl Depot {
             .map_err(system("start a thread for the spill file"))?;
         let driver = Driver::new(Arc::clone(&shared), disk).map_err(system("wait for lenders"))?;
         let keeper = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("netram-far".to_owned())
-            .spawn(move || lead::keep(&keeper, driver))
+        let thread = threads::begin("netram-far", move || lead::keep(&keeper, driver))
             .map_err(system("start a thread"))?;
         Ok(Depot {
             shared,

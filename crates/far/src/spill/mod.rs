@@ -10,6 +10,8 @@ use netram_proto::deposit::Spill;
 use netram_proto::id::Epoch;
 use netram_proto::wire::Frame;
 
+use crate::threads;
+
 pub(crate) use file::SpillFile;
 
 /// What the file says.
@@ -51,11 +53,10 @@ impl Clerk {
                 answered();
             }
         };
-        let builder = std::thread::Builder::new().name("netram-spill".to_owned());
         Ok(Clerk {
             sender: Some(sender),
             answers,
-            thread: Some(builder.spawn(body)?),
+            thread: Some(threads::begin("netram-spill", body)?),
         })
     }
 

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use netram_proto::limit::PAGE_BYTES;
 
 use super::next::{first_usable, is_first, is_foreign, next};
-use super::{CHILD, errno, give, heap_for, heap_of, set_errno};
+use super::{CHILD, errno, give, heap_for, heap_of, pool, set_errno};
 use crate::heap::Heap;
 
 /// The heap for an allocation of so many bytes. `None`: that is the next allocator's affair.
@@ -27,6 +27,7 @@ const COPIED_BYTES: usize = 1 << 20;
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
     match block_heap(bytes) {
+        None if pool::serves() => pool::take(bytes, 1),
         Some(heap) => take(heap, bytes, 1),
         // SAFETY: the program called it with this.
         None => unsafe { (next().malloc)(bytes) },
@@ -37,6 +38,7 @@ pub(super) unsafe extern "C" fn malloc(bytes: usize) -> *mut c_void {
 pub(super) unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_void {
     match count.checked_mul(bytes).and_then(block_heap_some) {
         Some((heap, bytes)) => take_zeros(heap, bytes),
+        None if pool::serves() => pool::take_zeros(count.saturating_mul(bytes)),
         // SAFETY: the program called it with these.
         None => unsafe { (next().calloc)(count, bytes) },
     }
@@ -50,6 +52,9 @@ fn block_heap_some(bytes: usize) -> Option<(&'static Heap, usize)> {
 pub(super) unsafe extern "C" fn free(old: *mut c_void) {
     if let Some(heap) = block_heap_of(old) {
         return free_far(heap, old);
+    }
+    if pool::owns(old) {
+        return pool::give(old);
     }
     if !is_first(old) {
         // SAFETY: the program called it with this, and it is the next allocator's.
@@ -100,7 +105,7 @@ pub(super) unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut 
         return unsafe { malloc(bytes) };
     }
     let far = block_heap_of(old);
-    if far.is_none() && !is_first(old) && block_heap(bytes).is_none() {
+    if far.is_none() && !is_first(old) && !pool::owns(old) && block_heap(bytes).is_none() {
         // SAFETY: the program called it with these, and both are the next allocator's.
         return unsafe { (next().realloc)(old, bytes) };
     }
@@ -156,7 +161,12 @@ fn move_far(heap: &Heap, old: *mut c_void, new: *mut c_void, bytes: usize) {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, bytes: usize) -> *mut c_void {
-    if is_foreign() {
+    let pooled = if old.is_null() {
+        pool::serves()
+    } else {
+        pool::owns(old)
+    };
+    if is_foreign() && !pooled {
         // SAFETY: the program called it with these.
         return unsafe { (next().reallocarray)(old, count, bytes) };
     }
@@ -171,6 +181,7 @@ pub(super) unsafe extern "C" fn reallocarray(old: *mut c_void, count: usize, byt
 pub(super) unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_void {
     match block_heap(bytes) {
         Some(heap) if align.is_power_of_two() => take(heap, bytes, align),
+        None if align.is_power_of_two() && pool::serves() => pool::take(bytes, align),
         // SAFETY: the program called it with these.
         _ => unsafe { (next().memalign)(align, bytes) },
     }
@@ -180,6 +191,7 @@ pub(super) unsafe extern "C" fn memalign(align: usize, bytes: usize) -> *mut c_v
 pub(super) unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut c_void {
     match block_heap(bytes) {
         Some(heap) if align.is_power_of_two() => take(heap, bytes, align),
+        None if align.is_power_of_two() && pool::serves() => pool::take(bytes, align),
         // SAFETY: the program called it with these.
         _ => unsafe { (next().aligned_alloc)(align, bytes) },
     }
@@ -188,6 +200,15 @@ pub(super) unsafe extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mu
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: usize, bytes: usize) -> c_int {
     let valid = align.is_power_of_two() && align >= size_of::<usize>();
+    if valid && pool::serves() {
+        let taken = pool::take(bytes, align);
+        if taken.is_null() {
+            return libc::ENOMEM;
+        }
+        // SAFETY: the caller gave the place for it.
+        unsafe { into.write(taken) };
+        return 0;
+    }
     let Some(heap) = block_heap(bytes).filter(|_| valid) else {
         // SAFETY: the program called it with these.
         return unsafe { (next().posix_memalign)(into, align, bytes) };
@@ -202,7 +223,7 @@ pub(super) unsafe extern "C" fn posix_memalign(into: *mut *mut c_void, align: us
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
-    if is_foreign() {
+    if is_foreign() && !pool::serves() {
         // SAFETY: the program called it with this.
         return unsafe { (next().valloc)(bytes) };
     }
@@ -212,7 +233,7 @@ pub(super) unsafe extern "C" fn valloc(bytes: usize) -> *mut c_void {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn pvalloc(bytes: usize) -> *mut c_void {
-    if is_foreign() {
+    if is_foreign() && !pool::serves() {
         // SAFETY: the program called it with this.
         return unsafe { (next().pvalloc)(bytes) };
     }
@@ -234,6 +255,7 @@ pub(super) unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
 fn usable(old: *mut c_void) -> usize {
     match block_heap_of(old) {
         Some(heap) => held(heap, old),
+        None if pool::owns(old) => pool::usable(old),
         // SAFETY: the program had it of that allocator.
         None if is_first(old) => unsafe { first_usable(old) },
         // SAFETY: as above.
@@ -260,7 +282,7 @@ fn take_zeros(heap: &Heap, bytes: usize) -> *mut c_void {
     new
 }
 
-fn no_memory() -> *mut c_void {
+pub(super) fn no_memory() -> *mut c_void {
     set_errno(libc::ENOMEM);
     ptr::null_mut()
 }

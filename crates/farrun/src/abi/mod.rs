@@ -15,6 +15,7 @@ mod maps;
 mod next;
 mod over;
 mod own;
+mod pool;
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fmt::Display;
@@ -26,6 +27,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use begin::{leave_descriptors, leave_family};
+pub(crate) use pool::enlist;
 
 use crate::heap::Heap;
 use netram_proto::limit::PAGE_BYTES;

@@ -71,6 +71,7 @@ pub(super) fn settle() -> Option<String> {
         return None;
     }
     FOREIGN.store(true, Ordering::Relaxed);
+    super::pool::open();
     let file = own::file_of(allocator).map(|(file, _)| file.to_string_lossy().into_owned());
     Some(file.unwrap_or_default())
 }

@@ -84,7 +84,7 @@ pub(super) fn file_of(function: *const c_void) -> Option<(&'static CStr, usize)>
 }
 
 /// What the C library aligns to without being asked.
-const ALIGN: usize = 16;
+pub(super) const ALIGN: usize = 16;
 
 struct Own;
 

@@ -59,7 +59,8 @@ impl World {
                 self.tell(|| {
                     format!("owner {arena} and lender {lender} do not reach each other for {ms} ms")
                 });
-                self.blocked[arena][lender] = self.now + Span::from_ms(ms);
+                let until = &mut self.blocked[arena][lender];
+                *until = (*until).max(self.now + Span::from_ms(ms));
                 self.coverage.hit("far: partitions");
                 let conns = (0..self.conns.len()).filter(|conn| {
                     let conn = &self.conns[*conn];
@@ -74,7 +75,8 @@ impl World {
             }
             Action::Pause => {
                 let ms = self.rng.pick(&[5, 100, 1000]);
-                self.machines[lender].paused_until = self.now + Span::from_ms(ms);
+                let until = &mut self.machines[lender].paused_until;
+                *until = (*until).max(self.now + Span::from_ms(ms));
                 self.coverage.hit("far: lenders that stood still");
             }
             Action::Kill => self.kill(lender),

@@ -1,4 +1,5 @@
-//! How long a page may be waited for: not until a lender that is silent is given up, if another one has it and answers.
+//! How long a page may be waited for: not until a lender that is silent is given up, if another one has it
+//! and answers.
 
 use netram_proto::deposit::Page;
 use netram_proto::limit::HEDGE_MAX;
@@ -13,7 +14,8 @@ const PATIENCE: Span = Span(HEDGE_MAX.0 + 1_500_000_000);
 impl World {
     /// A page comes in time from whoever has it and could have answered for so long.
     pub(super) fn looks_at_who_waits(&mut self, arena: usize) {
-        let Some(owner) = &self.arenas[arena] else {
+        // What was held up when all became well is held up for a while.
+        let Some(owner) = self.arenas[arena].as_ref().filter(|_| !self.calm) else {
             return;
         };
         let mut twice = 0;

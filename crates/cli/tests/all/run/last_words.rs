@@ -16,7 +16,8 @@ use super::{Lender, Site, compiled};
 const SIGBUS: i32 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A program that waits for a word to look at pages whose only lender has lost them. `None`: it cannot be run here.
+/// A program that waits for a word to look at pages whose only lender has lost them. `None`: it cannot be run
+/// here.
 fn bereft(name: &str) -> Option<(Site, tempfile::TempDir, Waiting)> {
     let mut site = Site::new(name, 1, "64MiB")?;
     let (folder, heap) = compiled("heap", &[]);

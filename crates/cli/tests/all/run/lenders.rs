@@ -23,7 +23,7 @@ impl Waiting {
         Waiting::start_as("waits", site, options, heap)
     }
 
-    fn start_as(part: &str, site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
+    pub(super) fn start_as(part: &str, site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
         let mut command = site.run("1MiB", options, heap);
         command.arg(part).stdin(Stdio::piped());
         let mut child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -180,7 +180,7 @@ fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said(
 }
 
 /// Waits until both lenders have all that the program wrote: what came to one before the other was there is mended a little later.
-fn settled(site: &Site) {
+pub(super) fn settled(site: &Site) {
     // 8 MiB, of which 1 is here.
     const PAGES: u64 = 7 * 256;
     let deadline = Instant::now() + Duration::from_secs(60);

@@ -4,8 +4,12 @@
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
-use super::{Site, compiled, finish, output, skipped, text};
+use rustix::process::Signal;
+
+use super::lenders::{Waiting, settled};
+use super::{Lender, Site, compiled, finish, output, skipped, text};
 
 #[test]
 fn sizes_alignments_and_places_are_refused_or_given_as_without() {
@@ -71,6 +75,29 @@ fn runs_with(allocator: &str, is_paged: bool) {
 #[test]
 fn jemalloc_runs_and_its_memory_is_paged() {
     runs_with("libjemalloc.so.2", true);
+}
+
+/// Its memory lies in far memory, and is away when a lender is connected anew: who serves it must not need
+/// it.
+#[test]
+fn no_thread_of_far_memory_takes_memory_of_the_programs_allocator() {
+    let Some(mut site) = Site::new("strict", 2, "64MiB") else {
+        return;
+    };
+    let (_one, allocator) = compiled("strict", &["-shared", "-fPIC", "-DALLOCATOR"]);
+    let (_other, program) = compiled("strict", &["-Wl,--no-as-needed", allocator.to_str().unwrap()]);
+    let waiting = Waiting::start_as("waits", &site, &[], &program);
+    settled(&site);
+    let address = site.lenders[1].address.clone();
+    site.lenders[1].stop(Signal::KILL);
+    let listen = ["--listen", &address, "--insecure", "--deposits", "64MiB"];
+    site.lenders[1] = Lender::with_memory("64MiB", "strict-again", &listen);
+    let until = Instant::now() + Duration::from_secs(30);
+    while site.status(1)["deposits"][0].is_null() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (status, found, said) = waiting.look();
+    assert_eq!((status.code(), found.as_str()), (Some(0), "same\n"), "{said}");
 }
 
 /// The allocator reserves memory without access, and makes it accessible later.

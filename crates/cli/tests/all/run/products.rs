@@ -147,7 +147,8 @@ public class Job {
     assert!(site.told("sent") > 256);
 }
 
-/// Debian has no package of it: `scripts/test-deps.sh` makes an environment that has it. `None`: no `python3` has it, and that was said.
+/// Debian has no package of it: `scripts/test-deps.sh` makes an environment that has it. `None`: no `python3`
+/// has it, and that was said.
 fn python_with_duckdb() -> Option<PathBuf> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let made = root.join("target/duckdb/bin/python3");

@@ -44,8 +44,8 @@ impl Depot {
         });
     }
 
-    /// Where the page can be had now: not of who is late; of two places the one with less on its way, for it answers sooner; of the spill file only if nowhere
-    /// else.
+    /// Where the page can be had now: not of who is late; of two places the one with less on its way, for it
+    /// answers sooner; of the spill file only if nowhere else.
     pub(super) fn reachable(&self, entry: &Entry) -> Option<Spot> {
         self.readable(entry).min_by_key(|spot| {
             let lender = usize::from(spot.lender);
@@ -63,9 +63,10 @@ impl Depot {
         spots.filter(|spot| spot.held && self.lenders[usize::from(spot.lender)].linked)
     }
 
-    /// Pages that somebody waits for, and of whom only those were asked who are late, are asked of another one as well: whoever answers first counts.
+    /// Pages that somebody waits for, and of whom only those were asked who are late, are asked of another
+    /// one as well: whoever answers first counts.
     pub(super) fn hedge(&mut self) {
-        if self.planted.is(Fault::LateIsWaitedFor) || !self.lenders.iter().any(Lender::is_late) {
+        if !self.lenders.iter().any(Lender::is_late) {
             return;
         }
         self.hedge_picks();

@@ -1,4 +1,5 @@
-//! How long a lender takes to answer, and from when on it is late: its mean and four times its mean deviation, as TCP has it.
+//! How long a lender takes to answer, and from when on it is late: its mean and four times its mean
+//! deviation, as TCP has it.
 
 use crate::limit::{HEDGE_MAX, HEDGE_MIN};
 use crate::time::Span;

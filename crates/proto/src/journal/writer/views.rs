@@ -27,6 +27,10 @@ pub(super) struct Proposal {
 impl Writer {
     /// Makes the state clean after an event: acknowledgements, proposals, joins.
     pub(super) fn settle(&mut self, now: Time) {
+        if self.closed {
+            // A lender that is free would be asked to join again.
+            return;
+        }
         self.adopt();
         self.advance();
         if self.fenced.is_none() {

@@ -312,6 +312,7 @@ fn a_hint_that_the_server_has_when_its_taker_resumes_is_needed_by_the_next_recor
         reach: Some(Reach::default()),
     };
     node.handle(NOW, peer);
+    while node.poll().is_some() {}
     let needs = commits(&mut node, 1).expect("a hint").needs;
     assert_eq!(needs, [(PEER, Number(1))]);
     assert_eq!(commits(&mut node, 2).expect("a hint").needs, []);
