@@ -1,5 +1,6 @@
 //! `netram journal`: making journals, looking at them, recovering and deleting them.
 
+#[cfg(feature = "products")]
 mod delete;
 
 use std::collections::BTreeMap;
@@ -33,6 +34,7 @@ pub(crate) enum Journal {
     Verify(Verify),
     Check(Check),
     Recover(Recover),
+    #[cfg(feature = "products")]
     Delete(delete::Delete),
 }
 
@@ -147,6 +149,7 @@ impl Journal {
             Journal::Verify(verify) => verify.run(),
             Journal::Check(check) => check.run(),
             Journal::Recover(recover) => recover.run(),
+            #[cfg(feature = "products")]
             Journal::Delete(delete) => delete.run(),
         }
     }
