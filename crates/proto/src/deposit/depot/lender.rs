@@ -413,13 +413,14 @@ impl Lender {
     }
 }
 
-/// A frame's worth of what still matters.
+/// A frame's worth of what still matters, each page once: one that was asked for, came from another place and is asked for again waits here twice.
 fn batch(queue: &mut VecDeque<Item>, mut matters: impl FnMut(&Item) -> bool) -> Vec<Item> {
     let mut items = Vec::new();
     while items.len() < FRAME_PAGES_MAX
         && let Some(item) = queue.pop_front()
     {
-        if matters(&item) {
+        let twice = items.iter().any(|other: &Item| other.page == item.page);
+        if !twice && matters(&item) {
             items.push(item);
         }
     }

@@ -99,6 +99,36 @@ fn the_one_that_is_left_is_waited_for_when_the_other_one_goes_or_has_lost_it() {
     }
 }
 
+/// It waited for its turn twice at the first lender, and the second of two answers in one frame was no page that anybody had asked for.
+#[test]
+fn a_page_that_came_from_the_other_one_and_is_asked_for_again_is_asked_once() {
+    let mut world = at_both(2);
+    let silent = ask(&mut world, 0);
+    let sent = world.depot.poll(silent, world.now).unwrap();
+    let other = 1 - silent;
+    world.linked[silent] = false;
+    world.unlink(other);
+    assert_eq!(ask(&mut world, 1), silent);
+    world.link(other);
+    wait(&mut world, HEDGE_MIN);
+    world.settle();
+    assert!(world.came.remove(&Page(1)).is_some());
+    let (header, body) = world.frame(silent, sent);
+    let (answer, body) = world.lenders[silent].ask(header, &body);
+    world.hear(silent, &answer, &body).unwrap();
+    world.unlink(other);
+    assert_eq!(ask(&mut world, 1), silent);
+    let sent = world.depot.poll(silent, world.now).unwrap();
+    assert!(
+        matches!(&sent, Send::Get(_, items) if items.len() == 1),
+        "{sent:?}"
+    );
+    let (header, body) = world.frame(silent, sent);
+    let (answer, body) = world.lenders[silent].ask(header, &body);
+    world.hear(silent, &answer, &body).unwrap();
+    assert_eq!(world.came[&Page(1)][0], 1);
+}
+
 #[test]
 fn when_both_are_late_and_when_nobody_waits_nobody_else_is_asked() {
     let mut world = at_both(2);
