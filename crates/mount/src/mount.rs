@@ -387,10 +387,14 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
         planted: Planted::NONE,
     };
     let catalog = CatalogFile::of(journal);
-    let (folder, recovered) = Folder::open(log, beneath, catalog, options).map_err(failed)?;
-    let path = ground.stamp();
-    let stamp =
-        StampFile::begin(&path, folder.log()).map_err(|source| MountError::Folder { dir: path, source })?;
+    let stamp = StampFile::begin(&ground.stamp(), &log);
+    let (folder, recovered) = match Folder::open(log, beneath, catalog, options) {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            stamp.put_back();
+            return Err(failed(refusal));
+        }
+    };
     let held = Held {
         folder,
         dir: dir.to_path_buf(),

@@ -10,8 +10,9 @@
 //! 40  CRC-32C of all before it, u32
 //! ```
 //!
-//! It is durable when a folder is taken, and written over some 20 times a second while the journal grows. That need not be durable:
-//! what the machine forgets in a loss of power, the files may lack as well.
+//! It is durable before anything is changed under a reign, and written over some 20 times a second while the journal grows. That need
+//! not be durable: what the machine forgets in a loss of power, the files may lack as well. Where the disk refuses it, the folder goes on
+//! without: no journal is refused for that, and an older one is told by the stamp before, if at all.
 
 use std::fs::File;
 use std::io;
@@ -56,8 +57,11 @@ pub struct OlderJournal {
 /// A folder's stamp, kept up to date.
 #[derive(Debug)]
 pub(crate) struct StampFile {
-    file: File,
-    last: Mutex<Stamp>,
+    path: PathBuf,
+    /// Its contents before this reign.
+    before: Option<Vec<u8>>,
+    /// The file, and what it says; `None`: the disk refuses it.
+    written: Mutex<Option<(File, Stamp)>>,
 }
 
 impl Stamp {
@@ -128,27 +132,49 @@ impl Stamp {
 }
 
 impl StampFile {
-    /// Says, durably, which reign of the journal writes to the files from now on.
-    pub(crate) fn begin(path: &Path, journal: &Journal) -> io::Result<StampFile> {
-        let stamp = Stamp::of(journal);
-        durable::replace(path, &stamp.encode())?;
-        Ok(StampFile {
-            file: File::options().write(true).open(path)?,
-            last: Mutex::new(stamp),
-        })
+    /// Says, durably, which reign of the journal changes the files from now on.
+    pub(crate) fn begin(path: &Path, journal: &Journal) -> StampFile {
+        let file = StampFile {
+            path: path.to_path_buf(),
+            before: std::fs::read(path).ok(),
+            written: Mutex::new(None),
+        };
+        let written = file.create(Stamp::of(journal));
+        if let Err(error) = &written {
+            let stamp = path.display();
+            tracing::warn!(%error, %stamp, "the folder is not told how far its journal is: an older copy of that would not be refused; it is tried again");
+        }
+        *file.written.lock().unwrap_or_else(PoisonError::into_inner) = written.ok();
+        file
+    }
+
+    fn create(&self, stamp: Stamp) -> io::Result<(File, Stamp)> {
+        durable::replace(&self.path, &stamp.encode())?;
+        Ok((File::options().write(true).open(&self.path)?, stamp))
+    }
+
+    /// Nothing was changed under this reign after all.
+    pub(crate) fn put_back(self) {
+        let restored = match &self.before {
+            Some(bytes) => durable::replace(&self.path, bytes),
+            None => std::fs::remove_file(&self.path),
+        };
+        if let Err(error) = restored {
+            tracing::debug!(%error, "the folder's stamp stays");
+        }
     }
 
     /// Says how far the journal has come on its disk.
     pub(crate) fn follow(&self, journal: &Journal) {
         let stamp = Stamp::of(journal);
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if *last == stamp {
-            return;
-        }
-        match self.file.write_all_at(&stamp.encode(), 0) {
-            Ok(()) => *last = stamp,
-            // It is tried again in a moment. Until then an older journal is told by what was said before.
-            Err(error) => tracing::debug!(%error, "the folder's stamp could not be written"),
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = match &mut *written {
+            Some((_, last)) if *last == stamp => Ok(()),
+            Some((file, last)) => file.write_all_at(&stamp.encode(), 0).map(|()| *last = stamp),
+            None => self.create(stamp).map(|made| *written = Some(made)),
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, "the folder's stamp could not be written; it is tried again");
         }
     }
 }
