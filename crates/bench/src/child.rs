@@ -121,7 +121,7 @@ pub struct Child {
     process: std::process::Child,
     role: &'static str,
     log: PathBuf,
-    /// What it has said, and nobody has heard yet.
+    /// Bytes that the child has said and nobody has heard yet.
     said: Vec<u8>,
 }
 

@@ -1,6 +1,6 @@
 //! What whoever watches an experiment is told.
 
-/// What is next, what is skipped, or what went wrong.
+/// A measurement tells what is next, what is skipped, and what went wrong.
 #[derive(Debug)]
 pub enum Step<'a> {
     /// This is measured next.

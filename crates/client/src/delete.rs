@@ -1,14 +1,13 @@
 //! Deleting a journal: its files go, the log first, and its lenders are told.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
 
 use netram_transport::Address;
 
 use crate::error::{DeleteError, OpenError};
 use crate::over::{Deleting, List, PATIENCE, Untold};
-use crate::place::{Layout, Place};
+use crate::place::{Layout, Place, remove};
 
 impl Place {
     /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is deleted, too. Segments stay.
@@ -32,13 +31,15 @@ impl Place {
                 let path = self.lock_file();
                 return Err(OpenError::NoLock { path }.into());
             }
-            false if self.files().iter().any(|file| file.exists()) => None,
-            false => {
-                return Err(DeleteError::NoJournal {
-                    path: self.root().to_path_buf(),
-                });
-            }
+            false => None,
         };
+        // Cut off behind the last file, a deletion has left nothing but whom to tell.
+        let begun = list.as_ref().is_some_and(|list| list.has_begun(self.root()));
+        if !begun && !self.files().iter().any(|file| file.exists()) {
+            return Err(DeleteError::NoJournal {
+                path: self.root().to_path_buf(),
+            });
+        }
         if let Some(path) = self.foreign()? {
             return Err(DeleteError::Foreign { path });
         }
@@ -56,15 +57,17 @@ impl Place {
             Layout::Beside => self.parent(),
         };
         let files = self.files();
-        for (number, file) in files.iter().enumerate() {
-            absent_is_well(fs::remove_file(file)).map_err(failed(file))?;
-            // Without its log there is no journal; the lock goes only after the rest.
-            if number == 0 || number + 2 == files.len() {
-                sync(folder)?;
+        if folder.exists() {
+            for (number, file) in files.iter().enumerate() {
+                remove(file).map_err(failed(file))?;
+                // Without its log there is no journal; the lock goes only after the rest.
+                if number == 0 || number + 2 == files.len() {
+                    sync(folder)?;
+                }
             }
-        }
-        if self.layout() == Layout::Directory {
-            fs::remove_dir(self.root()).map_err(failed(self.root()))?;
+            if self.layout() == Layout::Directory {
+                fs::remove_dir(self.root()).map_err(failed(self.root()))?;
+            }
         }
         sync(self.parent())?;
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
@@ -84,7 +87,7 @@ impl Place {
 
     /// Something in the journal's directory that is not the journal's.
     fn foreign(&self) -> Result<Option<PathBuf>, DeleteError> {
-        if self.layout() == Layout::Beside {
+        if self.layout() == Layout::Beside || !self.root().exists() {
             return Ok(None);
         }
         let failed = |source| DeleteError::Io {
@@ -99,12 +102,5 @@ impl Place {
             }
         }
         Ok(None)
-    }
-}
-
-fn absent_is_well(removed: io::Result<()>) -> io::Result<()> {
-    match removed {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
     }
 }

@@ -41,7 +41,8 @@ pub enum DeleteError {
     },
     /// The directory has something that is not the journal's: it is part of a mount, a volume or a region.
     #[error(
-        "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first          (`netram recover` for a mounted folder, `netram shared merge` for a node); a file of yours can be moved elsewhere"
+        "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first \
+         (`netram recover` for a mounted folder, `netram shared merge` for a node); a file of yours can be moved elsewhere"
     )]
     Foreign {
         /// What was found.

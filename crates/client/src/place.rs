@@ -343,7 +343,8 @@ fn new_parts(journal: JournalId, log_bytes: u64) -> Parts {
     }
 }
 
-fn remove(path: &Path) -> io::Result<()> {
+/// Removes a file. One that is not there is removed.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),

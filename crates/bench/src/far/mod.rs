@@ -129,7 +129,7 @@ pub enum Outcome {
     Late,
     /// The kernel killed it: it found no memory within the limit.
     Killed,
-    /// It ended without a result: a defect. What it did and said.
+    /// The program ended without a result, which is a defect: how, and its last words.
     Died(String),
 }
 

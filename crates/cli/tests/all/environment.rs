@@ -1,4 +1,4 @@
-//! What surrounds the program: variables that are set and empty, a small stack (case 35).
+//! The program runs with variables that are set and empty, and on a small stack (case 35).
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

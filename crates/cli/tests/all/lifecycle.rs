@@ -24,6 +24,24 @@ fn crashed(journal: &Path, copy: &Path) {
     }
 }
 
+/// A new journal that is open, with a record that only the lender has for the length of a test.
+fn with_a_record(root: &Path, lender: &str) -> (Journal, JournalConfig) {
+    Journal::create(root, 1 << 20).unwrap();
+    let config = JournalConfig {
+        one_domain: true,
+        window_bytes: 1 << 20,
+        disk_delay: Duration::from_secs(3600),
+        ..JournalConfig::with_lenders(vec![lender.parse().unwrap()], Security::Insecure, 1)
+    };
+    let (journal, _) = Journal::open(root, config.clone()).unwrap();
+    journal.wait_for_members(PATIENCE).unwrap();
+    let ticket = journal
+        .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
+        .unwrap();
+    journal.wait(ticket, Durability::Remote).unwrap();
+    (journal, config)
+}
+
 /// The lender is killed, and its machine's operator starts it with twice the memory while the client is down: what the client had
 /// acknowledged was thrown away with the file (rule 23).
 #[test]
@@ -33,20 +51,7 @@ fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_
     let listen = format!("unix:{}", path("lender.sock").display());
     let arguments = ["--listen", &listen, "--insecure"];
     let mut lender = Lender::start("resized", &arguments);
-    Journal::create(&path("journal"), 1 << 20).unwrap();
-    let config = JournalConfig {
-        one_domain: true,
-        window_bytes: 1 << 20,
-        // The disk has nothing for the length of this test.
-        disk_delay: Duration::from_secs(3600),
-        ..JournalConfig::with_lenders(vec![listen.parse().unwrap()], Security::Insecure, 1)
-    };
-    let (journal, _) = Journal::open(&path("journal"), config.clone()).unwrap();
-    journal.wait_for_members(PATIENCE).unwrap();
-    let ticket = journal
-        .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
-        .unwrap();
-    journal.wait(ticket, Durability::Remote).unwrap();
+    let (journal, config) = with_a_record(&path("journal"), &listen);
     crashed(&path("journal"), &path("crashed"));
     lender.stop(Signal::KILL);
     drop(journal);
@@ -204,19 +209,7 @@ fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it(
     let listen = format!("unix:{}", path("lender.sock").display());
     let arguments = ["--listen", &listen, "--insecure"];
     let mut lender = Lender::start("deleted", &arguments);
-    Journal::create(&path("journal"), 1 << 20).unwrap();
-    let config = JournalConfig {
-        one_domain: true,
-        window_bytes: 1 << 20,
-        disk_delay: Duration::from_secs(3600),
-        ..JournalConfig::with_lenders(vec![listen.parse().unwrap()], Security::Insecure, 1)
-    };
-    let (journal, _) = Journal::open(&path("journal"), config).unwrap();
-    journal.wait_for_members(PATIENCE).unwrap();
-    let ticket = journal
-        .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
-        .unwrap();
-    journal.wait(ticket, Durability::Remote).unwrap();
+    let (journal, _) = with_a_record(&path("journal"), &listen);
     crashed(&path("journal"), &path("crashed"));
     let delete = |name: &str, more: &[&str]| {
         let journal = path(name);
@@ -278,14 +271,7 @@ fn without_room_for_a_thread_a_journal_says_why_its_lenders_are_not_heard() {
     let path = |name: &str| folder.path().join(name);
     let listen = format!("unix:{}", path("lender.sock").display());
     let _lender = Lender::start("unheard", &["--listen", &listen, "--insecure"]);
-    Journal::create(&path("journal"), 1 << 20).unwrap();
-    let config = JournalConfig {
-        one_domain: true,
-        window_bytes: 1 << 20,
-        ..JournalConfig::with_lenders(vec![listen.parse().unwrap()], Security::Insecure, 1)
-    };
-    let (journal, _) = Journal::open(&path("journal"), config).unwrap();
-    journal.wait_for_members(PATIENCE).unwrap();
+    let (_journal, _) = with_a_record(&path("journal"), &listen);
     crashed(&path("journal"), &path("crashed"));
     let files = std::fs::read_dir(path("crashed")).unwrap();
     let files = files.map(|file| file.unwrap().path());

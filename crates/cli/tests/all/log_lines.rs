@@ -1,4 +1,4 @@
-//! What a client costs the lender's log: one line a session, however often it comes and goes (case 36).
+//! A client costs the lender's log one line a session, however often it comes and goes (case 36).
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};

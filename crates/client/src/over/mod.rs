@@ -95,6 +95,22 @@ impl List {
         self.files("over").next().is_none()
     }
 
+    /// Whether a deletion of `root` was begun and not completed.
+    pub(crate) fn has_begun(&self, root: &Path) -> bool {
+        let Ok(root) = std::path::absolute(root) else {
+            return false;
+        };
+        self.entries("deleting").any(|(_, entry)| entry.root == root)
+    }
+
+    /// The entries of a kind that can be read.
+    fn entries(&self, kind: &'static str) -> impl Iterator<Item = (PathBuf, Entry)> + use<> {
+        self.files(kind).filter_map(|path| {
+            let entry = Entry::parse(&fs::read_to_string(&path).ok()?)?;
+            Some((path, entry))
+        })
+    }
+
     fn files(&self, kind: &'static str) -> impl Iterator<Item = PathBuf> + use<> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten();
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -137,13 +153,7 @@ impl List {
     pub fn tell(&self, patience: Duration) -> Vec<Untold> {
         let deadline = Instant::now() + patience;
         let (mut away, mut untold) = (BTreeSet::new(), Vec::new());
-        for path in self.files("over") {
-            let Some(mut entry) = fs::read_to_string(&path)
-                .ok()
-                .and_then(|text| Entry::parse(&text))
-            else {
-                continue;
-            };
+        for (path, mut entry) in self.entries("over") {
             let before = entry.lenders.len();
             tell(&mut entry, &mut away, deadline);
             let age = fs::metadata(&path).and_then(|file| file.modified()).ok();
@@ -203,11 +213,8 @@ impl Deleting {
     /// those of this one that are away, and will be told when the next program of this user opens a journal.
     pub fn done(self, patience: Duration) -> Vec<Untold> {
         let mut ours = BTreeSet::new();
-        for path in self.list.files("deleting") {
-            let entry = fs::read_to_string(&path)
-                .ok()
-                .and_then(|text| Entry::parse(&text));
-            if let Some(entry) = entry.filter(|entry| entry.root == self.root) {
+        for (path, entry) in self.list.entries("deleting") {
+            if entry.root == self.root {
                 ours.insert(entry.journal.to_string());
                 let _ = fs::rename(&path, path.with_extension("over"));
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{Place, commit, copy_of};
 use netram_client::over::{Deleting, List, PATIENCE};
-use netram_client::{Journal, JournalConfig, Place as JournalPlace};
+use netram_client::{DeleteError, Journal, JournalConfig, Place as JournalPlace};
 use netram_proto::port::Durability;
 
 /// A journal that was cut off with bytes at the lender `a`; nobody has it open. Its directory is `copy`.
@@ -103,6 +103,29 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     // The process of the original is still connected: it is not over for that lender.
     assert_eq!(untold.len(), 1);
     assert!(lender.report().memory.used > 0);
+}
+
+/// The last file was gone and nobody had been told: a second attempt called that no journal, and the lenders kept all of it.
+#[test]
+fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() {
+    for folder_is_left in [true, false] {
+        let (place, list) = place_and_list();
+        let lender = place.lender("a");
+        let journal = cut_off(&place);
+        drop(lender);
+        drop(begin(&list, &place, &journal, None));
+        std::fs::remove_dir_all(journal.root()).unwrap();
+        if folder_is_left {
+            std::fs::create_dir(journal.root()).unwrap();
+        }
+        let again = JournalPlace::at(journal.root());
+        let untold = again.delete(Some(list.clone()), &[], None).unwrap();
+        assert_eq!(untold.len(), 1, "the lender is away");
+        assert!(files(&place)[0].ends_with(".over"));
+        assert!(!journal.root().exists());
+        let none = again.delete(Some(list), &[], None);
+        assert!(matches!(none, Err(DeleteError::NoJournal { .. })), "{none:?}");
+    }
 }
 
 #[test]

@@ -18,6 +18,10 @@ use crate::output;
 /// Refused while it is attached or served. There is no way back. Its lenders are told
 /// that they may free its memory; those that are away are told later.
 ///
+/// Not for a copy of a volume's directory whose original may still be opened: lenders
+/// cannot tell the two apart, and may free what only they have of the original. Remove
+/// a copy with `rm -r`.
+///
 ///   netram disk delete /var/lib/netram/db --yes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]

@@ -18,10 +18,14 @@ use crate::output;
 
 /// Delete a journal, or the log of recoverable memory
 ///
-/// Its log, its segment table and its settings go; segments stay as they are. There is
-/// no way back: what was committed and has not been applied to the segments is lost.
+/// Log, segment table and settings are removed; segments stay as they are. There is no
+/// way back: what was committed and has not been applied to the segments is lost.
 /// Refused while it is open. Its lenders are told that they may free its memory; those
 /// that are away are told later.
+///
+/// Not for a copy of a journal whose original may still be opened: lenders cannot tell
+/// the two apart, and may free what only they have of the original. Remove a copy with
+/// `rm -r`.
 ///
 ///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
 #[derive(Debug, Args)]
@@ -45,10 +49,15 @@ pub(crate) struct Delete {
 
 impl Delete {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let place = Place::at(&self.dir);
-        refuse_part(&self.dir)?;
+        // A link to it is no other journal, and what it is part of lies around the journal itself.
+        let dir = match self.dir.canonicalize() {
+            Ok(dir) => dir,
+            Err(_) => std::path::absolute(&self.dir)?,
+        };
+        let place = Place::at(&dir);
+        refuse_part(&dir)?;
         if !self.yes {
-            let what = match Inspect::open(&self.dir) {
+            let what = match Inspect::open(&dir) {
                 Ok(seen) => format!("the journal {}", seen.view().journal),
                 Err(error) if !place.lock_file().exists() => return Err(error.into()),
                 Err(_) => "what is left of a journal".to_owned(),
@@ -79,7 +88,6 @@ impl Delete {
 
 /// The journal of a volume or a database goes with that.
 fn refuse_part(journal: &Path) -> Result<()> {
-    let journal = std::path::absolute(journal)?;
     let Some(parent) = journal.parent() else {
         return Ok(());
     };
