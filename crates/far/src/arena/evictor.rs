@@ -11,6 +11,7 @@ use super::compressor::Compressor;
 use super::handler::{EndGuard, enlist};
 use super::moves::{Core, ZEROS, berth_offset, offset};
 use crate::pack::Clear;
+use crate::sys::locked_bytes;
 
 /// How often a page is tried that the kernel is busy with.
 const TRIES: usize = 8;
@@ -146,7 +147,7 @@ fn move_out(core: &Core, page: Page, berth: Berth) -> Hid {
     let Some(exchange) = &core.exchange else {
         return Hid::Stays;
     };
-    let mut unlocked = false;
+    let (mut has_looked, mut was_locked) = (false, false);
     for _ in 0..TRIES {
         match exchange.take(
             &core.backstage,
@@ -156,8 +157,11 @@ fn move_out(core: &Core, page: Page, berth: Berth) -> Hid {
             PAGE_BYTES,
         ) {
             Ok(()) => {
-                if unlocked {
-                    tracing::warn!("an arena's memory was locked: the lock was taken off");
+                if was_locked {
+                    tracing::warn!(
+                        "the program locked memory that lies in far memory: the lock was removed, because locked \
+                         pages cannot leave"
+                    );
                 }
                 return Hid::Moved;
             }
@@ -166,13 +170,15 @@ fn move_out(core: &Core, page: Page, berth: Berth) -> Hid {
             // It is pinned: something outside of this process's instructions writes it.
             Err(Errno::BUSY) => return Hid::Stays,
             // The program has protected it: the kernel moves pages between memories of one kind only.
-            Err(Errno::INVAL) if unlocked => return Hid::Stays,
-            // The program has locked it. What is locked could never leave, and the cap was promised.
+            Err(Errno::INVAL) if has_looked => return Hid::Stays,
+            // Or locked it. What is locked could never leave, and the cap was promised.
             Err(Errno::INVAL) => {
+                let locked = locked_bytes();
                 if core.memory.unlock().is_err() {
                     return Hid::Stays;
                 }
-                unlocked = true;
+                // Protected memory looks the same, and may be unprotected by the next try.
+                (has_looked, was_locked) = (true, locked_bytes() < locked);
             }
             Err(Errno::EXIST) if is_gone(core, page) => return Hid::Moved,
             Err(error) => panic!("page {} could not be hidden: {error}", page.0),

@@ -133,6 +133,14 @@ impl Drop for Memory {
     }
 }
 
+/// How many bytes this process has locked, as the kernel tells. 0 where it does not tell.
+pub(crate) fn locked_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let told = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+    let kib = told.and_then(|told| told.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
 /// What a program may do to memory of an arena.
 #[cfg(test)]
 impl Memory {
@@ -186,5 +194,16 @@ mod tests {
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFSIGNALED(status), "it read {}", libc::WEXITSTATUS(status));
         assert_eq!(libc::WTERMSIG(status), libc::SIGSEGV);
+    }
+
+    #[test]
+    fn the_kernel_tells_of_a_lock() {
+        let memory = Memory::map(16).unwrap();
+        // So little that no usual limit is lower.
+        match memory.lock() {
+            // Another test of this process may lock memory, too, but never less than this.
+            Ok(()) => assert!(locked_bytes() >= memory.bytes() as u64),
+            Err(error) => assert_eq!(error.raw_os_error(), Some(libc::EPERM), "{error}"),
+        }
     }
 }

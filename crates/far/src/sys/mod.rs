@@ -11,7 +11,7 @@ mod uffd;
 
 pub use area::Pod;
 pub(crate) use area::{Area, Areas};
-pub(crate) use memory::Memory;
+pub(crate) use memory::{Memory, locked_bytes};
 pub(crate) use signals::SignalsBlocked;
 pub(crate) use uffd::{Features, Message, Uffd, UffdError};
 
