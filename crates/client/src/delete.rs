@@ -6,21 +6,23 @@ use std::path::{Path, PathBuf};
 use netram_transport::Address;
 
 use crate::error::{DeleteError, OpenError};
-use crate::over::{Deleting, List, PATIENCE, Untold};
+use crate::open::open_view;
+use crate::over::{Deleting, List, PATIENCE, Untold, Windows};
 use crate::place::{Layout, Place, remove};
 
 impl Place {
     /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is deleted, too. Segments stay.
     ///
-    /// `lenders` and the members of the last view are told; those returned were away, and will be told when a program of this user opens a
-    /// journal. `key` is the cluster key's file.
+    /// `lenders` and the members of the last view are told that they may free `windows`. Those returned were away, and will be told when a program
+    /// of this user opens a journal; or they hold what this log lacks. `key` is the cluster key's file.
     ///
     /// # Errors
-    /// The journal is open, there is none, its directory holds something else, or the system refuses. Before [`DeleteError::Io`] some files may
+    /// The journal was not closed and `windows` are those of which its log has every byte; it is open, there is none, its directory holds something else, or the system refuses. Before [`DeleteError::Io`] some files may
     /// be gone: deleting again deletes the rest.
     pub fn delete(
         &self,
         list: Option<List>,
+        windows: Windows,
         lenders: &[Address],
         key: Option<&Path>,
     ) -> Result<Vec<Untold>, DeleteError> {
@@ -43,7 +45,17 @@ impl Place {
         if let Some(path) = self.foreign()? {
             return Err(DeleteError::Foreign { path });
         }
-        let deleting = Deleting::begin(list, self.root(), std::slice::from_ref(self), lenders, key);
+        let places = std::slice::from_ref(self);
+        if windows == Windows::Logged
+            && let lenders = self.counts_on()
+            && !lenders.is_empty()
+        {
+            return Err(DeleteError::NotClosed {
+                path: self.root().to_path_buf(),
+                lenders: lenders.join(", "),
+            });
+        }
+        let deleting = Deleting::begin(list, self.root(), places, windows, lenders, key);
         let failed = |path: &Path| {
             let path = path.to_path_buf();
             move |source| DeleteError::Io { path, source }
@@ -71,6 +83,18 @@ impl Place {
         }
         sync(self.parent())?;
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
+    }
+
+    /// The lenders that may alone have its newest commits, as its durable view says: it was not closed. None if the view is gone or cannot be read.
+    pub fn counts_on(&self) -> Vec<String> {
+        let Ok(file) = open_view(self, false) else {
+            return Vec::new();
+        };
+        let view = file.newest();
+        match view.answers() {
+            0 => Vec::new(),
+            _ => view.members.iter().map(|member| member.address.clone()).collect(),
+        }
     }
 
     /// The journal's files in the order in which they go.

@@ -39,6 +39,17 @@ pub enum DeleteError {
         /// The directory or log file.
         path: PathBuf,
     },
+    /// Lenders may alone have its newest commits, or those of the journal of which it is a copy.
+    #[error(
+        "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of a journal that is still \
+         wanted, remove it with `rm -r`, which tells no lender; if nobody wants those commits, delete it with --force"
+    )]
+    NotClosed {
+        /// The directory or log file.
+        path: PathBuf,
+        /// Their addresses.
+        lenders: String,
+    },
     /// The directory has something that is not the journal's: it is part of a mount, a volume or a region.
     #[error(
         "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first \

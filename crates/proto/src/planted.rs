@@ -124,6 +124,8 @@ pub enum Fault {
     StallAllowed,
     /// (18) An opening claims and seals before it has asked whether it can succeed.
     FenceBeforeProof,
+    /// (23) Lenders free what a deleted log did not have: the log may have been a copy, and its original needs it.
+    HoldingsForgotten,
     /// (0) The clock by which a node of a shared region counts its lease stands still while its machine sleeps.
     SleepStopsClock,
     /// (0) A node of a shared region believes in a link to its server, however long that has been silent.
@@ -134,7 +136,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 62] = [
+    pub const ALL: [Fault; 63] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -194,6 +196,7 @@ impl Fault {
         Fault::PauseHeldAgainst,
         Fault::StallAllowed,
         Fault::FenceBeforeProof,
+        Fault::HoldingsForgotten,
         Fault::SleepStopsClock,
         Fault::SilenceTrusted,
         Fault::SlowIsDeaf,

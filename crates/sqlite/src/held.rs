@@ -1,7 +1,7 @@
 //! A database that netram holds, as somebody sees it who does not have it open: looking, recovering, giving
 //! back.
 
-use netram_client::over::{Deleting, List, PATIENCE, Untold};
+use netram_client::over::{Deleting, List, PATIENCE, Untold, Windows};
 use netram_party::{Beneath, Recovered, Role};
 use netram_proto::failure::CallError;
 
@@ -37,7 +37,16 @@ pub fn release(place: &Place, accept_loss: bool) -> Result<Vec<Untold>, OpenErro
         let seats = place.seats();
         let seats: Vec<_> = seats.iter().map(|seat| netram_client::Place::at(seat)).collect();
         let key = settings.key_file.as_deref();
-        Deleting::begin(List::usual(), place.path(), &seats, &settings.lenders, key)
+        // The database's file has everything by now.
+        let windows = Windows::All;
+        Deleting::begin(
+            List::usual(),
+            place.path(),
+            &seats,
+            windows,
+            &settings.lenders,
+            key,
+        )
     };
     let done =
         |deleting: Option<Deleting>| deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE));

@@ -7,7 +7,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
-use netram_client::over::{Deleting, List, PATIENCE, Untold};
+use netram_client::over::{Deleting, List, PATIENCE, Untold, Windows};
 use netram_client::{Layout, Place as JournalPlace};
 use netram_disk::{Superblock, is_of_a_volume};
 
@@ -20,8 +20,9 @@ use crate::settings::VolumeSettings;
 impl Place {
     /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
     ///
-    /// Its lenders are told; returns those that were away, and will be told later.
-    pub fn delete(&self) -> Result<Vec<Untold>, DeleteError> {
+    /// Its lenders are told that they may free `windows`. Returns those that were away, and will be told later, or that hold what the volume's log
+    /// lacks.
+    pub fn delete(&self, windows: Windows) -> Result<Vec<Untold>, DeleteError> {
         self.check_that_it_is_ours()?;
         let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
         let journal = JournalPlace::of(&self.journal(), Layout::Directory);
@@ -30,13 +31,23 @@ impl Place {
             true => Some(journal.lock()?),
             false => None,
         };
+        let lenders = match windows {
+            Windows::Logged => journal.counts_on(),
+            Windows::All => Vec::new(),
+        };
+        if !lenders.is_empty() {
+            return Err(DeleteError::NotClosed {
+                path: self.root().to_path_buf(),
+                lenders: lenders.join(", "),
+            });
+        }
         // Should the settings not be readable, the members of the view are told all the same.
         let settings = VolumeSettings::load(&self.settings_file()).ok();
         let settings = settings.and_then(|file| file.with_environment(&|name| std::env::var(name).ok()).ok());
         let home = settings.map(|settings| settings.journal).unwrap_or_default();
         let places = [journal.clone()];
         let key = home.key_file.as_deref();
-        let deleting = Deleting::begin(List::usual(), self.root(), &places, &home.lenders, key);
+        let deleting = Deleting::begin(List::usual(), self.root(), &places, windows, &home.lenders, key);
         let remove = |path: PathBuf| absent_is_well(fs::remove_file(&path)).map_err(failed(path));
         let sync = || {
             let synced = File::open(self.root()).and_then(|folder| folder.sync_all());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_client::over::Untold;
+use netram_client::over::{Untold, Windows};
 use netram_client::seal::DataKey;
 use netram_client::{Journal, JournalStatus};
 use netram_disk::{
@@ -158,9 +158,10 @@ impl Volume {
         Place::at(path).inspect()
     }
 
-    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that are away, and will be told later.
-    pub fn delete(path: &Path) -> Result<Vec<Untold>, DeleteError> {
-        Place::at(path).delete()
+    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that have not freed its `windows`: they are away, and will be told
+    /// later, or hold what the volume's log lacks.
+    pub fn delete(path: &Path, windows: Windows) -> Result<Vec<Untold>, DeleteError> {
+        Place::at(path).delete(windows)
     }
 
     /// Where it is.

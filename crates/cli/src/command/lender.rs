@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use netram_client::over::{self, List, Untold};
+use netram_client::over::{self, List, Untold, Windows};
 use netram_lender::JournalReport;
-use netram_proto::id::{Epoch, JournalId, WriterId};
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::Forget as Forgetting;
 use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header};
 use netram_transport::{Address, Link, Security};
@@ -78,14 +78,44 @@ pub(crate) struct Tell {
     timeout: Span,
 }
 
-/// Names the lenders that could not be told.
+/// Which windows of a deleted journal lenders may free.
+pub(crate) fn windows(force: bool) -> Windows {
+    match force {
+        true => Windows::All,
+        false => Windows::Logged,
+    }
+}
+
+/// Names the lenders that have not freed everything, and says why.
 pub(crate) fn say_untold(untold: &[Untold]) -> Result<()> {
-    for Untold { journal, lender } in untold {
-        output::line(format_args!(
-            "{lender} is away; it will be told later that journal {journal} is over"
-        ))?;
+    for Untold {
+        journal,
+        lender,
+        holds,
+    } in untold
+    {
+        match holds {
+            None => output::line(format_args!(
+                "{lender} is away; it will be told later that journal {journal} is over"
+            ))?,
+            Some(holds) => output::line(format_args!(
+                "{lender} keeps {} of journal {journal} that the deleted directory lacked: if that was a copy, its \
+                 original needs them. If nobody will recover them: netram lender forget {journal} {lender} --force",
+                output::bytes(*holds)
+            ))?,
+        }
     }
     Ok(())
+}
+
+/// The same as JSON: the lenders that will be told later, and those that keep bytes.
+pub(crate) fn untold_json(untold: &[Untold]) -> (Vec<&str>, Vec<serde_json::Value>) {
+    let away = untold.iter().filter(|one| one.holds.is_none());
+    let keeps = untold.iter().filter_map(|one| {
+        let bytes = one.holds?;
+        Some(serde_json::json!({ "lender": one.lender, "bytes": bytes }))
+    });
+    (away.map(|one| one.lender.as_str()).collect(), keeps.collect())
 }
 
 impl Lender {
@@ -112,7 +142,18 @@ impl Tell {
 struct Kept {
     epoch: Epoch,
     writer: WriterId,
+    held: Lsn,
     bytes: u64,
+}
+
+impl Kept {
+    /// Up to where its bytes may be freed: what it held when it was looked at, or all of it.
+    fn end(&self, force: bool) -> Lsn {
+        match force {
+            true => Forgetting::ALL,
+            false => self.held,
+        }
+    }
 }
 
 impl Forget {
@@ -143,11 +184,16 @@ impl Forget {
         };
         self.check(listed, &kept)?;
         let lenders = [lender.to_string()];
-        let mut forgetting = Forgetting::deleted(journal, (kept.epoch, kept.writer), &lenders);
+        // That nobody needs what it holds was checked, or the operator says so.
+        let fence = (kept.epoch, kept.writer);
+        let mut forgetting = Forgetting::deleted(journal, fence, kept.end(self.force), &lenders);
         let deadline = Instant::now() + self.timeout.0;
         loop {
             let mut link = status::reach(lender, security, self.timeout.0)?;
             over::talk(&mut forgetting, 0, &mut link, deadline);
+            if forgetting.holds_more(0).is_some() {
+                bail!("it has got more of the journal a moment ago: a client uses it");
+            }
             match Instant::now() < deadline && !forgetting.is_done(0) {
                 // It may not have noticed yet that our last connection ended.
                 true => std::thread::sleep(PAUSE),
@@ -208,6 +254,7 @@ impl Forget {
             Ok((frame.header.epoch > Epoch(0)).then_some(Kept {
                 epoch: frame.header.epoch,
                 writer: WriterId(writer),
+                held: frame.header.lsn,
                 bytes: if window { held } else { 0 },
             }))
         })

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use netram_proto::id::{Epoch, JournalId, WriterId};
-use netram_proto::journal::{Slots, View};
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::journal::{Forget, Slots, View};
 use netram_proto::limit::SLOT_BYTES;
 use netram_transport::Address;
 
@@ -19,12 +19,13 @@ const FIRST_LINE: &str = "netram over 1";
 /// journal 0123456789abcdef0123456789abcdef
 /// epoch 7
 /// writer 0123456789abcdef
+/// end 8192
 /// root /srv/db
 /// key /etc/netram/key
 /// lender tcp://10.0.0.2:7420
 /// ```
 ///
-/// Without `key` the lenders are reached in the clear. Any number of lenders.
+/// `end all`: nothing of the journal is wanted any more. Without `key` the lenders are reached in the clear. Any number of lenders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The journal.
@@ -33,6 +34,8 @@ pub struct Entry {
     pub epoch: Epoch,
     /// That reign's writer.
     pub writer: WriterId,
+    /// Up to where the deleted log was on its disk. Lenders that hold more keep it ([`Forget::holds_more`]).
+    pub end: Lsn,
     /// What was deleted with it.
     pub root: PathBuf,
     /// The cluster key's file; not the key, which may be replaced.
@@ -42,8 +45,14 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Of the journal at `place`. `None`: no lender has heard of it, or its view cannot be read.
-    pub fn of(root: &Path, place: &Place, lenders: &[Address], key: Option<&Path>) -> Option<Entry> {
+    /// Of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has heard of it, or its view cannot be read.
+    pub fn of(
+        root: &Path,
+        place: &Place,
+        end: Lsn,
+        lenders: &[Address],
+        key: Option<&Path>,
+    ) -> Option<Entry> {
         let file = DiskFile::new(place.open(place.view(), false).ok()?);
         let (_, payload) = Slots::open(&file, View::MAGIC, SLOT_BYTES).ok()?;
         let view = View::decode(&payload).ok()?;
@@ -55,6 +64,7 @@ impl Entry {
             journal: view.journal,
             epoch: view.epoch,
             writer: view.writer,
+            end,
             root: root.to_owned(),
             key: key.and_then(|key| std::path::absolute(key).ok()),
             lenders: told,
@@ -65,8 +75,12 @@ impl Entry {
     }
 
     pub(super) fn to_text(&self) -> String {
+        let end = match self.end {
+            Forget::ALL => "all".to_owned(),
+            end => end.to_string(),
+        };
         let mut text = format!(
-            "{FIRST_LINE}\njournal {:032x}\nepoch {}\nwriter {:016x}\nroot {}\n",
+            "{FIRST_LINE}\njournal {:032x}\nepoch {}\nwriter {:016x}\nend {end}\nroot {}\n",
             self.journal.0,
             self.epoch.0,
             self.writer.0,
@@ -91,6 +105,10 @@ impl Entry {
         let journal = JournalId(u128::from_str_radix(field("journal")?, 16).ok()?);
         let epoch = Epoch(field("epoch")?.parse().ok()?);
         let writer = WriterId(u64::from_str_radix(field("writer")?, 16).ok()?);
+        let end = match field("end")? {
+            "all" => Forget::ALL,
+            end => Lsn(end.parse().ok()?),
+        };
         let root = PathBuf::from(field("root")?);
         let (mut key, mut lenders) = (None, Vec::new());
         for line in lines {
@@ -104,6 +122,7 @@ impl Entry {
             journal,
             epoch,
             writer,
+            end,
             root,
             key,
             lenders,
@@ -121,13 +140,18 @@ mod tests {
             journal: JournalId(7 << 90),
             epoch: Epoch(3),
             writer: WriterId(u64::MAX - 1),
+            end: Lsn(8192),
             root: "/srv/a b".into(),
             key: Some("/etc/netram/the key".into()),
             lenders: vec!["tcp://10.0.0.2:7420".into(), "unix:/run/a".into()],
         };
         let text = entry.to_text();
         assert_eq!(Entry::parse(&text), Some(entry.clone()));
-        let open = Entry { key: None, ..entry };
+        let open = Entry {
+            key: None,
+            end: Forget::ALL,
+            ..entry
+        };
         assert_eq!(Entry::parse(&open.to_text()), Some(open));
         let root = text.find("root").unwrap();
         for cut in 0..root {

@@ -14,10 +14,14 @@
 //! been told, or are given up after [`KEPT`].
 //!
 //! The lenders are told by the program that deletes, and by whatever program of the user opens a journal later.
+//!
+//! What is deleted may be a copy, whose original was killed and still needs its lenders: they cannot tell the two apart. So nothing is
+//! deleted whose view counts on lenders ([`Place::counts_on`]), unless the operator says that nobody wants their bytes ([`Windows::All`]).
+//! And a lender that holds bytes which the deleted log lacked keeps them: the copy was made before the original counted on it.
 
 mod entry;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -25,11 +29,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 use std::time::{Duration, Instant, SystemTime};
 
+use netram_proto::id::Lsn;
 use netram_proto::journal::Forget;
 use netram_proto::wire::Frame;
 use netram_transport::{Address, ClusterKey, Link, Security, connect};
 
 use crate::config::JournalConfig;
+use crate::open::{open_log, open_view};
 use crate::place::Place;
 
 pub use entry::Entry;
@@ -56,13 +62,35 @@ pub struct Deleting {
     unwritten: Vec<Entry>,
 }
 
-/// One lender that has not been told.
+/// One lender that has not been told, or that has freed nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Untold {
     /// The journal that is over.
     pub journal: String,
     /// Where the lender was.
     pub lender: String,
+    /// It holds so many bytes that the deleted log did not have, and keeps them. `None`: it was away.
+    pub holds: Option<u64>,
+}
+
+/// Which of a deleted journal's windows lenders may free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Windows {
+    /// Those of which the deleted log had every byte on its disk.
+    Logged,
+    /// All: nobody wants what the log does not have.
+    All,
+}
+
+/// Up to where the journal at `place` is on its disk for certain, whatever this machine's memory has. Nothing is changed. `None`: its log is
+/// gone, or cannot be read.
+fn proven_end(place: &Place) -> Option<Lsn> {
+    let (log, _, superblock) = open_log(place, false, Duration::ZERO).ok()?;
+    let limit = superblock.head.lsn.plus(log.capacity());
+    let scan = log.scan(superblock.head, limit, &mut |_| true);
+    let view = open_view(place, false).ok()?;
+    let proof = scan.proof.max(superblock.stable).max(view.newest().proof());
+    Some(proof.min(scan.end.lsn))
 }
 
 impl List {
@@ -155,7 +183,7 @@ impl List {
         let (mut away, mut untold) = (BTreeSet::new(), Vec::new());
         for (path, mut entry) in self.entries("over") {
             let before = entry.lenders.len();
-            tell(&mut entry, &mut away, deadline);
+            let holds = tell(&mut entry, &mut away, deadline);
             let age = fs::metadata(&path).and_then(|file| file.modified()).ok();
             let age = age.and_then(|at| SystemTime::now().duration_since(at).ok());
             if entry.lenders.is_empty() || age.is_some_and(|age| age > KEPT) {
@@ -170,6 +198,7 @@ impl List {
             let journal = entry.journal.to_string();
             untold.extend(entry.lenders.into_iter().map(|lender| Untold {
                 journal: journal.clone(),
+                holds: holds.get(&lender).copied(),
                 lender,
             }));
         }
@@ -179,23 +208,46 @@ impl List {
 
 impl Deleting {
     /// Writes down, durably, who must be told that the journals at `places` are over, which are about to be deleted with `root`. `lenders` are
-    /// those of the settings; the members of the journals' views are told as well.
+    /// those of the settings; the members of the journals' views are told as well. They free `windows`.
     ///
     /// What cannot be read or written down is no reason to keep a journal: its lenders keep its memory until their operator frees it.
     pub fn begin(
         list: Option<List>,
         root: &Path,
         places: &[Place],
+        windows: Windows,
         lenders: &[Address],
         key: Option<&Path>,
     ) -> Option<Deleting> {
         let list = list?;
         let root = std::path::absolute(root).ok()?;
+        let begun: Vec<Entry> = list.entries("deleting").map(|(_, entry)| entry).collect();
+        let end = |place| match windows {
+            Windows::All => Forget::ALL,
+            Windows::Logged => proven_end(place).unwrap_or_default(),
+        };
+        let entries = places.iter().filter_map(|place| {
+            let entry = Entry::of(&root, place, end(place), lenders, key)?;
+            // Cut off behind its log, an earlier attempt has written down where that ended.
+            let before = begun.iter().find(|one| one.journal == entry.journal);
+            let before = before.filter(|_| !place.log().exists());
+            Some(Entry {
+                end: before.map_or(entry.end, |before| before.end.max(entry.end)),
+                ..entry
+            })
+        });
+        let mut entries: Vec<Entry> = entries.collect();
+        if windows == Windows::All {
+            let rest = begun.into_iter().filter(|one| one.root == root);
+            let is_new = |one: &Entry| entries.iter().all(|entry| entry.journal != one.journal);
+            let rest: Vec<Entry> = rest.filter(is_new).collect();
+            entries.extend(rest.into_iter().map(|one| Entry {
+                end: Forget::ALL,
+                ..one
+            }));
+        }
         let mut unwritten = Vec::new();
-        for entry in places
-            .iter()
-            .filter_map(|place| Entry::of(&root, place, lenders, key))
-        {
+        for entry in entries {
             if let Err(error) = list.write(&entry, "deleting") {
                 let folder = list.folder.display();
                 tracing::warn!(%error, %folder, "lenders that are away will not be told that the journal is over: the list cannot be written");
@@ -246,7 +298,7 @@ pub(crate) fn tell_in_background() {
 /// Tells the lenders of `config`, and the members of the last view of the journal at `root`, that the journal is over. It is about to be
 /// removed, and whoever else needed it has it. Returns those that are away: they keep its memory until their operator frees it.
 pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<String> {
-    let Some(mut entry) = Entry::of(root, &Place::at(root), &config.lenders, None) else {
+    let Some(mut entry) = Entry::of(root, &Place::at(root), Forget::ALL, &config.lenders, None) else {
         return Vec::new();
     };
     let deadline = Instant::now() + patience;
@@ -254,23 +306,30 @@ pub fn tell_now(root: &Path, config: &JournalConfig, patience: Duration) -> Vec<
     entry.lenders
 }
 
-/// Tells the entry's lenders, and keeps those that could not be told. `away`: not tried again.
-fn tell(entry: &mut Entry, away: &mut BTreeSet<String>, deadline: Instant) {
+/// Tells the entry's lenders, and keeps those that have not freed everything: those that could not be told, and those that hold more than the
+/// deleted log had, which are returned with how many bytes that is. `away`: not tried again.
+fn tell(entry: &mut Entry, away: &mut BTreeSet<String>, deadline: Instant) -> BTreeMap<String, u64> {
     let security = match &entry.key {
         None => Security::Insecure,
         Some(path) => match ClusterKey::load(path) {
             Ok(key) => Security::Key(key),
             Err(error) => {
                 tracing::debug!(path = %path.display(), %error, "no lender can be told that a journal is over");
-                return;
+                return BTreeMap::new();
             }
         },
     };
-    tell_with(entry, &security, away, deadline);
+    tell_with(entry, &security, away, deadline)
 }
 
-fn tell_with(entry: &mut Entry, security: &Security, away: &mut BTreeSet<String>, deadline: Instant) {
-    let mut forget = Forget::deleted(entry.journal, (entry.epoch, entry.writer), &entry.lenders);
+fn tell_with(
+    entry: &mut Entry,
+    security: &Security,
+    away: &mut BTreeSet<String>,
+    deadline: Instant,
+) -> BTreeMap<String, u64> {
+    let fence = (entry.epoch, entry.writer);
+    let mut forget = Forget::deleted(entry.journal, fence, entry.end, &entry.lenders);
     for (index, lender) in entry.lenders.iter().enumerate() {
         let left = deadline.saturating_duration_since(Instant::now());
         let Some(address) = lender.parse::<Address>().ok().filter(|_| !left.is_zero()) else {
@@ -286,18 +345,21 @@ fn tell_with(entry: &mut Entry, security: &Security, away: &mut BTreeSet<String>
             }
         }
     }
-    let mut index = 0;
-    entry.lenders.retain(|_| {
-        index += 1;
-        !forget.is_done(index - 1)
-    });
+    let lenders = std::mem::take(&mut entry.lenders).into_iter().enumerate();
+    let left: Vec<(usize, String)> = lenders.filter(|(index, _)| !forget.is_done(*index)).collect();
+    let holds = left
+        .iter()
+        .filter_map(|(index, lender)| Some((lender.clone(), forget.holds_more(*index)?)));
+    let holds = holds.collect();
+    entry.lenders = left.into_iter().map(|(_, lender)| lender).collect();
+    holds
 }
 
 /// Talks to one lender until it is told, the link breaks or it is silent.
 pub fn talk(forget: &mut Forget, index: usize, link: &mut Link, deadline: Instant) {
     let deadline = deadline.min(Instant::now() + PATIENCE);
     forget.on_connected(index);
-    while !forget.is_done(index) && !forget.is_in_use(index) && Instant::now() < deadline {
+    while !forget.is_answered(index) && Instant::now() < deadline {
         if let Some(outgoing) = forget.next_frame(index) {
             let netram_proto::journal::Body::Inline(body, length) = outgoing.body else {
                 unreachable!("there is no ring here")

@@ -21,7 +21,7 @@ fn soon_idle(place: &Place) -> JournalConfig {
     }
 }
 
-fn wait_until_clean(journal: &Journal) {
+pub(crate) fn wait_until_clean(journal: &Journal) {
     let deadline = Instant::now() + Duration::from_secs(10);
     while !journal.status().writer.clean {
         assert!(Instant::now() < deadline, "the journal does not come to rest");

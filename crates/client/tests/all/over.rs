@@ -4,7 +4,7 @@ use std::path::Path as FilePath;
 use std::time::Duration;
 
 use crate::common::{Place, commit, copy_of};
-use netram_client::over::{Deleting, List, PATIENCE};
+use netram_client::over::{Deleting, List, PATIENCE, Windows};
 use netram_client::{DeleteError, Journal, JournalConfig, Place as JournalPlace};
 use netram_proto::port::Durability;
 
@@ -23,12 +23,24 @@ fn cut_off(place: &Place) -> JournalPlace {
     JournalPlace::at(&copy)
 }
 
+/// Nobody wants what the lenders have.
 fn begin(list: &List, place: &Place, journal: &JournalPlace, key: Option<&FilePath>) -> Deleting {
+    begin_with(list, place, journal, key, Windows::All)
+}
+
+fn begin_with(
+    list: &List,
+    place: &Place,
+    journal: &JournalPlace,
+    key: Option<&FilePath>,
+    windows: Windows,
+) -> Deleting {
     let lenders = [place.address("a")];
     Deleting::begin(
         Some(list.clone()),
         journal.root(),
         std::slice::from_ref(journal),
+        windows,
         &lenders,
         key,
     )
@@ -53,6 +65,21 @@ fn files(place: &Place) -> Vec<String> {
     names.map(|name| name.into_string().unwrap()).collect()
 }
 
+/// The lender `a`, started again elsewhere, as the list knows. The process of the original would take its window up again, so it must not
+/// find the lender where it was.
+fn moved(place: &Place) -> netram_lender::Lender {
+    std::fs::remove_file(place.directory.path().join("a.sock")).ok();
+    let lender = place.lender_at("a", &["b"]);
+    for entry in std::fs::read_dir(place.directory.path().join("state/over")).unwrap() {
+        let entry = entry.unwrap().path();
+        let moved = std::fs::read_to_string(&entry)
+            .unwrap()
+            .replace("a.sock", "b.sock");
+        std::fs::write(&entry, moved).unwrap();
+    }
+    lender
+}
+
 #[test]
 fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
     let (place, list) = place_and_list();
@@ -64,24 +91,59 @@ fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
     let untold = deleting.done(PATIENCE);
     assert_eq!(untold.len(), 1, "{untold:?}");
     assert!(files(&place)[0].ends_with(".over"));
-    // The process that was forgotten would take its window up again, so it must not find the lender where it was.
-    std::fs::remove_file(place.directory.path().join("a.sock")).ok();
-    let lender = place.lender_at("a", &["b"]);
+    let lender = moved(&place);
     let report = lender.report();
     assert!(report.memory.used > 0 && report.journals_used == 1);
-    let text = std::fs::read_dir(place.directory.path().join("state/over")).unwrap();
-    for entry in text.map(|entry| entry.unwrap().path()) {
-        let moved = std::fs::read_to_string(&entry)
-            .unwrap()
-            .replace("a.sock", "b.sock");
-        std::fs::write(&entry, moved).unwrap();
-    }
     assert_eq!(list.tell(PATIENCE), []);
     let report = lender.report();
     assert_eq!((report.memory.used, files(&place)), (0, Vec::new()));
     let deadline = std::time::Instant::now() + PATIENCE;
     while lender.report().journals_used > 0 {
         assert!(std::time::Instant::now() < deadline, "{:?}", lender.report());
+    }
+}
+
+/// It may be a copy, as here, whose original was killed and needs its lenders to open.
+#[test]
+fn what_counts_on_lenders_is_not_deleted_by_mistake() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let copy = cut_off(&place);
+    let refused = copy.delete(Some(list.clone()), Windows::Logged, &[], None);
+    assert!(
+        matches!(refused, Err(DeleteError::NotClosed { .. })),
+        "{refused:?}"
+    );
+    assert!(copy.log().exists() && copy.view().exists() && files(&place).is_empty());
+    assert!(lender.report().memory.used > 0);
+}
+
+/// The copy was made while the journal rested, so that it needs nobody. In the same reign the original went on, and was killed.
+#[test]
+fn a_lender_keeps_what_the_deleted_copy_lacked() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    let mut config = place.config(&["a"], 1);
+    config.timing.idle = netram_proto::time::Span::from_ms(50);
+    let (journal, _) = place.open(config.clone());
+    commit(&journal, b"of both", Durability::Remote);
+    crate::idle::wait_until_clean(&journal);
+    let copy = JournalPlace::at(&copy_of(&place));
+    commit(&journal, b"of the original alone", Durability::Remote);
+    drop(lender);
+    let _running = std::mem::ManuallyDrop::new(journal);
+    // It is told later, and so once more.
+    let untold = copy
+        .delete(Some(list.clone()), Windows::Logged, &[], None)
+        .unwrap();
+    assert_eq!((untold.len(), untold[0].holds), (1, None));
+    let lender = moved(&place);
+    for _ in 0..2 {
+        let untold = list.tell(PATIENCE);
+        assert_eq!(untold.len(), 1);
+        assert!(untold[0].holds > Some(20), "{untold:?}");
+        assert!(lender.report().memory.used > 0);
     }
 }
 
@@ -95,8 +157,17 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     assert!(files(&place)[0].ends_with(".deleting"));
     assert_eq!(list.tell(PATIENCE), []);
     assert!(lender.report().memory.used > 0);
-    // The second attempt finds a directory in which there is no view any more.
-    std::fs::remove_file(journal.view()).unwrap();
+    // The second attempt finds a directory in which there is no log any more, and the third no view: what the log had is known all the same.
+    let text = || {
+        let entry = std::fs::read_dir(place.directory.path().join("state/over")).unwrap();
+        std::fs::read_to_string(entry.last().unwrap().unwrap().path()).unwrap()
+    };
+    let before = text();
+    for gone in [journal.log(), journal.view()] {
+        std::fs::remove_file(gone).unwrap();
+        drop(begin_with(&list, &place, &journal, None, Windows::Logged));
+        assert_eq!(text(), before);
+    }
     let deleting = begin(&list, &place, &journal, None);
     std::fs::remove_dir_all(journal.root()).unwrap();
     let untold = deleting.done(Duration::from_millis(300));
@@ -119,11 +190,13 @@ fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() 
             std::fs::create_dir(journal.root()).unwrap();
         }
         let again = JournalPlace::at(journal.root());
-        let untold = again.delete(Some(list.clone()), &[], None).unwrap();
+        let untold = again
+            .delete(Some(list.clone()), Windows::Logged, &[], None)
+            .unwrap();
         assert_eq!(untold.len(), 1, "the lender is away");
         assert!(files(&place)[0].ends_with(".over"));
         assert!(!journal.root().exists());
-        let none = again.delete(Some(list), &[], None);
+        let none = again.delete(Some(list), Windows::Logged, &[], None);
         assert!(matches!(none, Err(DeleteError::NoJournal { .. })), "{none:?}");
     }
 }

@@ -7,7 +7,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, JournalId, Lsn, WriterId};
-use crate::planted::Planted;
+use crate::planted::{Fault, Planted};
 use crate::wire::{Checked, Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed, Step, step};
 
 use super::assemble::{PeerWindow, from, walk};
@@ -101,6 +101,9 @@ pub struct Forget {
     reign: Option<Epoch>,
     epoch: Epoch,
     writer: WriterId,
+    /// Whoever tells has everything below on a disk. What lies behind it, a lender alone may have.
+    had: Lsn,
+    planted: Planted,
     lenders: Vec<(String, Telling)>,
 }
 
@@ -116,6 +119,10 @@ enum Telling {
     Awaited(Awaited),
     /// Another session speaks for the journal here.
     InUse,
+    /// It holds so many bytes that whoever tells did not have.
+    HoldsMore {
+        bytes: u64,
+    },
     Done,
 }
 
@@ -127,6 +134,9 @@ enum Awaited {
 }
 
 impl Forget {
+    /// The end of a log that lacks nothing, or whose records nobody wants.
+    pub const ALL: Lsn = Lsn(u64::MAX);
+
     /// Of the node whose newest view at the server is `view`. Its members are told, and `others`.
     pub fn new(view: &View, others: &[String]) -> Forget {
         let (epoch, writer) = view.fence();
@@ -139,22 +149,39 @@ impl Forget {
             reign: Some(view.epoch),
             epoch,
             writer,
+            had: Forget::ALL,
+            planted: Planted::NONE,
             lenders: lenders.map(|address| (address.clone(), Telling::Bind)).collect(),
         }
     }
 
-    /// Of a journal that was deleted. Its last writer says so, under its own epoch: whoever has deleted an old copy is refused by the seal of a
-    /// newer writer, and who deletes a copy while the original is served, by the lender ([`Flag::ALONE`]). Windows of all reigns go.
-    pub fn deleted(journal: JournalId, (epoch, writer): (Epoch, WriterId), lenders: &[String]) -> Forget {
+    /// Of a journal that was deleted, with a log that had everything below `had` on its disk. Its last writer says so, under its own epoch. Windows of all reigns go.
+    ///
+    /// Three things keep a copy that is deleted from taking its original's records along. The seal of a newer writer refuses whoever has an old
+    /// copy. A lender refuses while the original is served ([`Flag::ALONE`]). And a window that reaches beyond `had` stays
+    /// ([`Forget::holds_more`]): the original may need it.
+    pub fn deleted(
+        journal: JournalId,
+        (epoch, writer): (Epoch, WriterId),
+        had: Lsn,
+        lenders: &[String],
+    ) -> Forget {
         Forget {
             journal,
             reign: None,
             epoch,
             writer,
+            had,
+            planted: Planted::NONE,
             lenders: { lenders.iter() }
                 .map(|address| (address.clone(), Telling::Bind))
                 .collect(),
         }
+    }
+
+    /// Switches planted faults on.
+    pub fn plant(&mut self, planted: Planted) {
+        self.planted = planted;
     }
 
     /// Whom to tell: lenders are named by their places here.
@@ -195,7 +222,7 @@ impl Forget {
                 };
                 (Awaited::Left, leave, Body::NONE)
             }
-            Telling::Awaited(_) | Telling::InUse | Telling::Done => return None,
+            Telling::Awaited(_) | Telling::InUse | Telling::HoldsMore { .. } | Telling::Done => return None,
         };
         *telling = Telling::Awaited(awaited);
         Some(Outgoing { header, body })
@@ -203,9 +230,18 @@ impl Forget {
 
     /// Lender `index` sent a frame.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
+        let believes = self.planted.is(Fault::HoldingsForgotten);
         let (_, telling) = &mut self.lenders[index];
+        let has_window = frame.header.flags & Flag::KNOWN != 0;
         *telling = match (*telling, frame.header.kind) {
             (Telling::Awaited(Awaited::Bound), FrameKind::Bound) => Telling::Seal,
+            (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed)
+                if has_window && frame.header.lsn > self.had && !believes =>
+            {
+                Telling::HoldsMore {
+                    bytes: frame.header.lsn.since(self.had.max(frame.header.stable)),
+                }
+            }
             (Telling::Awaited(Awaited::Sealed), FrameKind::Sealed) => Telling::Leave {
                 reign: Cursor::new(frame.body).u32().unwrap_or_default(),
                 generation: frame.header.mark,
@@ -236,6 +272,22 @@ impl Forget {
     /// Whether another session speaks for the journal at lender `index`. It is asked again over the next connection.
     pub fn is_in_use(&self, index: usize) -> bool {
         self.lenders[index].1 == Telling::InUse
+    }
+
+    /// How many bytes lender `index` holds that the deleted log did not have, if it is kept from freeing them.
+    pub fn holds_more(&self, index: usize) -> Option<u64> {
+        match self.lenders[index].1 {
+            Telling::HoldsMore { bytes } => Some(bytes),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing is left to say to lender `index` over this connection.
+    pub fn is_answered(&self, index: usize) -> bool {
+        matches!(
+            self.lenders[index].1,
+            Telling::Done | Telling::InUse | Telling::HoldsMore { .. }
+        )
     }
 
     /// Whether all are.

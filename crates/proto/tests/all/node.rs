@@ -367,7 +367,7 @@ fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
     );
     lenders[2].joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
     let named: Vec<String> = ["a", "b", "c"].map(String::from).into();
-    let mut forget = Forget::deleted(JOURNAL, (view.epoch, view.writer), &named);
+    let mut forget = Forget::deleted(JOURNAL, (view.epoch, view.writer), Forget::ALL, &named);
     for (index, lender) in lenders.iter_mut().enumerate() {
         forget.on_connected(index);
         while let Some(outgoing) = forget.next_frame(index) {

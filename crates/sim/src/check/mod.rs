@@ -23,6 +23,7 @@ pub mod rule17;
 pub mod rule18;
 pub mod rule19;
 pub mod rule20;
+pub mod rule23;
 pub mod rvm;
 
 pub use rule02::Witness;

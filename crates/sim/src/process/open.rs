@@ -235,6 +235,15 @@ impl World {
         })
     }
 
+    /// What the directory on `host` says to whoever is about to delete it: its view, and up to where its log is on a disk for certain.
+    pub(crate) fn proven_on(&mut self, host: usize) -> Result<(View, Lsn), OpenFailure> {
+        let files = self.open_files(host)?;
+        let limit = files.superblock.head.lsn.plus(files.log.capacity());
+        let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
+        let proof = scan.proof.max(files.superblock.stable).max(files.view.proof());
+        Ok((files.view, proof.min(scan.end.lsn)))
+    }
+
     /// Whether a data lender's disk says that it was taken over: then it is a journal like any other.
     fn is_taken_over(&self, host: usize) -> Result<bool, OpenFailure> {
         let Some(file) = self.hosts[host].standing_file else {

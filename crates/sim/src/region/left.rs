@@ -107,7 +107,12 @@ impl World {
             self.stop_asking_about(id);
         }
         let view = View::decode(&payload).expect("what was stored");
-        let talk = Talk::Forget(Forget::deleted(id, (view.epoch, view.writer), &lenders));
+        let talk = Talk::Forget(Forget::deleted(
+            id,
+            (view.epoch, view.writer),
+            Forget::ALL,
+            &lenders,
+        ));
         self.ask(talk, Whose::Left { slot, life }, slot, &view);
     }
 

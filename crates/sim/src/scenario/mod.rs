@@ -1,6 +1,7 @@
 //! The stories that seeds tell: what the client program does while the nemesis visits.
 
 mod copies;
+mod deletion;
 mod distant;
 mod files;
 mod journal;
@@ -45,6 +46,9 @@ const DATA_DRAW: u64 = 0x6461_7461_6C65_6E64;
 
 /// Mixed into a seed to draw which worlds with two directories of a journal are those of operators.
 const OPERATORS_DRAW: u64 = 0x6F70_6572_6174_6F72;
+
+/// Mixed into a seed to draw which worlds with two directories of a journal are those in which one is deleted.
+const DELETION_DRAW: u64 = 0x6465_6C65_7465_6421;
 
 /// Mixed into a seed to draw which worlds' journals are a node's.
 const SHARED_DRAW: u64 = 0x7368_6172_6564_2121;
@@ -124,6 +128,11 @@ pub fn is_of_operators(seed: u64) -> bool {
     Rng::new(seed ^ OPERATORS_DRAW).chance(500)
 }
 
+/// Whether a copy of the journal's directory is deleted in the world of `seed`, if it is one of two directories.
+pub fn has_deletion(seed: u64) -> bool {
+    Rng::new(seed ^ DELETION_DRAW).chance(200)
+}
+
 /// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
 pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     let mut rng = Rng::new(seed);
@@ -187,6 +196,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         _ if shared => shared::run(&mut world),
         _ if kept => world = replica::run(world),
         0..60 | 70..80 => journal::run(&mut world),
+        60..70 if has_deletion(seed) => deletion::run(&mut world),
         60..70 if is_of_operators(seed) => operators::run(&mut world),
         60..70 => second::run(&mut world),
         80..84 => member::run(&mut world),

@@ -145,6 +145,7 @@ faults! {
     holding_a_writers_pause_against_its_members_is_found: PauseHeldAgainst breaks [20];
     keeping_a_member_that_makes_no_progress_is_found: StallAllowed breaks [0, 20];
     fencing_before_the_proof_is_found: FenceBeforeProof breaks [18];
+    freeing_what_a_deleted_copy_lacked_is_found: HoldingsForgotten breaks [0, 5, 23];
     a_clock_that_stops_in_sleep_is_found: SleepStopsClock breaks [REGION_GRANTED];
     trusting_a_silent_link_is_found: SilenceTrusted breaks [REGION_ENDS];
     taking_the_slow_for_deaf_is_found: SlowIsDeaf breaks [0];

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use netram_client::over::Windows;
 use netram_volume::control::{Ask, ControlError, Front, Report, Told};
 use netram_volume::{Control, Device, Place, Volume, VolumeSettings, ask};
 
@@ -165,7 +166,7 @@ fn a_killed_ones_socket_does_not_keep_a_volume_from_being_deleted() {
     drop(control);
     drop(volume);
     drop(UnixListener::bind(path.join("control")).unwrap());
-    Volume::delete(&path).unwrap();
+    Volume::delete(&path, Windows::Logged).unwrap();
     assert!(!path.exists());
     folder.close().unwrap();
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use netram_client::over::Windows;
 use netram_volume::{CreateError, DeleteError, Volume};
 
 const PLACE: &str = "NETRAM_TEST_FOLDER";
@@ -67,7 +68,7 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
         for number in 0..4 {
             let path = folder.path().join(format!("volume{number}"));
             match Volume::create(&path, BYTES, JOURNAL) {
-                Ok(_) | Err(CreateError::Exists(_)) => drop(Volume::delete(&path).unwrap()),
+                Ok(_) | Err(CreateError::Exists(_)) => drop(Volume::delete(&path, Windows::Logged).unwrap()),
                 Err(error) => panic!("round {round}: {error}"),
             }
         }
@@ -105,7 +106,7 @@ fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does
     );
     assert!(matches!(exists, Err(CreateError::Exists(_))));
     assert_eq!(count(), others.len() + 2, "who cannot make one removes nothing");
-    Volume::delete(&folder.path().join("volume")).unwrap();
+    Volume::delete(&folder.path().join("volume"), Windows::Logged).unwrap();
     Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
     assert!(!being_made.exists());
 }
@@ -129,12 +130,15 @@ fn what_is_left_of_a_volume_can_be_removed() {
             Volume::create(&path, BYTES, JOURNAL),
             Err(CreateError::Exists(_))
         ));
-        Volume::delete(&path).unwrap();
+        Volume::delete(&path, Windows::Logged).unwrap();
         assert!(!path.exists());
     }
     // What has nothing of a volume's is left alone, whatever its files are called.
     fs::create_dir_all(path.join("journal")).unwrap();
     fs::write(path.join("image"), [0; 8192]).unwrap();
-    assert!(matches!(Volume::delete(&path), Err(DeleteError::Io { .. })));
+    assert!(matches!(
+        Volume::delete(&path, Windows::Logged),
+        Err(DeleteError::Io { .. })
+    ));
     assert!(path.join("image").exists() && path.join("journal").exists());
 }

@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use netram_client::over::Windows;
 use netram_disk::{DeviceError, Flush};
 use netram_lender::{Config, Lender};
 use netram_transport::Security;
@@ -146,7 +147,7 @@ fn a_volume_is_open_once_and_looked_at_meanwhile() {
         matches!(refused, OpenError::Journal(_)) && refused.to_string().contains(&own),
         "{refused}"
     );
-    let refused = Volume::delete(&path).unwrap_err();
+    let refused = Volume::delete(&path, Windows::Logged).unwrap_err();
     assert!(matches!(refused, DeleteError::Journal(_)), "{refused}");
     let seen = Volume::inspect(&path).unwrap();
     assert_eq!(
@@ -162,9 +163,12 @@ fn a_volume_is_open_once_and_looked_at_meanwhile() {
         "{} of a sparse image",
         seen.image_taken_bytes
     );
-    Volume::delete(&path).unwrap();
+    Volume::delete(&path, Windows::Logged).unwrap();
     assert!(!path.exists());
-    assert!(matches!(Volume::delete(&path), Err(DeleteError::Io { .. })));
+    assert!(matches!(
+        Volume::delete(&path, Windows::Logged),
+        Err(DeleteError::Io { .. })
+    ));
 }
 
 #[test]
@@ -174,12 +178,15 @@ fn only_a_volume_is_removed_and_only_what_is_its_own() {
     fs::create_dir(&other).unwrap();
     fs::write(other.join("super"), [0; 8192]).unwrap();
     assert!(matches!(
-        Volume::delete(&other),
+        Volume::delete(&other, Windows::Logged),
         Err(DeleteError::NoVolume { .. })
     ));
     assert!(other.join("super").exists());
     fs::write(path.join("notes"), "mine").unwrap();
-    assert!(matches!(Volume::delete(&path), Err(DeleteError::Io { .. })));
+    assert!(matches!(
+        Volume::delete(&path, Windows::Logged),
+        Err(DeleteError::Io { .. })
+    ));
     assert_eq!(fs::read_to_string(path.join("notes")).unwrap(), "mine");
 }
 

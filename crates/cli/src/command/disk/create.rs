@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use netram_client::over::Windows;
 use netram_transport::Address;
 use netram_transport::multicast::Group;
 use netram_volume::{Place, Volume, VolumeSettings};
@@ -67,7 +68,7 @@ impl Create {
         let place = Place::at(&self.volume);
         if let Err(error) = write_settings(&place.settings_file(), &settings) {
             // Nobody can have written to it yet.
-            Volume::delete(&self.volume).with_context(what)?;
+            Volume::delete(&self.volume, Windows::Logged).with_context(what)?;
             return Err(error.context("the settings are of no use; nothing was made"));
         }
         match self.json {

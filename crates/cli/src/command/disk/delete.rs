@@ -18,9 +18,9 @@ use crate::output;
 /// Refused while it is attached or served. There is no way back. Its lenders are told
 /// that they may free its memory; those that are away are told later.
 ///
-/// Not for a copy of a volume's directory whose original may still be opened: lenders
-/// cannot tell the two apart, and may free what only they have of the original. Remove
-/// a copy with `rm -r`.
+/// Refused, too, if it was not closed, as after a crash: its lenders may alone have its
+/// newest writes. `--force` gives these up. A copy of a volume that is still wanted is
+/// removed with `rm -r`: lenders cannot tell the two apart.
 ///
 ///   netram disk delete /var/lib/netram/db --yes
 #[derive(Debug, Args)]
@@ -31,6 +31,9 @@ pub(crate) struct Delete {
     /// This is meant
     #[arg(long)]
     yes: bool,
+    /// Lenders free also what the log lacks: this is no copy, and nobody wants its newest writes
+    #[arg(long)]
+    force: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -53,11 +56,14 @@ impl Delete {
             );
             return Err(Usage(sentence).into());
         }
-        let untold = Volume::delete(&path).with_context(|| format!("deleting {}", self.volume.display()))?;
+        let deleted = Volume::delete(&path, lender::windows(self.force));
+        let untold = deleted.with_context(|| format!("deleting {}", self.volume.display()))?;
         match self.json {
             true => {
-                let lenders: Vec<_> = untold.iter().map(|one| &one.lender).collect();
-                output::json(&json!({ "deleted": path, "lenders_to_be_told": lenders }))?;
+                let (away, keep) = lender::untold_json(&untold);
+                output::json(
+                    &json!({ "deleted": path, "lenders_to_be_told": away, "lenders_that_keep_bytes": keep }),
+                )?;
             }
             false => output::line(format_args!("{} is deleted", path.display()))?,
         }

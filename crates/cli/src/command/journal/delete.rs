@@ -23,9 +23,9 @@ use crate::output;
 /// Refused while it is open. Its lenders are told that they may free its memory; those
 /// that are away are told later.
 ///
-/// Not for a copy of a journal whose original may still be opened: lenders cannot tell
-/// the two apart, and may free what only they have of the original. Remove a copy with
-/// `rm -r`.
+/// Refused, too, if it was not closed, as after a crash: its lenders may alone have its
+/// newest commits. `--force` gives these up. A copy of a journal that is still wanted is
+/// removed with `rm -r`: lenders cannot tell the two apart.
 ///
 ///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
 #[derive(Debug, Args)]
@@ -42,6 +42,9 @@ pub(crate) struct Delete {
     /// This is meant
     #[arg(long)]
     yes: bool,
+    /// Lenders free also what the log lacks: this is no copy, and nobody wants its newest commits
+    #[arg(long)]
+    force: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -73,11 +76,18 @@ impl Delete {
         let key_file = self.key_file.or(settings.key_file);
         let lenders = [self.lenders, settings.lenders].concat();
         let untold = place
-            .delete(List::usual(), &lenders, key_file.as_deref())
+            .delete(
+                List::usual(),
+                lender::windows(self.force),
+                &lenders,
+                key_file.as_deref(),
+            )
             .with_context(|| format!("deleting {}", self.dir.display()))?;
         if self.json {
-            let lenders: Vec<_> = untold.iter().map(|one| &one.lender).collect();
-            output::json(&json!({ "deleted": self.dir, "lenders_to_be_told": lenders }))?;
+            let (away, keep) = lender::untold_json(&untold);
+            output::json(
+                &json!({ "deleted": self.dir, "lenders_to_be_told": away, "lenders_that_keep_bytes": keep }),
+            )?;
         } else {
             output::line(format_args!("{} is deleted", self.dir.display()))?;
             lender::say_untold(&untold)?;
