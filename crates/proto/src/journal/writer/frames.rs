@@ -372,6 +372,7 @@ impl Writer {
         if lender.role != Role::Member && lender.domain != domain {
             lender.domain = String::from(domain);
         }
+        lender.bound = Incarnation(frame.header.who);
         lender.link = LinkPhase::Sealing;
         lender.control = Some(Control::Seal);
     }
@@ -382,6 +383,10 @@ impl Writer {
         let used = used && !self.planted.is(Fault::AliasJoins);
         let lender = &mut self.lenders[index];
         if lender.link != LinkPhase::Sealing || frame.header.epoch != self.epoch {
+            return;
+        }
+        // A late word of a life before this one. Taken for this one's, it would have us wait for acknowledgements of the dead.
+        if Incarnation(frame.header.who) != lender.bound {
             return;
         }
         lender.link = LinkPhase::Ready;

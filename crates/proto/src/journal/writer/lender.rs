@@ -64,6 +64,8 @@ pub(super) struct Lender {
     pub(super) incarnation: Incarnation,
     /// The life of the memory behind this link, which the next join will be with.
     pub(super) behind_link: Incarnation,
+    /// The life of the memory that bound this link. Frames of an earlier one may still arrive where links lose frames.
+    pub(super) bound: Incarnation,
     /// The number of the join whose acknowledgements count.
     pub(super) generation: u32,
     /// The reign that joined the window which `generation` numbers.
@@ -137,6 +139,7 @@ impl Lender {
             leaving: false,
             incarnation: Incarnation(0),
             behind_link: Incarnation(0),
+            bound: Incarnation(0),
             generation: 0,
             window_epoch: Epoch(0),
             sent: Lsn(0),

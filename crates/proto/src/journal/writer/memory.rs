@@ -51,8 +51,8 @@ impl Writer {
 mod tests {
     use alloc::vec::Vec;
 
-    use super::super::tests::Bench;
-    use crate::id::Epoch;
+    use super::super::tests::{Bench, bound, sealed};
+    use crate::id::Incarnation;
     use crate::journal::{Blocked, CommitRule};
     use crate::time::Span;
     use crate::wire::{Flag, FrameKind, Header};
@@ -91,6 +91,26 @@ mod tests {
         assert_eq!(aliases, [false, false, true]);
     }
 
+    /// Where links lose and double frames, the answer of a lender's life before this one came late, and was taken for this life's: the lender
+    /// joined, and its acknowledgements were awaited from the dead for ever (simulator seed 50400971).
+    #[test]
+    fn a_late_word_of_a_lenders_life_before_is_passed_over() {
+        let mut bench = Bench::empty(1, 1, CommitRule::All);
+        bench.writer.on_connected(0, bench.now);
+        bench.drain(0);
+        bench.say(0, bound(6), b"there");
+        bench.drain(0);
+        bench.say(0, sealed(5), &[0; 4]);
+        assert!(
+            bench.next(0).is_none(),
+            "this life has not said that it is sealed"
+        );
+        bench.say(0, sealed(6), &[0; 4]);
+        bench.join(0);
+        bench.store_view();
+        assert_eq!(bench.writer.lenders[0].incarnation, Incarnation(6));
+    }
+
     /// A spare's link that was made anew saw a window that "nobody will ever ask for", and gave the member's window back.
     #[test]
     fn a_spares_link_never_empties_a_members_window() {
@@ -101,14 +121,12 @@ mod tests {
         let generation = bench.writer.lenders[0].generation;
         bench.writer.on_connected(1, bench.now);
         bench.drain(1);
-        bench.say(1, Header::new(FrameKind::Bound), b"there");
+        bench.say(1, bound(5), b"there");
         bench.drain(1);
         let sealed = Header {
             flags: Flag::KNOWN,
-            epoch: Epoch(1),
             mark: generation,
-            who: 5,
-            ..Header::new(FrameKind::Sealed)
+            ..sealed(5)
         };
         bench.say(1, sealed, &1u32.to_le_bytes());
         assert_ne!(bench.next(1).map(|frame| frame.kind), Some(FrameKind::Leave));

@@ -14,6 +14,23 @@ pub(super) struct Bench {
     pub(super) views: Vec<super::super::View>,
 }
 
+/// The lender's memory of this life answers that it is bound.
+pub(super) fn bound(who: u64) -> Header {
+    Header {
+        who,
+        ..Header::new(FrameKind::Bound)
+    }
+}
+
+/// And that it is sealed, without a window.
+pub(super) fn sealed(who: u64) -> Header {
+    Header {
+        epoch: Epoch(1),
+        who,
+        ..Header::new(FrameKind::Sealed)
+    }
+}
+
 impl Bench {
     pub(super) fn empty(lenders: usize, wanted: usize, rule: CommitRule) -> Bench {
         Bench::with_voter(lenders, wanted, rule, Voter::Disk)
@@ -68,21 +85,9 @@ impl Bench {
     pub(super) fn connect_from(&mut self, index: usize, incarnation: u64, domain: &[u8]) {
         self.writer.on_connected(index, self.now);
         assert_eq!(self.next(index).unwrap().kind, FrameKind::Bind);
-        self.say(
-            index,
-            Header {
-                who: incarnation,
-                ..Header::new(FrameKind::Bound)
-            },
-            domain,
-        );
+        self.say(index, bound(incarnation), domain);
         assert_eq!(self.next(index).unwrap().kind, FrameKind::Seal);
-        let sealed = Header {
-            epoch: Epoch(1),
-            who: incarnation,
-            ..Header::new(FrameKind::Sealed)
-        };
-        self.say(index, sealed, &[0; 4]);
+        self.say(index, sealed(incarnation), &[0; 4]);
     }
 
     pub(super) fn join(&mut self, index: usize) {
@@ -333,14 +338,7 @@ fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
     bench.writer.on_lost(0, bench.now);
     bench.writer.on_connected(0, bench.now);
     bench.drain(0);
-    bench.say(
-        0,
-        Header {
-            who: incarnation.0,
-            ..Header::new(FrameKind::Bound)
-        },
-        b"there",
-    );
+    bench.say(0, bound(incarnation.0), b"there");
     bench.drain(0);
     let sealed = Header {
         flags: Flag::KNOWN,
@@ -455,7 +453,7 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     let incarnation = bench.writer.lenders[0].incarnation.0;
     bench.writer.on_connected(0, bench.now);
     bench.drain(0);
-    bench.say(0, Header::new(FrameKind::Bound), b"there");
+    bench.say(0, bound(incarnation), b"there");
     bench.drain(0);
     let sealed = Header {
         epoch: Epoch(1),
@@ -554,14 +552,7 @@ fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
     let mut bench = Bench::empty(1, 1, CommitRule::All);
     bench.writer.on_connected(0, bench.now);
     bench.drain(0);
-    bench.say(
-        0,
-        Header {
-            who: 3,
-            ..Header::new(FrameKind::Bound)
-        },
-        b"there",
-    );
+    bench.say(0, bound(3), b"there");
     bench.drain(0);
     let sealed = Header {
         flags: Flag::KNOWN,
