@@ -37,8 +37,8 @@ pub(crate) enum Lender {
 /// For journals whose directory was removed, or whose machine is gone. `netram status`
 /// shows their ids, the bytes held, and when a client was connected last. Refused
 /// while a client is connected. Refused without --force if one was within the last
-/// hour, or if the lender holds bytes: they may be all that is left of the newest
-/// commits.
+/// hour, or if the lender has a window of it: that may be all that is left of the
+/// newest commits, and what was not closed does not open without it.
 ///
 ///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
@@ -142,18 +142,8 @@ impl Tell {
 struct Kept {
     epoch: Epoch,
     writer: WriterId,
-    held: Lsn,
+    has_window: bool,
     bytes: u64,
-}
-
-impl Kept {
-    /// Up to where its bytes may be freed: what it held when it was looked at, or all of it.
-    fn end(&self, force: bool) -> Lsn {
-        match force {
-            true => Forgetting::ALL,
-            false => self.held,
-        }
-    }
 }
 
 impl Forget {
@@ -184,9 +174,10 @@ impl Forget {
         };
         self.check(listed, &kept)?;
         let lenders = [lender.to_string()];
-        // That nobody needs what it holds was checked, or the operator says so.
         let fence = (kept.epoch, kept.writer);
-        let mut forgetting = Forgetting::deleted(journal, fence, kept.end(self.force), &lenders);
+        // Unless the operator says that nobody needs its records, it had none a moment ago.
+        let had = if self.force { Forgetting::ALL } else { Lsn(0) };
+        let mut forgetting = Forgetting::deleted(journal, fence, had, &lenders);
         let deadline = Instant::now() + self.timeout.0;
         loop {
             let mut link = status::reach(lender, security, self.timeout.0)?;
@@ -228,6 +219,12 @@ impl Forget {
                 "it holds {bytes} of the journal, which may be the only copy of its newest commits; say --force if nobody will recover it"
             );
         }
+        if kept.has_window {
+            bail!(
+                "it has a window of the journal, without which a journal that was not closed does not open; say --force if nobody will \
+                 recover it"
+            );
+        }
         let heard = listed.and_then(|journal| journal.last_heard_age_s);
         if let Some(age) = heard.map(Duration::from_secs).filter(|age| *age < RECENT) {
             let age = output::age(age);
@@ -250,11 +247,11 @@ impl Forget {
                 .u64()
                 .map_err(|_| anyhow::anyhow!("it sent nonsense"))?;
             let window = frame.header.flags & Flag::KNOWN != 0;
-            let held = frame.header.lsn.since(frame.header.stable.min(frame.header.lsn));
+            let held = frame.header.lsn.since(frame.header.stable);
             Ok((frame.header.epoch > Epoch(0)).then_some(Kept {
                 epoch: frame.header.epoch,
                 writer: WriterId(writer),
-                held: frame.header.lsn,
+                has_window: window,
                 bytes: if window { held } else { 0 },
             }))
         })

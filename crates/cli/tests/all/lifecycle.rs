@@ -126,6 +126,21 @@ impl Client {
         client
     }
 
+    /// The same client comes back, and needs none of what the lender holds.
+    fn trim(address: &str, journal: JournalId) {
+        let address: Address = address.parse().unwrap();
+        let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
+        let bind = Header::new(FrameKind::Bind);
+        client.say(bind, &journal.0.to_le_bytes(), FrameKind::Bound);
+        let ping = Header {
+            epoch: Epoch(1),
+            who: 7,
+            stable: Lsn(u64::MAX),
+            ..Header::new(FrameKind::Ping)
+        };
+        client.say(ping, &[], FrameKind::Pong);
+    }
+
     fn say(&mut self, header: Header, body: &[u8], answer: FrameKind) {
         self.0.send(&[&header.encode(body.len()), body]).unwrap();
         let until = Instant::now() + PATIENCE;
@@ -170,10 +185,13 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
         served.out
     );
     drop(client);
-    let until = Instant::now() + PATIENCE;
-    while lender.status()["journals"][0]["sessions"] != 0 {
-        assert!(Instant::now() < until);
-    }
+    let alone = || {
+        let until = Instant::now() + PATIENCE;
+        while lender.status()["journals"][0]["sessions"] != 0 {
+            assert!(Instant::now() < until);
+        }
+    };
+    alone();
     let status = run(["status", &lender.address, "--insecure"]).out;
     assert!(
         status.contains("1 of 2") && status.contains("last heard"),
@@ -186,6 +204,14 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
         holds.out
     );
     assert!(lender.status()["journals"][0]["used_bytes"].as_u64().unwrap() > 0);
+    Client::trim(&lender.address, ID);
+    alone();
+    let window = forget(&[]);
+    assert!(
+        window.code == 1 && window.out.contains("does not open"),
+        "{}",
+        window.out
+    );
     let done = forget(&["--force"]);
     assert!(
         done.code == 0 && done.out.contains("forgotten"),
