@@ -120,6 +120,11 @@ impl<F: Sparse> DirtyMap<F> {
         let mut map = DirtyMap::of(file, slots, header);
         map.measure()?;
         map.recount()?;
+        // What was read may be in the page cache only, marked clean there by a sync that failed.
+        if map.store(map.header).is_err() {
+            // Nobody is to rely on it before it could be stored.
+            map.header.whole = true;
+        }
         Ok(map)
     }
 

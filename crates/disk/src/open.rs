@@ -118,7 +118,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         options: Options,
         copy: C,
     ) -> Result<Disk<L, F, C>, OpenError> {
-        let (slots, superblock) = Superblock::open(&files.superblock)?;
+        let (mut slots, mut superblock) = Superblock::open(&files.superblock)?;
         if superblock.journal != options.journal {
             return Err(OpenError::OtherJournal {
                 expected: superblock.journal,
@@ -151,6 +151,14 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 file: FileKind::Dirty,
                 cause,
             })?;
+        // Whether it changed or not: what was read may be in the page cache only, marked clean there by a sync that failed, and
+        // the recovery tears what it says.
+        (superblock.applied, superblock.applying) = (applied, applying);
+        let stored = slots.store(&files.superblock, &superblock.encode());
+        stored.map_err(|failure| OpenError::File {
+            file: FileKind::Superblock,
+            cause: failure.error,
+        })?;
         // The image needs nothing of what it had before.
         let start = applied.max(head);
         let keeps = dirty.is_some();
@@ -183,10 +191,6 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             counters: Counters::default(),
             recovered: Recovered::default(),
         };
-        let stored = disk.change_superblock(|superblock| {
-            (superblock.applied, superblock.applying) = (applied, applying);
-        });
-        stored.map_err(OpenError::Apply)?;
         disk.recovered = recover::replay(&disk, start, applying)?;
         Ok(disk)
     }
