@@ -68,6 +68,8 @@ pub(crate) struct Applier {
     pub(crate) put: bool,
     /// A sync that should have carried them failed.
     pub(crate) put_lost: Option<ApplyError>,
+    /// The disk may have blocks as missing that count as here, until the volume is opened again.
+    pub(crate) unnamed: Option<ApplyError>,
     batch: Vec<(u64, Held)>,
     sums: Vec<u8>,
 }
@@ -80,6 +82,7 @@ impl Applier {
             held: HeldJournal::default(),
             put: false,
             put_lost: None,
+            unnamed: None,
             batch: Vec::with_capacity(STEP_BLOCKS),
             sums: Vec::new(),
         }

@@ -273,7 +273,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         self.wait_for(pending.0, Durability::Remote)
     }
 
-    fn wait_for(&self, end: Lsn, durability: Durability) -> Result<(), DeviceError> {
+    pub(crate) fn wait_for(&self, end: Lsn, durability: Durability) -> Result<(), DeviceError> {
         let ticket = Ticket { lsn: end, end };
         Ok(self.log.wait(ticket, durability).map(drop)?)
     }

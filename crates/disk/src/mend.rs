@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::{IoError, Log};
 
 use crate::apply::{Applier, of_image};
 use crate::disk::Disk;
@@ -161,7 +161,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// Fetches those of `blocks` that are missing into the image. Their checksums follow once the blocks are on the disk, so a
-    /// crash finds a block missing, or sound. How many there were.
+    /// crash finds a block missing, or sound. Durable on return. How many there were.
     pub(crate) fn bring(
         &self,
         applier: &mut Applier,
@@ -193,7 +193,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         (block, spoilt(sum(block, &[0; BLOCK])))
     }
 
-    /// Writes the checksums of blocks that were missing and have been written.
+    /// Writes the checksums of blocks that were missing and have been written. Durable on return: what comes after this may
+    /// change at the data lender what it has of them.
     fn name_brought(&self, applier: &mut Applier, brought: &[(u64, u32)]) -> Result<(), ApplyError> {
         if brought.is_empty() {
             return Ok(());
@@ -203,14 +204,27 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             applier.begin_again(error);
             return Err(error);
         }
-        let _writing = lock(&self.writing);
-        for (block, sum) in brought {
+        let named = self.write_sums(brought.iter().copied());
+        if let Err(cause) = named.and_then(|()| self.image.sync_sums()) {
             let file = FileKind::Sums;
-            let written = self.image.write_sum(*block, *sum);
-            written.map_err(|cause| ApplyError::File { file, cause })?;
+            let error = ApplyError::File { file, cause };
+            applier.begin_again(error);
+            // The system tells of a failed sync once. They are missing, as the disk may have it, and come again.
+            if self
+                .write_sums(brought.iter().map(|(block, _)| (*block, SUM_MISSING)))
+                .is_err()
+            {
+                applier.unnamed = Some(error);
+            }
+            return Err(error);
         }
         add(&self.counters.copied, brought.len() as u64);
         Ok(())
+    }
+
+    fn write_sums(&self, mut sums: impl Iterator<Item = (u64, u32)>) -> Result<(), IoError> {
+        let _writing = lock(&self.writing);
+        sums.try_for_each(|(block, sum)| self.image.write_sum(block, sum))
     }
 
     /// Remembers a block that nobody here has.
@@ -405,6 +419,9 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
 
     /// Nothing is missing any more; unless something is, that the steps left out.
     fn finish_copying(&self, applier: &mut Applier) -> Result<(), DeviceError> {
+        if let Some(error) = applier.unnamed {
+            return Err(error.into());
+        }
         let blocks = self.block_count();
         let mut from = 0;
         while from < blocks {

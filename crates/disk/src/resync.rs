@@ -4,11 +4,14 @@
 //! the dirty map, or all. In both cases the journal's records follow from [`ResyncBegun::from`] on; blocks may be newer than that, for the
 //! records behind them come again. The copy is consistent when it has followed to where the journal ended after the
 //! last block had been read.
+//!
+//! Blocks go behind the journal's disk, as records do: a write that this side may still lose is not sent. Otherwise a
+//! resync that broke off would leave it at the copy, from where a block that is missing here brings it back.
 
 use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{IoError, Log};
+use netram_proto::port::{Durability, IoError, Log};
 
 use crate::device::{BLOCK_BYTES, Span};
 use crate::dirty::DirtyMap;
@@ -181,7 +184,11 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 false => (first, behind),
             };
             if first < behind {
-                return self.run_at(first, behind, most).map(Some);
+                let run = self.run_at(first, behind, most)?;
+                if run.hole {
+                    self.settle(run.first, run.behind)?;
+                }
+                return Ok(Some(run));
             }
             from = behind;
         }
@@ -212,7 +219,8 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a resync does
-    /// not wait for itself. What is damaged or missing is `Corrupt`.
+    /// not wait for itself. Returns when the journal's disk has them, so that no crash takes them from this side. What is
+    /// damaged or missing is `Corrupt`.
     pub fn read_own(&self, first: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         Span::check_request(first.saturating_mul(BLOCK_BYTES), into.len(), self.bytes())?;
         assert!(into.len().is_multiple_of(BLOCK), "blocks are whole");
@@ -221,7 +229,17 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             self.read_blocks(at, part, crate::stage::FULL, false)?;
             at += READ_BLOCKS as u64;
         }
-        Ok(())
+        self.settle(first, first + (into.len() / BLOCK) as u64)
+    }
+
+    /// Waits until the journal's disk has what was read of the blocks from `first` up to `behind`. What has left the stages
+    /// since is in the image, so the disk has it.
+    fn settle(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
+        let newest = lock(&self.stages).newest_end(first, behind);
+        match newest.filter(|end| *end > self.log.state().stable) {
+            Some(end) => self.wait_for(end, Durability::Disk),
+            None => Ok(()),
+        }
     }
 
     /// The copy is consistent: what the resync began with is no longer dirty. Durable on return.

@@ -205,6 +205,12 @@ impl Stage {
         }
     }
 
+    /// Whether it says anything of the blocks from `first` up to `behind`.
+    pub(crate) fn has_any(&self, first: u64, behind: u64) -> bool {
+        let zeros = self.next_zeros(first).is_some_and(|(zeros, _)| zeros < behind);
+        zeros || self.blocks.range(first..behind).next().is_some()
+    }
+
     /// The next blocks from `from` on, at most `into`'s room.
     pub(crate) fn next_blocks(&self, from: u64, count: usize, into: &mut Vec<(u64, Held)>) {
         into.clear();

@@ -259,6 +259,13 @@ impl Stages {
         found
     }
 
+    /// Where the newest stage ends that says anything of the blocks from `first` up to `behind`.
+    pub(crate) fn newest_end(&self, first: u64, behind: u64) -> Option<Lsn> {
+        let mut newest_first = std::iter::once(&self.open).chain(self.closed.iter().rev());
+        let newest = newest_first.find(|stage| stage.has_any(first, behind));
+        newest.map(Stage::end)
+    }
+
     /// Says of blocks from `first` on whether they are holes, where a stage knows.
     pub(crate) fn mark_holes(&self, first: u64, holes: &mut [Option<bool>]) {
         let oldest_first = self.closed.iter().chain(std::iter::once(&self.open));

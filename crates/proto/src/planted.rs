@@ -68,6 +68,8 @@ pub enum Fault {
     RestoreUnproven,
     /// (12) A restore seals a member before it asks who had sealed it.
     SealedBeforeAsked,
+    /// (12) A resync sends blocks with writes that the client's disk does not have yet.
+    SentBeforeDisk,
     /// (13) The local disk of a shared journal votes.
     DiskVotes,
     /// (13) A view of a shared journal counts before the server has it.
@@ -136,7 +138,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 63] = [
+    pub const ALL: [Fault; 64] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
@@ -168,6 +170,7 @@ impl Fault {
         Fault::SettledTooEarly,
         Fault::RestoreUnproven,
         Fault::SealedBeforeAsked,
+        Fault::SentBeforeDisk,
         Fault::DiskVotes,
         Fault::ViewBeforeServer,
         Fault::UnkeptDropped,

@@ -226,6 +226,8 @@ pub struct World {
     pub(crate) volume_bytes: u64,
     /// What truly happened to it.
     pub(crate) changes: Changes,
+    /// A program reads blocks that are for the data lender.
+    pub(crate) reads_to_send: bool,
     /// Reigns that ended, in worlds with a data lender.
     pub(crate) past: Vec<Past>,
     /// The disk beneath a folder of files, beside the first host's other one, in worlds that have one.
@@ -279,6 +281,7 @@ impl World {
             data_last_down: Time(0),
             volume_bytes: 0,
             changes: Changes::default(),
+            reads_to_send: false,
             past: Vec::new(),
             tree: None,
             kept_promise: Lsn(0),

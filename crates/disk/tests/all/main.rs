@@ -9,3 +9,4 @@ mod pair_model;
 mod replica;
 mod threads;
 mod unreadable;
+mod unstable;

@@ -1,7 +1,7 @@
 //! Random histories against a plain array of bytes: after every crash the volume is a prefix of the records that includes
 //! every completed one, and a read never gives anything else.
 
-use crate::common::{BLOCK, Machine, RECORD_HEADER, Random, SECTOR, TestDisk};
+use crate::common::{BLOCK, Machine, RECORD_HEADER, Random, SECTOR, TestDisk, cases};
 use netram_disk::{DeviceError, Pending};
 use netram_proto::id::Lsn;
 use netram_proto::port::Log;
@@ -293,7 +293,7 @@ impl Story {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(cases(400)))]
     #[test]
     fn the_volume_is_always_a_prefix_of_its_writes(steps in proptest::collection::vec(step(), 1..150)) {
         let mut story = Story::begin();

@@ -2,7 +2,7 @@
 //! and a copy that is whole is the volume as of where its journal ends. A volume that is lost comes back from it.
 
 use crate::common::pair::Pair;
-use crate::common::{BLOCK, Machine, Random, SECTOR};
+use crate::common::{BLOCK, Machine, Random, SECTOR, cases};
 use netram_disk::{DeviceError, Pending};
 use netram_proto::id::Lsn;
 use netram_proto::port::{IoError, Log};
@@ -12,6 +12,7 @@ use proptest::prelude::*;
 const BLOCKS: usize = 40;
 const BYTES: usize = BLOCKS * BLOCK;
 const LOG_BYTES: u64 = 96 * 1024;
+const FILES: [&str; 4] = ["image", "sums", "dirty", "superblock"];
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -32,7 +33,7 @@ enum Step {
     RotCopy { block: usize },
     TearMap { at: usize },
     FailMap,
-    FailSync,
+    FailSync { file: &'static str },
     Kill,
     Crash { seed: u64 },
     CrashCopy { seed: u64 },
@@ -68,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..BLOCKS).prop_map(|block| Step::RotCopy { block }),
         1 => (0..4096usize).prop_map(|at| Step::TearMap { at }),
         1 => Just(Step::FailMap),
-        1 => Just(Step::FailSync),
+        2 => proptest::sample::select(&FILES[..]).prop_map(|file| Step::FailSync { file }),
         1 => Just(Step::Kill),
         1 => any::<u64>().prop_map(|seed| Step::Crash { seed }),
         1 => any::<u64>().prop_map(|seed| Step::CrashCopy { seed }),
@@ -157,7 +158,7 @@ impl Story {
                 let _ = self.pair.disk().drain();
                 self.pair.client.fail_dirty(None);
             }
-            Step::FailSync => self.pair.client.fail_image_syncs(1),
+            Step::FailSync { file } => self.pair.client.fail_syncs(file, 1),
             Step::TearMap { at } => self.tear_map(at),
             Step::Rot { block, how } => self.rot(block, how),
             Step::Copy { steps } => self.copy(steps),
@@ -240,7 +241,10 @@ impl Story {
     fn read(&self, range: std::ops::Range<usize>) {
         let mut found = vec![0xee; range.len()];
         match self.pair.disk().read(range.start as u64, &mut found) {
-            Ok(()) => assert!(found == self.newest()[range.clone()], "bytes {range:?}"),
+            Ok(()) => {
+                let differing = differing(&found, &self.newest()[range.clone()], range.start);
+                assert_eq!(differing, "", "bytes {range:?}");
+            }
             Err(DeviceError::Missing { .. }) => assert!(self.pair.disk().is_restoring()),
             Err(error) => assert!(self.pair.client.has_crashed(), "{error}"),
         }
@@ -261,10 +265,7 @@ impl Story {
         match self.pair.replica_disk.read(0, &mut found) {
             Ok(()) => {
                 let expected = self.as_of(end);
-                let differs =
-                    |block: &usize| found[block * BLOCK..][..BLOCK] != expected[block * BLOCK..][..BLOCK];
-                let differing: Vec<usize> = (0..BLOCKS).filter(differs).collect();
-                assert_eq!(differing, [], "blocks of the copy at {end}");
+                assert_eq!(differing(&found, &expected, 0), "", "the copy at {end}");
             }
             Err(error) => assert!(self.pair.replica.has_crashed(), "{error}"),
         }
@@ -277,7 +278,7 @@ impl Story {
         }
         // Damage under what a crash may tear is another story.
         self.pair.client.cancel_crash();
-        self.pair.client.fail_image_syncs(0);
+        self.syncs_work();
         let at = (block + 1) * BLOCK + usize::from(how) * 16;
         self.pair.client.change_file("image", |bytes| bytes[at] ^= 1);
         let mut expected = self.newest()[block * BLOCK..][..BLOCK].to_vec();
@@ -331,6 +332,12 @@ impl Story {
         }
     }
 
+    fn syncs_work(&self) {
+        for file in FILES {
+            self.pair.client.fail_syncs(file, 0);
+        }
+    }
+
     fn tear_map(&mut self, at: usize) {
         self.pair.client_disk = None;
         self.pair.client.change_file("dirty", |bytes| {
@@ -359,7 +366,7 @@ impl Story {
             return;
         }
         self.pair.client.cancel_crash();
-        self.pair.client.fail_image_syncs(0);
+        self.syncs_work();
         self.pair.lose_client();
         self.copied = 0;
         if self.pair.restore().is_ok() {
@@ -386,7 +393,7 @@ impl Story {
         assert!(tail >= self.completed);
         self.records.retain(|record| record.0 <= tail);
         self.completed = tail;
-        self.pair.client.fail_image_syncs(0);
+        self.syncs_work();
         let mut random = Random(seed);
         for _ in 0..random.below(3) {
             self.pair.client.crash_after(random.below(40));
@@ -403,7 +410,51 @@ impl Story {
         self.pair.client_disk = Some(self.pair.open());
         self.read(0..BYTES);
         assert_eq!(self.pair.disk().status().statistics.corrupt_bases, 0);
+        self.copy_has_only_what_was_kept();
     }
+
+    /// Whole or not, each sector of the copy is what a record wrote that the journal kept, or zeros.
+    fn copy_has_only_what_was_kept(&self) {
+        let mut block = vec![0; BLOCK];
+        for number in 0..BLOCKS {
+            if self
+                .pair
+                .replica_disk
+                .read_own(number as u64, &mut block)
+                .is_err()
+            {
+                continue;
+            }
+            for (sector, found) in block.chunks(SECTOR).enumerate() {
+                let at = number * BLOCK + sector * SECTOR;
+                let wrote = |(_, start, data): &(Lsn, usize, Vec<u8>)| {
+                    let from = at.checked_sub(*start);
+                    from.and_then(|from| data.get(from..from + SECTOR)) == Some(found)
+                };
+                let kept = self.records.iter().any(wrote) || found == [0; SECTOR];
+                assert!(
+                    kept,
+                    "block {number}.{sector} of the copy has {:#04x}, which is lost",
+                    found[0]
+                );
+            }
+        }
+    }
+}
+
+/// What of the bytes from `at` on is not what was expected, sector by sector.
+fn differing(found: &[u8], expected: &[u8], at: usize) -> String {
+    let (found, expected) = (found.chunks(SECTOR), expected.chunks(SECTOR));
+    let mut differing = String::new();
+    for (index, (found, expected)) in found.zip(expected).enumerate() {
+        if let Some(byte) = (0..found.len()).find(|byte| found[*byte] != expected[*byte]) {
+            let sector = at / SECTOR + index;
+            let (block, within) = (sector / 8, sector % 8);
+            let (found, expected) = (found[byte], expected[byte]);
+            differing += &format!(" block {block}.{within}: {found:#04x} for {expected:#04x};");
+        }
+    }
+    differing
 }
 
 fn range(at: usize, sectors: usize) -> std::ops::Range<usize> {
@@ -411,7 +462,7 @@ fn range(at: usize, sectors: usize) -> std::ops::Range<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(cases(400)))]
     #[test]
     fn a_volume_and_its_copy_stay_the_same(steps in proptest::collection::vec(step(), 1..150)) {
         let mut story = Story::begin();

@@ -1,7 +1,7 @@
 //! Rule 12, *a replica is what it says*: what a data lender calls flushed is on its platter, and a replica that calls itself whole
 //! is the volume as of its log's end.
 
-use netram_disk::SECTOR_BYTES;
+use netram_disk::{BLOCK_BYTES, SECTOR_BYTES};
 use netram_proto::id::Lsn;
 
 use super::fail;
@@ -75,6 +75,24 @@ pub(crate) fn whole(world: &mut World, end: Lsn, contents: &[u8]) {
         );
     }
     world.coverage.hit("data: replicas compared with history");
+}
+
+/// The client reads blocks from `first` on to send them: a write that its machine may still lose must not be among them.
+pub(crate) fn sent(world: &mut World, process: usize, first: u64, bytes: &[u8]) {
+    let Some(stable) = world.serving(process).map(|serving| serving.writer.stable()) else {
+        return;
+    };
+    let from = (first * BLOCK_BYTES) as usize;
+    if world.changes.at(stable)[from..from + bytes.len()] != *bytes {
+        fail(
+            12,
+            format!(
+                "the data lender is sent {} bytes from block {first} on, which are not those that the disk has up to {stable}",
+                bytes.len()
+            ),
+        );
+    }
+    world.coverage.hit("data: blocks compared with what the disk has");
 }
 
 /// A volume that was restored up to `end` has `contents`.

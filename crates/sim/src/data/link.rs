@@ -24,6 +24,13 @@ pub(crate) struct DataLink {
     last_up: Time,
 }
 
+impl DataLink {
+    /// What the program is to do, and for which connection.
+    pub(crate) fn asked(&self) -> (Option<u64>, Option<Todo>) {
+        (self.session, self.todo.clone())
+    }
+}
+
 /// The source of a reign that begins with `view`, for a volume of `bytes`.
 pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: Lsn) -> DataLink {
     let config = SourceConfig {

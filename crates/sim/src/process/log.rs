@@ -137,7 +137,8 @@ impl World {
         durability: Durability,
     ) -> Result<Votes, WaitError> {
         self.died_of_tree(process);
-        if durability == Durability::Lazy {
+        let early = self.reads_to_send && self.planted.is(Fault::SentBeforeDisk);
+        if durability == Durability::Lazy || early {
             return Ok(self.votes(process, ticket.end));
         }
         let mut begun = self.now;

@@ -247,8 +247,8 @@ impl Program {
                 let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
                 let count = most.min(BLOCKS.saturating_sub(first)) as usize;
                 let mut bytes = vec![0; count * BLOCK];
-                if count > 0 {
-                    volume.read_own(first, &mut bytes).ok()?;
+                if count > 0 && !self.read_to_send(process, volume, first, &mut bytes)? {
+                    return Some(());
                 }
                 let digests: Vec<_> = bytes.chunks_exact(BLOCK).map(digest).collect();
                 let tail = volume.log().state().tail;
@@ -263,7 +263,9 @@ impl Program {
                 let mut blocks = Vec::new();
                 for number in numbers {
                     let mut bytes = vec![0; BLOCK];
-                    volume.read_own(number, &mut bytes).ok()?;
+                    if !self.read_to_send(process, volume, number, &mut bytes)? {
+                        return Some(());
+                    }
                     let zeros = bytes.iter().all(|byte| *byte == 0);
                     blocks.push((number, (!zeros).then_some(bytes)));
                 }
@@ -289,6 +291,27 @@ impl Program {
             Todo::Send(_) | Todo::Ship { .. } => unreachable!("the world does these"),
         }
         Some(())
+    }
+
+    /// Blocks for the data lender. `false`: the connection that they were for went meanwhile.
+    fn read_to_send(&mut self, process: usize, volume: &Volume, first: u64, into: &mut [u8]) -> Option<bool> {
+        let asked = self.asked(process);
+        self.world.borrow_mut().reads_to_send = true;
+        let read = volume.read_own(first, into);
+        self.world.borrow_mut().reads_to_send = false;
+        read.ok()?;
+        if self.asked(process) != asked {
+            self.count("data: blocks read for a connection that went");
+            return Some(false);
+        }
+        rule12::sent(&mut self.world.borrow_mut(), process, first, into);
+        Some(true)
+    }
+
+    fn asked(&self, process: usize) -> Option<(Option<u64>, Option<Todo>)> {
+        let world = self.world.borrow();
+        let link = world.serving(process)?.data.as_ref()?;
+        Some(link.asked())
     }
 
     fn done(

@@ -41,11 +41,12 @@ const OF_PARTIES: [Fault; 3] = [
 ];
 
 /// These need a data lender; the worlds that have none are left out.
-const OF_REPLICAS: [Fault; 4] = [
+const OF_REPLICAS: [Fault; 5] = [
     Fault::FlushedBeforeSync,
     Fault::SettledTooEarly,
     Fault::RestoreUnproven,
     Fault::SealedBeforeAsked,
+    Fault::SentBeforeDisk,
 ];
 
 fn found(fault: Fault) -> Failure {
@@ -118,6 +119,7 @@ faults! {
     a_replica_called_whole_too_early_is_found: SettledTooEarly breaks [12];
     a_restore_that_nobody_proves_is_found: RestoreUnproven breaks [5, 6, 12];
     asking_a_member_after_it_was_sealed_is_found: SealedBeforeAsked breaks [12];
+    a_block_that_is_sent_before_the_disk_has_it_is_found: SentBeforeDisk breaks [12];
     a_node_whose_disk_votes_is_found: DiskVotes breaks [1, 13];
     counting_a_view_before_the_server_has_it_is_found: ViewBeforeServer breaks [1, 13];
     dropping_what_the_server_lacks_is_found: UnkeptDropped breaks [1, 13];

@@ -47,8 +47,8 @@ struct State {
     image_unreadable: BTreeSet<u64>,
     /// Reads of checksums and writes of the image take their time, so that the two meet.
     slow: bool,
-    /// So many syncs of the image fail, and lose what they should have carried.
-    image_syncs_fail: u32,
+    /// So many syncs of these files fail, and lose what they should have carried.
+    syncs_fail: BTreeMap<&'static str, u32>,
 }
 
 #[derive(Default, Clone)]
@@ -65,6 +65,12 @@ struct LogContents {
     acked: Lsn,
     tail: Lsn,
     capacity: u64,
+}
+
+/// How many histories a model goes through. More of them find more: `PROPTEST_CASES`.
+pub(crate) fn cases(usual: u32) -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|asked| asked.parse().ok()).unwrap_or(usual)
 }
 
 /// A small generator, so that a test's seed says everything.
@@ -103,7 +109,7 @@ impl Machine {
             dirty_unreadable: None,
             image_unreadable: BTreeSet::new(),
             slow: false,
-            image_syncs_fail: 0,
+            syncs_fail: BTreeMap::new(),
         })));
         create(machine.files(), VOLUME, JOURNAL, bytes).unwrap();
         machine
@@ -213,7 +219,11 @@ impl Machine {
     }
 
     pub(crate) fn fail_image_syncs(&self, count: u32) {
-        self.inside().image_syncs_fail = count;
+        self.fail_syncs("image", count);
+    }
+
+    pub(crate) fn fail_syncs(&self, name: &'static str, count: u32) {
+        self.inside().syncs_fail.insert(name, count);
     }
 
     /// Power loss and reboot.
@@ -242,6 +252,20 @@ impl Machine {
         state.crashed = false;
         state.crash_at = None;
         state.image_fails = None;
+    }
+
+    /// Power loss that takes everything it may: what was not synced, and records that nobody was told of.
+    pub(crate) fn crash_to_what_was_synced(&self) {
+        {
+            let state = &mut *self.inside();
+            (state.files.values_mut()).for_each(|contents| contents.unsynced.clear());
+            let log = &mut state.log;
+            while let Some((lsn, ..)) = log.records.pop_back_if(|record| record.0 >= log.acked) {
+                log.tail = lsn;
+            }
+        }
+        // Nothing is left that a seed could decide on.
+        self.crash(0);
     }
 
     /// The process dies, and the system keeps what it wrote.
@@ -519,8 +543,9 @@ impl File for MachineFile {
             return Err(IoError::EIO);
         }
         let contents = state.files.get_mut(self.name).unwrap();
-        if state.image_syncs_fail > 0 && self.name == "image" {
-            state.image_syncs_fail -= 1;
+        let fails = state.syncs_fail.get_mut(self.name).filter(|count| **count > 0);
+        if let Some(count) = fails {
+            *count -= 1;
             // As Linux does it: the pages count as clean now, and are lost when memory is.
             contents.unsynced.clear();
             return Err(IoError::EIO);
