@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
-use std::panic::PanicHookInfo;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,12 +42,35 @@ const LAST_LINES: Duration = Duration::from_millis(300);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
+/// A service's lines on standard output, which is a pipe that others fill, or one that nobody reads any more.
+static ANNOUNCED: OnceLock<Lines> = OnceLock::new();
+
 /// This process serves: it waits for nobody who reads what it says.
 static SERVES: AtomicBool = AtomicBool::new(false);
 
 /// Has every sentence from now on written by the log's thread. A command that only answers writes its own: its error must be read.
 pub(crate) fn serve() {
     SERVES.store(true, Ordering::Relaxed);
+}
+
+/// A line on standard output in a service's name: written as soon as that is taken, and nobody waits for it.
+pub(crate) fn announce(line: &str) {
+    serve();
+    match announced() {
+        Ok(lines) => lines.say(line.as_bytes()),
+        // Without room for a descriptor or a thread nothing is served for long.
+        Err(error) => tracing::warn!(%error, "nothing is said on standard output"),
+    }
+}
+
+fn announced() -> io::Result<&'static Lines> {
+    if let Some(lines) = ANNOUNCED.get() {
+        return Ok(lines);
+    }
+    let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    // No other sentence stands between the lines: programs read them.
+    let lines = Lines::to(output, |_| String::new())?;
+    Ok(ANNOUNCED.get_or_init(|| lines))
 }
 
 /// Starts logging. With `quiet`, warnings are left out too: a demonstration kills lenders on purpose, and what the
@@ -76,11 +98,9 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         Err(_) => return,
     };
     let lines = LINES.get_or_init(|| lines);
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| match panic_text(panic) {
-        // The process may end of it at once.
-        Some(text) => say_urgently(&text),
-        None => usual(panic),
+    // The process may end of it at once.
+    std::panic::set_hook(Box::new(|panic| {
+        say_urgently(&format!("\n{}", netram_log::panic_lines(panic).trim_end()));
     }));
     let logged = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -115,21 +135,9 @@ fn say_urgently(text: &str) {
 
 /// Has the last lines written, before the process ends.
 pub(crate) fn finish() {
-    if let Some(lines) = LINES.get() {
+    for lines in [ANNOUNCED.get(), LINES.get()].into_iter().flatten() {
         lines.drain(LAST_LINES);
     }
-}
-
-/// A thread that panics says so. `None`: somebody wants to see where it was, and the usual way shows that.
-fn panic_text(panic: &PanicHookInfo<'_>) -> Option<String> {
-    if std::env::var_os("RUST_BACKTRACE").is_some() {
-        return None;
-    }
-    let thread = std::thread::current();
-    Some(format!(
-        "\nthread '{}' {panic}",
-        thread.name().unwrap_or("without a name")
-    ))
 }
 
 fn text_note(lost: u64) -> String {

@@ -22,8 +22,7 @@ pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
 
 /// A line on standard output that a service goes on without: whoever started it may listen no longer.
 pub(crate) fn announce(text: impl std::fmt::Display) {
-    log::serve();
-    let _ = writeln!(io::stdout().lock(), "{text}");
+    log::announce(&format!("{text}\n"));
 }
 
 /// A value as JSON on standard output.

@@ -1,6 +1,5 @@
 //! The arena's memory, handed out: addresses for the program, pages for [`Runs`].
 
-use std::io::{self, Write};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,6 +10,7 @@ use netram_proto::limit::PAGE_BYTES;
 use crate::abi;
 use crate::runs::{Pages, Runs};
 use crate::slabs::{Class, SLAB_PAGES, SLOT_ALIGN, Slabs};
+use crate::start::remark;
 
 /// Pages by which what a core dump has becomes more.
 const DUMP_PAGES: u32 = 4096;
@@ -320,8 +320,7 @@ impl Heap {
     /// Once: a program that goes on without memory may ask often.
     fn complain(&self, why: &dyn std::fmt::Display) {
         if !self.complained.swap(true, Ordering::Relaxed) {
-            // Nobody is left to be told if this cannot be written.
-            let _ = writeln!(io::stderr(), "netram run: the program gets no more memory: {why}");
+            remark(format_args!("the program gets no more memory: {why}"));
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::fs;
-use std::io::{self, Write};
 
 use netram_far::run::Report;
 use netram_far::{ArenaStatus, Tally};
 use netram_proto::limit::PAGE_BYTES;
 
 use crate::heap::Heap;
+use crate::start::remark;
 
 /// What is told of a run.
 struct Run {
@@ -22,14 +22,14 @@ pub(crate) fn tell(heap: &Heap, report: &Report) {
         status: heap.status(),
         held: heap.held(),
     };
-    let told = match report {
-        Report::None => Ok(()),
-        Report::Line => writeln!(io::stderr(), "netram run: {run}"),
-        Report::File(path) => fs::write(path, run.json()),
-    };
-    if let Err(error) = told {
-        // Nobody is left to be told if this cannot be written.
-        let _ = writeln!(io::stderr(), "netram run: the report was not written: {error}");
+    match report {
+        Report::None => (),
+        Report::Line => remark(format_args!("{run}")),
+        Report::File(path) => {
+            if let Err(error) = fs::write(path, run.json()) {
+                remark(format_args!("the report was not written: {error}"));
+            }
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! The arena of a run. Its threads have descriptors of their own: a program that closes all that it finds, as daemons do, or counts on
 //! the next number, meets none of ours; and no child inherits one.
 
-use std::backtrace::{Backtrace, BacktraceStatus};
 use std::error::Error;
+use std::fmt::Arguments;
 use std::fs::File;
 use std::io::{self, Write as _};
 use std::os::fd::AsFd as _;
@@ -23,7 +23,7 @@ use crate::heir;
 
 /// A process that dies, or ends, waits for its last lines no longer than this: where nobody reads them, it
 /// would wait for ever.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+pub(crate) const LAST_WORDS: Duration = Duration::from_millis(200);
 
 static LINES: OnceLock<Lines> = OnceLock::new();
 
@@ -92,12 +92,7 @@ fn log() -> io::Result<()> {
     })?;
     let lines = LINES.get_or_init(|| lines);
     std::panic::set_hook(Box::new(|panic| {
-        let trace = Backtrace::capture();
-        let trace = match trace.status() {
-            BacktraceStatus::Captured => format!("\n{trace}"),
-            _ => String::new(),
-        };
-        let text = format!("netram run: a defect: {panic}{trace}\n");
+        let text = format!("netram run: a defect: {}", netram_log::panic_lines(panic));
         // It never fails.
         let _ = lines.urgent(LAST_WORDS).write_all(text.as_bytes());
     }));
@@ -110,6 +105,11 @@ fn log() -> io::Result<()> {
     // In a program that has a subscriber of its own, by the same library of another version, there are two.
     let _ = tracing::subscriber::set_global_default(logged);
     Ok(())
+}
+
+/// A sentence on standard error from whoever may be the allocator, or a child with no thread beside it.
+pub(crate) fn remark(sentence: Arguments<'_>) {
+    netram_log::tell(io::stderr(), format_args!("netram run: {sentence}"), LAST_WORDS);
 }
 
 /// Has the last lines written, before the process ends.

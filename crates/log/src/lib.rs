@@ -7,14 +7,22 @@
 //!
 //! A process may die of what it has just said. Such a line is [`Lines::urgent`]: who says it waits until it
 //! is written, for a while. Once that was in vain nobody waits again before something has been written.
+//!
+//! A library in somebody else's program has no such thread, or may not need one: it uses [`tell`].
 #![forbid(unsafe_code)]
 
+mod tell;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
 use std::io::{self, Write};
+use std::panic::PanicHookInfo;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
+
+pub use tell::{tell, tell_bytes};
 
 /// Lines that wait to be written. The thread is late by that many at most, where writing is slow; more would be old news.
 const WAITING_MAX: usize = 1024;
@@ -183,6 +191,19 @@ impl Write for Urgent {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// What a panic says, with the backtrace if the environment asks for one, as whole lines.
+///
+/// The standard library's own way waits for standard error as long as that takes.
+pub fn panic_lines(panic: &PanicHookInfo<'_>) -> String {
+    let trace = Backtrace::capture();
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    match trace.status() {
+        BacktraceStatus::Captured => format!("thread '{name}' {panic}\n{trace}\n"),
+        _ => format!("thread '{name}' {panic}\n"),
     }
 }
 

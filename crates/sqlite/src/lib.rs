@@ -24,7 +24,6 @@ mod database;
 mod disk;
 mod held;
 mod place;
-mod told;
 pub mod vfs;
 
 pub use database::{Database, OpenError, why_lenders_wait};

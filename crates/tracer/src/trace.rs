@@ -1,10 +1,12 @@
 //! The study of this process.
 
+use std::fmt::Arguments;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
 
 use netram_pagesim::process::{OUTCOME, SETTINGS};
 use netram_pagesim::{Outcome, Settings, Study};
@@ -15,6 +17,9 @@ const ADDRESS_BITS: u32 = 48;
 const WRITE: u64 = 1 << 63;
 /// The longest reference that is packed; longer ones are several.
 pub(crate) const BYTES_MAX: u32 = 1 << 14;
+
+/// What is said of the study waits no longer than this for somebody who reads it.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// A reference in eight bytes.
 ///
@@ -68,7 +73,7 @@ fn from_environment() -> Option<Trace> {
     let settings = match settings.parse::<Settings>() {
         Ok(settings) => settings,
         Err(error) => {
-            eprintln!("netram: {SETTINGS}: {error}; nothing is studied");
+            remark(format_args!("{SETTINGS}: {error}; nothing is studied"));
             return None;
         }
     };
@@ -80,10 +85,15 @@ fn from_environment() -> Option<Trace> {
         }),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
         Err(error) => {
-            eprintln!("netram: {}: {error}; nothing is studied", outcome.display());
+            remark(format_args!("{}: {error}; nothing is studied", outcome.display()));
             None
         }
     }
+}
+
+/// A sentence on the program's standard error, which may be a pipe that nobody reads.
+pub(crate) fn remark(sentence: Arguments<'_>) {
+    netram_log::tell(std::io::stderr(), format_args!("netram: {sentence}"), LAST_WORDS);
 }
 
 /// This process has a child more.
@@ -132,10 +142,8 @@ pub(crate) fn end() {
         ..Outcome::of(&mut study)
     };
     if let Err(error) = file.write_all(outcome.to_string().as_bytes()) {
-        eprintln!(
-            "netram: {}: {error}; the study's outcome is lost",
-            trace.outcome.display()
-        );
+        let outcome = trace.outcome.display();
+        remark(format_args!("{outcome}: {error}; the study's outcome is lost"));
     }
 }
 

@@ -149,6 +149,44 @@ fn a_lender_serves_on_whatever_becomes_of_its_log() {
     }
 }
 
+/// Its own standard output is a pipe that was full before it began, as where a supervisor that hangs starts it anew.
+#[test]
+fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let address = format!("unix:{}", folder.path().join("a").display());
+    let (out, _reader) = Error::Unread.stream();
+    let mut command = netram();
+    command.args([
+        "lend",
+        "--insecure",
+        "--memory",
+        "8MiB",
+        "--grace",
+        "0s",
+        "--store",
+    ]);
+    command.arg(folder.path().join("mem"));
+    let child = start(
+        command
+            .args(["--listen", &address])
+            .stdout(out)
+            .stderr(Stdio::null()),
+    );
+    let lender = Service {
+        child,
+        address,
+        _reader: None,
+        what: "a lender, standard output unread".to_owned(),
+    };
+    let until = Instant::now() + PATIENCE;
+    while !folder.path().join("a").exists() {
+        assert!(Instant::now() < until, "it does not listen");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    come_and_go(&lender.address, 1);
+    lender.stop();
+}
+
 #[test]
 fn a_volume_is_served_on_when_its_lender_is_lost_and_nobody_hears_of_it() {
     for error in [Error::Gone, Error::Full, Error::Unread] {

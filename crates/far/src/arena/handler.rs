@@ -1,14 +1,15 @@
 //! A thread that serves faults. There are several: one that waits for a lender keeps nobody else from his page.
 
-use std::io::{self, Write};
+use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use netram_proto::arena::Page;
 use netram_proto::limit::PAGE_BYTES;
 use netram_transport::WaitPolicy;
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
@@ -23,10 +24,7 @@ const OURS: &[u8] =
 Let the allocator that netram itself uses take its memory elsewhere.\n";
 
 /// How long the process waits with that on its lips.
-const LAST_WORDS: Timespec = Timespec {
-    tv_sec: 0,
-    tv_nsec: 200_000_000,
-};
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// A thread that serves must not end while the program waits for it: then the process ends, and says so. No handler of the program's signals runs in it, for that could
 /// make a fault.
@@ -125,19 +123,8 @@ fn serve_ours(core: &Core, fault: Fault, copier: bool) {
         // What it was about to copy was thrown away by the program meanwhile.
         return zero(core, fault.page);
     }
-    if takes_words() {
-        // Nobody is left to be told if this cannot be written.
-        let _ = io::stderr().write_all(OURS);
-    }
+    netram_log::tell_bytes(io::stderr(), OURS, LAST_WORDS);
     signal_thread(fault.thread, Signal::BUS);
-}
-
-/// Whether standard error takes a sentence now, or in a moment. One that nobody reads must not keep the
-/// process from its end.
-fn takes_words() -> bool {
-    let stderr = io::stderr();
-    let mut fds = [PollFd::new(&stderr, PollFlags::OUT)];
-    !matches!(poll(&mut fds, Some(&LAST_WORDS)), Ok(0))
 }
 
 fn zero(core: &Core, page: Page) {

@@ -2,6 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
+use std::io;
 use std::mem::{self, MaybeUninit};
 use std::ptr;
 use std::sync::atomic::Ordering;
@@ -14,6 +15,7 @@ use super::heritage::{
 };
 use super::{CHILD, HEAP, over};
 use crate::heap::Heap;
+use crate::start::LAST_WORDS;
 
 const SENTENCE: &[u8] =
     b"netram run: a child of the program needs the program's far memory and cannot have a copy of it: it ends here. This machine \
@@ -114,8 +116,7 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut 
     if fetch() {
         return;
     }
-    // SAFETY: bytes that live for ever.
-    unsafe { libc::write(libc::STDERR_FILENO, SENTENCE.as_ptr().cast(), SENTENCE.len()) };
+    netram_log::tell_bytes(io::stderr(), SENTENCE, LAST_WORDS);
     if let Some(deaths) = deaths() {
         deaths.fetch_add(1, Ordering::Relaxed);
     }

@@ -19,7 +19,6 @@ mod pool;
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fmt::Display;
-use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
@@ -30,6 +29,7 @@ pub(crate) use begin::{leave_descriptors, leave_family};
 pub(crate) use pool::enlist;
 
 use crate::heap::Heap;
+use crate::start;
 use netram_proto::limit::PAGE_BYTES;
 
 /// The exit code of a program that could not be begun.
@@ -144,8 +144,7 @@ fn refuse(error: c_int) -> c_long {
 
 /// Something that the program should not have done, on standard error.
 fn remark(text: &dyn Display) {
-    // Nobody is left to be told if this cannot be written.
-    let _ = writeln!(io::stderr(), "netram run: {text}");
+    start::remark(format_args!("{text}"));
 }
 
 /// Ends the process: it has not begun, or cannot go on.

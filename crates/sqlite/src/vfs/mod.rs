@@ -19,6 +19,7 @@ use std::ffi::{CStr, CString, OsStr, c_char, c_double, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use netram_party::{PartyError, Role};
 
@@ -133,7 +134,8 @@ fn report(code: c_int, text: &str) {
         // SAFETY: SQLite's own, with a format that takes one string.
         unsafe { log(code, c"netram: %s".as_ptr(), text.as_ptr()) };
     }
-    crate::told::tell(std::io::stderr(), text);
+    // A commit waits for nobody who reads it.
+    netram_log::tell(std::io::stderr(), format_args!("netram: {text}"), Duration::ZERO);
 }
 
 /// Tells of what is no error of any call.

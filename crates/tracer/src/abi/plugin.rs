@@ -80,16 +80,20 @@ extern "C" fn qemu_plugin_install(
     _words: *const *const c_char,
 ) -> c_int {
     let Some((emulator, on_blocks, at_exit)) = find() else {
-        eprintln!("netram: this QEMU lacks a function of its plugin interface; is it older than 6?");
+        trace::remark(format_args!(
+            "this QEMU lacks a function of its plugin interface; is it older than 6?"
+        ));
         return -1;
     };
     if !trace::begin() {
-        eprintln!("netram: nothing says what to study; run it by `netram pagesim exec`");
+        trace::remark(format_args!(
+            "nothing says what to study; run it by `netram pagesim exec`"
+        ));
         return -1;
     }
     begin();
     if EMULATOR.set(emulator).is_err() {
-        eprintln!("netram: the plugin is loaded twice");
+        trace::remark(format_args!("the plugin is loaded twice"));
         return -1;
     }
     // SAFETY: the emulator's own function, with a callback that lives as long as the library.

@@ -10,6 +10,7 @@ mod lenders;
 mod limits;
 mod products;
 mod programs;
+mod unheard;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

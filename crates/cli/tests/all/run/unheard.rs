@@ -1,0 +1,87 @@
+//! Programs whose standard error takes nothing run and end as ever: netram's own sentences hold nobody up.
+
+use std::io::{PipeReader, Write, pipe};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Site, compiled, library, netram, start, text};
+
+/// What a pipe takes before whoever writes to it has to wait.
+const PIPE_BYTES: usize = 64 << 10;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Standard errors that take nothing, each with what must live as long as the program: a pipe without a reader, and a full one.
+fn deaf() -> [(&'static str, Stdio, Option<PipeReader>); 2] {
+    let (reader, mut writer) = pipe().unwrap();
+    writer.write_all(&vec![b'x'; PIPE_BYTES]).unwrap();
+    [
+        ("gone", pipe().unwrap().1.into(), None),
+        ("unread", writer.into(), Some(reader)),
+    ]
+}
+
+/// Starts a program whose standard error takes nothing.
+fn start_deaf(mut command: Command, error: Stdio) -> Child {
+    start(command.stdout(Stdio::piped()).stderr(error))
+}
+
+fn end(mut child: Child, what: &str) -> Output {
+    let until = Instant::now() + PATIENCE;
+    while child.try_wait().unwrap().is_none() {
+        if Instant::now() > until {
+            child.kill().unwrap();
+            panic!("standard error {what}: it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn a_program_ends_as_ever_whatever_becomes_of_its_report() {
+    let Some(site) = Site::new("unheard", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, heap) = compiled("heap", &[]);
+    for (what, error, _reader) in deaf() {
+        let mut command = netram();
+        command
+            .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
+            .arg(site.addresses())
+            .arg("--")
+            .arg(&heap)
+            .arg("works")
+            .env("NETRAM_FARRUN", library());
+        let ran = end(start_deaf(command, error), what);
+        assert!(ran.status.success(), "standard error {what}: {}", ran.status);
+        assert!(!ran.stdout.is_empty());
+    }
+}
+
+/// A child says why from its handler of faults, and so does the program that starts such children for ever.
+#[test]
+fn children_without_far_memory_end_even_if_nobody_hears_why() {
+    let Some(site) = Site::new("unheard-children", 1, "64MiB") else {
+        return;
+    };
+    let (_folder, forks) = compiled("forks", &[]);
+    let running = deaf().map(|(what, error, reader)| {
+        let mut command = site.run("1MiB", &[], &forks);
+        command.arg("too late");
+        (what, start_deaf(command, error), reader)
+    });
+    for (what, child, _reader) in running {
+        let ran = end(child, what);
+        assert_eq!(
+            ran.status.code(),
+            Some(1),
+            "standard error {what}: {}",
+            ran.status
+        );
+        assert_eq!(
+            text(&ran.stdout),
+            "signal 11\n".repeat(3),
+            "standard error {what}"
+        );
+    }
+}
