@@ -13,6 +13,7 @@ use std::time::Duration;
 use netram_client::JournalConfig;
 use netram_disk::{Flush, StagePolicy};
 use netram_home::{Settings, SettingsError, settings::size};
+use netram_proto::replica::SourceTiming;
 use netram_transport::{Address, AddressError, ClusterKey, Security};
 
 /// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
@@ -34,6 +35,8 @@ pub struct VolumeSettings {
     pub data_lender: Option<Address>,
     /// The key of its data sessions (`netram lend --data-key-file`); `None`: it is reached as lenders are.
     pub data_lender_key_file: Option<PathBuf>,
+    /// When it is out of service, and when its link is given up: no file and no variable says so.
+    pub data_lender_timing: SourceTiming,
     /// Take over a data lender's copy: it is to be a volume of its own. A decision for one opening, so no file makes it.
     pub take_over: bool,
     /// Open although somebody has fenced the volume: the operator says that this directory is the newest. For one opening, as above.

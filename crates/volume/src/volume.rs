@@ -115,7 +115,8 @@ impl Volume {
                 let superblock = Superblock::read(&files.superblock).map_err(wrong)?;
                 let follow = follow(&place, &journal, &superblock)?;
                 let (address, view) = (address.clone(), journal.newest_view());
-                Some(FeederParts::new(address, security, follow, window_bytes, &view))
+                let parts = FeederParts::new(address, security, follow, window_bytes, &view);
+                Some(parts.with_timing(settings.data_lender_timing))
             }
             None => None,
         };

@@ -106,6 +106,7 @@ pub(crate) struct Parts {
     pub(crate) security: Security,
     pub(crate) follow: Follow,
     pub(crate) window_bytes: u64,
+    pub(crate) timing: SourceTiming,
     pub(crate) copy: Copy,
 }
 
@@ -129,8 +130,14 @@ impl Parts {
             security,
             follow,
             window_bytes,
+            timing: SourceTiming::default(),
             copy,
         }
+    }
+
+    /// The same, with other ideas of what is late.
+    pub(crate) fn with_timing(self, timing: SourceTiming) -> Parts {
+        Parts { timing, ..self }
     }
 }
 
@@ -283,7 +290,7 @@ impl<'a> Feeding<'a> {
             key: parts.follow.key.clone(),
             capacity: parts.follow.capacity,
             window_bytes: parts.window_bytes,
-            timing: SourceTiming::default(),
+            timing: parts.timing,
         };
         let (view, bytes) = (disk.log().newest_view(), disk.geometry().bytes);
         Feeding {
@@ -335,9 +342,7 @@ impl<'a> Feeding<'a> {
         if let Err(error) = self.shared.waker.drain() {
             tracing::debug!(%error, "the feeder's waker");
         }
-        let now = self.now();
         let state = log.state();
-        self.source.on_tick(now);
         self.source.on_stable(state.stable);
         self.source.on_head(state.head);
         self.source.on_grown(self.disk.geometry().bytes);
@@ -399,6 +404,8 @@ impl<'a> Feeding<'a> {
     /// Takes answers, and sends what is to be sent.
     fn turn(&mut self) -> Result<(), WireError> {
         self.receive()?;
+        // Only now: after a pause of this process the answer that is owed may have waited in the socket.
+        self.source.on_tick(self.now());
         if self.source.take_disconnect() {
             let trouble = self.source.status().trouble;
             self.complain(&trouble.map_or_else(String::new, |trouble| trouble.to_string()));

@@ -217,7 +217,7 @@ impl Host {
             self.check_stages()?;
             if let Some(there) = &mut session {
                 alone_since = Instant::now();
-                let turned = there.turn(self, TICK);
+                let turned = there.turn(self, shared.silence, TICK);
                 if self.replica.is_heard() && self.replica.view().has_served() {
                     self.heard = Some(there.heard());
                 }

@@ -38,6 +38,9 @@ const ARRIVALS_MAX: usize = 4;
 /// How often a copy is scrubbed unless chosen otherwise: a second loss of the same block is unlikely within a week.
 const SCRUB_EVERY: Duration = Duration::from_secs(7 * 24 * 3600);
 
+/// How long a client may say nothing: it stands still, is cut off, or its machine is gone.
+const SILENCE: Duration = Duration::from_secs(60);
+
 /// Why no copies can be kept in a directory.
 #[derive(Debug, thiserror::Error)]
 pub enum KeeperError {
@@ -61,6 +64,8 @@ pub struct KeeperLimits {
     pub quota: Option<u64>,
     /// How often each copy is compared with its checksums; `None`: never.
     pub scrub_every: Option<Duration>,
+    /// A client that says nothing for so long is let go; one that lives asks several times a second.
+    pub silence: Duration,
 }
 
 impl Default for KeeperLimits {
@@ -68,6 +73,7 @@ impl Default for KeeperLimits {
         KeeperLimits {
             quota: None,
             scrub_every: Some(SCRUB_EVERY),
+            silence: SILENCE,
         }
     }
 }
@@ -83,6 +89,7 @@ pub(super) struct Shared {
     pub(super) quota: Arc<Quota>,
     pub(super) schedule: Arc<Schedule>,
     open: Mutex<BTreeMap<u128, Open>>,
+    pub(super) silence: Duration,
     stopping: AtomicBool,
     /// The next turn of a copy's thread panics.
     #[cfg(test)]
@@ -135,6 +142,7 @@ impl Keeper {
             quota: Arc::new(Quota::new(folder, limits.quota)),
             schedule: Arc::new(Schedule::new(limits.scrub_every)),
             open: Mutex::default(),
+            silence: limits.silence,
             stopping: AtomicBool::new(false),
             #[cfg(test)]
             planted: AtomicBool::new(false),

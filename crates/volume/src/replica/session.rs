@@ -19,8 +19,6 @@ use super::wire::{Wire, WireError};
 
 /// Bytes of a turn, after which the log is synced.
 const TURN_BYTES: usize = 1 << 20;
-/// A client that says nothing for so long is gone: it pings far more often.
-const SILENCE_MAX: Duration = Duration::from_secs(60);
 /// How long a block that was asked for may wait for the stages to take in what is before it.
 const FETCH_WAIT: Duration = Duration::from_secs(1);
 /// Numbers of damaged blocks that are told at once.
@@ -105,8 +103,14 @@ impl Session {
         let _ = self.wire.say(&Message::bare(error.refusal()));
     }
 
-    /// Takes what has arrived, does it, answers, and waits for more, `longest` at most.
-    pub(super) fn turn(&mut self, host: &mut Host, longest: Duration) -> Result<(), Ended> {
+    /// Takes what has arrived, does it, answers, and waits for more, `longest` at most. A client that has said
+    /// nothing for `silence` is gone.
+    pub(super) fn turn(
+        &mut self,
+        host: &mut Host,
+        silence: Duration,
+        longest: Duration,
+    ) -> Result<(), Ended> {
         let mut taken = 0;
         while taken < TURN_BYTES {
             let Some(message) = self.wire.next()? else { break };
@@ -116,7 +120,7 @@ impl Session {
         }
         if taken > 0 {
             self.heard = Instant::now();
-        } else if self.heard.elapsed() > SILENCE_MAX {
+        } else if self.heard.elapsed() > silence {
             return Err(Ended::Session);
         }
         self.settle(host)?;

@@ -9,4 +9,5 @@ mod kill;
 mod proof;
 mod replica;
 mod restore;
+mod silent;
 mod volume;
