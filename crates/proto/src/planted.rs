@@ -94,6 +94,8 @@ pub enum Fault {
     SlotsBeforePages,
     /// (14) An owner that comes back looks for slots that it has given up, and takes a deposit without them for another one.
     GivenUpIsCounted,
+    /// (0) A page is asked of a lender that is late, and of nobody else although another one has it.
+    LateAwaited,
     /// (17) A call that the system refused is taken for a failed sync.
     RefusalIsFinal,
     /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it has none of bytes that were not recorded.
@@ -183,6 +185,7 @@ impl Fault {
         Fault::OldBlocksGiven,
         Fault::SlotsBeforePages,
         Fault::GivenUpIsCounted,
+        Fault::LateAwaited,
         Fault::RefusalIsFinal,
         Fault::UnrecordedRemoved,
         Fault::KeeperEnds,

@@ -131,7 +131,7 @@ impl Nature {
             pace_us: rng.pick(&[1000, 5000, 30_000]),
             actions,
             every: Span::from_ms(rng.pick(&[30, 150, 800])),
-            lasts: Span::from_ms(rng.pick(&[300, 1000, 4000])),
+            lasts: Span::from_ms(rng.pick(&[300, 1000, 4000, 12_000])),
         }
     }
 }

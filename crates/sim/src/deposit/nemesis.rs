@@ -74,7 +74,11 @@ impl World {
                 }
             }
             Action::Pause => {
-                let ms = self.rng.pick(&[5, 100, 1000]);
+                // The longest is too long to wait for it. Its lease may end in it if its link breaks as well.
+                let ms = self.rng.pick(&[5, 100, 1000, 3500]);
+                if ms >= 2000 && self.nature.within {
+                    return;
+                }
                 let until = &mut self.machines[lender].paused_until;
                 *until = (*until).max(self.now + Span::from_ms(ms));
                 self.coverage.hit("far: lenders that stood still");

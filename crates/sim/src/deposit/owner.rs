@@ -85,6 +85,8 @@ pub(super) struct Arena {
     pub(super) disk: Option<Disk>,
     /// When a link to each lender stood last; of one that stands it means nothing.
     pub(super) linked_until: Vec<Time>,
+    /// Lenders that were away for nearly the lease: what they still have may be given up.
+    away_too_long: Vec<bool>,
     /// What each page should be; 0: zeros.
     truth: BTreeMap<Page, u64>,
     /// Pages that are here.
@@ -100,6 +102,11 @@ pub(super) struct Arena {
 impl Arena {
     pub(super) fn writer(&self) -> WriterId {
         WriterId(self.life)
+    }
+
+    /// Whether its link to a lender has been gone for nearly the lease, however the lender fares.
+    fn is_away_too_long(&self, lender: usize, now: Time) -> bool {
+        !self.depot().is_linked(lender) && now.since(self.linked_until[lender] - SLACK) >= LEASE
     }
 
     /// Where its pages are.
@@ -171,6 +178,7 @@ impl World {
             conns: vec![None; self.nature.lenders],
             disk: self.new_disk(life),
             linked_until: vec![self.now; self.nature.lenders],
+            away_too_long: vec![false; self.nature.lenders],
             truth: BTreeMap::new(),
             hot: BTreeSet::new(),
             waiting: BTreeMap::new(),
@@ -312,8 +320,7 @@ impl World {
                 continue;
             };
             let has = (0..holder.slots()).any(|slot| holder.version(slot) == version);
-            let reachable =
-                owner.conns[index].is_some() || self.now.since(owner.linked_until[index] - SLACK) < LEASE;
+            let reachable = !owner.is_away_too_long(index, self.now) && !owner.away_too_long[index];
             // What lies in a slot that was given up may be there by chance.
             if has && reachable && lenders.contains(index) && !machine.is_hostile() {
                 self.fail(format!(
@@ -401,6 +408,9 @@ impl World {
     /// Owners give up links over which answers are due for too long.
     pub(super) fn give_up_silent(&mut self, arena: usize) {
         for lender in 0..self.nature.lenders {
+            if let Some(owner) = &mut self.arenas[arena] {
+                owner.away_too_long[lender] |= owner.is_away_too_long(lender, self.now);
+            }
             let silent = |owner: &&Arena| owner.depot().is_silent(lender, self.now);
             let owner = self.arenas[arena].as_ref().filter(silent);
             if let Some(conn) = owner.and_then(|owner| owner.conns[lender]) {

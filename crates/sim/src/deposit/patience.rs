@@ -9,7 +9,7 @@ use super::World;
 use crate::check;
 
 /// What is left then is a round trip, behind what is in front of it.
-const PATIENCE: Span = Span(HEDGE_MAX.0 + 1_500_000_000);
+const PATIENCE: Span = Span(HEDGE_MAX.0 + 500_000_000);
 
 impl World {
     /// A page comes in time from whoever has it and could have answered for so long.

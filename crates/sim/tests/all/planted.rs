@@ -21,7 +21,7 @@ const REGION_GRANTED: u8 = REGION_RULES + 5;
 const REGION_ENDS: u8 = REGION_RULES + 9;
 
 /// These need an owner with pages at lenders; all other worlds are left out.
-const OF_DEPOSITS: [Fault; 9] = [
+const OF_DEPOSITS: [Fault; 10] = [
     Fault::SessionUnfenced,
     Fault::OldAckCounts,
     Fault::GoneBeforeStashed,
@@ -31,6 +31,7 @@ const OF_DEPOSITS: [Fault; 9] = [
     Fault::OldBlocksGiven,
     Fault::SlotsBeforePages,
     Fault::GivenUpIsCounted,
+    Fault::LateAwaited,
 ];
 
 /// These need several processes that have a database open; all other worlds are left out.
@@ -132,6 +133,7 @@ faults! {
     blocks_of_a_page_that_was_put_anew_are_found: OldBlocksGiven breaks [14];
     slots_given_up_before_their_pages_have_moved_are_found: SlotsBeforePages breaks [14];
     taking_a_deposit_that_gave_slots_back_for_another_one_is_found: GivenUpIsCounted breaks [14];
+    waiting_for_who_is_late_is_found: LateAwaited breaks [0];
     removing_what_has_no_record_is_found: UnrecordedRemoved breaks [5, 17];
     a_keeper_that_gives_up_is_found: KeeperEnds breaks [17];
     applying_a_copied_log_is_found: StampIgnored breaks [24];

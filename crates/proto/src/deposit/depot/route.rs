@@ -66,7 +66,7 @@ impl Depot {
     /// Pages that somebody waits for, and of whom only those were asked who are late, are asked of another
     /// one as well: whoever answers first counts.
     pub(super) fn hedge(&mut self) {
-        if !self.lenders.iter().any(Lender::is_late) {
+        if !self.lenders.iter().any(Lender::is_late) || self.planted.is(Fault::LateAwaited) {
             return;
         }
         self.hedge_picks();
