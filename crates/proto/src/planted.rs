@@ -140,7 +140,7 @@ pub enum Fault {
 
 impl Fault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 64] = [
+    pub const ALL: [Fault; 65] = [
         Fault::AnyInsteadOfRule,
         Fault::StaleAckCounts,
         Fault::CastIsHeld,
