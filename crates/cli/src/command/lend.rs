@@ -255,6 +255,7 @@ impl Settings {
             scrub_every: self
                 .data_scrub_interval
                 .map_or(usual.scrub_every, |span| Some(span.0)),
+            ..usual
         })
     }
 
