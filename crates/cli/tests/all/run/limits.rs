@@ -153,6 +153,7 @@ fn a_limit_that_leaves_no_room_is_named_with_its_remedy_before_the_program_start
         ("-n", "12", "the limit on open files (ulimit -n) is 12,"),
         ("-n", "20", "the limit on open files (ulimit -n) is 20,"),
         ("-d", "4000000", "the limit on data (ulimit -d) is 3.8 GiB,"),
+        ("-v", "4000000", "the limit on addresses (ulimit -v) is 3.8 GiB:"),
     ] {
         let script = format!("ulimit {option} {limit} && exec \"$@\"");
         let mut outer = Command::new("sh");
