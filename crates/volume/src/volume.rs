@@ -115,8 +115,10 @@ impl Volume {
                 let superblock = Superblock::read(&files.superblock).map_err(wrong)?;
                 let follow = follow(&place, &journal, &superblock)?;
                 let (address, view) = (address.clone(), journal.newest_view());
-                let parts = FeederParts::new(address, security, follow, window_bytes, &view);
-                Some(parts.with_timing(settings.data_lender_timing))
+                Some(FeederParts {
+                    timing: settings.data_lender_timing,
+                    ..FeederParts::new(address, security, follow, window_bytes, &view)
+                })
             }
             None => None,
         };

@@ -113,6 +113,10 @@ impl Drop for Service {
 }
 
 fn lend(folder: &Path, name: &str, error: Error) -> Service {
+    Service::start(&mut lender(folder, name), error)
+}
+
+fn lender(folder: &Path, name: &str) -> Command {
     let mut command = netram();
     command.args([
         "lend",
@@ -126,7 +130,7 @@ fn lend(folder: &Path, name: &str, error: Error) -> Service {
     command.arg(folder.join(name).with_extension("mem"));
     command.arg("--listen");
     command.arg(format!("unix:{}", folder.join(name).display()));
-    Service::start(&mut command, error)
+    command
 }
 
 /// A client that comes and goes often enough to fill a queue of log lines; each must be answered.
@@ -149,29 +153,14 @@ fn a_lender_serves_on_whatever_becomes_of_its_log() {
     }
 }
 
-/// Its own standard output is a pipe that was full before it began, as where a supervisor that hangs starts it anew.
+/// The lender's standard output is a pipe that was full before it began, as where a supervisor that hangs starts it anew.
 #[test]
 fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let address = format!("unix:{}", folder.path().join("a").display());
     let (out, _reader) = Error::Unread.stream();
-    let mut command = netram();
-    command.args([
-        "lend",
-        "--insecure",
-        "--memory",
-        "8MiB",
-        "--grace",
-        "0s",
-        "--store",
-    ]);
-    command.arg(folder.path().join("mem"));
-    let child = start(
-        command
-            .args(["--listen", &address])
-            .stdout(out)
-            .stderr(Stdio::null()),
-    );
+    let mut command = lender(folder.path(), "a");
+    let child = start(command.stdout(out).stderr(Stdio::null()));
     let lender = Service {
         child,
         address,

@@ -45,7 +45,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has heard of it, or its view cannot be read.
+    /// Makes the entry of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has heard of it, or its view cannot be read.
     pub fn of(
         root: &Path,
         place: &Place,

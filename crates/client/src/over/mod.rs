@@ -15,7 +15,7 @@
 //!
 //! The lenders are told by the program that deletes, and by whatever program of the user opens a journal later.
 //!
-//! What is deleted may be a copy, whose original was killed and still needs its lenders: they cannot tell the two apart. So nothing is
+//! A deleted directory may be a copy, whose original was killed and still needs its lenders: they cannot tell the two apart. So nothing is
 //! deleted whose view counts on lenders ([`Place::counts_on`]), unless the operator says that nobody wants their bytes ([`Windows::All`]).
 //! And a lender that holds bytes which the deleted log lacked keeps them: the copy was made before the original counted on it.
 
@@ -69,7 +69,7 @@ pub struct Untold {
     pub journal: String,
     /// Where the lender was.
     pub lender: String,
-    /// It holds so many bytes that the deleted log did not have, and keeps them. `None`: it was away.
+    /// Bytes that the lender keeps because the deleted log did not have them. `None`: the lender was away.
     pub holds: Option<u64>,
 }
 

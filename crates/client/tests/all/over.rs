@@ -23,7 +23,7 @@ fn cut_off(place: &Place) -> JournalPlace {
     JournalPlace::at(&copy)
 }
 
-/// Nobody wants what the lenders have.
+/// Begins a deletion by which the lenders free everything.
 fn begin(list: &List, place: &Place, journal: &JournalPlace, key: Option<&FilePath>) -> Deleting {
     begin_with(list, place, journal, key, Windows::All)
 }

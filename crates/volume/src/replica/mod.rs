@@ -15,6 +15,7 @@
 //! | `fetch` | blocks from the copy, for a volume that lost or lacks them |
 //! | [`restore`] | a volume made anew from a copy elsewhere |
 //! | `standing` | the file that makes a directory a copy |
+//! | `status` | how a data lender stands, for people |
 //! | `wire` | messages over a link |
 
 mod blocks;
@@ -31,14 +32,15 @@ mod scrub;
 mod session;
 mod stages;
 mod standing;
+mod status;
 #[cfg(test)]
 mod tests;
 mod wire;
 
-pub use feeder::{DataLenderStatus, ResyncStatus};
 pub use keeper::{Keeper, KeeperError, KeeperLimits};
 pub use proof::ClaimFound;
 pub use standing::StandingFileError;
+pub use status::{DataLenderStatus, ResyncStatus};
 
 pub(crate) use feeder::{Feeder, Parts as FeederParts, VolumeDisk};
 pub(crate) use fetch::Copy;

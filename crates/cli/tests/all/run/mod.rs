@@ -169,21 +169,26 @@ fn small_allocations_lie_there_too_if_that_is_asked_for() {
     assert!(site.returned() > 256, "of 8 MiB a quarter was here");
 }
 
+/// The program's part `works`, with a report on standard error.
+fn reported(site: &Site, program: &Path) -> Command {
+    let mut command = netram();
+    command
+        .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
+        .arg(site.addresses())
+        .arg("--")
+        .arg(program)
+        .arg("works")
+        .env("NETRAM_FARRUN", library());
+    command
+}
+
 #[test]
 fn what_was_moved_is_told_in_a_line_as_well() {
     let Some(site) = Site::new("line", 1, "64MiB") else {
         return;
     };
     let (_folder, heap) = compiled("heap", &[]);
-    let mut command = netram();
-    command
-        .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
-        .arg(site.addresses())
-        .arg("--")
-        .arg(&heap)
-        .arg("works")
-        .env("NETRAM_FARRUN", library());
-    let ran = finish(&mut command);
+    let ran = finish(&mut reported(&site, &heap));
     assert_eq!(ran.code, 0, "{}", ran.err);
     let told = |line: &str| line.starts_with("netram run: ") && line.contains(" fetched (");
     assert!(ran.err.lines().any(told), "{}", ran.err);

@@ -4,9 +4,9 @@ use std::io::{PipeReader, Write, pipe};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Site, compiled, library, netram, start, text};
+use super::{Site, compiled, reported, start, text};
 
-/// What a pipe takes before whoever writes to it has to wait.
+/// A pipe takes so many bytes before its writer has to wait.
 const PIPE_BYTES: usize = 64 << 10;
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -44,15 +44,7 @@ fn a_program_ends_as_ever_whatever_becomes_of_its_report() {
     };
     let (_folder, heap) = compiled("heap", &[]);
     for (what, error, _reader) in deaf() {
-        let mut command = netram();
-        command
-            .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
-            .arg(site.addresses())
-            .arg("--")
-            .arg(&heap)
-            .arg("works")
-            .env("NETRAM_FARRUN", library());
-        let ran = end(start_deaf(command, error), what);
+        let ran = end(start_deaf(reported(&site, &heap), error), what);
         assert!(ran.status.success(), "standard error {what}: {}", ran.status);
         assert!(!ran.stdout.is_empty());
     }
