@@ -112,6 +112,8 @@ impl Nature {
             _ => lenders > 0,
         });
         let low = rng.pick(&[20, 100, 2000]);
+        // Long enough for a storm of breaks to keep a lender away for its whole lease.
+        let longest = if within { 4000 } else { 12_000 };
         Nature {
             arenas,
             lenders,
@@ -131,7 +133,7 @@ impl Nature {
             pace_us: rng.pick(&[1000, 5000, 30_000]),
             actions,
             every: Span::from_ms(rng.pick(&[30, 150, 800])),
-            lasts: Span::from_ms(rng.pick(&[300, 1000, 4000, 12_000])),
+            lasts: Span::from_ms(rng.pick(&[300, 1000, 4000, longest])),
         }
     }
 }
