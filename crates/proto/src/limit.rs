@@ -1,5 +1,6 @@
 //! Every bound of the protocol, with its reason, and the relations that must hold between them.
 
+use crate::id::Lsn;
 use crate::time::Span;
 
 /// Lenders one journal may be configured with. Each costs a connection and a heartbeat.
@@ -312,3 +313,7 @@ const _: () = assert!(
     MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
     "a full view fits its slot"
 );
+
+/// The last position that a log, a window or an append may begin at. No log gets there: a peer or a file that claims to is refused before its
+/// number overflows another.
+pub const LSN_LAST: Lsn = Lsn(1 << 62);

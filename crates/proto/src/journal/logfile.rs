@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use crate::failure::{CallError, FailureClass, SystemCall};
 use crate::id::{JournalId, Lsn};
 use crate::limit::{
-    LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, PROOF_SAMPLE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
+    LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, LSN_LAST, PROOF_SAMPLE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
     SLOT_BYTES, WINDOW_BYTES_MAX,
 };
 use crate::planted::Planted;
@@ -489,7 +489,7 @@ impl Superblock {
         // Earlier releases end here.
         let window = cursor.u64().unwrap_or(0);
         let sizes = (LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) && capacity.is_multiple_of(LOG_ALIGN);
-        if !sizes || stable < head.lsn || window > WINDOW_BYTES_MAX {
+        if !sizes || stable < head.lsn || stable > LSN_LAST || window > WINDOW_BYTES_MAX {
             return Err(LogFileError::Damaged);
         }
         Ok(Superblock {

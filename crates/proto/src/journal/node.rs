@@ -7,15 +7,13 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, JournalId, Lsn, WriterId};
+use crate::limit::LSN_LAST;
 use crate::planted::{Fault, Planted};
 use crate::wire::{Checked, Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed, Step, step};
 
 use super::assemble::{PeerWindow, from, walk};
 use super::peer::bind_body;
 use super::{Body, Outgoing, View};
-
-/// No log gets there.
-const NO_LIMIT: Lsn = Lsn(1 << 62);
 
 /// Why what the members gave is not all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +54,7 @@ pub fn node_records(
     loop {
         let mut longest: Option<(Link, &[u8])> = None;
         for bytes in windows.iter().filter_map(|window| from(window, end.lsn)) {
-            let (reached, _) = walk(seed, bytes, end, NO_LIMIT, planted, &mut trusted);
+            let (reached, _) = walk(seed, bytes, end, LSN_LAST, planted, &mut trusted);
             if reached.lsn > longest.map_or(end.lsn, |(link, _)| link.lsn) {
                 longest = Some((reached, &bytes[..reached.lsn.since(end.lsn) as usize]));
             }

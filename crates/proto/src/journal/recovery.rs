@@ -11,7 +11,7 @@ use alloc::string::ToString;
 use alloc::vec::Vec;
 
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
+use crate::limit::{LENDERS_MAX, LSN_LAST, MEMBERS_MAX};
 use crate::planted::{Fault, Planted};
 use crate::time::{Span, Time};
 use crate::wire::{Frame, FrameKind, Header, Refusal};
@@ -27,8 +27,6 @@ mod inquiry;
 
 pub use inquiry::{MemberTold, NotNewest, WindowTold};
 
-/// No log gets there: a position that a later sum cannot overflow.
-const LSN_LAST: Lsn = Lsn(1 << 62);
 /// Addresses asked: those of a view and of the settings.
 const ADDRESSES_MAX: usize = MEMBERS_MAX + LENDERS_MAX;
 

@@ -1,9 +1,9 @@
 //! Taking in bytes of the log: order, room, records, in this order.
 
 use super::window::{Window, copy_out, pieces};
-use super::{LSN_LAST, Member, Reply};
+use super::{Member, Reply};
 use crate::id::Lsn;
-use crate::limit::RECORD_HEADER_BYTES;
+use crate::limit::{LSN_LAST, RECORD_HEADER_BYTES};
 use crate::planted::Fault;
 use crate::wire::{Flag, Frame, Link, RecordHeader, Refusal, Step, check_record, step};
 

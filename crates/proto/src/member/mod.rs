@@ -17,13 +17,9 @@ pub use window::{NoWindow, Window, copy_out};
 
 use crate::cast::Hole;
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
-use crate::limit::{FRAME_BODY_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
+use crate::limit::{FRAME_BODY_BYTES_MAX, LSN_LAST, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use crate::planted::{Fault, Planted};
 use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed};
-
-/// The last position that a window may begin at or an append start from. No log gets there; a peer that claims to is
-/// told off before its number overflows another.
-const LSN_LAST: Lsn = Lsn(1 << 62);
 
 /// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its process
 /// may be killed: see [`Member::restore`].
