@@ -1,11 +1,12 @@
 //! Deleting a journal: its files go, the log first, and its lenders are told.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use netram_transport::Address;
 
-use crate::error::{DeleteError, OpenError};
+use crate::error::{DeleteError, NotClosed, OpenError, ViewFileError};
 use crate::open::open_view;
 use crate::over::{Deleting, List, PATIENCE, Untold, Windows};
 use crate::place::{Layout, Place, remove};
@@ -17,8 +18,8 @@ impl Place {
     /// of this user opens a journal; or they hold what this log lacks. `key` is the cluster key's file.
     ///
     /// # Errors
-    /// The journal was not closed and `windows` are those of which its log has every byte; it is open, there is none, its directory holds something else, or the system refuses. Before [`DeleteError::Io`] some files may
-    /// be gone: deleting again deletes the rest.
+    /// The journal was not closed and `windows` are not all; it is open, there is none, its directory holds something else, or the system refuses.
+    /// Before [`DeleteError::Io`] some files may be gone: deleting again deletes the rest.
     pub fn delete(
         &self,
         list: Option<List>,
@@ -46,14 +47,8 @@ impl Place {
             return Err(DeleteError::Foreign { path });
         }
         let places = std::slice::from_ref(self);
-        if windows == Windows::Logged
-            && let lenders = self.counts_on()
-            && !lenders.is_empty()
-        {
-            return Err(DeleteError::NotClosed {
-                path: self.root().to_path_buf(),
-                lenders: lenders.join(", "),
-            });
+        if let Some(open) = self.not_closed(self.root(), windows)? {
+            return Err(open.into());
         }
         let deleting = Deleting::begin(list, self.root(), places, windows, lenders, key);
         let failed = |path: &Path| {
@@ -85,16 +80,39 @@ impl Place {
         Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
     }
 
-    /// The lenders that may alone have its newest commits, as its durable view says: it was not closed. None if the view is gone or cannot be read.
-    pub fn counts_on(&self) -> Vec<String> {
-        let Ok(file) = open_view(self, false) else {
-            return Vec::new();
+    /// Why `what`, which is about to be deleted with this journal, must be kept: its durable view counts on lenders, and `windows` are not all.
+    /// A view that is gone or damaged opens no journal, so it keeps none.
+    ///
+    /// # Errors
+    /// The system refuses to read the view, which may count on lenders.
+    pub fn not_closed(&self, what: &Path, windows: Windows) -> Result<Option<NotClosed>, OpenError> {
+        let file = match open_view(self, false) {
+            _ if windows == Windows::All => return Ok(None),
+            Ok(file) => file,
+            Err(OpenError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                return Ok(None);
+            }
+            Err(
+                error @ (OpenError::File { .. }
+                | OpenError::View {
+                    source: ViewFileError::Io(_),
+                    ..
+                }),
+            ) => {
+                return Err(error);
+            }
+            Err(_) => return Ok(None),
         };
         let view = file.newest();
-        match view.answers() {
-            0 => Vec::new(),
-            _ => view.members.iter().map(|member| member.address.clone()).collect(),
-        }
+        let lenders: Vec<&str> = view
+            .members
+            .iter()
+            .map(|member| member.address.as_str())
+            .collect();
+        Ok((view.answers() > 0).then(|| NotClosed {
+            path: what.to_path_buf(),
+            lenders: lenders.join(", "),
+        }))
     }
 
     /// The journal's files in the order in which they go.

@@ -39,17 +39,9 @@ pub enum DeleteError {
         /// The directory or log file.
         path: PathBuf,
     },
-    /// Lenders may alone have its newest commits, or those of the journal of which it is a copy.
-    #[error(
-        "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of a journal that is still \
-         wanted, remove it with `rm -r`, which tells no lender; if nobody wants those commits, delete it with --force"
-    )]
-    NotClosed {
-        /// The directory or log file.
-        path: PathBuf,
-        /// Their addresses.
-        lenders: String,
-    },
+    /// Lenders may alone have its newest commits.
+    #[error("{0}")]
+    NotClosed(#[from] NotClosed),
     /// The directory has something that is not the journal's: it is part of a mount, a volume or a region.
     #[error(
         "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first \
@@ -70,6 +62,17 @@ pub enum DeleteError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// Lenders may alone have the newest commits of what was to be deleted, or of the original of which it is a copy.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of something that is still \
+     wanted, remove it with `rm -r`, which tells no lender; if nobody wants those commits, delete it with --force"
+)]
+pub struct NotClosed {
+    pub(crate) path: PathBuf,
+    pub(crate) lenders: String,
 }
 
 /// Why a journal could not be opened. Nothing was lost by trying.

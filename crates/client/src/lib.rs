@@ -55,7 +55,7 @@ mod sys;
 mod waiting;
 
 pub use config::{JournalConfig, Multicast, NewestClaim, OfReplica};
-pub use error::{CreateError, DeleteError, GrowError, OpenError};
+pub use error::{CreateError, DeleteError, GrowError, NotClosed, OpenError};
 pub use follow::{Follower, Parts};
 pub use fork::ForkMark;
 pub use inspect::Inspect;

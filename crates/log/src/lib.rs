@@ -194,7 +194,7 @@ impl Write for Urgent {
     }
 }
 
-/// What a panic says, with the backtrace if the environment asks for one, as whole lines.
+/// Puts a panic into whole lines, with the backtrace if the environment asks for one.
 ///
 /// The standard library's own way waits for standard error as long as that takes.
 pub fn panic_lines(panic: &PanicHookInfo<'_>) -> String {

@@ -1,7 +1,7 @@
 //! Sentences on the standard error of a program that is not ours. It may be a pipe whose reader has gone, or that nobody
 //! reads: that must neither end the program (SIGPIPE) nor hold it up.
 //!
-//! Nothing here allocates, takes a lock or needs a thread: whoever speaks may serve the allocator, handle a signal, or be the
+//! These functions allocate nothing, take no lock and need no thread: whoever speaks may serve the allocator, handle a signal, or be the
 //! only thread of a child that was forked.
 
 use std::fmt::{Arguments, Write as _};

@@ -164,17 +164,9 @@ pub enum DeleteError {
         /// Why it is none.
         cause: DiskError,
     },
-    /// Lenders may alone have its newest writes, or those of the volume of which it is a copy.
-    #[error(
-        "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest writes. If it is a copy of a volume that is still \
-         wanted, remove it with `rm -r`, which tells no lender; if nobody wants those writes, delete it with --force"
-    )]
-    NotClosed {
-        /// The directory.
-        path: PathBuf,
-        /// Their addresses.
-        lenders: String,
-    },
+    /// Lenders may alone have its newest writes.
+    #[error("{0}")]
+    NotClosed(#[from] netram_client::NotClosed),
     /// Another process has it, or its journal is of no use.
     #[error("{0}")]
     Journal(#[from] netram_client::OpenError),

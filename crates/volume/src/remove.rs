@@ -31,15 +31,8 @@ impl Place {
             true => Some(journal.lock()?),
             false => None,
         };
-        let lenders = match windows {
-            Windows::Logged => journal.counts_on(),
-            Windows::All => Vec::new(),
-        };
-        if !lenders.is_empty() {
-            return Err(DeleteError::NotClosed {
-                path: self.root().to_path_buf(),
-                lenders: lenders.join(", "),
-            });
+        if let Some(open) = journal.not_closed(self.root(), windows)? {
+            return Err(open.into());
         }
         // Should the settings not be readable, the members of the view are told all the same.
         let settings = VolumeSettings::load(&self.settings_file()).ok();

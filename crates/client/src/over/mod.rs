@@ -16,7 +16,7 @@
 //! The lenders are told by the program that deletes, and by whatever program of the user opens a journal later.
 //!
 //! A deleted directory may be a copy, whose original was killed and still needs its lenders: they cannot tell the two apart. So nothing is
-//! deleted whose view counts on lenders ([`Place::counts_on`]), unless the operator says that nobody wants their bytes ([`Windows::All`]).
+//! deleted whose view counts on lenders ([`Place::not_closed`]), unless the operator says that nobody wants their bytes ([`Windows::All`]).
 //! And a lender that holds bytes which the deleted log lacked keeps them: the copy was made before the original counted on it.
 
 mod entry;
@@ -229,8 +229,8 @@ impl Deleting {
         let entries = places.iter().filter_map(|place| {
             let entry = Entry::of(&root, place, end(place), lenders, key)?;
             // Cut off behind its log, an earlier attempt has written down where that ended.
-            let before = begun.iter().find(|one| one.journal == entry.journal);
-            let before = before.filter(|_| !place.log().exists());
+            let is_it = |one: &&Entry| (one.journal, &one.root) == (entry.journal, &root);
+            let before = begun.iter().find(is_it).filter(|_| !place.log().exists());
             Some(Entry {
                 end: before.map_or(entry.end, |before| before.end.max(entry.end)),
                 ..entry

@@ -442,7 +442,7 @@ impl Story {
     }
 }
 
-/// What of the bytes from `at` on is not what was expected, sector by sector.
+/// Names the bytes from `at` on that are not as expected, sector by sector.
 fn differing(found: &[u8], expected: &[u8], at: usize) -> String {
     let (found, expected) = (found.chunks(SECTOR), expected.chunks(SECTOR));
     let mut differing = String::new();

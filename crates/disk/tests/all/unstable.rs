@@ -1,4 +1,4 @@
-//! What a power cut can still take is not relied on. A resync sends blocks as they are now, and the newest of what is in them may be in
+//! Bytes that a power cut can still take are not relied on. A resync sends blocks as they are now, and the newest of what is in them may be in
 //! memory alone; and a sync that failed leaves bytes in the page cache that no later sync brings to the disk.
 
 use crate::common::pair::Pair;

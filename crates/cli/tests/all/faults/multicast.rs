@@ -18,7 +18,7 @@ const ECHO: usize = 4;
 const GROUP: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(239, 77, 3, 1), 7421);
 /// What the echo says once it hears.
 const ECHOING: &str = "echoing";
-/// Tells this test binary to be the machine that sends everything again; its own address.
+/// Tells this test binary to be the machine that sends datagrams again; its own address.
 const ECHO_ADDRESS: &str = "NETRAM_ECHO_ADDRESS";
 
 struct Site {
@@ -111,7 +111,7 @@ fn lossy(network: &Network) -> Result<(), String> {
     tool(&line[0], &rest).map(drop)
 }
 
-/// Starts the machine that sends everything again.
+/// Starts the machine that sends datagrams again.
 fn echo(place: &Place, network: &Network) -> Process {
     let line = network.on(ECHO);
     let mut command = Command::new(&line[0]);

@@ -47,7 +47,7 @@ struct State {
     image_unreadable: BTreeSet<u64>,
     /// Reads of checksums and writes of the image take their time, so that the two meet.
     slow: bool,
-    /// So many syncs of these files fail, and lose what they should have carried.
+    /// This many syncs of these files fail, and lose what they should have carried.
     syncs_fail: BTreeMap<&'static str, u32>,
 }
 
