@@ -7,23 +7,24 @@ ARGS    ?=
 
 TARGET  := $(or $(CARGO_TARGET_DIR),target)
 NETRAM  := $(TARGET)/release/netram
+LAB     := $(TARGET)/release/netram-lab
 BIN     := $(DESTDIR)$(PREFIX)/bin
 SHARE   := $(DESTDIR)$(PREFIX)/share
 UNITS   := $(DESTDIR)$(PREFIX)/lib/systemd/system
 SYSUSERS   := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 LIBRVM  := packaging/librvm/install.sh
-# What `netram pagesim` links programs to, or has an emulator load. It looks for it in ../lib/netram, seen from its own folder.
+# `netram-lab pagesim` links programs to this library, or has an emulator load it, from ../lib/netram beside its own directory.
 TRACER  := $(TARGET)/release/libnetram_tracer.so
 # What `netram run` has programs load. It looks for it there, too.
-FARRUN  := $(TARGET)/release/libnetram_farrun.so
+PRELOAD  := $(TARGET)/release/libnetram_preload.so
 # SQLite's extension, which programs load by its path, as libnetram_sqlite.
-SQLITE  := $(TARGET)/release/libnetram_sqlext.so
+SQLITE  := $(TARGET)/release/libnetram_sqlite_extension.so
 OWN     := $(DESTDIR)$(PREFIX)/lib/netram
 # The loader finds a library once its cache knows it; a stage, or an install without root, is not in the cache.
 LDCONFIG := @if [ -z "$(DESTDIR)" ] && [ "$$(id -u)" = 0 ] && command -v ldconfig >/dev/null; then ldconfig; fi
 
-.PHONY: help demo drawing test users guest fuzz miri soak bench build program wheel install uninstall clean need-cargo
+.PHONY: help demo drawing test users guest fuzz miri soak bench build lab wheel install install-lab uninstall clean need-cargo
 .DEFAULT_GOAL := help
 
 help:
@@ -36,16 +37,18 @@ help:
 	@echo "make miri              tests of the formats, in Miri; needs a nightly toolchain that has it"
 	@echo "make soak [SECONDS=]   all long tests one after the other: simulator, faults, users and others (default an hour)"
 	@echo "make bench [ARGS=]     measure every figure beside its floor (ARGS=--quick: under two minutes)"
-	@echo "make build             the program, the C library, and what netram pagesim, netram run and SQLite load"
+	@echo "make build             the program, the C library, and the libraries that netram run and SQLite load"
+	@echo "make lab               the laboratory: netram-lab, and the library that its pagesim loads"
 	@echo "make install [PREFIX=] binary, C library, man pages, completions, systemd unit (default $(PREFIX))"
+	@echo "make install-lab       the laboratory, below the same prefix"
 	@echo "make uninstall         remove what install put there"
 	@echo "make wheel             the Python package, as $(TARGET)/wheels/netram-*.whl"
 	@echo "make clean             remove what was built"
 
 # Without what measures, and without what makes a release as fast as it can be: to be seen soon after a clone.
 demo: need-cargo
-	cargo build --profile demo -p netram --no-default-features
-	$(TARGET)/demo/netram demo
+	cargo build --profile demo -p netram-lab --no-default-features
+	$(TARGET)/demo/netram-lab demo
 
 drawing: need-cargo
 	cargo run --release -p netram-drawing -- demo --stay
@@ -70,25 +73,24 @@ soak: need-cargo
 	scripts/test-deps.sh
 	scripts/soak.sh $(SECONDS)
 
-bench: program
-	$(NETRAM) bench figures $(ARGS)
+bench: lab
+	$(LAB) bench figures $(ARGS)
 
 build: need-cargo
-	cargo build --release -p netram -p netram-capi -p netram-tracer -p netram-farrun -p netram-sqlext
+	cargo build --release -p netram-cli -p librvm -p netram-preload -p netram-sqlite-extension
 	$(LIBRVM) names $(TARGET)/release
 
-program: need-cargo
-	cargo build --release -p netram
+lab: need-cargo
+	cargo build --release -p netram-lab -p netram-tracer
 
 wheel: need-cargo
 	scripts/wheel.sh
 
 # An install as root after a build by a user must not build anew: root may have no cargo.
 install:
-	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so -a -e $(TARGET)/release/librvm-names -a -e $(TRACER) -a -e $(FARRUN) -a -e $(SQLITE) || $(MAKE) --no-print-directory build
+	@test -x $(NETRAM) -a -e $(TARGET)/release/librvm.so -a -e $(TARGET)/release/librvm-names -a -e $(PRELOAD) -a -e $(SQLITE) || $(MAKE) --no-print-directory build
 	install -D -m 755 $(NETRAM) $(BIN)/netram
-	install -D -m 644 $(TRACER) $(OWN)/libnetram_tracer.so
-	install -D -m 644 $(FARRUN) $(OWN)/libnetram_farrun.so
+	install -D -m 644 $(PRELOAD) $(OWN)/libnetram_preload.so
 	install -D -m 644 $(SQLITE) $(OWN)/libnetram_sqlite.so
 	install -d $(SHARE)/man/man1
 	$(NETRAM) man $(SHARE)/man/man1
@@ -105,8 +107,14 @@ install:
 	$(LIBRVM) install $(TARGET)/release $(PREFIX) "$(DESTDIR)"
 	$(LDCONFIG)
 
+# The laboratory: measurements, the demonstration, and the study of paging policies.
+install-lab:
+	@test -x $(LAB) -a -e $(TRACER) || $(MAKE) --no-print-directory lab
+	install -D -m 755 $(LAB) $(BIN)/netram-lab
+	install -D -m 644 $(TRACER) $(OWN)/libnetram_tracer.so
+
 uninstall:
-	rm -f $(OWN)/libnetram_tracer.so $(OWN)/libnetram_farrun.so $(OWN)/libnetram_sqlite.so
+	rm -f $(BIN)/netram-lab $(OWN)/libnetram_tracer.so $(OWN)/libnetram_preload.so $(OWN)/libnetram_sqlite.so
 	rm -f $(BIN)/netram $(SHARE)/man/man1/netram.1 $(SHARE)/man/man1/netram-*.1
 	rm -f $(SHARE)/bash-completion/completions/netram $(SHARE)/zsh/site-functions/_netram
 	rm -f $(SHARE)/fish/vendor_completions.d/netram.fish $(UNITS)/netram-lend.service $(UNITS)/netram-disk@.service

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The tests of journal, volume and lender where little is allowed: with 256 descriptors, and as an ordinary user.
 #
-#   scripts/constrained.sh [PACKAGE...]     packages: netram-client netram-lender netram-volume unless said otherwise
+#   scripts/constrained.sh [PACKAGE...]     packages: netram-journal netram-lender netram-volume unless said otherwise
 #
 # As root it does both, as another user only what that user can. Test programs are built as whoever calls this, and run with
 # the limit or as the user `nobody`, in a folder of its own that is gone afterwards. A machine that lacks prlimit or setpriv
@@ -10,7 +10,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 descriptors=256
-packages=("${@:-netram-client netram-lender netram-volume}")
+packages=("${@:-netram-journal netram-lender netram-volume}")
 read -ra packages <<<"${packages[*]}"
 
 arguments=()

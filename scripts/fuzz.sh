@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzing with feedback: libFuzzer feeds every target of crates/fuzzed for an equal part of the time. docs/testing.md says what they are.
+# Fuzzing with feedback: libFuzzer feeds every target of fuzz/checks for an equal part of the time. docs/testing.md says what they are.
 #
 #   scripts/fuzz.sh [SECONDS] [TARGET...]      ten minutes and all targets unless said otherwise
 #
@@ -68,7 +68,7 @@ for target in "${targets[@]}"; do
 		case=$(grep -oE 'written to .*' "$work/$target.log" | tail -1 | sed 's/written to //')
 		grep -E 'panicked|ERROR' -A1 "$work/$target.log" | head -4
 		echo "fuzz: $target failed on ${case:-an input that $work/$target.log tells of}; keep the file, and replay it with"
-		echo "  cargo test -p netram-fuzzed --test replay every_case -- --nocapture"
+		echo "  cargo test -p netram-fuzz-checks --test replay every_case -- --nocapture"
 		echo "  or with more of its story: $programs/$target ${case:-}"
 	fi
 done

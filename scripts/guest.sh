@@ -58,7 +58,7 @@ fi
 
 said=$(mktemp)
 trap 'rm -rf "$said" ${fresh:+"$fresh"}' EXIT
-cargo test -q -p netram --test all guest:: -- --ignored --nocapture 2>&1 | tee "$said"
+cargo test -q -p netram-cli --test all guest:: -- --ignored --nocapture 2>&1 | tee "$said"
 if ((EUID == 0)) && grep -q SKIPPED "$said"; then
 	echo "guest: a test was skipped; the line above says what it lacks" >&2
 	exit 1

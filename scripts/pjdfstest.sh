@@ -20,7 +20,7 @@ suite=$root/bin/pjdfstest
 }
 [[ -x $suite ]] || cargo install --quiet --root "$root" --version "$version" pjdfstest
 if [[ -z ${NETRAM:-} ]]; then
-	cargo build --quiet -p netram --bin netram
+	cargo build --quiet -p netram-cli --bin netram
 	NETRAM=target/debug/netram
 fi
 NETRAM=$(realpath "$NETRAM")

@@ -39,7 +39,7 @@ worlds() {
 
 # Each database on each ground has an equal part, of rounds that take most of a second.
 databases() {
-	local test=(cargo test -q -p netram --test all databases:: -- --ignored --test-threads 1)
+	local test=(cargo test -q -p netram-cli --test all databases:: -- --ignored --test-threads 1)
 	local count
 	count=$("${test[@]}" --list | grep -c ': test$') || return 1
 	NETRAM_KILL_ROUNDS=$((share / count + 1)) "${test[@]}" --nocapture
@@ -49,18 +49,18 @@ part() {
 	case $1 in
 	sim) again worlds ;;
 	nbd) NETRAM_SECONDS=$share cargo test -q --release -p netram-nbd --test all hostile:: -- --ignored --nocapture ;;
-	rvm) cargo run -q --release -p netram -- rvm bash --for "${share}s" ;;
-	faults) again cargo test -q -p netram --test all faults:: ;;
-	refused) cargo test -q -p netram --test all faults::refused -- --ignored ;;
+	rvm) cargo run -q --release -p netram-lab -- bash --for "${share}s" ;;
+	faults) again cargo test -q -p netram-cli --test all faults:: ;;
+	refused) cargo test -q -p netram-cli --test all faults::refused -- --ignored ;;
 	constrained) again scripts/constrained.sh ;;
-	sqlite) NETRAM_KILL_ROUNDS=$share again cargo test -q -p netram --test all sqlite:: -- --include-ignored --skip thousands_of_rounds ;;
-	mount) scripts/pjdfstest.sh && again cargo test -q -p netram --test all mount:: -- --include-ignored ;;
+	sqlite) NETRAM_KILL_ROUNDS=$share again cargo test -q -p netram-cli --test all sqlite:: -- --include-ignored --skip thousands_of_rounds ;;
+	mount) scripts/pjdfstest.sh && again cargo test -q -p netram-cli --test all mount:: -- --include-ignored ;;
 	databases) databases ;;
-	guest) again cargo test -q -p netram --test all guest:: -- --include-ignored ;;
+	guest) again cargo test -q -p netram-cli --test all guest:: -- --include-ignored ;;
 	users) scripts/users.sh "$share" ;;
 	operators) again cargo test -q -p netram-volume --test all proof:: -- --include-ignored ;;
-	journals) cargo test -q -p netram-client --release --test all closing:: -- --ignored ;;
-	c) again cargo test -q -p netram-capi --test all shared -- --include-ignored ;;
+	journals) cargo test -q -p netram-journal --release --test all closing:: -- --ignored ;;
+	c) again cargo test -q -p librvm --test all shared -- --include-ignored ;;
 	esac
 }
 

@@ -29,7 +29,7 @@ wanted=(
 	"linux.uml user-mode-linux is a whole kernel in a process, to be cut off as by a power failure"
 	"nbd-client nbd-client makes a device of an NBD server, in that kernel"
 	"pg_ctlcluster postgresql runs transactions on an attached volume that is killed under it"
-	"clang clang compiles programs whose references netram pagesim studies, beside gcc"
+	"clang clang compiles programs whose references netram-lab pagesim studies, beside gcc"
 	"qemu-$(uname -m) qemu-user runs programs as they are, and tells their references"
 	"iverilog iverilog simulates the paper's switch, which is studied in turn"
 	"sqlite3 sqlite3 keeps a database in far memory"

@@ -21,7 +21,7 @@ fi
 "$venv/bin/pip" install --quiet --disable-pip-version-check --force-reinstall --no-deps "$venv"/wheels/netram-*.whl
 
 # The lenders of the tests.
-[[ -n ${NETRAM_TEST_BUILT-} ]] || cargo build --quiet --profile test -p netram
+[[ -n ${NETRAM_TEST_BUILT-} ]] || cargo build --quiet --profile test -p netram-cli
 
 mypy=(--config-file python/pyproject.toml --cache-dir "$venv/mypy")
 MYPYPATH=python "$venv/bin/mypy" "${mypy[@]}" python/netram python/tests python/examples

@@ -36,7 +36,7 @@ if ((${#missing[@]})) && ((EUID == 0)) && command -v apt-get >/dev/null; then
 	apt-get install -q -y --no-install-recommends "${missing[@]}"
 fi
 
-test=(cargo test -q -p netram --test all users:: -- --include-ignored)
+test=(cargo test -q -p netram-cli --test all users:: -- --include-ignored)
 count=$("${test[@]}" --list | grep -c ': test$')
 # Each test takes an equal part, and at least the few rounds that it always does.
 NETRAM_USERS_SECONDS=$((seconds / count)) "${test[@]}" --nocapture --test-threads 1

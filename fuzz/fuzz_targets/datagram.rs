@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::datagram;
+use netram_fuzz_checks::programs::datagram;
 
 libfuzzer_sys::fuzz_target!(init: datagram::begin(), |bytes: &[u8]| datagram::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::file_change;
+use netram_fuzz_checks::programs::file_change;
 
 libfuzzer_sys::fuzz_target!(init: file_change::begin(), |bytes: &[u8]| file_change::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::gather;
+use netram_fuzz_checks::programs::gather;
 
 libfuzzer_sys::fuzz_target!(init: gather::begin(), |bytes: &[u8]| gather::run(bytes));

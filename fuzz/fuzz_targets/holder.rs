@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::holder;
+use netram_fuzz_checks::programs::holder;
 
 libfuzzer_sys::fuzz_target!(init: holder::begin(), |bytes: &[u8]| holder::run(bytes));

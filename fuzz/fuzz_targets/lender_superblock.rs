@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::lender_superblock;
+use netram_fuzz_checks::programs::lender_superblock;
 
 libfuzzer_sys::fuzz_target!(init: lender_superblock::begin(), |bytes: &[u8]| lender_superblock::run(bytes));

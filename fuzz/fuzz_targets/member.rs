@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::member;
+use netram_fuzz_checks::programs::member;
 
 libfuzzer_sys::fuzz_target!(init: member::begin(), |bytes: &[u8]| member::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::owner;
+use netram_fuzz_checks::programs::owner;
 
 libfuzzer_sys::fuzz_target!(init: owner::begin(), |bytes: &[u8]| owner::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::packets;
+use netram_fuzz_checks::programs::packets;
 
 libfuzzer_sys::fuzz_target!(init: packets::begin(), |bytes: &[u8]| packets::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::party_change;
+use netram_fuzz_checks::programs::party_change;
 
 libfuzzer_sys::fuzz_target!(init: party_change::begin(), |bytes: &[u8]| party_change::run(bytes));

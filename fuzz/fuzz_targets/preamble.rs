@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::preamble;
+use netram_fuzz_checks::programs::preamble;
 
 libfuzzer_sys::fuzz_target!(init: preamble::begin(), |bytes: &[u8]| preamble::run(bytes));

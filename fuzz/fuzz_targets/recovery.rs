@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::recovery;
+use netram_fuzz_checks::programs::recovery;
 
 libfuzzer_sys::fuzz_target!(init: recovery::begin(), |bytes: &[u8]| recovery::run(bytes));

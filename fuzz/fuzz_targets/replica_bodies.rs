@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::replica_bodies;
+use netram_fuzz_checks::programs::replica_bodies;
 
 libfuzzer_sys::fuzz_target!(init: replica_bodies::begin(), |bytes: &[u8]| replica_bodies::run(bytes));

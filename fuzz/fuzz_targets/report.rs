@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::report;
+use netram_fuzz_checks::programs::report;
 
 libfuzzer_sys::fuzz_target!(init: report::begin(), |bytes: &[u8]| report::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::settings;
+use netram_fuzz_checks::programs::settings;
 
 libfuzzer_sys::fuzz_target!(init: settings::begin(), |bytes: &[u8]| settings::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::to_node;
+use netram_fuzz_checks::programs::to_node;
 
 libfuzzer_sys::fuzz_target!(init: to_node::begin(), |bytes: &[u8]| to_node::run(bytes));

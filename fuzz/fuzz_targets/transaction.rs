@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::transaction;
+use netram_fuzz_checks::programs::transaction;
 
 libfuzzer_sys::fuzz_target!(init: transaction::begin(), |bytes: &[u8]| transaction::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::volume_change;
+use netram_fuzz_checks::programs::volume_change;
 
 libfuzzer_sys::fuzz_target!(init: volume_change::begin(), |bytes: &[u8]| volume_change::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::volume_superblock;
+use netram_fuzz_checks::programs::volume_superblock;
 
 libfuzzer_sys::fuzz_target!(init: volume_superblock::begin(), |bytes: &[u8]| volume_superblock::run(bytes));

@@ -1,5 +1,5 @@
 #![no_main]
 
-use netram_fuzzed::programs::words;
+use netram_fuzz_checks::programs::words;
 
 libfuzzer_sys::fuzz_target!(init: words::begin(), |bytes: &[u8]| words::run(bytes));

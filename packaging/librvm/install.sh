@@ -9,7 +9,7 @@ set -eu
 
 what=$1 built=$2 prefix=${3-} destdir=${4-}
 here=$(cd "$(dirname "$0")" && pwd)
-headers=$here/../../crates/capi/include/rvm
+headers=$here/../../crates/bindings/librvm/include/rvm
 lib=$destdir$prefix/lib include=$destdir$prefix/include/rvm
 man=$destdir$prefix/share/man/man3 share=$destdir$prefix/share/netram
 

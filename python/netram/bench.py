@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import netram
 
-#: Bytes that a transaction changes. With rvm's headers its record carries 128, as `netram bench commit` does.
+#: Bytes that a transaction changes. With rvm's headers its record carries 128, as `netram-lab bench commit` does.
 BYTES = 96
 #: Bytes of the segment: commits walk through it.
 SEGMENT = 1 << 20
@@ -167,7 +167,7 @@ def from_python(folder: Path, at: Lender, spin: bool, rounds: int, seconds: floa
 
 
 def from_rust(program: str, folder: Path, quick: bool) -> Row:
-    """The same record by `netram bench commit`."""
+    """The same record by `netram-lab bench commit`."""
     command = [program, "bench", "commit", "--members", "1", "--json", "--dir", str(folder)]
     ran = subprocess.run(command + ["--quick"] * quick, check=True, capture_output=True, text=True)
     commit = json.loads(ran.stdout)["rows"][0]["commit"]

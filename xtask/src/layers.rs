@@ -1,7 +1,8 @@
-//! Dependencies between crates point down only, and the bottom crate stays free of clocks and unsafe.
+//! Dependencies between crates point down only, what ships depends on nothing of the laboratory, and the crates that
+//! decide stay free of clocks and unsafe.
 //!
 //! The table is the one of `ARCHITECTURE.md`. Development and build dependencies are judged like the others, but for
-//! one: the client's own tests talk to a real lender, because a made-up one would prove nothing.
+//! those of [`TEST_ARROWS`].
 
 use std::path::Path;
 
@@ -10,70 +11,76 @@ use serde_json::Value;
 use crate::{code, tree};
 
 /// Every crate and its layer. A crate that is not here is refused, so the table cannot fall behind.
-const LAYERS: [(&str, u8); 31] = [
-    ("netram", 4),
-    ("netram-capi", 4),
-    ("netram-sqlext", 4),
-    ("netram-bench", 4),
-    ("netram-drawing", 4),
-    ("netram-fuzzed", 4),
-    ("netram-python", 4),
-    ("netram-home", 3),
-    ("netram-volume", 3),
-    ("netram-mount", 3),
-    ("netram-sqlite", 3),
-    ("netram-shared", 3),
-    ("netram-oo7", 3),
-    ("netram-rex", 3),
-    ("netram-farrun", 3),
-    ("netram-sim", 3),
-    ("netram-party", 2),
-    ("netram-lender", 2),
-    ("netram-tracer", 2),
-    ("netram-client", 2),
+const LAYERS: [(&str, u8); 38] = [
+    ("netram-lab", 10),
+    ("netram-bench", 9),
+    ("netram-drawing", 8),
+    ("netram-fuzz-checks", 8),
+    ("netram-sql-stores", 8),
+    ("netram-oo7", 7),
+    ("netram-sim", 7),
+    ("netram", 6),
+    ("netram-cli", 6),
+    ("librvm", 6),
+    ("netram-python", 6),
+    ("netram-sqlite-extension", 6),
+    ("netram-volume", 5),
+    ("netram-mount", 5),
+    ("netram-sqlite", 5),
+    ("netram-shared", 5),
+    ("netram-testkit", 5),
+    ("netram-store", 4),
+    ("netram-attach", 3),
+    ("netram-heap", 3),
+    ("netram-preload", 3),
+    ("netram-tracer", 3),
+    ("netram-lender", 3),
+    ("netram-journal", 2),
     ("netram-far", 2),
-    ("netram-heap", 2),
     ("netram-nbd", 2),
-    ("netram-attach", 2),
+    ("netram-rvm", 2),
+    ("netram-sqlite-machine", 2),
+    ("netram-pagesim", 2),
     ("netram-transport", 1),
-    ("netram-rvm", 1),
-    ("netram-disk", 1),
+    ("netram-block-machine", 1),
+    ("netram-shared-machine", 1),
+    ("netram-far-machine", 1),
+    ("netram-block", 1),
     ("netram-files", 1),
-    ("netram-pagesim", 1),
-    ("netram-log", 1),
+    ("netram-log", 0),
+    ("netram-process", 0),
     ("netram-proto", 0),
 ];
 
-/// Arrows between equals that are wanted: the command line offers `netram bench`, a volume has a home's settings, a shared
-/// region's server is a home, OO7 runs on shared regions, and beside them in SQLite with netram's VFS, and a
-/// device of the kernel's NBD client has its server.
-const LEVEL_ARROWS: [(&str, &str); 9] = [
-    ("netram", "netram-bench"),
-    ("netram-volume", "netram-home"),
-    ("netram-mount", "netram-home"),
-    ("netram-sqlite", "netram-home"),
-    ("netram-shared", "netram-home"),
-    ("netram-oo7", "netram-shared"),
-    ("netram-rex", "netram-oo7"),
-    ("netram-rex", "netram-sqlite"),
-    ("netram-attach", "netram-nbd"),
-];
-
-/// Arrows between equals that tests alone may draw.
+/// Arrows up or between equals that tests alone may draw: a made-up lender would prove nothing.
 const TEST_ARROWS: [(&str, &str); 3] = [
-    ("netram-client", "netram-lender"),
+    ("netram-journal", "netram-lender"),
     ("netram-far", "netram-lender"),
-    ("netram-oo7", "netram-home"),
+    ("netram-oo7", "netram-store"),
 ];
 
 /// The simulator stands above the drivers but links none: a driver would bring the real clock and sockets in.
-const SIM_ARROWS: [&str; 5] = [
+const SIM_ARROWS: [&str; 8] = [
     "netram-rvm",
-    "netram-disk",
+    "netram-block",
+    "netram-block-machine",
+    "netram-far-machine",
     "netram-files",
-    "netram-party",
+    "netram-shared-machine",
+    "netram-sqlite-machine",
     "netram-proto",
 ];
+
+/// Crates that decide and never act: `no_std`, without `unsafe`.
+const MACHINES: [&str; 4] = [
+    "crates/core/proto",
+    "crates/block/machine",
+    "crates/far/machine",
+    "crates/shared/machine",
+];
+
+/// Folders of what ships, and of what nothing that ships may depend on.
+const SHIPPED: &str = "crates";
 
 /// Builds everything else, depends on none of it.
 const OUTSIDE: &str = "xtask";
@@ -85,12 +92,22 @@ struct Arrow {
     to: String,
 }
 
-/// Checks the workspace's arrows and the source of `proto`.
+/// A crate of the workspace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Crate {
+    name: String,
+    /// Its folder, relative to the workspace's root.
+    folder: String,
+}
+
+/// Checks the workspace's arrows and the source of the crates that decide.
 pub(crate) fn run() -> Result<(), String> {
     let root = tree::root()?;
     let (crates, arrows) = workspace(&root)?;
     let mut faults = judge(&crates, &arrows);
-    faults.extend(judge_proto(&root)?);
+    for machine in MACHINES {
+        faults.extend(judge_machine(&root, machine)?);
+    }
     if faults.is_empty() {
         println!(
             "layers: {} crates, {} arrows, all down",
@@ -103,7 +120,7 @@ pub(crate) fn run() -> Result<(), String> {
 }
 
 /// The workspace's crates and the arrows between them, as cargo sees them.
-fn workspace(root: &Path) -> Result<(Vec<String>, Vec<Arrow>), String> {
+fn workspace(root: &Path) -> Result<(Vec<Crate>, Vec<Arrow>), String> {
     let output = tree::cargo(root)
         .args(["metadata", "--format-version", "1", "--no-deps"])
         .output()
@@ -119,14 +136,19 @@ fn workspace(root: &Path) -> Result<(Vec<String>, Vec<Arrow>), String> {
     arrows_of(&metadata).ok_or_else(|| "`cargo metadata` has another shape than format 1".to_string())
 }
 
-fn arrows_of(metadata: &Value) -> Option<(Vec<String>, Vec<Arrow>)> {
+fn arrows_of(metadata: &Value) -> Option<(Vec<Crate>, Vec<Arrow>)> {
     let packages = metadata.get("packages")?.as_array()?;
+    let root = Path::new(metadata.get("workspace_root")?.as_str()?);
     let mut crates = Vec::new();
     for package in packages {
-        crates.push(package.get("name")?.as_str()?.to_string());
+        let folder = Path::new(package.get("manifest_path")?.as_str()?).parent()?;
+        crates.push(Crate {
+            name: package.get("name")?.as_str()?.to_string(),
+            folder: folder.strip_prefix(root).ok()?.to_str()?.to_string(),
+        });
     }
     let mut arrows = Vec::new();
-    for (package, from) in packages.iter().zip(&crates) {
+    for (package, Crate { name: from, .. }) in packages.iter().zip(&crates) {
         for dependency in package.get("dependencies")?.as_array()? {
             let to = dependency.get("name")?.as_str()?.to_string();
             let for_tests = dependency.get("kind")?.as_str() == Some("dev");
@@ -139,7 +161,7 @@ fn arrows_of(metadata: &Value) -> Option<(Vec<String>, Vec<Arrow>)> {
                 to,
             };
             // A dev-dependency beside the normal one is the same arrow.
-            if crates.contains(&arrow.to) && !arrows.contains(&arrow) {
+            if crates.iter().any(|known| known.name == arrow.to) && !arrows.contains(&arrow) {
                 arrows.push(arrow);
             }
         }
@@ -155,16 +177,29 @@ fn layer(name: &str) -> Option<u8> {
 }
 
 /// One sentence per broken rule.
-fn judge(crates: &[String], arrows: &[Arrow]) -> Vec<String> {
+fn judge(crates: &[Crate], arrows: &[Arrow]) -> Vec<String> {
     let mut faults = Vec::new();
-    for name in crates {
+    for Crate { name, .. } in crates {
         if name != OUTSIDE && layer(name).is_none() {
             faults.push(format!(
                 "layers: `{name}` has no layer; add it to the table in xtask/src/layers.rs"
             ));
         }
     }
-    faults.extend(arrows.iter().filter_map(judge_arrow));
+    let ships = |name: &str| {
+        let known = crates.iter().find(|known| known.name == name);
+        known.is_some_and(|known| Path::new(&known.folder).starts_with(SHIPPED))
+    };
+    for arrow in arrows {
+        if ships(&arrow.from) && !ships(&arrow.to) {
+            faults.push(format!(
+                "layers: `{}` -> `{}`: what ships depends on nothing outside `{SHIPPED}/`",
+                arrow.from, arrow.to
+            ));
+        } else {
+            faults.extend(judge_arrow(arrow));
+        }
+    }
     faults
 }
 
@@ -181,33 +216,30 @@ fn judge_arrow(arrow: &Arrow) -> Option<String> {
             SIM_ARROWS.join(" and ")
         ));
     }
-    if LEVEL_ARROWS.contains(&(from.as_str(), to.as_str())) {
-        return None;
-    }
     // A crate without a layer has been reported already.
     let (above, below) = (layer(from)?, layer(to)?);
     (above <= below)
         .then(|| format!("layers: `{from}` (layer {above}) -> `{to}` (layer {below}) does not point down"))
 }
 
-fn judge_proto(root: &Path) -> Result<Vec<String>, String> {
-    let source = root.join("crates/proto/src");
+fn judge_machine(root: &Path, folder: &str) -> Result<Vec<String>, String> {
+    let source = root.join(folder).join("src");
     let mut faults = Vec::new();
     for path in tree::files(&source, "rs")? {
         let text = tree::read(&source, &path)?;
-        let name = format!("crates/proto/src/{}", path.display());
+        let name = format!("{folder}/src/{}", path.display());
         if path == Path::new("lib.rs") {
-            faults.extend(judge_proto_root(&name, &text));
+            faults.extend(judge_machine_root(&name, &text));
         }
         // A module of tests in a file of its own is compiled for tests only, which have std.
-        if !path.ends_with("tests.rs") && !path.starts_with("tests") {
+        if !path.ends_with("tests.rs") && !path.components().any(|part| part.as_os_str() == "tests") {
             faults.extend(judge_std(&name, &text));
         }
     }
     Ok(faults)
 }
 
-fn judge_proto_root(name: &str, text: &str) -> Vec<String> {
+fn judge_machine_root(name: &str, text: &str) -> Vec<String> {
     let blanked = code::blank(text);
     ["#![no_std]", "#![forbid(unsafe_code)]"]
         .iter()
@@ -229,7 +261,7 @@ fn judge_std(name: &str, text: &str) -> Vec<String> {
         .filter(|(_, line)| line.contains("std::") && code::words(line).any(|word| word == "std"))
         .map(|(index, _)| {
             format!(
-                "{name}:{}: `std::` in proto, which has neither clock nor threads",
+                "{name}:{}: `std::` in a crate that has neither clock nor threads",
                 index + 1
             )
         })
@@ -240,23 +272,27 @@ fn judge_std(name: &str, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
+    fn named(name: &str, folder: &str) -> Crate {
+        Crate {
+            name: name.to_string(),
+            folder: folder.to_string(),
+        }
+    }
+
     fn faults(from: &str, to: &str) -> Vec<String> {
-        let crates = [from.to_string(), to.to_string()];
-        judge(
-            &crates,
-            &[Arrow {
-                from: from.into(),
-                to: to.into(),
-            }],
-        )
+        let arrow = Arrow {
+            from: from.into(),
+            to: to.into(),
+        };
+        judge(&[named(from, "crates/a"), named(to, "crates/b")], &[arrow])
     }
 
     #[test]
-    fn arrows_down_and_the_wanted_level_one_pass() {
+    fn arrows_down_pass() {
         for (from, to) in [
-            ("netram", "netram-lender"),
-            ("netram", "netram-bench"),
-            ("netram-client", "netram-transport"),
+            ("netram-cli", "netram-lender"),
+            ("netram-lab", "netram-bench"),
+            ("netram-journal", "netram-transport"),
             ("netram-sim", "netram-rvm"),
             ("netram-sim", "netram-files"),
             ("netram-rvm", "netram-proto"),
@@ -269,15 +305,32 @@ mod tests {
     fn arrows_up_and_sideways_are_refused() {
         for (from, to) in [
             ("netram-proto", "netram-transport"),
-            ("netram-rvm", "netram-transport"),
-            ("netram-client", "netram-lender"),
-            ("netram-bench", "netram"),
-            ("netram-sim", "netram-client"),
-            ("netram", "xtask"),
+            ("netram-rvm", "netram-journal"),
+            ("netram-journal", "netram-lender"),
+            ("netram-cli", "netram-bench"),
+            ("netram-sim", "netram-journal"),
+            ("netram-cli", "xtask"),
             ("xtask", "netram-proto"),
         ] {
             assert_eq!(faults(from, to).len(), 1, "{from} -> {to}");
         }
+    }
+
+    #[test]
+    fn what_ships_depends_on_nothing_of_the_laboratory() {
+        // It would point down.
+        let arrow = Arrow {
+            from: "netram-cli".into(),
+            to: "netram-pagesim".into(),
+        };
+        let crates = |folder| [named("netram-cli", "crates/cli"), named("netram-pagesim", folder)];
+        assert_eq!(
+            judge(&crates("crates/pagesim"), std::slice::from_ref(&arrow)),
+            [""; 0]
+        );
+        let found = judge(&crates("lab/pagesim"), &[arrow]);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].contains("outside `crates/`"), "{}", found[0]);
     }
 
     #[test]
@@ -290,37 +343,43 @@ mod tests {
     #[test]
     fn development_dependencies_are_arrows_too_but_for_the_clients_tests() {
         let metadata = |from: &str, kind: serde_json::Value, to: &str| {
-            serde_json::json!({"packages": [
-                {"name": from, "dependencies": [
+            serde_json::json!({"workspace_root": "/tree", "packages": [
+                {"name": from, "manifest_path": "/tree/crates/a/Cargo.toml", "dependencies": [
                     {"name": to, "kind": kind}, {"name": "rustix", "kind": null}]},
-                {"name": to, "dependencies": []},
+                {"name": to, "manifest_path": "/tree/crates/b/Cargo.toml", "dependencies": []},
             ]})
         };
         let found = |metadata| {
             let (crates, arrows) = arrows_of(&metadata).expect("the shape of format 1");
             judge(&crates, &arrows).len()
         };
-        assert_eq!(found(metadata("netram-client", "dev".into(), "netram-lender")), 0);
+        assert_eq!(
+            found(metadata("netram-journal", "dev".into(), "netram-lender")),
+            0
+        );
         assert_eq!(
             found(metadata(
-                "netram-client",
+                "netram-journal",
                 serde_json::Value::Null,
                 "netram-lender"
             )),
             1
         );
-        assert_eq!(found(metadata("netram-lender", "dev".into(), "netram-client")), 1);
+        assert_eq!(
+            found(metadata("netram-lender", "dev".into(), "netram-journal")),
+            1
+        );
         assert_eq!(found(metadata("netram-files", "dev".into(), "netram-files")), 0);
     }
 
     #[test]
     fn proto_must_forbid_unsafe_and_std() {
         assert_eq!(
-            judge_proto_root("lib.rs", "#![no_std]\n#![forbid(unsafe_code)]\n"),
+            judge_machine_root("lib.rs", "#![no_std]\n#![forbid(unsafe_code)]\n"),
             [""; 0]
         );
         assert_eq!(
-            judge_proto_root("lib.rs", "//! #![no_std]\n#![forbid(unsafe_code)]\n").len(),
+            judge_machine_root("lib.rs", "//! #![no_std]\n#![forbid(unsafe_code)]\n").len(),
             1
         );
         assert_eq!(judge_std("a.rs", "use std::time::Instant;\n").len(), 1);

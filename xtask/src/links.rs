@@ -122,13 +122,13 @@ mod tests {
 
     #[test]
     fn a_document_names_paths_in_prose() {
-        let text = "`crates/proto/src/port.rs`, crates/rvm/. Not crates/{a,b}/src, nor crates/*/src.\n(crates/sim/src/lib.rs:12)";
+        let text = "`crates/core/proto/src/port.rs`, crates/memory/rvm/. Not crates/{a,b}/src, nor crates/*/src.\n(sim/src/lib.rs:12)";
         assert_eq!(
             tree_paths(text),
             [
-                (1, "crates/proto/src/port.rs"),
-                (1, "crates/rvm/"),
-                (2, "crates/sim/src/lib.rs")
+                (1, "crates/core/proto/src/port.rs"),
+                (1, "crates/memory/rvm/"),
+                (2, "sim/src/lib.rs")
             ]
         );
     }

@@ -15,22 +15,21 @@ const FUNCTION_LINES_WARN: usize = 70;
 const ARGUMENT_LINES: usize = 20;
 
 /// The one module of each crate that may hold `unsafe`: a file, or the folder of a module too large for one.
-const UNSAFE_MODULES: [&str; 15] = [
-    "crates/transport/src/sys.rs",
+const UNSAFE_MODULES: [&str; 14] = [
+    "crates/core/transport/src/sys.rs",
     "crates/lender/src/sys.rs",
-    "crates/client/src/sys.rs",
-    "crates/rvm/src/memory",
-    "crates/bench/src/sys.rs",
-    "crates/cli/src/sys.rs",
-    "crates/attach/src/sys",
-    "crates/far/src/sys",
-    "crates/farrun/src/abi",
-    "crates/capi/src/abi",
-    "crates/tracer/src/abi",
-    "crates/sqlite/src/vfs",
-    "crates/sqlext/src/abi",
-    "crates/rex/src/sys",
-    "crates/python/src/sys.rs",
+    "crates/core/journal/src/sys.rs",
+    "crates/memory/rvm/src/memory",
+    "lab/bench/src/sys.rs",
+    "crates/block/attach/src/sys",
+    "crates/far/driver/src/sys",
+    "crates/far/preload/src/abi",
+    "crates/bindings/librvm/src/abi",
+    "lab/tracer/src/abi",
+    "crates/files/sqlite/src/vfs",
+    "crates/files/sqlite-extension/src/abi",
+    "lab/sql-stores/src/sys",
+    "crates/bindings/python/src/sys.rs",
 ];
 
 /// Macros that promise work instead of doing it, or print what only their author wanted to see.
@@ -219,27 +218,39 @@ mod tests {
     #[test]
     fn unsafe_is_refused_outside_its_module_and_in_prose_ignored() {
         assert_eq!(
-            faults("crates/rvm/src/region.rs", "fn a() { unsafe {} }\n").len(),
+            faults("crates/memory/rvm/src/region.rs", "fn a() { unsafe {} }\n").len(),
             1
         );
-        assert_eq!(faults("crates/rvm/src/memory", "fn a() { unsafe {} }\n"), [""; 0]);
         assert_eq!(
-            faults("crates/capi/src/abi/calls.rs", "fn a() { unsafe {} }\n"),
+            faults("crates/memory/rvm/src/memory", "fn a() { unsafe {} }\n"),
             [""; 0]
         );
         assert_eq!(
-            faults("crates/capi/src/abi.rs", "fn a() { unsafe {} }\n").len(),
-            1
-        );
-        assert_eq!(
-            faults("crates/client/tests/allocation.rs", "unsafe impl A for B {}\n"),
+            faults(
+                "crates/bindings/librvm/src/abi/calls.rs",
+                "fn a() { unsafe {} }\n"
+            ),
             [""; 0]
         );
         assert_eq!(
-            faults("crates/client/src/alloc.rs", "unsafe impl A for B {}\n").len(),
+            faults("crates/bindings/librvm/src/abi.rs", "fn a() { unsafe {} }\n").len(),
             1
         );
-        assert_eq!(faults("crates/rvm/src/region.rs", "// no unsafe here\n"), [""; 0]);
+        assert_eq!(
+            faults(
+                "crates/core/journal/tests/allocation.rs",
+                "unsafe impl A for B {}\n"
+            ),
+            [""; 0]
+        );
+        assert_eq!(
+            faults("crates/core/journal/src/alloc.rs", "unsafe impl A for B {}\n").len(),
+            1
+        );
+        assert_eq!(
+            faults("crates/memory/rvm/src/region.rs", "// no unsafe here\n"),
+            [""; 0]
+        );
     }
 
     #[test]

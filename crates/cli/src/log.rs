@@ -13,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 /// How much to log, and how.
 #[derive(Debug, Args)]
-pub(crate) struct LogArgs {
+pub struct LogArgs {
     /// Log more: -v for information, -vv for details
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,

@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 /// The command line asks for something that makes no sense. Exit code 2.
 #[derive(Debug)]
-pub(crate) struct Usage(pub(crate) String);
+pub struct Usage(pub String);
 
 impl fmt::Display for Usage {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -25,7 +25,7 @@ impl std::error::Error for Usage {}
 
 /// How links to lenders are protected.
 #[derive(Debug, Args)]
-pub(crate) struct SecurityArgs {
+pub struct SecurityArgs {
     /// The cluster key's file, made with `netram key new`
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     pub(crate) key_file: Option<PathBuf>,
@@ -36,13 +36,13 @@ pub(crate) struct SecurityArgs {
 
 impl SecurityArgs {
     /// The protection asked for; it must be one or the other.
-    pub(crate) fn security(&self) -> Result<Security> {
+    pub fn security(&self) -> Result<Security> {
         security(self.key_file.as_ref(), self.insecure)
     }
 }
 
 /// Exactly one of key and `--insecure`.
-pub(crate) fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Security> {
+pub fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Security> {
     match (key_file, insecure) {
         (Some(path), false) => {
             let key = ClusterKey::load(path).with_context(|| format!("loading {}", path.display()))?;
@@ -66,7 +66,7 @@ pub(crate) fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Sec
 
 /// A number of bytes, as `64MiB`, `1.5GB` or `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 impl FromStr for Size {
     type Err = String;
@@ -85,7 +85,7 @@ impl fmt::Display for Size {
 
 /// A length of time, as `2s`, `500ms` or `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span(pub(crate) Duration);
+pub struct Span(pub Duration);
 
 impl FromStr for Span {
     type Err = String;
@@ -111,7 +111,7 @@ macro_rules! deserialize_as_text {
 deserialize_as_text!(Size, Span);
 
 /// A value of another crate that a configuration file gives as text.
-pub(crate) fn from_text<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
+pub fn from_text<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
@@ -122,7 +122,7 @@ where
 }
 
 /// A list of such values.
-pub(crate) fn list_from_text<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
+pub fn list_from_text<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,

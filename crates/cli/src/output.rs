@@ -16,27 +16,27 @@ const STYLE: TableStyle = TableStyle::new()
     .bottom_border(LineStyle::none().fill('─').junction('─'));
 
 /// A line on standard output.
-pub(crate) fn line(text: impl std::fmt::Display) -> Result<()> {
+pub fn line(text: impl std::fmt::Display) -> Result<()> {
     Ok(writeln!(io::stdout().lock(), "{text}")?)
 }
 
 /// A line on standard output that a service goes on without: whoever started it may listen no longer.
-pub(crate) fn announce(text: impl std::fmt::Display) {
+pub fn announce(text: impl std::fmt::Display) {
     log::announce(&format!("{text}\n"));
 }
 
 /// A value as JSON on standard output.
-pub(crate) fn json(value: &impl Serialize) -> Result<()> {
+pub fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string_pretty(value)?)
 }
 
 /// An error on standard error: what, why, and the remedy if there is one.
-pub(crate) fn complain(error: &anyhow::Error) {
+pub fn complain(error: &anyhow::Error) {
     log::say(&format!("netram: {}", sentence(error)));
 }
 
 /// An error and its causes in one line. Libraries name the cause in their own sentence already; it is not said twice.
-pub(crate) fn sentence(error: &anyhow::Error) -> String {
+pub fn sentence(error: &anyhow::Error) -> String {
     let mut said = String::new();
     for cause in error.chain() {
         let cause = cause.to_string();
@@ -50,7 +50,7 @@ pub(crate) fn sentence(error: &anyhow::Error) -> String {
 }
 
 /// Text that others have made, such as a node's name: control characters are escaped, so that a terminal does nothing but show it.
-pub(crate) fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter.is_control() {
@@ -62,17 +62,17 @@ pub(crate) fn plain(text: &str) -> String {
 }
 
 /// Something worth knowing that is no result, on standard error.
-pub(crate) fn remark(text: impl std::fmt::Display) {
+pub fn remark(text: impl std::fmt::Display) {
     log::say(&text.to_string());
 }
 
 /// Whether a person watches the progress.
-pub(crate) fn is_watched() -> bool {
+pub fn is_watched() -> bool {
     io::stderr().is_terminal()
 }
 
 /// A table with a header; columns after the first `left` are numbers.
-pub(crate) fn table(header: &[&str], left: usize) -> Table {
+pub fn table(header: &[&str], left: usize) -> Table {
     let mut table = Table::new();
     table.load_style(STYLE);
     table.set_content_arrangement(ContentArrangement::Dynamic);
@@ -86,12 +86,12 @@ pub(crate) fn table(header: &[&str], left: usize) -> Table {
 }
 
 /// Bytes for people.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     bytesize::ByteSize(count).display().iec().to_string()
 }
 
 /// A length of time for people, its small parts left out.
-pub(crate) fn age(span: Duration) -> String {
+pub fn age(span: Duration) -> String {
     let kept = match span {
         span if span < Duration::from_secs(1) => Duration::from_millis(span.as_millis() as u64),
         span if span < Duration::from_secs(60) => Duration::from_millis(span.as_millis() as u64 / 100 * 100),
@@ -101,7 +101,7 @@ pub(crate) fn age(span: Duration) -> String {
 }
 
 /// A number with as many digits as mean something.
-pub(crate) fn number(value: f64) -> String {
+pub fn number(value: f64) -> String {
     match value.abs() {
         small if small < 10.0 => format!("{value:.2}"),
         middle if middle < 1000.0 => format!("{value:.1}"),
@@ -110,7 +110,7 @@ pub(crate) fn number(value: f64) -> String {
 }
 
 /// An integer with its thousands apart.
-pub(crate) fn thousands(value: i64) -> String {
+pub fn thousands(value: i64) -> String {
     let digits = value.unsigned_abs().to_string();
     let mut text = String::with_capacity(digits.len() * 2);
     for (index, digit) in digits.chars().enumerate() {
@@ -123,12 +123,12 @@ pub(crate) fn thousands(value: i64) -> String {
 }
 
 /// A number of things, whose name takes an `s` when there are several.
-pub(crate) fn count(number: u64, thing: &str) -> String {
+pub fn count(number: u64, thing: &str) -> String {
     counted(number, thing, &format!("{thing}s"))
 }
 
 /// A number of things whose name has another plural.
-pub(crate) fn counted(number: u64, one: &str, several: &str) -> String {
+pub fn counted(number: u64, one: &str, several: &str) -> String {
     let digits = thousands(i64::try_from(number).unwrap_or(i64::MAX));
     match number {
         1 => format!("{digits} {one}"),

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGALRM, SIGHUP, SIGUSR1, SIGUSR2};
 const MEANINGLESS: [i32; 4] = [SIGHUP, SIGUSR1, SIGUSR2, SIGALRM];
 
 /// From now on this process takes signals that mean nothing, and goes on.
-pub(crate) fn take_meaningless() -> io::Result<()> {
+pub fn take_meaningless() -> io::Result<()> {
     for signal in MEANINGLESS {
         // Nobody looks at the flag: that it can be set is what takes the signal.
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;

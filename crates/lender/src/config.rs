@@ -3,9 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netram_proto::limit::{
-    DEPOSIT_LEASE, DOMAIN_BYTES_MAX, PRESSURE_CALM, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN,
-};
+use netram_far_machine::limit::{DEPOSIT_LEASE, PRESSURE_CALM};
+use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
 use netram_transport::{Address, Group, Security, WaitPolicy};
 
 use crate::error::StartError;

@@ -1,4 +1,4 @@
-//! What an earlier process left in a lender's memory, for fuzzers (`crates/fuzzed`) and nobody else.
+//! What an earlier process left in a lender's memory, for fuzzers (`fuzz/checks`) and nobody else.
 
 use netram_proto::wire::crc32c;
 

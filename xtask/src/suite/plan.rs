@@ -121,12 +121,23 @@ fn program_of(message: &Value) -> Option<Program> {
         "test" => target.get("name")?.as_str()?,
         _ => "unit",
     };
-    let package = folder.file_name()?.to_str()?;
+    let package = package_of(message.get("package_id")?.as_str()?);
     Some(Program {
         title: format!("{package} {name}"),
         executable,
         folder: folder.to_path_buf(),
     })
+}
+
+/// The package's name, without what all of them begin with: from `path+file:///DIRECTORY#NAME@VERSION`, in which NAME is
+/// left out where the directory is called so.
+fn package_of(id: &str) -> &str {
+    let (place, version) = id.split_once('#').unwrap_or((id, ""));
+    let name = match version.split_once('@') {
+        Some((name, _)) => name,
+        None => place.rsplit('/').next().unwrap_or(place),
+    };
+    name.strip_prefix("netram-").unwrap_or(name)
 }
 
 /// The tests of these programs that are not ignored.
@@ -172,12 +183,12 @@ fn names(listed: &str) -> impl Iterator<Item = &str> {
 
 /// What takes a minute or so, by the beginning of its title: in a clone without times it must not begin last.
 const LONG: [&str; 6] = [
-    "capi all programs::the_programs_are_clean_under_valgrind",
-    "cli all databases_compared::",
-    "cli all demo::oo7",
-    "cli all paper",
-    "cli all shared_figures::",
-    "cli all volume_figures::",
+    "librvm all programs::the_programs_are_clean_under_valgrind",
+    "lab all databases_compared::",
+    "lab all demo::oo7",
+    "lab all paper",
+    "lab all shared_figures::",
+    "lab all volume_figures::",
 ];
 
 /// Long tests begin first, so that none is left to itself at the end. Tests without a known time are long
@@ -185,7 +196,7 @@ const LONG: [&str; 6] = [
 pub(super) fn longest_first(tests: &mut [Test], times: &BTreeMap<String, Duration>) {
     let guess = |test: &Test| match test.program.as_str() {
         _ if is_long(test) => Duration::from_secs(60),
-        "cli all" => Duration::from_secs(5),
+        "cli all" | "lab all" => Duration::from_secs(5),
         python::PROGRAM => Duration::from_secs(60),
         program if program.ends_with(" unit") => Duration::ZERO,
         _ => Duration::from_secs(1),
@@ -219,20 +230,34 @@ mod tests {
     fn programs_with_tests_are_told_from_what_else_cargo_builds() {
         let message = |test: bool, kind: &str, executable: Value| {
             serde_json::json!({
-                "reason": "compiler-artifact", "manifest_path": "/tree/crates/volume/Cargo.toml",
+                "reason": "compiler-artifact", "manifest_path": "/tree/crates/block/volume/Cargo.toml",
+                "package_id": "path+file:///tree/crates/block/volume#netram-volume@0.1.0",
                 "target": {"kind": [kind], "name": "all"}, "profile": {"test": test}, "executable": executable,
             })
         };
         let found = program_of(&message(true, "test", "/target/all-1".into())).expect("a program with tests");
         assert_eq!(
             (found.title.as_str(), found.folder.to_str()),
-            ("volume all", Some("/tree/crates/volume"))
+            ("volume all", Some("/tree/crates/block/volume"))
         );
         let unit = program_of(&message(true, "lib", "/target/a".into())).expect("a crate's own tests");
         assert_eq!(unit.title, "volume unit");
         assert_eq!(program_of(&message(false, "bin", "/target/netram".into())), None);
         assert_eq!(program_of(&message(true, "lib", Value::Null)), None);
         assert_eq!(program_of(&serde_json::json!({"reason": "build-finished"})), None);
+    }
+
+    #[test]
+    fn a_package_is_known_by_its_id() {
+        assert_eq!(
+            package_of("path+file:///tree/crates/lender#netram-lender@0.1.0"),
+            "lender"
+        );
+        assert_eq!(
+            package_of("path+file:///tree/crates/bindings/librvm#0.1.0"),
+            "librvm"
+        );
+        assert_eq!(package_of("path+file:///tree/xtask#0.1.0"), "xtask");
     }
 
     #[test]
@@ -248,7 +273,7 @@ mod tests {
             test("cli all", "b"),
             test("rvm all", "c"),
             test("rvm all", "d"),
-            test("cli all", "volume_figures::e"),
+            test("lab all", "volume_figures::e"),
         ];
         let times = BTreeMap::from([("rvm all d".to_string(), Duration::from_secs(90))]);
         longest_first(&mut tests, &times);

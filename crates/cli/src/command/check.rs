@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use netram_client::Check;
+use netram_journal::Check;
 use netram_proto::journal::{MemberTold, PeerAnswer};
 use serde_json::{Value, json};
 

@@ -23,7 +23,7 @@ const FINGERPRINT_BYTES: usize = 8;
 ///   netram key show-id /etc/netram/key      # the same on all machines?
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Key {
+pub enum Key {
     New(New),
     ShowId(ShowId),
 }
@@ -37,7 +37,7 @@ pub(crate) enum Key {
 ///   scp -p cluster.key root@10.0.0.2:/etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct New {
+pub struct New {
     /// The new file
     file: PathBuf,
 }
@@ -49,7 +49,7 @@ pub(crate) struct New {
 ///   netram key show-id /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct ShowId {
+pub struct ShowId {
     /// The key's file
     file: PathBuf,
 }

@@ -48,7 +48,7 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 ///   domain = "ups-1"
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Lend {
+pub struct Lend {
     #[command(flatten)]
     settings: Settings,
     /// Read settings from a TOML file; flags and variables override it
@@ -294,7 +294,7 @@ impl Settings {
 impl Lend {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
-            netram_bench::child::die_with_parent()?;
+            netram_process::die_with_parent()?;
         }
         let file = self.config.as_deref().map(read).transpose()?.unwrap_or_default();
         let settings = self.settings.or(file);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use netram_client::over::{self, List, Untold, Windows};
+use netram_journal::over::{self, List, Untold, Windows};
 use netram_lender::JournalReport;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::Forget as Forgetting;
@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///   netram lender tell
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Lender {
+pub enum Lender {
     Forget(Forget),
     Tell(Tell),
 }
@@ -43,7 +43,7 @@ pub(crate) enum Lender {
 ///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Forget {
+pub struct Forget {
     /// The journal's id, as `netram status` shows it
     journal: String,
     /// The lenders: tcp://host:port or unix:/path
@@ -72,7 +72,7 @@ pub(crate) struct Forget {
 ///   netram lender tell
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Tell {
+pub struct Tell {
     /// How long to wait for them in all
     #[arg(long, value_name = "TIME", default_value = "10s")]
     timeout: Span,

@@ -17,7 +17,7 @@ use crate::Netram;
 ///   netram man /usr/local/share/man/man1
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Man {
+pub struct Man {
     /// An existing directory
     dir: PathBuf,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Man {
 ///   netram completions bash > /etc/bash_completion.d/netram
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Completions {
+pub struct Completions {
     /// The shell
     shell: Shell,
 }

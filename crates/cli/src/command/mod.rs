@@ -1,27 +1,22 @@
 //! The subcommands, one file each.
 
-#[cfg(feature = "experiments")]
-pub(crate) mod bench;
 pub(crate) mod check;
-mod demo;
 #[cfg(feature = "products")]
 mod disk;
-mod journal;
+pub mod journal;
 mod key;
+mod laboratory;
 mod lend;
 mod lender;
 mod manual;
 #[cfg(feature = "products")]
 mod mount;
 #[cfg(feature = "products")]
-mod pagesim;
-#[cfg(feature = "products")]
 mod run;
 #[cfg(feature = "products")]
-mod rvm;
+pub mod rvm;
 #[cfg(feature = "products")]
 mod shared;
-pub(crate) mod site;
 #[cfg(feature = "products")]
 mod sqlite;
 mod status;
@@ -31,9 +26,12 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Subcommand;
 
+/// The hidden subcommand by which the program starts itself in another part.
+pub const PLAY: &str = "play";
+
 /// What the program can be asked to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub enum Command {
     Lend(lend::Lend),
     #[command(subcommand)]
     Lender(lender::Lender),
@@ -59,59 +57,74 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Shared(shared::Shared),
     #[cfg(feature = "products")]
-    #[command(subcommand)]
-    Pagesim(pagesim::Pagesim),
-    #[cfg(feature = "products")]
     Run(run::Run),
     #[cfg(feature = "products")]
     #[command(hide = true, name = netram_far::run::GIVE_BACK)]
     GiveBack(run::GiveBack),
     #[command(subcommand)]
     Key(key::Key),
-    #[cfg(feature = "experiments")]
-    #[command(subcommand)]
-    Bench(bench::Bench),
-    Demo(demo::Demo),
     Man(manual::Man),
     Completions(manual::Completions),
-    Play(Play),
 }
 
-/// What a child of this program may be asked to be.
-#[derive(serde::Deserialize)]
-#[serde(untagged)]
-enum Part {
-    #[cfg(feature = "products")]
-    Bash(Box<rvm::bash::player::Player>),
-    #[cfg(feature = "products")]
-    Server(disk::server::Server),
-    Measurement(netram_bench::child::Role),
-}
-
-/// Plays a part in a measurement or a test; started by `netram bench`, `netram demo`, `netram rvm bash` and `netram disk attach` only.
+/// Serves an attached volume; started by `netram disk attach` only.
 #[derive(Debug, clap::Args)]
-#[command(hide = true, name = netram_bench::child::PLAY)]
-pub(crate) struct Play {
+#[command(hide = true, name = PLAY)]
+pub struct Play {
     /// The part, as JSON
     role: String,
 }
 
-impl Command {
-    /// Whether lenders are killed and paused on purpose, so that warnings about it are no news.
-    pub(crate) fn is_quiet(&self) -> bool {
-        match self {
-            #[cfg(feature = "experiments")]
-            Command::Bench(_) => true,
-            #[cfg(feature = "products")]
-            Command::Rvm(rvm::Rvm::Bash(_)) => true,
-            Command::Demo(_) => true,
-            _ => false,
+impl Play {
+    /// Plays the part; returns when its end has come.
+    #[cfg_attr(
+        not(feature = "products"),
+        allow(clippy::unused_self, reason = "no product, no part")
+    )]
+    pub fn run(self) -> Result<ExitCode> {
+        #[cfg(feature = "products")]
+        {
+            let server: disk::server::Server = serde_json::from_str(&self.role)?;
+            crate::signals::take_meaningless()?;
+            server.run()?;
         }
+        Ok(ExitCode::SUCCESS)
     }
 
+    /// The part, as JSON.
+    pub fn role(&self) -> &str {
+        &self.role
+    }
+}
+
+/// Commands of the laboratory, which is a program of its own.
+#[derive(Debug, Subcommand)]
+pub enum Laboratory {
+    /// Measure netram beside its floors (runs `netram-lab bench`)
+    #[command(disable_help_flag = true)]
+    Bench(laboratory::Words),
+    /// Show netram at work on this machine (runs `netram-lab demo`)
+    #[command(disable_help_flag = true)]
+    Demo(laboratory::Words),
+    /// Study paging policies on a program (runs `netram-lab pagesim`)
+    #[command(disable_help_flag = true)]
+    Pagesim(laboratory::Words),
+}
+
+impl Laboratory {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Laboratory::Bench(words) => words.run("bench"),
+            Laboratory::Demo(words) => words.run("demo"),
+            Laboratory::Pagesim(words) => words.run("pagesim"),
+        }
+    }
+}
+
+impl Command {
     /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as many files
     /// open as the system allows.
-    pub(crate) fn is_service(&self) -> bool {
+    pub fn is_service(&self) -> bool {
         match self {
             Command::Lend(_) | Command::Journal(_) => true,
             #[cfg(feature = "products")]
@@ -125,7 +138,8 @@ impl Command {
         }
     }
 
-    pub(crate) fn run(self) -> Result<ExitCode> {
+    /// Does what it was asked for.
+    pub fn run(self) -> Result<ExitCode> {
         match self {
             Command::Lend(lend) => lend.run(),
             Command::Lender(lender) => lender.run(),
@@ -146,30 +160,12 @@ impl Command {
             #[cfg(feature = "products")]
             Command::Shared(shared) => shared.run(),
             #[cfg(feature = "products")]
-            Command::Pagesim(pagesim) => pagesim.run(),
-            #[cfg(feature = "products")]
             Command::Run(run) => run.run(),
             #[cfg(feature = "products")]
             Command::GiveBack(give_back) => give_back.run(),
             Command::Key(key) => key.run(),
-            #[cfg(feature = "experiments")]
-            Command::Bench(bench) => bench.run(),
-            Command::Demo(demo) => demo.run(),
             Command::Man(man) => man.run(),
             Command::Completions(completions) => completions.run(),
-            Command::Play(play) => {
-                match serde_json::from_str(&play.role)? {
-                    Part::Measurement(role) => netram_bench::child::play(&role)?,
-                    #[cfg(feature = "products")]
-                    Part::Bash(player) => player.run()?,
-                    #[cfg(feature = "products")]
-                    Part::Server(server) => {
-                        crate::signals::take_meaningless()?;
-                        server.run()?;
-                    }
-                }
-                Ok(ExitCode::SUCCESS)
-            }
         }
     }
 }

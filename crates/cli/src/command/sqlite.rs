@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use netram_home::Settings;
 use netram_sqlite::{Place, Role};
+use netram_store::Settings;
 use serde_json::json;
 
 use crate::options::Size;
@@ -25,7 +25,7 @@ const SEATS_DEFAULT: u8 = 4;
 /// processes; SQLite is not changed.
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Sqlite {
+pub enum Sqlite {
     Create(Create),
     Status(Status),
     Recover(Recover),
@@ -54,7 +54,7 @@ impl Sqlite {
 ///       --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Create {
+pub struct Create {
     /// The database's file, which need not be there
     database: PathBuf,
     /// Journals: so many processes commit through lenders at the same time, more of them by the disk; 1 to 16
@@ -113,7 +113,7 @@ impl Create {
 ///   netram sqlite status app.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Status {
+pub struct Status {
     /// The database's file
     database: PathBuf,
     /// Print JSON
@@ -160,7 +160,7 @@ impl Status {
 ///   netram sqlite recover app.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Recover {
+pub struct Recover {
     /// The database's file
     database: PathBuf,
     /// Go on although acknowledged commits may be missing
@@ -197,7 +197,7 @@ impl Recover {
 ///   netram sqlite release app.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Release {
+pub struct Release {
     /// The database's file
     database: PathBuf,
     /// Go on although acknowledged commits may be missing

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use netram_client::Away;
+use netram_journal::Away;
 use netram_lender::{CopiesReport, JournalReport, Report};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Address, Link, Security, connect};
@@ -33,7 +33,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 ///   netram status unix:/run/netram.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Status {
+pub struct Status {
     /// The lenders: tcp://host:port or unix:/path
     #[arg(
         required = true,

@@ -10,9 +10,17 @@ use crate::common::{finish, netram, start};
 /// Every variable of ours that a source names.
 fn variables() -> BTreeSet<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders: Vec<PathBuf> = ["cli", "client", "home", "lender", "volume", "mount", "shared"]
-        .map(|name| crates.join(name).join("src"))
-        .into();
+    let mut folders: Vec<PathBuf> = [
+        "cli",
+        "core/journal",
+        "memory/store",
+        "lender",
+        "block/volume",
+        "files/mount",
+        "shared/driver",
+    ]
+    .map(|name| crates.join(name).join("src"))
+    .into();
     let mut names = BTreeSet::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -101,12 +109,7 @@ fn a_variable_that_is_empty_counts_as_unset() {
 fn a_small_stack_is_enough() {
     Site(&|| {
         let mut command = Command::new("sh");
-        command.args([
-            "-c",
-            "ulimit -s 64; exec \"$@\"",
-            "sh",
-            env!("CARGO_BIN_EXE_netram"),
-        ]);
+        command.args(["-c", "ulimit -s 64; exec \"$@\"", "sh", crate::common::program()]);
         // Arguments and variables may have a quarter of the stack.
         command.env_clear().env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin");
         command

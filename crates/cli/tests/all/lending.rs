@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Lender, available, run};
-use netram_client::Away;
+use netram_journal::Away;
 use rustix::process::Signal;
 use serde_json::Value;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_client::{Journal, JournalConfig};
+use netram_journal::{Journal, JournalConfig};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
 use netram_proto::port::{Durability, Kind, Log};
@@ -315,7 +315,7 @@ fn without_room_for_a_thread_a_journal_says_why_its_lenders_are_not_heard() {
     }
     let mut command = std::process::Command::new("prlimit");
     command
-        .args(["--nproc=1", env!("CARGO_BIN_EXE_netram"), "journal", "check"])
+        .args(["--nproc=1", crate::common::program(), "journal", "check"])
         .arg(path("crashed"))
         .args(["--insecure", "--patience", "300ms"]);
     std::os::unix::process::CommandExt::uid(&mut command, NOBODY);

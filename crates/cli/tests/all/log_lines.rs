@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 
-use netram_client::{Journal, JournalConfig};
+use netram_journal::{Journal, JournalConfig};
 use netram_proto::port::{Durability, Kind, Log};
 use netram_transport::Security;
 use rustix::process::{Pid, Signal, kill_process};

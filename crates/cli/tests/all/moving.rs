@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 
 use crate::common::rvm::Place;
-use netram_home::{Home, Settings};
 use netram_proto::port::Durability;
 use netram_rvm::Mode;
+use netram_store::{Home, Settings};
 
 /// A shell does it, as the guide says.
 fn shell(folder: &Path, script: &str) -> ExitStatus {

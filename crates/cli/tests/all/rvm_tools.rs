@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::rvm::{Place, pattern};
 use crate::common::{Lender, netram, run, start};
-use netram_home::Settings;
-use netram_home::loader::{self, HEADER_BYTES};
 use netram_proto::port::Durability;
+use netram_store::Settings;
+use netram_store::loader::{self, HEADER_BYTES};
 
 #[test]
 fn what_was_created_is_shown_and_whole() {
@@ -391,7 +391,7 @@ fn growing_can_be_killed_at_any_moment() {
     assert!(Path::new(&place.path("bank.log")).metadata().unwrap().len() >= 8192 + size);
 }
 
-/// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in crates/capi.
+/// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in crates/bindings/librvm.
 #[test]
 fn a_heap_is_made_for_c_programs_and_nothing_over_what_is_there() {
     let place = Place::new();

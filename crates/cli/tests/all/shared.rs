@@ -7,11 +7,11 @@ use crate::common::forks;
 use crate::common::shared::Place;
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::shared::{LockId, Number, Stamp, Version};
 use netram_proto::wire::Link;
 use netram_rvm::RangeView;
 use netram_rvm::record::encode;
 use netram_shared::server::{Joining, Store};
+use netram_shared_machine::{LockId, Number, Stamp, Version};
 
 /// A node joins and writes one record; it is in the log, not yet in the table's file.
 fn write(store: &mut Store) {

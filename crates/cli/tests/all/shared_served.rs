@@ -9,14 +9,14 @@ use crate::common::shared::{PATIENCE, Place, Server};
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::port::Durability;
-use netram_proto::shared::message::Join;
-use netram_proto::shared::{Hold, LockId, ToNode, ToServer};
 use netram_proto::wire::Link;
 use netram_rvm::Mode;
 use netram_shared::channel::{Arrival, Channel, Door, DoorConfig, Service};
 use netram_shared::server::Report;
 use netram_shared::server::serve::report::{NodeReport, RegionReport};
 use netram_shared::{Node, Options};
+use netram_shared_machine::message::Join;
+use netram_shared_machine::{Hold, LockId, ToNode, ToServer};
 use netram_transport::{Address, ClusterKey, Security};
 use serde_json::Value;
 

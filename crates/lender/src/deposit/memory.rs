@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use netram_proto::deposit::{NoSlots, SlotMemory};
-use netram_proto::limit::PAGE_BYTES;
+use netram_far_machine::deposit::{NoSlots, SlotMemory};
+use netram_far_machine::limit::PAGE_BYTES;
 
 use crate::limit::CHUNK_BYTES_MIN;
 use crate::memory::Chunk;

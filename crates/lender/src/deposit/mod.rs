@@ -1,7 +1,7 @@
 //! Deposits: pages of other machines' arenas, in the memory that is lent.
 //!
 //! One thread has all of them and their sessions, apart from the journals': a frame of pages takes as long to decrypt and to copy as fifty
-//! commits, and must not stand in front of one. What a deposit may say and what is in it decides `netram_proto::deposit`.
+//! commits, and must not stand in front of one. What a deposit may say and what is in it decides `netram_far_machine::deposit`.
 //!
 //! *Absent:* deposits do not outlive the process, as windows do. Their chunks are in no slot of the store, so the next process finds them free.
 
@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use netram_proto::deposit::{Holder, level, wish};
+use netram_far_machine::deposit::{Holder, level, wish};
+use netram_far_machine::limit::{DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::id::{DepositId, Epoch};
-use netram_proto::limit::{DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::time::{Span, Time};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Events, Interest, Link, LinkError, Poller, WaitPolicy, WaitStep};

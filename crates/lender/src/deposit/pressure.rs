@@ -1,10 +1,10 @@
-//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is decides `netram_proto::deposit::Pressure`.
+//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is decides `netram_far_machine::deposit::Pressure`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_proto::deposit::{Pressure, PressureSettings, Reading};
+use netram_far_machine::deposit::{Pressure, PressureSettings, Reading};
 use netram_proto::failure::RetryBackoff;
 use netram_proto::port::IoError;
 use netram_proto::time::{Span, Time};

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use netram_proto::deposit::{Asked, Holder, Lent, page_head};
+use netram_far_machine::deposit::{Asked, Holder, Lent, page_head};
+use netram_far_machine::limit::{FRAME_PAGES_MAX, PAGE_HEADER_BYTES};
 use netram_proto::id::{DepositId, Epoch};
-use netram_proto::limit::{FRAME_PAGES_MAX, PAGE_HEADER_BYTES};
 use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
 use netram_transport::{Link, LinkError};
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::owner::{Owner, PAGE, content};
 use crate::common::{WINDOW, Writer, config, dial, memory_dir, receive, send, socket, status, until};
+use netram_far_machine::deposit::{page_head, write_run};
 use netram_lender::{Config, Lender};
-use netram_proto::deposit::{page_head, write_run};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameKind, Header, Refusal};
 use netram_transport::{Address, Security, connect};

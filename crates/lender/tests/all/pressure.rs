@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::common::owner::{Owner, PAGE};
 use crate::common::{Writer, config, memory_dir, receive, socket, status, until};
+use netram_far_machine::limit::DEPOSIT_SLOTS_MAX;
 use netram_lender::{Config, Lender, MemoryWatch};
-use netram_proto::limit::DEPOSIT_SLOTS_MAX;
 use netram_proto::wire::{Flag, FrameKind, Refusal};
 use netram_transport::Address;
 use tempfile::TempDir;

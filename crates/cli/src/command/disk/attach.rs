@@ -46,7 +46,7 @@ const SHOW_EVERY: Duration = Duration::from_millis(200);
 ///   mkfs.ext4 /dev/netram/db && mount /dev/netram/db /srv/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Attach {
+pub struct Attach {
     /// The volume's directory
     volume: PathBuf,
     /// What the device is called; by default as the volume's directory

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_client::over::Windows;
+use netram_journal::over::Windows;
 use netram_transport::Address;
 use netram_transport::multicast::Group;
 use netram_volume::{Place, Volume, VolumeSettings};
@@ -26,7 +26,7 @@ use crate::settings::{self, LenderArgs, key_path, put};
 ///       --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Create {
+pub struct Create {
     /// The new directory
     volume: PathBuf,
     /// Bytes of the device, a multiple of 4096

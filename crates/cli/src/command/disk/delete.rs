@@ -25,7 +25,7 @@ use crate::output;
 ///   netram disk delete /var/lib/netram/db --yes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Delete {
+pub struct Delete {
     /// The volume's directory
     volume: PathBuf,
     /// This is meant

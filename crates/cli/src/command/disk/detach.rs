@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_millis(20);
 ///   umount /srv/db && netram disk detach /dev/netram/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Detach {
+pub struct Detach {
     /// The volume's directory, its name, or its device
     what: PathBuf,
     /// How long to wait for the volume to close

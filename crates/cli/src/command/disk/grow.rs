@@ -24,7 +24,7 @@ use crate::output;
 ///   resize2fs /dev/netram/db              # xfs_growfs /srv/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Grow {
+pub struct Grow {
     /// The volume's directory
     volume: PathBuf,
     /// Bytes of the device from now on, a multiple of 4096

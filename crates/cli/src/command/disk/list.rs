@@ -21,7 +21,7 @@ use crate::output;
 ///   netram disk list /var/lib/netram
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct List {
+pub struct List {
     /// Volumes, or directories of volumes
     dir: Vec<PathBuf>,
     /// Print JSON

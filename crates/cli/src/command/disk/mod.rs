@@ -41,7 +41,7 @@ use crate::output;
 ///   netram disk serve /var/lib/netram/db --listen unix:/run/db.nbd
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Disk {
+pub enum Disk {
     Create(create::Create),
     List(list::List),
     Show(show::Show),

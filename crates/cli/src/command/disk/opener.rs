@@ -24,7 +24,7 @@ pub(super) fn ask_opener(volume: &Path, what: &Ask) -> Result<Option<Told>> {
 }
 
 /// A bar for whoever watches, once there is progress.
-pub(super) struct Bar {
+pub(crate) struct Bar {
     bar: ProgressBar,
 }
 

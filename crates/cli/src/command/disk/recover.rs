@@ -27,7 +27,7 @@ use crate::output;
 ///   netram disk recover /var/lib/netram/db --newest
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Recover {
+pub struct Recover {
     /// The volume's directory
     volume: PathBuf,
     /// Only ask; nothing is changed

@@ -20,7 +20,7 @@ use crate::output;
 ///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Replicas {
+pub struct Replicas {
     /// The data lender: tcp://host:port or unix:/path
     #[arg(value_name = "ADDRESS")]
     lender: Address,

@@ -7,8 +7,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_client::JournalConfig;
-use netram_disk::VolumeId;
+use netram_block::VolumeId;
+use netram_journal::JournalConfig;
 use netram_transport::{Address, Security};
 use netram_volume::Place;
 use netram_volume::replica::restore::{DataLender, RestoreCheck, Restored, check_restore, restore};
@@ -39,7 +39,7 @@ use crate::settings::key_path;
 ///       --lender tcp://10.0.0.2:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Restore {
+pub struct Restore {
     /// The new directory
     volume: PathBuf,
     /// The data lender that keeps the copy

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_disk::BLOCK_BYTES;
+use netram_block::BLOCK_BYTES;
 use netram_volume::control::{Ask, Told};
 use netram_volume::{Resynced, Volume, resync};
 
@@ -25,7 +25,7 @@ use crate::output;
 ///   netram disk resync /var/lib/netram/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Resync {
+pub struct Resync {
     /// The volume's directory
     volume: PathBuf,
     /// Compare every block, even with a copy that has more than this volume, or another history: it is overwritten

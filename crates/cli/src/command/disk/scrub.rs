@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_disk::BLOCK_BYTES;
+use netram_block::BLOCK_BYTES;
 use netram_volume::control::{Ask, Told};
 use netram_volume::{Findings, Volume, scrub};
 use serde_json::json;
@@ -29,7 +29,7 @@ const COPY_PATIENCE: Duration = Duration::from_secs(5);
 ///   netram disk scrub /var/lib/netram/db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Scrub {
+pub struct Scrub {
     /// The volume's directory
     volume: PathBuf,
     /// Print JSON

@@ -29,7 +29,7 @@ use crate::output;
 ///   netram disk serve db --listen tcp://0.0.0.0:10809 --tls /etc/pki/nbd
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Serve {
+pub struct Serve {
     /// The volume's directory
     volume: PathBuf,
     /// Where to listen: unix:/PATH or tcp://HOST:PORT; several may be given

@@ -26,7 +26,7 @@ use crate::output;
 ///   netram disk show db --metrics      # for Prometheus, while it is open
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Show {
+pub struct Show {
     /// The volume's directory
     volume: PathBuf,
     /// Print JSON

@@ -30,7 +30,7 @@ use crate::output;
 ///   netram disk attach /var/lib/netram/kept/0123456789abcdef0123456789abcdef --name db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Takeover {
+pub struct Takeover {
     /// The copy's directory, below the data lender's --data
     replica: PathBuf,
     /// The cluster key's file, for the lenders that held the newest writes

@@ -28,7 +28,7 @@ pub(super) const GIVE_UP: i32 = SIGQUIT;
 /// A server's process, which is not started yet.
 pub(super) fn server(role: &str) -> Command {
     let mut server = Command::new(SELF);
-    server.arg0(SERVER_NAME).args([netram_bench::child::PLAY, role]);
+    server.arg0(SERVER_NAME).args([crate::command::PLAY, role]);
     server
 }
 
@@ -74,7 +74,7 @@ fn told_of(mut signals: Signals) -> Result<Receiver<i32>> {
 }
 
 /// Looks after what is attached.
-pub(super) struct Watch {
+pub(crate) struct Watch {
     /// What a server is given.
     role: String,
     signals: Receiver<i32>,

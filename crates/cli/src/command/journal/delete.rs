@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_client::over::List;
-use netram_client::{Inspect, Place};
-use netram_home::Settings;
+use netram_journal::over::List;
+use netram_journal::{Inspect, Place};
+use netram_store::Settings;
 use netram_transport::Address;
 use netram_volume::Volume;
 use serde_json::json;
@@ -30,7 +30,7 @@ use crate::output;
 ///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Delete {
+pub struct Delete {
     /// The journal's directory, or its log file
     dir: PathBuf,
     /// A lender that may have something of it, besides those in its settings and its last members

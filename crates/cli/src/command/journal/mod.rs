@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use netram_client::{Inspect, JournalConfig, NewestClaim, Recovered};
+use netram_journal::{Inspect, JournalConfig, NewestClaim, Recovered};
 use netram_proto::journal::{PeerAnswer, View};
 use netram_transport::Security;
 use serde_json::json;
@@ -28,7 +28,7 @@ use crate::output;
 ///   netram journal verify /var/lib/bank/journal
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Journal {
+pub enum Journal {
     Create(Create),
     Show(Show),
     Verify(Verify),
@@ -46,7 +46,7 @@ pub(crate) enum Journal {
 ///   netram journal create /var/lib/bank/journal --size 64MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Create {
+pub struct Create {
     /// The new directory
     dir: PathBuf,
     /// Bytes of the log: how much can be committed before the log has to be truncated
@@ -61,7 +61,7 @@ pub(crate) struct Create {
 ///   netram journal show /var/lib/bank/journal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Show {
+pub struct Show {
     /// The journal's directory
     dir: PathBuf,
     /// Print JSON
@@ -77,7 +77,7 @@ pub(crate) struct Show {
 ///   netram journal verify /var/lib/bank/journal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Verify {
+pub struct Verify {
     /// The journal's directory
     dir: PathBuf,
     /// Print JSON
@@ -93,7 +93,7 @@ pub(crate) struct Verify {
 ///   netram journal check /var/lib/bank/journal --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Check {
+pub struct Check {
     /// The journal's directory
     dir: PathBuf,
     #[command(flatten)]
@@ -125,7 +125,7 @@ pub(crate) struct Check {
 ///   netram journal recover /var/lib/bank/journal --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Recover {
+pub struct Recover {
     /// The journal's directory
     dir: PathBuf,
     #[command(flatten)]
@@ -157,7 +157,7 @@ impl Journal {
 
 impl Create {
     fn run(self) -> Result<ExitCode> {
-        let id = netram_client::Journal::create(&self.dir, self.size.0).context("creating a journal")?;
+        let id = netram_journal::Journal::create(&self.dir, self.size.0).context("creating a journal")?;
         output::line(format_args!(
             "journal {id} in {}, {}",
             self.dir.display(),
@@ -330,7 +330,7 @@ impl Check {
             ..defaults
         };
         let what = || format!("looking at the journal {}", self.dir.display());
-        let found = netram_client::Journal::check(&self.dir, &config).with_context(what)?;
+        let found = netram_journal::Journal::check(&self.dir, &config).with_context(what)?;
         let refusal = found
             .refusal
             .as_ref()
@@ -355,7 +355,7 @@ impl Recover {
             newest: self.newest.then(NewestClaim::default),
             ..JournalConfig::default()
         };
-        let (journal, recovered) = netram_client::Journal::open(&self.dir, config).context("recovering")?;
+        let (journal, recovered) = netram_journal::Journal::open(&self.dir, config).context("recovering")?;
         journal.close().context("closing the recovered journal")?;
         if self.json {
             let members: Vec<_> = recovered
@@ -386,7 +386,7 @@ impl Recover {
 }
 
 /// What recovery did, in sentences.
-pub(crate) fn account(recovered: &Recovered) -> Vec<String> {
+pub fn account(recovered: &Recovered) -> Vec<String> {
     let mut said = vec![format!(
         "recovered LSN {} to {} in {}; this is epoch {}",
         recovered.head,

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_home::Settings;
 use netram_mount::{Options, Report};
 use netram_proto::port::Durability;
+use netram_store::Settings;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -47,7 +47,7 @@ const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 ///   netram mount /srv/db --on /var/lib/netram/db --format ext4      # a volume
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Mount {
+pub struct Mount {
     /// The folder
     dir: PathBuf,
     /// The journal's directory, elsewhere, made unless it is there; or a volume's
@@ -82,7 +82,7 @@ pub(crate) struct Mount {
     /// End when the process that started this one ends
     #[arg(long, hide = true)]
     with_parent: bool,
-    /// Microseconds added to every sync of the disk, for `netram bench`
+    /// Microseconds added to every sync of the disk, for `netram-lab bench`
     #[arg(long, hide = true, value_name = "N", default_value_t = 0)]
     modelled_sync_us: u32,
 }
@@ -95,7 +95,7 @@ const SETTINGS: &str = "netram.toml";
 impl Mount {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
-            netram_bench::child::die_with_parent()?;
+            netram_process::die_with_parent()?;
         }
         if volume::is_volume(&self.on) {
             return self.on_volume();
@@ -295,7 +295,7 @@ fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<(
 ///   netram unmount /var/lib/postgresql/15/main/pg_wal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Unmount {
+pub struct Unmount {
     /// The folder
     dir: PathBuf,
     /// How long to wait until the folder is given back, as 500ms, 30s or 2m
@@ -335,7 +335,7 @@ impl Unmount {
 ///   netram recover /var/lib/postgresql/15/main/pg_wal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Recover {
+pub struct Recover {
     /// The folder
     dir: PathBuf,
     /// Go on although acknowledged writes may be missing

@@ -20,7 +20,7 @@ pub(super) const FORMATS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// A volume's file system, mounted.
 #[derive(Debug)]
-pub(super) struct OnVolume {
+pub(crate) struct OnVolume {
     dir: PathBuf,
     volume: PathBuf,
     record: Record,

@@ -12,7 +12,7 @@ use netram_far::run::{SETTINGS, Settings};
 ///
 /// Its settings are in the environment, the deposit's number on standard input, whose end is the program's.
 #[derive(Debug, Args)]
-pub(crate) struct GiveBack {}
+pub struct GiveBack {}
 
 impl GiveBack {
     pub(crate) fn run(self) -> Result<ExitCode> {

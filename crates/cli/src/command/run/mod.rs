@@ -16,7 +16,6 @@ use netram_far::run::{
     LIBRARY, LIBRARY_VARIABLE, PRELOAD, Report, SETTINGS, SIZE_DEFAULT, Settings, THRESHOLD_DEFAULT,
 };
 use netram_far::{Arena, ArenaError, room};
-use netram_pagesim::process;
 use netram_transport::Address;
 
 use crate::options::{SecurityArgs, Size, Usage};
@@ -44,7 +43,7 @@ const THRESHOLD_MIN: u64 = 1024;
 ///       --report=run.json -- ./prog 1000
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Run {
+pub struct Run {
     /// How much of its far memory may be here at a time; 256KiB at least
     #[arg(long, value_name = "SIZE")]
     local: Size,
@@ -96,9 +95,9 @@ impl Run {
         if self.threshold.0 < THRESHOLD_MIN {
             return Err(Usage("--threshold must be 1KiB at least".to_owned()).into());
         }
-        let program = process::find(Path::new(&self.words[0]))?;
+        let program = netram_process::find(Path::new(&self.words[0]))?;
         program::check(&program)?;
-        let library = process::library(LIBRARY, LIBRARY_VARIABLE)?;
+        let library = netram_process::library(LIBRARY, LIBRARY_VARIABLE)?;
         if !self.lenders.is_empty() {
             // Who has none says nothing of how links are protected.
             self.security.security()?;

@@ -21,7 +21,7 @@ use crate::output;
 ///   netram rvm apply bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Apply {
+pub struct Apply {
     /// The log, which no program may have open
     log: PathBuf,
     /// Print JSON

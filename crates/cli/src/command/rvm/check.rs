@@ -27,7 +27,7 @@ const TOLD_MAX: usize = 20;
 ///   netram rvm check bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Check {
+pub struct Check {
     /// The log
     log: PathBuf,
     /// Print JSON
@@ -63,8 +63,8 @@ impl Check {
     }
 }
 
-/// What is damaged, a sentence for each.
-pub(super) fn damage_of(look: &Look) -> Vec<String> {
+/// The damage in a log and its segments, a sentence each.
+pub fn damage_of(look: &Look) -> Vec<String> {
     Findings::of(look).damage
 }
 

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use netram_home::{Home, Layout, Settings};
 use netram_rvm::Allocation;
+use netram_store::{Home, Layout, Settings};
 
 use super::look::absolute;
 use crate::options::{Size, Usage};
@@ -22,7 +22,7 @@ use crate::output;
 ///   netram rvm create /var/lib/bank --directory --log-size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Create {
+pub struct Create {
     /// The new log's file, or with --directory the new directory for all of it
     log: PathBuf,
     /// Bytes of the log: how much can be committed before the log has to be truncated

@@ -26,7 +26,7 @@ const LINE_BYTES: usize = 16;
 ///   netram rvm dump bank.log bank.data --offset 4096 --length 64 --hex
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Dump {
+pub struct Dump {
     /// The log
     log: PathBuf,
     /// The segment: its path or its number

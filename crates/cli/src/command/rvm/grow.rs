@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_client::Journal;
+use netram_journal::Journal;
 use serde_json::json;
 
 use super::look::existing;
@@ -22,7 +22,7 @@ use crate::output;
 ///   netram rvm grow bank.log --size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Grow {
+pub struct Grow {
     /// The log
     log: PathBuf,
     /// Bytes of the log, from now on

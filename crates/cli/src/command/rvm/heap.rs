@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_home::heap::HeapPlan;
 use netram_rvm::Allocation;
+use netram_store::heap::HeapPlan;
 
 use super::look::{absolute, existing, number};
 use crate::options::{Size, Usage};
@@ -22,7 +22,7 @@ use crate::output;
 ///   netram rvm heap bank.log bank.data --heap 64MiB --static 1MiB --address 0x20000000000
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Heap {
+pub struct Heap {
     /// The log
     log: PathBuf,
     /// The new segment's path

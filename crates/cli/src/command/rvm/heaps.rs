@@ -15,14 +15,14 @@ const FRONT_BYTES: u64 = 4096;
 const HEAP_BYTES_MAX: u64 = 8 << 30;
 
 /// A heap in a segment.
-pub(super) struct SegmentHeap {
+pub(crate) struct SegmentHeap {
     /// Where in the segment it begins.
     pub(super) offset: u64,
     pub(super) state: HeapState,
 }
 
 /// What a look into a heap found.
-pub(super) enum HeapState {
+pub(crate) enum HeapState {
     /// It is whole.
     Whole(Report),
     /// It has so many bytes that it was not looked into.

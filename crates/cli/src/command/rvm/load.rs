@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use netram_home::{Memory, Opened};
 use netram_proto::port::{Durability, Log};
 use netram_rvm::{Allocation, Mode, Region};
+use netram_store::{Memory, Opened};
 
 use super::look::{absolute, existing, number};
 use crate::output;
@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 4096;
 ///   netram rvm load bank.log bank.data header.bin --offset 4096 --atomic
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Load {
+pub struct Load {
     /// The log
     log: PathBuf,
     /// The segment's path

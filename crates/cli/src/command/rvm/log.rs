@@ -34,7 +34,7 @@ const VALUE_BYTES: usize = 16;
 ///   netram rvm log bank.log --values --limit 0 --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Log {
+pub struct Log {
     /// The log
     log: PathBuf,
     /// Only what touches this segment: its path or its number

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
-use netram_client::Inspect;
-use netram_home::Home;
+use netram_journal::Inspect;
 use netram_proto::port::{Kind, Record};
 use netram_rvm::record::{decode, is_transaction};
 use netram_rvm::{RangeView, SegmentView, TableView};
+use netram_store::Home;
 
 use super::overlay::Overlay;
 use super::verdict::Verdict;
@@ -21,26 +21,26 @@ use crate::output;
 const KIND_USER_MIN: Kind = Kind(16);
 
 /// A home, looked at from outside.
-pub(in crate::command) struct Look {
-    pub(in crate::command) home: Home,
-    pub(in crate::command) inspect: Inspect,
+pub struct Look {
+    pub home: Home,
+    pub inspect: Inspect,
 }
 
 /// Where a number of bytes begins and how many they are, as `4096+64` or `0x1000+1KiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::command) struct Stretch {
-    pub(in crate::command) offset: u64,
-    pub(in crate::command) length: u64,
+pub struct Stretch {
+    pub offset: u64,
+    pub length: u64,
 }
 
 /// One transaction of the log, its ranges in the order in which they stand.
-pub(in crate::command) struct Transaction<'r> {
-    pub(in crate::command) record: Record<'r>,
-    pub(in crate::command) ranges: Vec<RangeView<'r>>,
+pub struct Transaction<'r> {
+    pub record: Record<'r>,
+    pub ranges: Vec<RangeView<'r>>,
 }
 
 /// The home at `path`, which must be there.
-pub(in crate::command) fn existing(path: &Path) -> Result<Home> {
+pub fn existing(path: &Path) -> Result<Home> {
     let home = Home::at(path);
     match home.exists() {
         true => Ok(home),
@@ -52,21 +52,21 @@ pub(in crate::command) fn existing(path: &Path) -> Result<Home> {
 }
 
 impl Look {
-    pub(in crate::command) fn at(path: &Path) -> Result<Look> {
+    pub fn at(path: &Path) -> Result<Look> {
         let home = existing(path)?;
         let inspect = Inspect::open(home.path()).with_context(|| format!("looking at {}", path.display()))?;
         Ok(Look { home, inspect })
     }
 
     /// The segments that the log knows.
-    pub(in crate::command) fn table(&self) -> Result<TableView> {
+    pub fn table(&self) -> Result<TableView> {
         let path = self.home.segments();
         let read = TableView::read(&path, self.inspect.superblock().journal);
         read.with_context(|| format!("reading the segment table {}", path.display()))
     }
 
     /// The segment called `name`: its path, or its number.
-    pub(in crate::command) fn segment(&self, name: &str) -> Result<SegmentView> {
+    pub fn segment(&self, name: &str) -> Result<SegmentView> {
         let table = self.table()?;
         let canonical = std::fs::canonicalize(name).ok();
         let named = |segment: &&SegmentView| {
@@ -93,10 +93,7 @@ impl Look {
 
     /// Passes every transaction of the local log to `each`, oldest first, until it says `false`. A record that is none
     /// ends it with an error. Whether these were all is in the answer.
-    pub(in crate::command) fn transactions(
-        &self,
-        each: &mut dyn FnMut(Transaction<'_>) -> Result<bool>,
-    ) -> Result<Verdict> {
+    pub fn transactions(&self, each: &mut dyn FnMut(Transaction<'_>) -> Result<bool>) -> Result<Verdict> {
         let mut outcome = Ok(());
         let verified = self.inspect.verify(&mut |record| {
             if record.kind < KIND_USER_MIN {
@@ -115,16 +112,13 @@ impl Look {
     }
 
     /// What the log has for `segment`, and whether that is all it should have.
-    pub(in crate::command) fn overlay(&self, segment: &SegmentView) -> Result<(Overlay, Verdict)> {
+    pub fn overlay(&self, segment: &SegmentView) -> Result<(Overlay, Verdict)> {
         let (mut overlays, verdict) = self.overlays(&mut |number| number == segment.number)?;
         Ok((overlays.remove(&segment.number).unwrap_or_default(), verdict))
     }
 
     /// What the log has for each segment that is wanted, by number: one pass over the log for all.
-    pub(in crate::command) fn overlays(
-        &self,
-        wanted: &mut dyn FnMut(u32) -> bool,
-    ) -> Result<(BTreeMap<u32, Overlay>, Verdict)> {
+    pub fn overlays(&self, wanted: &mut dyn FnMut(u32) -> bool) -> Result<(BTreeMap<u32, Overlay>, Verdict)> {
         let mut overlays: BTreeMap<u32, Overlay> = BTreeMap::new();
         let verdict = self.transactions(&mut |transaction| {
             for range in &transaction.ranges {
@@ -139,14 +133,14 @@ impl Look {
     }
 
     /// Says on standard error why what is seen may not be all there is.
-    pub(in crate::command) fn caution(&self) {
+    pub fn caution(&self) {
         if let Some(sentence) = self.reservation() {
             output::remark(format_args!("netram: {sentence}"));
         }
     }
 
     /// Why what is seen may not be all there is, if it may not.
-    pub(in crate::command) fn reservation(&self) -> Option<String> {
+    pub fn reservation(&self) -> Option<String> {
         if self.inspect.in_use() {
             let sentence = "a process has the log open: what is shown is a moment of a moving thing";
             return Some(sentence.to_owned());
@@ -182,7 +176,7 @@ fn transaction(record: Record<'_>) -> Result<Transaction<'_>> {
 
 impl Stretch {
     /// The end, if the numbers have one.
-    pub(in crate::command) fn end(self) -> Option<u64> {
+    pub fn end(self) -> Option<u64> {
         self.offset.checked_add(self.length)
     }
 }
@@ -206,7 +200,7 @@ impl FromStr for Stretch {
 }
 
 /// A number of bytes: `4096`, `0x1000` or `4KiB`.
-pub(in crate::command) fn number(text: &str) -> Result<u64, String> {
+pub fn number(text: &str) -> Result<u64, String> {
     let text = text.trim();
     match text.strip_prefix("0x") {
         Some(digits) => {
@@ -217,7 +211,7 @@ pub(in crate::command) fn number(text: &str) -> Result<u64, String> {
 }
 
 /// Bytes as hexadecimal digits, at most `most` of them.
-pub(in crate::command) fn hex(bytes: &[u8], most: usize) -> String {
+pub fn hex(bytes: &[u8], most: usize) -> String {
     let digits: String = bytes
         .iter()
         .take(most)
@@ -230,7 +224,7 @@ pub(in crate::command) fn hex(bytes: &[u8], most: usize) -> String {
 }
 
 /// The path in the form in which the segment table has it, once the file exists.
-pub(in crate::command) fn absolute(path: &Path) -> Result<PathBuf> {
+pub fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).with_context(|| format!("{} is no path", path.display()))
 }
 

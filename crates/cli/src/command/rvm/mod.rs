@@ -2,8 +2,7 @@
 //! is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
 
 mod apply;
-pub(crate) mod bash;
-mod check;
+pub mod check;
 mod create;
 mod dump;
 mod grow;
@@ -11,11 +10,11 @@ mod heap;
 mod heaps;
 mod load;
 mod log;
-pub(crate) mod look;
-pub(crate) mod overlay;
+pub mod look;
+pub mod overlay;
 mod relocate;
 mod show;
-pub(crate) mod verdict;
+pub mod verdict;
 
 use std::process::ExitCode;
 
@@ -33,7 +32,7 @@ use clap::Subcommand;
 ///   netram rvm check bank.log
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Rvm {
+pub enum Rvm {
     Create(create::Create),
     Show(show::Show),
     Log(log::Log),
@@ -44,7 +43,6 @@ pub(crate) enum Rvm {
     Grow(grow::Grow),
     Apply(apply::Apply),
     Relocate(relocate::Relocate),
-    Bash(bash::Bash),
 }
 
 impl Rvm {
@@ -60,7 +58,6 @@ impl Rvm {
             Rvm::Grow(grow) => grow.run(),
             Rvm::Apply(apply) => apply.run(),
             Rvm::Relocate(relocate) => relocate.run(),
-            Rvm::Bash(bash) => bash.run(),
         }
     }
 }

@@ -4,20 +4,20 @@ use std::collections::BTreeMap;
 
 /// Stretches of bytes by where they begin, disjoint; each with the LSN of the transaction that wrote it.
 #[derive(Debug, Default)]
-pub(crate) struct Overlay {
+pub struct Overlay {
     pieces: BTreeMap<u64, Piece>,
 }
 
 /// Bytes of one transaction that no later one wrote over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    pub(crate) lsn: u64,
-    pub(crate) bytes: Vec<u8>,
+pub struct Piece {
+    pub lsn: u64,
+    pub bytes: Vec<u8>,
 }
 
 impl Overlay {
     /// The transaction at `lsn`, which is later than all so far, wrote `bytes` at `offset`.
-    pub(crate) fn write(&mut self, lsn: u64, offset: u64, bytes: &[u8]) {
+    pub fn write(&mut self, lsn: u64, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
@@ -33,7 +33,7 @@ impl Overlay {
     }
 
     /// Puts what the log has over `into`, the bytes from `offset` on.
-    pub(crate) fn apply(&self, offset: u64, into: &mut [u8]) {
+    pub fn apply(&self, offset: u64, into: &mut [u8]) {
         for (at, piece) in self.within(offset, into.len() as u64) {
             let start = (at - offset) as usize;
             into[start..start + piece.bytes.len()].copy_from_slice(&piece.bytes);
@@ -41,7 +41,7 @@ impl Overlay {
     }
 
     /// What the log has of the `length` bytes from `offset` on, cut to them, in order.
-    pub(crate) fn within(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, Piece)> {
+    pub fn within(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, Piece)> {
         let end = offset.saturating_add(length);
         let before = self.pieces.range(..offset).next_back();
         let inside = self.pieces.range(offset..end);

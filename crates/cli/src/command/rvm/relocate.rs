@@ -20,7 +20,7 @@ use crate::output;
 ///   netram rvm relocate bank.log /old /new
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Relocate {
+pub struct Relocate {
     /// The log, which no program may have open
     log: PathBuf,
     /// The segment's path before, or that of a folder above

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use netram_home::Settings;
 use netram_proto::id::Lsn;
 use netram_rvm::{Identity, SegmentView};
+use netram_store::Settings;
 use serde_json::{Value, json};
 
 use super::heaps::{HeapState, SegmentHeap, account, heap_in, too_large};
@@ -26,7 +26,7 @@ use crate::output;
 ///   netram rvm show bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Show {
+pub struct Show {
     /// The log
     log: PathBuf,
     /// Print JSON

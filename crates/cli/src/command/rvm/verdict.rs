@@ -3,21 +3,21 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use netram_client::{Inspect, inspect::Verified};
+use netram_journal::{Inspect, inspect::Verified};
 
 use crate::output;
 
 /// Whether what was read of a log is all that it should have.
 #[derive(Debug, Default)]
-pub(in crate::command) struct Verdict {
+pub struct Verdict {
     /// Sentences, each a damage: what stands behind it in the log was not seen.
-    pub(in crate::command) damage: Vec<String>,
+    pub damage: Vec<String>,
     /// What looks like damage and may be the work of the program that has the log open.
-    pub(in crate::command) notes: Vec<String>,
+    pub notes: Vec<String>,
 }
 
 impl Verdict {
-    pub(in crate::command) fn of(inspect: &Inspect, verified: &Verified) -> Verdict {
+    pub fn of(inspect: &Inspect, verified: &Verified) -> Verdict {
         let mut verdict = Verdict::default();
         let end = verified.scan.end.lsn;
         if let Some(error) = verified.scan.unreadable {
@@ -45,14 +45,14 @@ impl Verdict {
     }
 
     /// For a subcommand that shows what there is, damaged or not.
-    pub(in crate::command) fn exit_code(&self) -> ExitCode {
+    pub fn exit_code(&self) -> ExitCode {
         match self.damage.is_empty() {
             true => ExitCode::SUCCESS,
             false => ExitCode::FAILURE,
         }
     }
 
-    pub(in crate::command) fn print(&self) -> Result<()> {
+    pub fn print(&self) -> Result<()> {
         for sentence in &self.damage {
             output::line(format_args!("DAMAGED: {sentence}"))?;
         }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use netram_proto::shared::NodeId;
 use netram_shared::server::serve::control;
 use netram_shared::server::serve::report::{NodeReport, StuckReport};
+use netram_shared_machine::NodeId;
 use serde_json::json;
 
 use super::status::is_address;
@@ -31,7 +31,7 @@ use crate::output;
 ///   netram shared accept-loss /var/lib/netram/plan --node 7 --show --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct AcceptLoss {
+pub struct AcceptLoss {
     /// The region's directory; it is being served
     region: PathBuf,
     /// The node's id, as `netram shared status` shows it

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_home::Settings;
 use netram_proto::journal::CommitRule;
 use netram_shared::server::{LOG_BYTES_DEFAULT, Plan, Spans, Store};
+use netram_store::Settings;
 use netram_transport::Address;
 use serde_json::json;
 
@@ -28,7 +28,7 @@ use crate::output;
 ///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Create {
+pub struct Create {
     /// The new directory
     region: PathBuf,
     /// Bytes of the region, a multiple of 4096

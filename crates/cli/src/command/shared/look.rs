@@ -9,7 +9,7 @@ use crate::command::rvm::look::Look;
 use crate::command::rvm::verdict::Verdict;
 
 /// A region, as its directory has it now.
-pub(super) struct Seen {
+pub(crate) struct Seen {
     pub(super) look: Look,
     pub(super) table: Table,
     /// Bytes of the region's file.

@@ -22,7 +22,7 @@ use crate::output;
 ///   netram shared merge /var/lib/netram/plan /mnt/desk1/node /mnt/desk2/node
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Merge {
+pub struct Merge {
     /// The region's directory
     region: PathBuf,
     /// The nodes' directories

@@ -26,7 +26,7 @@ use clap::Subcommand;
 ///   netram shared status tcp://plan:7440 --key-file /etc/netram/key
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Shared {
+pub enum Shared {
     Create(create::Create),
     Serve(serve::Serve),
     Status(status::Status),

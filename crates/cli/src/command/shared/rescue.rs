@@ -26,7 +26,7 @@ use crate::output;
 ///   netram shared rescue /var/lib/netram/plan2 /mnt/desk1/copy /mnt/desk2/copy
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Rescue {
+pub struct Rescue {
     /// The new region's directory, which must not exist
     region: PathBuf,
     /// The directories of saved copies

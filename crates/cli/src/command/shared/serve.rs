@@ -31,7 +31,7 @@ use crate::output;
 ///   netram shared serve plan --listen unix:/run/plan.sock --insecure
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Serve {
+pub struct Serve {
     /// The region's directory
     region: PathBuf,
     /// Where to listen: tcp://host:port or unix:/path; may be given several times
@@ -59,7 +59,7 @@ pub(crate) struct Serve {
 impl Serve {
     pub(super) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
-            netram_bench::child::die_with_parent()?;
+            netram_process::die_with_parent()?;
         }
         if self.listen.is_empty() {
             let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";

@@ -30,7 +30,7 @@ use crate::output;
 ///   netram shared status unix:/run/plan.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Status {
+pub struct Status {
     /// The region's directory, or the address of its server: tcp://HOST:PORT or unix:/PATH
     region: String,
     #[command(flatten)]

@@ -20,7 +20,7 @@ use crate::output;
 ///   netram shared verify /var/lib/netram/plan
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Verify {
+pub struct Verify {
     /// The region's directory
     region: PathBuf,
     /// Print JSON

@@ -68,7 +68,7 @@ fn a_journal_on_a_full_disk_goes_on_and_recovers() {
     let lender = place.lender("a");
     let mut client = place.wrapping(&[&lender], 1);
     client.work.journal = disk.root().join("journal");
-    netram_client::Journal::create(&client.work.journal, 128 * 1024).expect("there is room");
+    netram_journal::Journal::create(&client.work.journal, 128 * 1024).expect("there is room");
     disk.fill();
     for _ in 0..place.rounds(3) {
         let running = client.start();

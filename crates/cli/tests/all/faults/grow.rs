@@ -80,7 +80,7 @@ impl Grown<'_> {
                 "-e",
                 &format!("inject={injection}"),
             ])
-            .arg(env!("CARGO_BIN_EXE_netram"))
+            .arg(crate::common::program())
             .args(["rvm", "grow", &self.log(), "--size", &bytes.to_string()])
             .stdin(Stdio::null())
             .output()

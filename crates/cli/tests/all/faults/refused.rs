@@ -148,19 +148,19 @@ fn a_volume_goes_on_after_any_refused_call() {
 }
 
 #[test]
-#[ignore = "takes an hour: cargo test -p netram --test all faults::refused -- --ignored"]
+#[ignore = "takes an hour: cargo test -p netram-cli --test all faults::refused -- --ignored"]
 fn a_journal_goes_on_after_every_refused_call() {
     refuse_each("a_journal_goes_on_after_every_refused_call", Extent::All, journal);
 }
 
 #[test]
-#[ignore = "takes an hour: cargo test -p netram --test all faults::refused -- --ignored"]
+#[ignore = "takes an hour: cargo test -p netram-cli --test all faults::refused -- --ignored"]
 fn a_bank_goes_on_after_every_refused_call() {
     refuse_each("a_bank_goes_on_after_every_refused_call", Extent::All, bank);
 }
 
 #[test]
-#[ignore = "takes an hour: cargo test -p netram --test all faults::refused -- --ignored"]
+#[ignore = "takes an hour: cargo test -p netram-cli --test all faults::refused -- --ignored"]
 fn a_volume_goes_on_after_every_refused_call() {
     refuse_each("a_volume_goes_on_after_every_refused_call", Extent::All, volume);
 }
@@ -228,7 +228,7 @@ fn a_lender_serves_on_after_refused_calls() {
 }
 
 #[test]
-#[ignore = "takes minutes: cargo test -p netram --test all faults::refused -- --ignored"]
+#[ignore = "takes minutes: cargo test -p netram-cli --test all faults::refused -- --ignored"]
 fn a_lender_serves_on_after_every_refused_call() {
     let firsts: Vec<u64> = (1..=30).collect();
     lender_refuses("a_lender_serves_on_after_every_refused_call", &firsts);

@@ -10,10 +10,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use netram_proto::port::Durability;
-use netram_proto::shared::{Hold, LockId};
 use netram_rvm::Mode;
 use netram_shared::server::{Plan, Spans, Store};
 use netram_shared::{Node, Options};
+use netram_shared_machine::{Hold, LockId};
 use netram_transport::{ClusterKey, Security};
 use serde::{Deserialize, Serialize};
 
@@ -336,7 +336,7 @@ fn serve(place: &Place, network: &Network, lender: &Lender) -> (Process, String)
     let mut command = Command::new(&line[0]);
     command
         .args(&line[1..])
-        .args([env!("CARGO_BIN_EXE_netram"), "shared", "serve"])
+        .args([crate::common::program(), "shared", "serve"])
         .arg(&region)
         .args(["--with-parent", "--listen", &address, "--lease", "60s"])
         .args(["--multicast", &format!("{GROUP}%eth"), "--key-file"])

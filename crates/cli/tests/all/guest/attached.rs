@@ -17,10 +17,7 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
         Ok(guest) => guest,
         Err(missing) => return skipped(NAME, &missing),
     };
-    let netram = format!(
-        "NETRAM_DISK_RUN=/run/netram {} disk",
-        env!("CARGO_BIN_EXE_netram")
-    );
+    let netram = format!("NETRAM_DISK_RUN=/run/netram {} disk", crate::common::program());
     guest.must(&format!(
         "{netram} create /run/db --size 48MiB --journal-size 16MiB"
     ));

@@ -152,7 +152,7 @@ impl Server {
                 "inject=fdatasync:delay_enter=200000",
             ]);
         }
-        command.args([env!("CARGO_BIN_EXE_netram"), "disk", "serve", "--insecure"]);
+        command.args([crate::common::program(), "disk", "serve", "--insecure"]);
         command.args(["--name", "db", "--listen", &Cable::address()]);
         Server::start(command.arg(volume))
     }

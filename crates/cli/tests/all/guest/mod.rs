@@ -10,7 +10,7 @@
 //! lets itself be replayed.
 
 mod attached;
-#[path = "../../../../attach/tests/all/device/cache.rs"]
+#[path = "../../../../block/attach/tests/all/device/cache.rs"]
 #[allow(dead_code, reason = "its other users need more of it")]
 mod cache;
 mod emulated;

@@ -58,10 +58,7 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
     );
     let mut story = Story {
         guest,
-        netram: format!(
-            "NETRAM_DISK_RUN=/run/netram {} disk",
-            env!("CARGO_BIN_EXE_netram")
-        ),
+        netram: format!("NETRAM_DISK_RUN=/run/netram {} disk", crate::common::program()),
         moments: moments(),
         synced: 0,
     };

@@ -130,11 +130,11 @@ fn cannot_be_user() -> bool {
         "-c",
         "test -r /dev/fuse -a -w /dev/fuse && fusermount3 --version && \"$0\" --version",
     ]);
-    let ran = finish(command.arg(env!("CARGO_BIN_EXE_netram")));
+    let ran = finish(command.arg(crate::common::program()));
     if ran.code != 0 {
         skipped(format_args!(
             "an ordinary user needs setpriv, fusermount3, /dev/fuse, and the right to run {}: {}",
-            env!("CARGO_BIN_EXE_netram"),
+            crate::common::program(),
             ran.err
         ));
     }

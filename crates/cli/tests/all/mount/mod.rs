@@ -7,7 +7,6 @@ mod input;
 mod kills;
 mod limits;
 mod older;
-mod oo7;
 mod posix;
 mod power;
 mod refusals;

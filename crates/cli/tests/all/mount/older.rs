@@ -34,7 +34,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// Where the records end that the journal's own disk has.
 fn end(journal: &Path) -> u64 {
-    let journal = netram_client::Inspect::open(journal).unwrap();
+    let journal = netram_journal::Inspect::open(journal).unwrap();
     journal.verify(&mut |_| true).scan.end.lsn.0
 }
 

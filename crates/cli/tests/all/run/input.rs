@@ -51,7 +51,10 @@ fn programs_that_load_no_library_are_refused_by_their_kind() {
     assert!(said.contains("is no program of this machine"), "{said}");
 
     let said = refused_to_run(Path::new("no-such-program"));
-    assert!(said.contains("no-such-program is in no folder of PATH"), "{said}");
+    assert!(
+        said.contains("no-such-program is in no directory of PATH"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::{Site, compiled, finish, library, netram, start, text};
 use crate::common::available;
 
 /// A lender that says nothing for so long is given up.
-const SILENCE: Duration = Duration::from_nanos(netram_proto::limit::DEPOSIT_SILENCE.0);
+const SILENCE: Duration = Duration::from_nanos(netram_far_machine::limit::DEPOSIT_SILENCE.0);
 
 /// A program that has written its memory, and waits for a word before it looks.
 pub(super) struct Waiting {

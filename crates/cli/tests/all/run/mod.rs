@@ -24,7 +24,7 @@ use tempfile::TempDir;
 /// The library that programs load.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| crate::common::library("netram-farrun"))
+    LIBRARY.get_or_init(|| crate::common::library("netram-preload"))
 }
 
 /// A program of the folder of these tests, compiled.

@@ -65,7 +65,7 @@ fn while_somebody_has_it_open_it_is_not_given_back() {
     let site = Site::new("sqlite-open", 0);
     let made = site.shell(&format!(
         "create table t(n);\n.shell {} sqlite release {} 2>&1 || true\n",
-        env!("CARGO_BIN_EXE_netram"),
+        crate::common::program(),
         site.database().display()
     ));
     assert!(
@@ -193,7 +193,7 @@ fn who_may_not_look_into_the_folder_is_told_whose_it_is() {
     let site = Site::new("sqlite-user", 0);
     fs::set_permissions(site.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let nobody = |command: &mut Command| finish(command.uid(65_534).gid(65_534));
-    if Command::new(env!("CARGO_BIN_EXE_netram"))
+    if Command::new(crate::common::program())
         .arg("--version")
         .uid(65_534)
         .gid(65_534)

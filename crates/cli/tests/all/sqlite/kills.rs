@@ -65,7 +65,7 @@ fn what_was_committed_with_a_rollback_journal_that_is_kept_is_there() {
 }
 
 #[test]
-#[ignore = "an hour: cargo test -p netram --test all sqlite::kills -- --ignored"]
+#[ignore = "an hour: cargo test -p netram-cli --test all sqlite::kills -- --ignored"]
 fn thousands_of_rounds() {
     for mode in ["wal", "delete", "truncate", "persist"] {
         kills(mode, 500);

@@ -32,7 +32,7 @@ fn no_shell() -> bool {
 /// The extension.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| crate::common::library("netram-sqlext"))
+    LIBRARY.get_or_init(|| crate::common::library("netram-sqlite-extension"))
 }
 
 fn wait_until(what: &str, mut so: impl FnMut() -> bool) {

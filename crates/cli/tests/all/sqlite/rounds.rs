@@ -139,7 +139,7 @@ fn whoever_was_killed_and_came_before_the_power_failed_nothing_is_lost() {
 }
 
 #[test]
-#[ignore = "a quarter of an hour: cargo test -p netram --test all sqlite::rounds -- --ignored --nocapture"]
+#[ignore = "a quarter of an hour: cargo test -p netram-cli --test all sqlite::rounds -- --ignored --nocapture"]
 fn a_thousand_rounds() {
     let rounds_wanted = std::env::var("NETRAM_KILL_ROUNDS").map_or(1000, |text| text.parse().unwrap());
     for (mode, processes, seats) in [("wal", 2, 1), ("delete", 2, 2), ("wal", 3, 2), ("persist", 3, 1)] {

@@ -10,7 +10,6 @@
 //! `NETRAM_USERS_SEED` replays the moments of the kills, as far as a machine's timing lets itself be replayed. The tests
 //! that `make test` leaves out are run by `make users`.
 
-mod failures;
 pub(crate) mod file_system;
 mod files;
 mod fio;

@@ -1,6 +1,6 @@
 //! An owner of a deposit, frame by frame.
 
-use netram_proto::deposit::{Cut, page_head};
+use netram_far_machine::deposit::{Cut, page_head};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::wire::{FrameKind, Header};
 use netram_transport::{Address, Link};

@@ -23,7 +23,7 @@ impl Lender {
         let store = place.memory().join(format!("{name}.store"));
         let (key, store_path) = (place.key().display().to_string(), store.display().to_string());
         let fixed = [
-            env!("CARGO_BIN_EXE_netram"),
+            crate::common::program(),
             "lend",
             "--with-parent",
             "--listen",

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use netram_client::Journal;
+use netram_journal::Journal;
 use netram_transport::ClusterKey;
 use tempfile::TempDir;
 

@@ -117,7 +117,7 @@ pub(crate) fn tool(program: &str, arguments: &[&str]) -> Result<String, String> 
 
 /// The `netram` program, run to its end: exit code and everything that it printed.
 pub(crate) fn netram(arguments: &[&str]) -> (i32, String) {
-    let run = Command::new(env!("CARGO_BIN_EXE_netram"))
+    let run = Command::new(crate::common::program())
         .args(arguments)
         .stdin(Stdio::null())
         .output();

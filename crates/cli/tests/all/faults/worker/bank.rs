@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use netram_client::Journal;
+use netram_journal::Journal;
 use netram_rvm::{Allocation, CommitError, Mode, Options, RealStorage, Region, Rvm};
 
 use super::{End, Said, Work, say, say_acked, setup};

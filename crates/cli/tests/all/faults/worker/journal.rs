@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use netram_client::Journal;
+use netram_journal::Journal;
 use netram_proto::id::Lsn;
 use netram_proto::port::{AppendError, Kind, Log, LogError, Record, Ticket};
 

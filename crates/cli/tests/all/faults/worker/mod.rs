@@ -125,7 +125,7 @@ pub(crate) enum End {
 #[test]
 fn process() {
     let Ok(work) = std::env::var(WORK) else { return };
-    let _ = netram_bench::child::die_with_parent();
+    let _ = netram_process::die_with_parent();
     setup::log();
     // The test runner may have left its own line unfinished.
     raw("\n");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netram_client::{Journal, JournalConfig, JournalStatus, Multicast, Recovered};
+use netram_journal::{Journal, JournalConfig, JournalStatus, Multicast, Recovered};
 use netram_proto::port::Durability;
 use netram_transport::{Address, ClusterKey, Group, Security};
 

@@ -1,0 +1,182 @@
+//! The functions of `far.h`.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::without_provenance_mut;
+
+use netram_far::{ArenaConfig, Config, Replacement, WordAccess};
+use netram_far_machine::limit::PAGE_BYTES;
+use netram_transport::Address;
+
+use super::shared::{Opaque, must_be_usable, opaque, security, text, wrong};
+use super::{guarded, heap, is_usable, name, put, record};
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::far::{FARS, FarOptions, FarStatus};
+use crate::record::Length;
+use crate::slots::Handle;
+
+/// More lenders are refused before their names are read.
+const LENDERS_MAX: u64 = 16;
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_init_far_options(options: *mut FarOptions) {
+    heap::init(options);
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_open(options: *const FarOptions, far: *mut Opaque) -> c_int {
+    guarded(|| {
+        FARS.ready()?;
+        must_be_usable(far)?;
+        let options =
+            record(options).ok_or_else(|| wrong("no record that rvm_init_far_options has seen is given"))?;
+        let handle = FARS.open(chosen(&options)?)?;
+        put(far, opaque(handle));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_alloc(far: Opaque, bytes: Length, memory: *mut Opaque) -> c_int {
+    guarded(|| {
+        FARS.ready()?;
+        must_be_usable(memory)?;
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+        let bytes = bytes.ok_or_else(|| Failure::new(Code::Range, "one byte at least can be had"))?;
+        put(memory, without_provenance_mut(FARS.alloc(handle(far)?, bytes)?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_free(far: Opaque, memory: *const c_void) -> c_int {
+    guarded(|| {
+        FARS.ready()?;
+        match memory.is_null() {
+            true => Ok(()),
+            false => FARS.free(handle(far)?, memory.addr()),
+        }
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_status(far: Opaque, status: *mut FarStatus) -> c_int {
+    guarded(|| {
+        FARS.ready()?;
+        must_be_usable(status)?;
+        put(status, FARS.status(handle(far)?)?);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn rvm_far_close(far: Opaque) -> c_int {
+    guarded(|| {
+        FARS.ready()?;
+        FARS.close(handle(far)?)
+    })
+}
+
+/// What a record chooses.
+fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
+    if options.reserved != 0 {
+        return Err(wrong(
+            "`reserved` is not 0: this library is older than what the program asks for",
+        ));
+    }
+    let lenders = lenders(options)?;
+    // Without lenders there is nobody to keep anything from.
+    let nobody = lenders.is_empty() && options.key_file.is_null();
+    let mut depot = Config {
+        lenders,
+        security: security(name(options.key_file), options.insecure != 0 || nobody)?,
+        copies: options.copies as usize,
+        spill: name(options.spill),
+        ..Config::default()
+    };
+    if options.spill_bytes != 0 {
+        depot.spill_bytes = options.spill_bytes;
+    }
+    if options.lender_bytes != 0 {
+        let pages = options.lender_bytes / PAGE_BYTES as u64;
+        depot.pages_max = u32::try_from(pages).unwrap_or(u32::MAX);
+    }
+    let mut config = ArenaConfig {
+        bytes: options.bytes,
+        local_bytes: options.local_bytes,
+        hidden_bytes: Some(options.hidden_bytes).filter(|bytes| *bytes != 0),
+        packed_bytes: Some(options.packed_bytes).filter(|bytes| *bytes != FarOptions::PACKED_UNSET),
+        words: words(options.words),
+        patched_bytes: patched_bytes(options.patched_bytes),
+        replacement: replacement(options.replacement)?,
+        handlers: options.threads as usize,
+        user_faults_only: options.user_faults_only != 0,
+        ..ArenaConfig::default()
+    };
+    if let Some(wait) = text(options.wait, "wait")? {
+        let wait = wait
+            .parse()
+            .map_err(|reason| wrong(format!("wait {wait:?}: {reason}")))?;
+        (config.wait, depot.wait) = (wait, wait);
+    }
+    config.depot = depot;
+    Ok(config)
+}
+
+fn lenders(options: &FarOptions) -> Result<Vec<Address>, Failure> {
+    if options.lender_count == 0 {
+        return Ok(Vec::new());
+    }
+    if options.lender_count > LENDERS_MAX || !is_usable(options.lenders) {
+        return Err(wrong(format!(
+            "`lenders` is an array of `n_lenders` names, {LENDERS_MAX} at most"
+        )));
+    }
+    (0..options.lender_count as usize)
+        .map(|at| {
+            // SAFETY: the array is neither NULL nor misaligned, and the header asks for so many names in it.
+            let place = unsafe { options.lenders.add(at) };
+            // SAFETY: as above.
+            let lender: *const c_char = unsafe { place.read() };
+            let lender = text(lender, "lenders")?.ok_or_else(|| wrong(format!("lender {at} is NULL")))?;
+            lender
+                .parse()
+                .map_err(|reason| wrong(format!("lender {lender:?}: {reason}")))
+        })
+        .collect()
+}
+
+fn words(chosen: Length) -> WordAccess {
+    match chosen {
+        FarOptions::NO_WORDS => WordAccess::Never,
+        FarOptions::MEASURED_WORDS => WordAccess::Measured,
+        // One that is too large is refused as any other above the most.
+        count => WordAccess::Counted(u32::try_from(count).unwrap_or(u32::MAX)),
+    }
+}
+
+fn patched_bytes(chosen: Length) -> Option<u64> {
+    match chosen {
+        0 => None,
+        FarOptions::NO_PATCHES => Some(0),
+        bytes => Some(bytes),
+    }
+}
+
+fn replacement(chosen: c_int) -> Result<Replacement, Failure> {
+    match chosen {
+        0 => Ok(Replacement::Dueling),
+        1 => Ok(Replacement::Fifo),
+        2 => Ok(Replacement::Clock),
+        3 => Ok(Replacement::Lru),
+        4 => Ok(Replacement::Random),
+        other => Err(wrong(format!(
+            "`replacement` {other} is no rvm_far_replacement_t"
+        ))),
+    }
+}
+
+pub(super) fn handle(opaque: Opaque) -> Result<Handle, Failure> {
+    Handle::from_address(opaque.addr())
+        .ok_or_else(|| Failure::new(Code::Handle, "no far memory is given, but NULL"))
+}

@@ -1,0 +1,107 @@
+//! What a node joins with, as a record chooses it.
+
+use std::ffi::{c_char, c_int};
+use std::path::PathBuf;
+
+use netram_rvm::{Capture, Find, Verify};
+use netram_shared::Options;
+use netram_shared_machine::RegionId;
+use netram_shared_machine::node::Full;
+use netram_transport::{ClusterKey, Security};
+
+use super::super::name;
+use super::{milliseconds, wrong};
+use crate::failure::Failure;
+use crate::nodes::Join;
+
+/// What a record chooses.
+pub(super) fn chosen(join: &Join) -> Result<Options, Failure> {
+    let server = text(join.server, "server")?.ok_or_else(|| wrong("`server` is not set"))?;
+    let server = server
+        .parse()
+        .map_err(|reason| wrong(format!("server {server:?}: {reason}")))?;
+    let directory = name(join.directory).ok_or_else(|| wrong("`directory` is not set"))?;
+    let mut options = Options::new(
+        server,
+        security(name(join.key_file), join.insecure != 0)?,
+        directory,
+    );
+    if let Some(name) = text(join.name, "name")? {
+        options.name = name;
+    }
+    if let Some(wait) = text(join.wait, "wait")? {
+        options.wait = wait
+            .parse()
+            .map_err(|reason| wrong(format!("wait {wait:?}: {reason}")))?;
+    }
+    if let Some(id) = text(join.region, "region")? {
+        let id =
+            u128::from_str_radix(&id, 16).map_err(|_| wrong(format!("region {id:?} is no region's id")))?;
+        options.region = Some(RegionId(id));
+    }
+    if join.log_bytes != 0 {
+        options.log_bytes = join.log_bytes;
+    }
+    if join.pinned_bytes_max != 0 {
+        options.pinned_bytes_max = join.pinned_bytes_max as usize;
+    }
+    options.capture = capture(join.capture, join.find)?;
+    options.straight = join.straight != 0;
+    if let Some(listen) = text(join.listen, "listen")? {
+        let listen = listen
+            .parse()
+            .map_err(|reason| wrong(format!("listen {listen:?}: {reason}")))?;
+        options.listen = Some(listen);
+    }
+    if let Some(group) = text(join.group, "group")? {
+        let group = group
+            .parse()
+            .map_err(|reason| wrong(format!("group: {reason}")))?;
+        options.group = Some(group);
+    }
+    if join.fall_behind != 0 {
+        options.full = Full::FallBehind;
+    }
+    options.lazy = join.lazy != 0;
+    options.lock_timeout = milliseconds(join.lock_timeout_ms);
+    options.patience = milliseconds(join.patience_ms);
+    Ok(options)
+}
+
+/// How stores are found.
+fn capture(capture: c_int, find: c_int) -> Result<Capture, Failure> {
+    let find = match find {
+        0 => Find::Trap,
+        1 => Find::Watch,
+        other => return Err(wrong(format!("`find` {other} is no rvm_find_t"))),
+    };
+    Ok(match capture {
+        0 => Capture::Declared,
+        1 => Capture::Twins(find),
+        2 => Capture::Pages(find),
+        3 => Capture::Adaptive,
+        4 => Capture::Verified(Verify::Refuse),
+        5 => Capture::Verified(Verify::Report),
+        other => return Err(wrong(format!("`capture` {other} is no rvm_capture_t"))),
+    })
+}
+
+pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, Failure> {
+    match (key_file, insecure) {
+        (Some(file), false) => {
+            let key = ClusterKey::load(&file).map_err(|error| wrong(error.to_string()))?;
+            Ok(Security::Key(key))
+        }
+        (None, true) => Ok(Security::Insecure),
+        (None, false) => Err(wrong(
+            "name the cluster's key in `key_file`, or set `insecure` on this machine alone",
+        )),
+        (Some(_), true) => Err(wrong("`insecure` contradicts `key_file`; drop one of them")),
+    }
+}
+
+pub(in crate::abi) fn text(pointer: *const c_char, field: &str) -> Result<Option<String>, Failure> {
+    let text = name(pointer).map(|text| text.into_os_string().into_string());
+    text.transpose()
+        .map_err(|_| wrong(format!("`{field}` is not UTF-8")))
+}

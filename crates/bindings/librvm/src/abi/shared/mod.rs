@@ -1,0 +1,72 @@
+//! The functions of `shared.h`.
+//!
+//! | module | has |
+//! |---|---|
+//! | `join` | what a node joins with |
+//! | `node` | nodes |
+//! | `txn` | transactions |
+//! | `heap` | persistent heaps |
+//! | `reader` | pinned readers |
+
+mod heap;
+mod join;
+mod node;
+mod reader;
+mod txn;
+
+pub(super) use self::join::{security, text};
+
+use std::ffi::{c_int, c_long, c_void};
+use std::ptr::without_provenance_mut;
+use std::time::Duration;
+
+use netram_shared_machine::Hold;
+
+use super::is_usable;
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::slots::Handle;
+
+/// A handle of C's: a number, never followed.
+pub(super) type Opaque = *mut c_void;
+
+const SHARED: c_int = 1;
+const EXCLUSIVE: c_int = 2;
+
+fn holding(hold: c_int) -> Result<Hold, Failure> {
+    match hold {
+        SHARED => Ok(Hold::Shared),
+        EXCLUSIVE => Ok(Hold::Exclusive),
+        other => Err(Failure::new(
+            Code::Mode,
+            format!("a lock is held rvm_shared or rvm_exclusive, not {other}"),
+        )),
+    }
+}
+
+fn handle(opaque: Opaque) -> Result<Handle, Failure> {
+    Handle::from_address(opaque.addr())
+        .ok_or_else(|| Failure::new(Code::Handle, "no node, transaction or reader is given, but NULL"))
+}
+
+pub(super) fn opaque(handle: Handle) -> Opaque {
+    without_provenance_mut(handle.to_address())
+}
+
+fn milliseconds(count: c_long) -> Duration {
+    Duration::from_millis(u64::try_from(count).unwrap_or(0))
+}
+
+pub(super) fn must_be_usable<T>(pointer: *const T) -> Result<(), Failure> {
+    match is_usable(pointer) {
+        true => Ok(()),
+        false => Err(Failure::new(
+            Code::Range,
+            "NULL or a misaligned address is given where a record belongs",
+        )),
+    }
+}
+
+pub(super) fn wrong(text: impl Into<String>) -> Failure {
+    Failure::new(Code::Options, text)
+}

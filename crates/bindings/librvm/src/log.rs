@@ -1,0 +1,302 @@
+//! The log: naming it, making it, opening it.
+//!
+//! To C a log is a file. Everything else that belongs to it is a home's affair (`netram-store`).
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netram_journal::Reason;
+use netram_proto::journal::LenderStatus;
+use netram_proto::limit::LOG_BYTES_MIN;
+use netram_store::{Home, HomeError, Layout, Memory, Opened, Settings};
+
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::COALESCE_TRANS;
+use crate::record::{FLUSH_BUFFER_DEFAULT, Lenders, READ_DEFAULT, RECOVERY_BUFFER_DEFAULT, TRUNCATE_DEFAULT};
+
+/// Bytes of lazy commits kept back to be merged, when the program asks for that and the settings do not say how many.
+const SPOOL_BYTES_DEFAULT: usize = 1024 * 1024;
+/// Bytes of the ring of a log without lenders: half of it, or of the log, is the largest transaction. The original took
+/// any that its log had room for; a larger ring is memory that stays in use.
+const RING_BYTES_ALONE: u64 = 64 * 1024 * 1024;
+/// The bytes of a name with its end, `MAXPATHLEN`.
+const NAME_BYTES: usize = libc::PATH_MAX as usize;
+
+/// What is made beside a log.
+const COMPANIONS: [&str; 4] = [".view", ".key", ".lock", ".segments"];
+
+/// What the original writes in its status block, which is here in a file, and there on a raw device.
+const ORIGINAL_MARK: &[u8] = b"RVM Log Version";
+const ORIGINAL_DEVICE_OFFSET: usize = 8192;
+const ORIGINAL_STATUS_BYTES: usize = 2560;
+
+/// What an options record chooses.
+#[derive(Clone, Debug)]
+pub(crate) struct Choices {
+    pub(crate) log: Option<PathBuf>,
+    /// Percent; 0 and below, and above 100: the thread leaves the log alone.
+    pub(crate) truncate: i64,
+    pub(crate) recovery_buffer: u64,
+    pub(crate) flush_buffer: u64,
+    pub(crate) read: u64,
+    pub(crate) flags: u64,
+    pub(crate) create: Option<NewLog>,
+}
+
+/// A log to be made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewLog {
+    pub(crate) bytes: u64,
+    pub(crate) mode: i64,
+}
+
+/// The process's log, and the memory over it.
+pub(crate) struct OpenLog {
+    /// Its absolute name.
+    pub(crate) name: String,
+    pub(crate) memory: Memory,
+    path: PathBuf,
+    settings: Settings,
+    /// Lenders that should hold the log's newest part.
+    members: usize,
+}
+
+impl Choices {
+    /// The defaults, with which a library runs that was given no options.
+    pub(crate) const fn new() -> Choices {
+        Choices {
+            log: None,
+            truncate: TRUNCATE_DEFAULT,
+            recovery_buffer: RECOVERY_BUFFER_DEFAULT,
+            flush_buffer: FLUSH_BUFFER_DEFAULT,
+            read: READ_DEFAULT,
+            flags: 0,
+            create: None,
+        }
+    }
+}
+
+impl OpenLog {
+    /// Recovers the log at `path`.
+    pub(crate) fn open(path: &Path) -> Result<OpenLog, Failure> {
+        let path = absolute(path)?;
+        refuse_original(&path)?;
+        let home = Home::at(&path);
+        let mut settings = home.settings()?;
+        if settings.lenders.is_empty() {
+            settings.window_bytes.get_or_insert(RING_BYTES_ALONE);
+        }
+        let members = settings.journal_config().map_err(HomeError::from)?.members;
+        let opened = open_apart(home, settings.clone())?;
+        Ok(OpenLog {
+            name: path.to_string_lossy().into_owned(),
+            memory: opened.memory,
+            path,
+            settings,
+            members,
+        })
+    }
+
+    /// Refuses another log's name.
+    pub(crate) fn must_be(&self, named: &Path) -> Result<(), Failure> {
+        let named = absolute(named)?;
+        if named == self.path || same_file(&named, &self.path) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            Code::Log,
+            format!(
+                "{} is open, so {} cannot be: a process has one log",
+                self.name,
+                named.display()
+            ),
+        ))
+    }
+
+    /// Puts flags and threshold in force.
+    pub(crate) fn choose(&self, choices: &Choices) {
+        // The program's flag decides whether there is a spool, the settings how large it is.
+        let spool = match choices.flags & COALESCE_TRANS {
+            0 => 0,
+            _ => self.settings.spool_bytes.unwrap_or(SPOOL_BYTES_DEFAULT),
+        };
+        self.memory.set_spool_bytes(spool);
+        // The settings' threshold stands against the default, not against a program that chose.
+        let percent = match (choices.truncate, self.settings.truncation_threshold_percent) {
+            (TRUNCATE_DEFAULT, Some(percent)) => percent,
+            (chosen, _) => threshold(chosen),
+        };
+        self.memory.set_truncation_threshold(percent);
+    }
+
+    /// How the log stands with its lenders.
+    pub(crate) fn lenders(&self) -> Lenders {
+        let status = self.memory.log().status();
+        let held = status.writer.lenders.iter().filter(|lender| lender.member);
+        Lenders {
+            configured: status.writer.lenders.len() as u64,
+            members: held.count() as u64,
+            wanted: self.members as u64,
+            counting: status.writer.blocked.is_none().into(),
+        }
+    }
+
+    /// Waits until lenders' acknowledgements end commits.
+    pub(crate) fn wait_for_lenders(&self, timeout: Duration) -> Result<(), Failure> {
+        if self.settings.lenders.is_empty() {
+            return Err(Failure::io(
+                libc::ENODEV,
+                format!("no lenders are named, in {}.toml or in NETRAM_LENDERS", self.name),
+            ));
+        }
+        let waited = self.memory.log().wait_for_members(timeout);
+        waited.map_err(|why| Failure::io(libc::ETIMEDOUT, format!("commits wait for the disk: {why}")))
+    }
+
+    /// Why each lender that does not count does not, a line each; empty: all count, or none are named.
+    pub(crate) fn lenders_text(&self) -> String {
+        let status = self.memory.log().status();
+        let lenders = status.writer.lenders.iter().zip(&status.reasons);
+        let line = |(lender, reason): (&LenderStatus, &Option<Reason>)| {
+            let reason = reason.as_ref()?;
+            Some(format!("{}: {reason}\n", lender.address))
+        };
+        lenders.filter_map(line).collect()
+    }
+
+    /// Flushes and closes. `Err`: why not, and the log if it is still open.
+    pub(crate) fn close(self) -> Result<(), (Failure, Option<Box<OpenLog>>)> {
+        let OpenLog {
+            name,
+            memory,
+            path,
+            settings,
+            members,
+        } = self;
+        let journal = memory.close().map_err(|(error, memory)| {
+            let log = OpenLog {
+                name,
+                memory,
+                path,
+                settings,
+                members,
+            };
+            (Failure::from(error), Some(Box::new(log)))
+        })?;
+        journal.close().map_err(|error| (Failure::from(error), None))
+    }
+}
+
+/// Opens in a thread that takes no signals, for all the library's threads are made in an opening, or by those that are.
+/// The caller, who may wait for lenders here, goes on taking them.
+fn open_apart(home: Home, settings: Settings) -> Result<Opened, Failure> {
+    let opener = std::thread::Builder::new().name("netram-open".into());
+    let thread = crate::abi::blocked(|| opener.spawn(move || home.open(&settings)))
+        .map_err(|error| Failure::system(&error, format!("starting a thread: {error}")))?;
+    match thread.join() {
+        Ok(opened) => Ok(opened?),
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// Makes a log, or nothing.
+pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Home, Failure> {
+    let path = path.ok_or_else(|| Failure::new(Code::Log, "no log is named in `log_dev`"))?;
+    let path = absolute(path)?;
+    // What an opening would refuse is refused before there is a log: the next attempt would find one.
+    Home::at(&path)
+        .settings()?
+        .journal_config()
+        .map_err(HomeError::from)?;
+    let home = Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
+    let mode = (wanted.mode & 0o777) as u32;
+    if let Err(failure) = set_modes(&path, mode) {
+        home.discard();
+        return Err(failure);
+    }
+    Ok(home)
+}
+
+fn set_modes(path: &Path, mode: u32) -> Result<(), Failure> {
+    set_mode(path, mode)?;
+    for companion in COMPANIONS {
+        let mut name = path.to_path_buf().into_os_string();
+        name.push(companion);
+        // Whoever may use the log must be able to use these. Nobody else needs them, the key least of all.
+        set_mode(Path::new(&name), mode & 0o770)?;
+    }
+    Ok(())
+}
+
+fn set_mode(path: &Path, mode: u32) -> Result<(), Failure> {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| {
+        Failure::system(
+            &error,
+            format!("{}: setting its permissions: {error}", path.display()),
+        )
+    })
+}
+
+/// The absolute name, if it can be one.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+    let name = std::path::absolute(path)
+        .map_err(|error| Failure::system(&error, format!("{}: {error}", path.display())))?;
+    if name.as_os_str().as_bytes().len() >= NAME_BYTES {
+        return Err(Failure::new(
+            Code::NameTooLong,
+            format!(
+                "a name of {} bytes; at most {} are possible",
+                name.as_os_str().len(),
+                NAME_BYTES - 1
+            ),
+        ));
+    }
+    Ok(name)
+}
+
+/// The thread's threshold. Beyond its own bounds it leaves the log alone until a commit finds it full.
+fn threshold(truncate: i64) -> u8 {
+    match truncate {
+        1..=95 => truncate as u8,
+        _ => 100,
+    }
+}
+
+fn same_file(a: &Path, b: &Path) -> bool {
+    let identity = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
+    identity(a).is_some_and(|found| Some(found) == identity(b))
+}
+
+/// A log of the original must be emptied by the original: only it can read what is in it.
+fn refuse_original(path: &Path) -> Result<(), Failure> {
+    let mut front = Vec::new();
+    let bytes = (ORIGINAL_DEVICE_OFFSET + ORIGINAL_STATUS_BYTES) as u64;
+    // What cannot be read here is reported by the opening that follows.
+    let read = File::open(path).and_then(|file| file.take(bytes).read_to_end(&mut front));
+    let status = |at: usize| {
+        front
+            .get(at..front.len().min(at + ORIGINAL_STATUS_BYTES))
+            .unwrap_or_default()
+    };
+    let marked = |block: &[u8]| {
+        block
+            .windows(ORIGINAL_MARK.len())
+            .any(|text| text == ORIGINAL_MARK)
+    };
+    if read.is_err() || !(marked(status(0)) || marked(status(ORIGINAL_DEVICE_OFFSET))) {
+        return Ok(());
+    }
+    Err(Failure::new(
+        Code::LogVersionSkew,
+        format!(
+            "{} is a log of the original RVM; start the program once more with the original library and let it call \
+             rvm_truncate, so that everything is in the segments, then make a new log: segments can stay as they are",
+            path.display()
+        ),
+    ))
+}

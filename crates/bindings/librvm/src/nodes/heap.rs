@@ -1,0 +1,156 @@
+//! Persistent heaps of shared regions, for C: a block is an address.
+
+use netram_heap::{BlockError, Heap, Ptr};
+use netram_shared::Txn;
+use netram_shared_machine::LockId;
+
+use super::{HeapRecord, Nodes, refusal};
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::slots::Handle;
+
+/// A heap in use by a transaction that has its lock.
+struct Use<'o> {
+    txn: &'o mut Txn<'static>,
+    heap: &'o Heap,
+    /// The address that the heap's pointers count from.
+    base: usize,
+}
+
+impl Use<'_> {
+    fn address(&self, block: Ptr<u8>) -> usize {
+        match block.is_null() {
+            true => 0,
+            false => self.base + block.offset() as usize,
+        }
+    }
+
+    /// A block as the heap knows it. NULL is none.
+    fn pointer(&self, address: usize) -> Result<Ptr<u8>, Failure> {
+        match address {
+            0 => Ok(Ptr::NULL),
+            _ => match address.checked_sub(self.base) {
+                Some(offset) if offset < self.heap.region().len() => Ok(Ptr::from_offset(offset as u64)),
+                _ => Err(outside(address)),
+            },
+        }
+    }
+}
+
+impl Nodes {
+    pub(crate) fn format_heap(&self, txn: Handle, lock: u32) -> Result<(), Failure> {
+        self.with(txn, |open| Ok(open.txn.format_heap(LockId(lock))?))
+    }
+
+    pub(crate) fn allocate(&self, txn: Handle, lock: u32, bytes: u64) -> Result<usize, Failure> {
+        self.on_heap(txn, lock, |used| {
+            let block = used.heap.allocate(used.txn, size(bytes))?;
+            Ok(used.address(block))
+        })
+    }
+
+    pub(crate) fn resize(&self, txn: Handle, block: usize, bytes: u64) -> Result<usize, Failure> {
+        self.on_block(txn, block, |used, block| {
+            let moved = used.heap.resize(used.txn, block, size(bytes))?;
+            Ok(used.address(moved))
+        })
+    }
+
+    pub(crate) fn free(&self, txn: Handle, block: usize) -> Result<(), Failure> {
+        self.on_block(txn, block, |used, block| Ok(used.heap.free(used.txn, block)?))
+    }
+
+    pub(crate) fn block_bytes(&self, txn: Handle, block: usize) -> Result<u64, Failure> {
+        self.on_block(txn, block, |used, block| Ok(used.heap.block_bytes(block)?))
+    }
+
+    pub(crate) fn root(&self, txn: Handle, lock: u32, number: u64) -> Result<usize, Failure> {
+        self.on_heap(txn, lock, |used| {
+            let block = used.heap.root(size(number))?;
+            Ok(used.address(block))
+        })
+    }
+
+    pub(crate) fn set_root(&self, txn: Handle, lock: u32, number: u64, block: usize) -> Result<(), Failure> {
+        self.on_heap(txn, lock, |used| {
+            let block = used.pointer(block)?;
+            Ok(used.heap.set_root(used.txn, size(number), block)?)
+        })
+    }
+
+    pub(crate) fn heap_info(&self, txn: Handle, lock: u32) -> Result<HeapRecord, Failure> {
+        self.on_heap(txn, lock, |used| {
+            used.heap.catch_up(used.txn)?;
+            Ok(HeapRecord::of(&used.heap.statistics()?))
+        })
+    }
+
+    /// A root, as a pinned reader sees it. Only of a heap that a transaction of the node has used.
+    pub(crate) fn reader_root(&self, reader: Handle, lock: u32, number: u64) -> Result<usize, Failure> {
+        self.reading(reader, |pinned| {
+            super::span_of(&pinned.node, lock)?;
+            let heap = pinned.node.heap(LockId(lock)).ok_or_else(|| Failure {
+                lock: Some(lock),
+                ..Failure::new(
+                    Code::NoHeap,
+                    format!("no transaction of this node has used a heap under lock {lock} yet; have one ask for its root first"),
+                )
+            })?;
+            let bytes = pinned.reader.read().map_err(|_| refusal::expired())?;
+            let block: Ptr<u8> = heap.lens(&bytes).root(size(number))?;
+            Ok(match block.is_null() {
+                true => 0,
+                false => pinned.node.region().as_ptr().addr() + block.offset() as usize,
+            })
+        })
+    }
+
+    /// Does something with the heap under a lock.
+    fn on_heap<R>(
+        &self,
+        txn: Handle,
+        lock: u32,
+        act: impl FnOnce(&mut Use<'_>) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        self.with(txn, |open| {
+            let heap = open.txn.heap(LockId(lock))?;
+            act(&mut Use {
+                base: open.node.region().as_ptr().addr() + heap.base(),
+                txn: &mut open.txn,
+                heap: &heap,
+            })
+        })
+    }
+
+    /// Does something with the block at an address, in the heap under the lock that covers it.
+    fn on_block<R>(
+        &self,
+        txn: Handle,
+        block: usize,
+        act: impl FnOnce(&mut Use<'_>, Ptr<u8>) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        let lock = self.with(txn, |open| {
+            let at = match block {
+                0 => return Err(BlockError::Null.into()),
+                _ => block.checked_sub(open.node.region().as_ptr().addr()),
+            };
+            let span = at.and_then(|at| open.node.span_at(at as u64));
+            Ok(span.ok_or_else(|| outside(block))?.lock.0)
+        })?;
+        self.on_heap(txn, lock, |used| {
+            let block = used.pointer(block)?;
+            act(used, block)
+        })
+    }
+}
+
+fn size(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+fn outside(address: usize) -> Failure {
+    Failure::new(
+        Code::Block,
+        format!("the address {address:#x} is in no heap of the shared region"),
+    )
+}

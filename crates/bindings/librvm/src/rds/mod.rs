@@ -1,0 +1,248 @@
+//! The persistent heap of `rds.h`: one a process, over `netram-heap`.
+//!
+//! | module | does |
+//! |---|---|
+//! | here | starting, stopping, allocating, freeing |
+//! | `segment` | heaps in segments of the loader: making, loading, unloading |
+//! | `report` | statistics and listings |
+//! | `refusal` | its error codes |
+//!
+//! The layout in the segment is netram's own (`docs/heap.md`), not the original's: a heap that the original
+//! wrote is refused by its version.
+
+mod refusal;
+mod report;
+mod segment;
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use netram_heap::{Counts, Heap, Ptr};
+use netram_proto::port::Durability;
+use netram_rvm::{Mode, Region};
+use netram_store::Transaction;
+
+pub(crate) use refusal::{BAD_ARGS, Refusal};
+pub(crate) use report::{Figures, listing, report};
+pub(crate) use segment::{Zap, load, unload, zap};
+
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::LIBRARY;
+use crate::regions::Mapped;
+use crate::segment::Definition;
+use crate::transactions::Handle;
+
+/// The process's heap, from start to stop.
+static HEAP: RwLock<Option<Arc<Started>>> = RwLock::new(None);
+
+/// A started heap.
+pub(crate) struct Started {
+    heap: Heap,
+    /// The address of the heap's first byte.
+    base: usize,
+    /// Where its region begins.
+    region: usize,
+    /// The regions that were loaded for it; none when the program mapped its memory itself.
+    segment: Vec<Definition>,
+    /// Counts at the last clearing.
+    cleared: Mutex<Counts>,
+    prepared: AtomicU64,
+}
+
+impl AsRef<Region> for Mapped {
+    fn as_ref(&self) -> &Region {
+        &self.region
+    }
+}
+
+impl Started {
+    /// A block as the heap knows it. Programs may pass anything.
+    fn pointer(&self, address: usize) -> Result<Ptr<u8>, Refusal> {
+        match address.checked_sub(self.base) {
+            Some(offset) => Ok(Ptr::from_offset(offset as u64)),
+            None => Err(Refusal::outside(address)),
+        }
+    }
+
+    /// The address behind the heap's last byte, at most.
+    fn end(&self) -> usize {
+        self.region + self.heap.region().len()
+    }
+
+    fn address(&self, block: Ptr<u8>) -> usize {
+        self.base + block.offset() as usize
+    }
+}
+
+/// The heap, if one is started and the library runs.
+fn started() -> Result<Arc<Started>, Refusal> {
+    let heap = HEAP.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let heap = heap.ok_or_else(Refusal::no_heap)?;
+    LIBRARY.ready()?;
+    Ok(heap)
+}
+
+/// Opens the heap at an address and makes it the process's.
+fn start_with(base: usize, segment: Vec<Definition>) -> Result<(), Refusal> {
+    // Held while the heap's bytes are read: another heap over them would change them meanwhile.
+    let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
+    // Whoever ends the library looks for a heap after it said so, and lets go of this one.
+    LIBRARY.ready()?;
+    if current.is_some() {
+        return Err(Refusal::started_already());
+    }
+    let mapped = LIBRARY.regions.find(base, 0).ok_or_else(|| not_mapped(base))?;
+    let (region, offset) = (mapped.start, base - mapped.start);
+    let heap = Heap::open_in(mapped, offset, usize::MAX)?;
+    *current = Some(Arc::new(Started {
+        heap,
+        base,
+        region,
+        segment,
+        cleared: Mutex::default(),
+        prepared: AtomicU64::new(0),
+    }));
+    Ok(())
+}
+
+/// `rds_start_heap`.
+pub(crate) fn start(base: usize) -> Result<(), Refusal> {
+    LIBRARY.ready()?;
+    start_with(base, Vec::new())
+}
+
+/// `rds_stop_heap`.
+pub(crate) fn stop() -> Result<(), Refusal> {
+    let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
+    idle(&mut current)?;
+    *current = None;
+    Ok(())
+}
+
+/// The heap, if no call in another thread has it: it would go on in what another heap took for its own. None gets it
+/// while `HEAP` is held.
+fn idle(current: &mut Option<Arc<Started>>) -> Result<&Started, Refusal> {
+    let heap = current.as_mut().ok_or_else(Refusal::no_heap)?;
+    LIBRARY.ready()?;
+    match Arc::get_mut(heap) {
+        Some(started) => Ok(started),
+        None => Err(Refusal::in_use()),
+    }
+}
+
+/// Lets go of the heap, whoever ends.
+pub(crate) fn forget() {
+    *HEAP.write().unwrap_or_else(PoisonError::into_inner) = None;
+}
+
+/// `rds_init_heap`.
+pub(crate) fn init(base: usize, length: usize, tid: Option<Handle>) -> Result<(), Refusal> {
+    LIBRARY.ready()?;
+    let mapped = LIBRARY
+        .regions
+        .find(base, length)
+        .ok_or_else(|| not_mapped(base))?;
+    if let Some(started) = &*HEAP.read().unwrap_or_else(PoisonError::into_inner)
+        && started.region == mapped.start
+        && base < started.end()
+        && started.base < base.saturating_add(length)
+    {
+        return Err(Refusal::started_already());
+    }
+    within(tid, mapped.start, |transaction| {
+        Heap::format_in(transaction, &mapped.region, base - mapped.start, length)?;
+        Ok(())
+    })
+}
+
+/// `rds_malloc`.
+pub(crate) fn malloc(size: u64, tid: Option<Handle>) -> Result<usize, Refusal> {
+    let started = started()?;
+    let block = within(tid, started.region, |transaction| {
+        Ok(started.heap.allocate(transaction, bytes(size))?)
+    })?;
+    Ok(started.address(block))
+}
+
+/// `rds_prealloc`.
+pub(crate) fn prealloc(size: u64, count: u64, tid: Option<Handle>) -> Result<(), Refusal> {
+    let started = started()?;
+    within(tid, started.region, |transaction| {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        Ok(started.heap.prepare(transaction, bytes(size), count)?)
+    })?;
+    started
+        .prepared
+        .fetch_add(count, std::sync::atomic::Ordering::Relaxed);
+    Ok(())
+}
+
+/// `rds_free`.
+pub(crate) fn free(address: usize, tid: Option<Handle>) -> Result<(), Refusal> {
+    let started = started()?;
+    let block = started.pointer(address)?;
+    within(tid, started.region, |transaction| {
+        Ok(started.heap.free(transaction, block)?)
+    })
+}
+
+/// `rds_fake_free`: whether the block could be freed.
+pub(crate) fn check(address: usize) -> Result<(), Refusal> {
+    let started = started()?;
+    started.heap.block_bytes(started.pointer(address)?)?;
+    Ok(())
+}
+
+/// `rds_do_free`: all of them or none.
+pub(crate) fn free_all(addresses: &[usize], durability: Durability) -> Result<(), Refusal> {
+    let started = started()?;
+    own(durability, |transaction| {
+        for address in addresses {
+            started.heap.free(transaction, started.pointer(*address)?)?;
+        }
+        Ok(())
+    })
+}
+
+/// `rds_maxblock`.
+pub(crate) fn has_room(size: u64) -> Result<bool, Refusal> {
+    Ok(started()?.heap.has_room(bytes(size))?)
+}
+
+fn bytes(size: u64) -> usize {
+    usize::try_from(size).unwrap_or(usize::MAX)
+}
+
+/// Works in the program's transaction, or in one of its own that is committed without flushing.
+fn within<R>(
+    tid: Option<Handle>,
+    region: usize,
+    work: impl FnOnce(&mut Transaction) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
+    match tid {
+        None => own(Durability::Lazy, work),
+        Some(handle) => LIBRARY.transactions.with(handle, |open| {
+            open.touch(region);
+            Ok(work(&mut open.transaction))
+        })?,
+    }
+}
+
+/// Works in a transaction of its own. What fails leaves nothing behind.
+fn own<R>(
+    durability: Durability,
+    work: impl FnOnce(&mut Transaction) -> Result<R, Refusal>,
+) -> Result<R, Refusal> {
+    let mut transaction = LIBRARY.with_log(|log| Ok(log.memory.begin(Mode::Restore)))?;
+    let result = work(&mut transaction)?;
+    transaction.commit(durability).map_err(Failure::from)?;
+    Ok(result)
+}
+
+fn not_mapped(base: usize) -> Refusal {
+    Refusal::from(Failure::new(
+        Code::NotMapped,
+        format!("the heap's bytes at {base:#x} are not all in one mapped region; map it first"),
+    ))
+}

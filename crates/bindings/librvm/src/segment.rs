@@ -1,0 +1,181 @@
+//! The segment loader: regions at the addresses that a segment's first page (`netram_store::loader`) says.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+pub(crate) use netram_store::loader::{Definition, REGIONS_MAX, sort};
+use netram_store::loader::{HEADER_BYTES, decode, encode, lay_out};
+
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::library::Library;
+use crate::log::{Choices, OpenLog};
+use crate::mapping::Wish;
+
+/// A segment to be loaded or made.
+pub(crate) struct Segment<'a> {
+    pub(crate) path: &'a Path,
+    pub(crate) device_length: u64,
+}
+
+impl Library {
+    /// Writes a segment's header. `definitions` are sorted and given their offsets.
+    pub(crate) fn create_segment(
+        &self,
+        segment: &Segment<'_>,
+        choices: Option<Choices>,
+        definitions: &mut [Definition],
+    ) -> Result<(), Failure> {
+        lay_out(definitions)?;
+        let _setup = self.setup()?;
+        if let Some(choices) = choices {
+            self.choose(choices)?;
+        }
+        self.with_log(|log| {
+            if let Some(last) = definitions.last() {
+                // Refuses a file that cannot hold the last region, before anything is written.
+                segment.wish(last.offset, last.length).check_fits()?;
+            }
+            self.write_header(log, segment, &encode(definitions))
+        })
+    }
+
+    /// Maps a segment's regions at their addresses.
+    pub(crate) fn load_segment(
+        &self,
+        segment: &Segment<'_>,
+        choices: Option<Choices>,
+    ) -> Result<Vec<Definition>, Failure> {
+        let _setup = self.setup()?;
+        if let Some(choices) = choices {
+            self.choose(choices)?;
+        }
+        self.with_log(|log| {
+            let definitions = decode(&self.read_header(log, segment)?)?;
+            for (index, definition) in definitions.iter().enumerate() {
+                if let Err(failure) = self.load_region(log, segment, definition) {
+                    self.unload(&definitions[..index])?;
+                    return Err(failure);
+                }
+            }
+            Ok(definitions)
+        })
+    }
+
+    /// Unmaps a loaded segment's regions and gives their memory back.
+    pub(crate) fn release_segment(&self, definitions: &[Definition]) -> Result<(), Failure> {
+        let _setup = self.setup()?;
+        self.release(definitions, None, || ())
+    }
+
+    /// Unmaps a segment's regions and gives their memory back: all of them or, if it is refused, none. `setup` is held.
+    /// A heap that holds the region beginning at `heap` lets go of it in `let_go`.
+    pub(crate) fn release(
+        &self,
+        definitions: &[Definition],
+        heap: Option<usize>,
+        let_go: impl FnOnce(),
+    ) -> Result<(), Failure> {
+        for definition in definitions {
+            let open = self.transactions.list(Some(definition.address)).len();
+            if open > 0 {
+                return Err(Failure::new(
+                    Code::Uncommitted,
+                    format!(
+                        "{open} open transactions have ranges in the region at {:#x}; commit or abort them first",
+                        definition.address
+                    ),
+                ));
+            }
+        }
+        let taken = self.take_all(definitions, heap)?;
+        let_go();
+        for mapped in taken {
+            let mapped = Arc::into_inner(mapped).expect("nobody else held it, and nobody found it since");
+            self.unmap_taken(mapped.region)?;
+        }
+        Ok(())
+    }
+
+    fn unload(&self, definitions: &[Definition]) -> Result<(), Failure> {
+        for definition in definitions {
+            self.unmap_whole(definition.address, definition.length)?;
+        }
+        Ok(())
+    }
+
+    fn load_region(
+        &self,
+        log: &OpenLog,
+        segment: &Segment<'_>,
+        definition: &Definition,
+    ) -> Result<(), Failure> {
+        let wish = Wish {
+            address: definition.address,
+            ..segment.wish(definition.offset, definition.length)
+        };
+        wish.check_fits()?;
+        let got = self.map_in(log, &wish);
+        got.map(drop).map_err(|failure| match failure.code {
+            // What the original's loader answers when an address cannot be had.
+            Code::Range | Code::MemoryOverlap => Failure {
+                code: Code::Internal,
+                ..failure
+            },
+            _ => failure,
+        })
+    }
+
+    fn read_header(&self, log: &OpenLog, segment: &Segment<'_>) -> Result<[u8; HEADER_BYTES], Failure> {
+        let got = self.map_in(log, &segment.wish(0, HEADER_BYTES))?;
+        let mut header = [0; HEADER_BYTES];
+        let read = match self.regions.find(got.address, HEADER_BYTES) {
+            Some(mapped) => Ok(mapped.region.read_into(0, &mut header)?),
+            None => Err(no_header(segment)),
+        };
+        self.unmap_whole(got.address, got.length)?;
+        read.map(|()| header)
+    }
+
+    fn write_header(
+        &self,
+        log: &OpenLog,
+        segment: &Segment<'_>,
+        header: &[u8; HEADER_BYTES],
+    ) -> Result<(), Failure> {
+        let got = self.map_in(log, &segment.wish(0, HEADER_BYTES))?;
+        let written = match self.regions.find(got.address, HEADER_BYTES) {
+            Some(mapped) => {
+                let mut transaction = log.memory.begin(Mode::Restore);
+                let declared = transaction
+                    .write(&mapped.region, 0, header)
+                    .map_err(Failure::from);
+                declared.and_then(|()| Ok(transaction.commit(Durability::Remote).map(drop)?))
+            }
+            None => Err(no_header(segment)),
+        };
+        self.unmap_whole(got.address, got.length)?;
+        written
+    }
+}
+
+impl Segment<'_> {
+    fn wish(&self, offset: u64, length: usize) -> Wish {
+        Wish {
+            path: self.path.to_path_buf(),
+            device_length: self.device_length,
+            offset,
+            length: length as u64,
+            address: 0,
+        }
+    }
+}
+
+fn no_header(segment: &Segment<'_>) -> Failure {
+    Failure::new(
+        Code::SegmentHeader,
+        format!("{} is shorter than a segment's header", segment.path.display()),
+    )
+}

@@ -1,0 +1,168 @@
+//! Open transactions, by the handle that a `rvm_tid_t` carries.
+
+use std::sync::Arc;
+
+use netram_rvm::RangeError;
+use netram_store::Transaction;
+
+use crate::code::Code;
+use crate::failure::Failure;
+use crate::record::Timeval;
+use crate::regions::{Mapped, Regions};
+use crate::slots::Slots;
+pub(crate) use crate::slots::{Ending, Handle};
+
+/// An open transaction and what the C interface keeps with it.
+pub(crate) struct Open {
+    pub(crate) transaction: Transaction,
+    /// The flags in force when it began.
+    pub(crate) flags: u64,
+    pub(crate) uname: Timeval,
+    /// The region touched last. It has a range of this transaction, so it cannot be unmapped meanwhile.
+    recent: Option<Arc<Mapped>>,
+    /// Addresses of the regions with ranges of this transaction.
+    touched: Vec<usize>,
+}
+
+/// One open transaction, as a query lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) handle: Handle,
+    pub(crate) uname: Timeval,
+}
+
+/// Every open transaction.
+pub(crate) struct Transactions(Slots<Open>);
+
+impl Open {
+    pub(crate) fn new(transaction: Transaction, flags: u64, uname: Timeval) -> Open {
+        Open {
+            transaction,
+            flags,
+            uname,
+            recent: None,
+            touched: Vec::new(),
+        }
+    }
+
+    /// Notes that the transaction has ranges in the region that begins there.
+    pub(crate) fn touch(&mut self, region: usize) {
+        if !self.touched.contains(&region) {
+            self.touched.push(region);
+        }
+    }
+
+    /// Declares that these bytes will change.
+    #[inline]
+    pub(crate) fn set_range(
+        &mut self,
+        regions: &Regions,
+        address: usize,
+        length: usize,
+    ) -> Result<(), Failure> {
+        if length == 0 {
+            return self.empty_range(regions, address);
+        }
+        if let Some(mapped) = &self.recent
+            && let Some(offset) = mapped.offset(address, length)
+        {
+            let declared = self.transaction.set_range(&mapped.region, offset, length);
+            return declared.map_err(|error| explain(error, address));
+        }
+        self.set_range_elsewhere(regions, address, length)
+    }
+
+    fn set_range_elsewhere(
+        &mut self,
+        regions: &Regions,
+        address: usize,
+        length: usize,
+    ) -> Result<(), Failure> {
+        let mapped = regions
+            .find(address, length)
+            .ok_or_else(|| not_mapped(address, length))?;
+        let offset = address - mapped.start;
+        let declared = self.transaction.set_range(&mapped.region, offset, length);
+        declared.map_err(|error| explain(error, address))?;
+        self.touch(mapped.start);
+        self.recent = Some(mapped);
+        Ok(())
+    }
+
+    /// Nothing will change. Where optimisations are off the original looks at the address all the same.
+    fn empty_range(&self, regions: &Regions, address: usize) -> Result<(), Failure> {
+        match self.flags & crate::library::ALL_OPTIMIZATIONS == 0 && regions.find(address, 0).is_none() {
+            true => Err(not_mapped(address, 0)),
+            false => Ok(()),
+        }
+    }
+}
+
+fn not_mapped(address: usize, length: usize) -> Failure {
+    Failure::new(
+        Code::NotMapped,
+        format!(
+            "the {length} bytes at {address:#x} are not all in one mapped region; map it, or declare one range a region"
+        ),
+    )
+}
+
+fn explain(error: RangeError, address: usize) -> Failure {
+    let failure = Failure::from(error);
+    let text = format!("the range at {address:#x}: {}", failure.text);
+    Failure { text, ..failure }
+}
+
+impl Transactions {
+    pub(crate) const fn new() -> Transactions {
+        Transactions(Slots::new())
+    }
+
+    /// Transactions that are open.
+    pub(crate) fn open(&self) -> usize {
+        self.0.open()
+    }
+
+    /// Takes in a transaction that has begun.
+    pub(crate) fn insert(&self, open: Open) -> Handle {
+        self.0.insert(open)
+    }
+
+    /// Does something with an open transaction. One thread at a time has it.
+    #[inline]
+    pub(crate) fn with<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&mut Open) -> Result<R, Failure>,
+    ) -> Result<R, Failure> {
+        self.0.with(handle, act).unwrap_or_else(|| Err(ended()))
+    }
+
+    /// Does what may end a transaction. Ended, it aborts what was not committed, and lets go of its regions.
+    pub(crate) fn end<R>(
+        &self,
+        handle: Handle,
+        act: impl FnOnce(&mut Open) -> (R, Ending),
+    ) -> Result<(R, Ending), Failure> {
+        self.0.end(handle, act).ok_or_else(ended)
+    }
+
+    /// The open transactions; with `region`, those that have ranges in the region at that address.
+    pub(crate) fn list(&self, region: Option<usize>) -> Vec<Listed> {
+        let mut listed = Vec::new();
+        self.0.each(|handle, open| {
+            if region.is_none_or(|start| open.touched.contains(&start)) {
+                let uname = open.uname;
+                listed.push(Listed { handle, uname });
+            }
+        });
+        listed
+    }
+}
+
+fn ended() -> Failure {
+    Failure::new(
+        Code::Transaction,
+        "the transaction was not begun, or has ended; begin it with rvm_begin_transaction",
+    )
+}

@@ -1,0 +1,343 @@
+//! Programs that are killed, and lenders that hold what their disk lacks.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::common::{Installed, Language, compilers, has, succeed};
+use netram_journal::Inspect;
+use netram_lender::{Config, Lender};
+use netram_store::heap::HeapPlan;
+use netram_store::{Allocation, Durability, Home, Layout, Memory, Mode, Settings};
+use netram_transport::{Address, ClusterKey, Security};
+
+const KILL: i32 = 9;
+/// Commits that `lenders die` makes once its disk stands still.
+const COMMITS: u64 = 200;
+
+/// A lender in this process, and the key that programs reach it with.
+struct Lending {
+    _lender: Lender,
+    folder: tempfile::TempDir,
+}
+
+impl Lending {
+    fn start() -> Lending {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let key = ClusterKey::generate();
+        key.save_new(&folder.path().join("cluster.key"))
+            .expect("the key can be written");
+        let config = Config {
+            name: "capi".to_owned(),
+            listen: vec![Address::Unix(folder.path().join("lender.sock"))],
+            security: Security::Key(key),
+            memory: 64 << 20,
+            store: Some(folder.path().join("lender.mem")),
+            ..Config::default()
+        };
+        Lending {
+            _lender: Lender::start(config).expect("a lender starts"),
+            folder,
+        }
+    }
+
+    fn address(&self) -> String {
+        format!("unix:{}", self.folder.path().join("lender.sock").display())
+    }
+
+    fn key_file(&self) -> String {
+        self.folder.path().join("cluster.key").display().to_string()
+    }
+
+    fn environment(&self, command: &mut Command) {
+        command
+            .env("NETRAM_LENDERS", self.address())
+            .env("NETRAM_KEY_FILE", self.key_file())
+            .env("NETRAM_ONE_DOMAIN", "1");
+    }
+
+    /// The settings file of the log `log` in `place`.
+    fn settings(&self, place: &Path) {
+        let text = format!(
+            "lenders = [{:?}]\nkey-file = {:?}\none-domain = true\n",
+            self.address(),
+            self.key_file()
+        );
+        std::fs::write(place.join("log.toml"), text).expect("the settings can be written");
+    }
+}
+
+/// Runs `crash run` until it has said `lines` numbers, kills it, and returns the last number that it said.
+fn run_and_kill(command: &mut Command, lines: usize) -> u64 {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let output = BufReader::new(child.stdout.take().expect("it is piped"));
+    let mut said = output.lines();
+    let mut last = 0;
+    for _ in 0..lines {
+        let line = said.next().expect("the program goes on until it is killed");
+        last = line.expect("it says numbers").parse().expect("it says numbers");
+    }
+    child.kill().expect("it runs");
+    // What it said before it died counts too.
+    for line in said {
+        let line = line.expect("it says numbers");
+        // The last line may be cut.
+        last = line.parse().ok().filter(|number| *number > last).unwrap_or(last);
+    }
+    let status = child.wait().expect("it is ours");
+    assert_eq!(status.signal(), Some(KILL), "{status}");
+    last
+}
+
+fn kill_rounds(lending: Option<&Lending>) {
+    let installed = Installed::new();
+    let program = installed.compile("crash", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let command = |case: &str| {
+        let mut command = installed.command(&program);
+        if let Some(lending) = lending {
+            lending.environment(&mut command);
+        }
+        command.arg(case).arg(place.path());
+        command
+    };
+    let mut before = 0;
+    for round in 0..8 {
+        let said = run_and_kill(&mut command("run"), 20 + 37 * round);
+        let found: u64 = succeed(&mut command("look"), "looking")
+            .trim()
+            .parse()
+            .expect("it says a number");
+        assert!(found >= said, "{said} was acknowledged, {found} is there");
+        assert!(said > before, "the round before is still there");
+        before = found;
+    }
+}
+
+#[test]
+fn a_killed_program_finds_every_acknowledged_commit_whole() {
+    if compilers() {
+        kill_rounds(None);
+    }
+}
+
+#[test]
+fn a_killed_program_with_a_lender_finds_every_acknowledged_commit_whole() {
+    if compilers() {
+        kill_rounds(Some(&Lending::start()));
+    }
+}
+
+#[test]
+fn an_open_transaction_dies_with_its_program_and_what_was_flushed_does_not() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("crash", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut died = installed.command(&program);
+    let status = died
+        .arg("open_at_the_end")
+        .arg(place.path())
+        .status()
+        .expect("the program starts");
+    assert_eq!(status.signal(), Some(KILL), "{status}");
+    let mut after = installed.command(&program);
+    succeed(after.arg("open_after").arg(place.path()), "open_after");
+}
+
+/// What `crash` keeps in its region: a number at both ends, and bytes made of it.
+fn write_number(memory: &Memory, data: &str, number: u64) {
+    let region = memory.map(data, 0, 0).expect("it can be mapped");
+    let mut transaction = memory.begin(Mode::Restore);
+    let bytes = vec![(number % 251) as u8; 3000];
+    for (at, bytes) in [
+        (0, &number.to_ne_bytes()[..]),
+        (8, &bytes),
+        (900 * 1024, &number.to_ne_bytes()),
+    ] {
+        transaction
+            .write(&region, at, bytes)
+            .expect("it is in the region");
+    }
+    transaction.commit(Durability::Remote).expect("it commits");
+}
+
+/// One home, used in turn by Rust and by C, in the layout that C never makes.
+#[test]
+fn a_home_serves_c_and_rust_in_turn() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("crash", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let data = place.path().join("data").display().to_string();
+    let home = Home::create(&place.path().join("log"), Layout::Directory, 1 << 20).expect("a new home");
+    let open = || home.open(&Settings::default()).expect("it opens").memory;
+    {
+        let memory = open();
+        memory
+            .create_segment(&data, 1 << 20, Allocation::Sparse)
+            .expect("a new segment");
+        write_number(&memory, &data, 5);
+    }
+    for case in ["add", "add"] {
+        succeed(installed.command(&program).arg(case).arg(place.path()), case);
+    }
+    let said = succeed(installed.command(&program).arg("look").arg(place.path()), "look");
+    assert_eq!(said.trim(), "7");
+    let region = open().map(&data, 0, 0).expect("it can be mapped");
+    assert_eq!(region.get::<u64>(900 * 1024), Ok(7));
+}
+
+/// What `netram rvm heap` does.
+#[test]
+fn a_heap_made_by_its_tool_is_loaded_by_c() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("heap", Language::C, &["-lrvm", "-lpthread"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let home = Home::create(&place.path().join("log"), Layout::Beside, 1 << 20).expect("a new home");
+    let memory = home.open(&Settings::default()).expect("it opens").memory;
+    let plan = HeapPlan {
+        path: &place.path().join("heap"),
+        address: 0x200_0000_0000,
+        heap_bytes: 1 << 20,
+        static_bytes: 4096,
+        allocation: Allocation::Sparse,
+    };
+    plan.make(&memory).expect("it is made");
+    drop(memory);
+    for round in ["the first time", "again"] {
+        let mut command = installed.command(&program);
+        succeed(command.arg("made_by_its_tool").arg(place.path()), round);
+    }
+}
+
+/// The program stops its own disk before it commits: what is found afterwards can only have come from the lender.
+fn die_and_recover(configure: &dyn Fn(&mut Command, &Path)) {
+    let installed = Installed::new();
+    for language in crate::common::LANGUAGES {
+        let program = installed.compile("lenders", language, &["-lrvm"]);
+        let place = tempfile::tempdir().expect("a temporary directory");
+        let command = |case: &str| {
+            let mut command = installed.command(&program);
+            configure(&mut command, place.path());
+            command.arg(case).arg(place.path());
+            command
+        };
+        let died = command("die").output().expect("the program starts");
+        assert_eq!(
+            died.status.signal(),
+            Some(KILL),
+            "{}",
+            String::from_utf8_lossy(&died.stderr)
+        );
+        let log = Inspect::open(&place.path().join("log")).expect("it is a log");
+        let on_disk = log.verify(&mut |_| true).scan.records;
+        assert!(on_disk < COMMITS, "{on_disk} of {COMMITS} had reached the disk");
+        drop(log);
+        succeed(&mut command("recover"), "recovering");
+    }
+}
+
+#[test]
+fn what_no_disk_has_is_recovered_from_the_lender_that_the_environment_names() {
+    if compilers() {
+        let lending = Lending::start();
+        die_and_recover(&|command, _| lending.environment(command));
+    }
+}
+
+#[test]
+fn what_no_disk_has_is_recovered_from_the_lender_that_a_file_beside_the_log_names() {
+    if compilers() {
+        let lending = Lending::start();
+        die_and_recover(&|_, place| lending.settings(place));
+    }
+}
+
+/// The links to lenders, and what recovery reads from them, under valgrind.
+#[test]
+fn a_program_with_a_lender_is_clean_under_valgrind() {
+    if !compilers() || !has("valgrind") {
+        return;
+    }
+    let lending = Lending::start();
+    let installed = Installed::new();
+    let program = installed.compile("lenders", Language::C, &["-lrvm"]);
+    let valgrind = installed.valgrind();
+    let (first, rest) = valgrind.split_first().expect("it is a command");
+    let run = |case: &str, place: &Path, watched: bool| {
+        let mut command = match watched {
+            true => installed.command(first),
+            false => installed.command(&program),
+        };
+        if watched {
+            command.args(rest).arg(&program);
+        }
+        lending.environment(&mut command);
+        command.arg(case).arg(place);
+        command
+    };
+    let place = tempfile::tempdir().expect("a temporary directory");
+    succeed(&mut run("held", place.path(), true), "held");
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let died = run("die", place.path(), false)
+        .status()
+        .expect("the program starts");
+    assert_eq!(died.signal(), Some(KILL), "{died}");
+    succeed(&mut run("recover", place.path(), true), "recover");
+}
+
+#[test]
+fn without_its_lender_a_program_commits_to_the_disk_and_can_say_so() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("lenders", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut command = installed.command(&program);
+    command
+        .env(
+            "NETRAM_LENDERS",
+            format!("unix:{}/nobody.sock", place.path().display()),
+        )
+        .env("NETRAM_INSECURE", "1");
+    succeed(command.arg("nobody").arg(place.path()), "nobody");
+}
+
+#[test]
+fn settings_that_cannot_be_meant_stop_the_start() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("lenders", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut command = installed.command(&program);
+    // Lenders, and no key.
+    command.env("NETRAM_LENDERS", "tcp://127.0.0.1:1");
+    succeed(command.arg("wrong_settings").arg(place.path()), "wrong_settings");
+}
+
+#[test]
+fn signals_do_not_stop_the_making_of_a_log() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("start", Language::C, &["-lrvm"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let mut command = installed.command(&program);
+    succeed(command.arg("interrupted").arg(place.path()), "interrupted");
+}

@@ -1,0 +1,369 @@
+//! What is installed: names, symbols, flags, and nothing beside them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
+
+/// Every symbol that programs may use. The heap's are in `rds.h`.
+const SYMBOLS: &str = include_str!("../symbols.txt");
+
+const NAMES: [&str; 9] = [
+    "rvm", "seg", "rds", "rvmlwp", "seglwp", "rdslwp", "rvmpt", "segpt", "rdspt",
+];
+
+fn defined_symbols(library: &Path) -> BTreeSet<String> {
+    let listed = succeed(
+        Command::new("nm")
+            .args(["-D", "--defined-only", "--format=posix"])
+            .arg(library),
+        "nm",
+    );
+    let names = listed.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn exactly_the_interfaces_symbols_leave_the_library() {
+    if !has("nm") {
+        return;
+    }
+    let installed = Installed::new();
+    let found = defined_symbols(&installed.lib().join("librvm.so"));
+    let wanted: BTreeSet<String> = SYMBOLS
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim())
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect();
+    let missing: Vec<_> = wanted.difference(&found).collect();
+    let leaked: Vec<_> = found.difference(&wanted).collect();
+    assert!(missing.is_empty(), "missing: {missing:?}");
+    assert!(leaked.is_empty(), "not in tests/symbols.txt: {leaked:?}");
+}
+
+/// A program that declares `long rvm_no_yield` stores eight bytes to it.
+#[test]
+fn data_is_as_wide_as_the_widest_type_that_programs_give_it() {
+    if !has("nm") {
+        return;
+    }
+    let installed = Installed::new();
+    let mut nm = Command::new("nm");
+    nm.args(["-D", "--defined-only", "--format=posix"])
+        .arg(installed.lib().join("librvm.so"));
+    let listed = succeed(&mut nm, "nm");
+    for name in ["rvm_no_yield", "rds_rvmsize", "rds_startaddr"] {
+        let line = listed.lines().find(|line| line.split(' ').next() == Some(name));
+        let size = line.and_then(|line| line.split(' ').nth(3));
+        let size = size.and_then(|size| u64::from_str_radix(size, 16).ok());
+        assert_eq!(size, Some(8), "{name}: {line:?}");
+    }
+}
+
+#[test]
+fn the_library_has_the_name_that_old_programs_ask_for() {
+    if !has("readelf") {
+        return;
+    }
+    let installed = Installed::new();
+    let library = installed.lib().join("librvm.so.1");
+    let header = succeed(Command::new("readelf").arg("-d").arg(&library), "readelf");
+    assert!(header.contains("[librvm.so.1]"), "{header}");
+    assert!(
+        header.contains("NODELETE"),
+        "its threads outlive a dlclose: {header}"
+    );
+    let one = std::fs::canonicalize(&library).expect("it is there");
+    for name in NAMES {
+        let path = installed.lib().join(format!("lib{name}.so"));
+        assert_eq!(std::fs::canonicalize(path).expect("it is there"), one, "{name}");
+        let path = installed.lib().join(format!("lib{name}.so.1"));
+        let header = succeed(Command::new("readelf").arg("-d").arg(path), "readelf");
+        assert!(
+            header.contains(&format!("soname: [lib{name}.so.1]")),
+            "{name}: {header}"
+        );
+    }
+}
+
+/// Files without a name of their own were filed under the one library's name, and a binary that asked for another did
+/// not start from /usr/local/lib.
+#[test]
+fn the_loaders_cache_has_every_name() {
+    if !has("ldconfig") || !has("gcc") {
+        return;
+    }
+    let installed = Installed::new();
+    let conf = installed.folder().join("ld.conf");
+    let cache = installed.folder().join("ld.cache");
+    std::fs::write(&conf, format!("{}\n", installed.lib().display())).expect("it can be written");
+    // `-X` leaves every link alone. Whoever is not root is told that the cache's own cache cannot be kept.
+    let mut make = Command::new("ldconfig");
+    make.args(["-X", "-f"]).arg(&conf).arg("-C").arg(&cache);
+    make.output().expect("ldconfig starts");
+    let cache = succeed(
+        Command::new("ldconfig").arg("-p").arg("-C").arg(&cache),
+        "ldconfig -p",
+    );
+    for name in NAMES {
+        let line = format!("=> {}/lib{name}.so.1\n", installed.lib().display());
+        assert!(cache.contains(&line), "lib{name}.so.1 is not in {cache}");
+    }
+}
+
+/// Beside the original in one folder `ldconfig` links each name to its newest file.
+#[test]
+fn beside_the_original_the_names_stay_this_librarys() {
+    if !has("ldconfig") || !has("gcc") {
+        return;
+    }
+    let installed = Installed::new();
+    for name in NAMES {
+        let made = Command::new("gcc")
+            .args(["-shared", "-nostdlib", "-x", "c", "/dev/null", "-o"])
+            .arg(installed.lib().join(format!("lib{name}.so.1.2.9")))
+            .arg(format!("-Wl,-soname,lib{name}.so.1"))
+            .status()
+            .expect("the compiler starts");
+        assert!(made.success());
+    }
+    // `-n`: in this folder, and not in the system's.
+    succeed(
+        Command::new("ldconfig").arg("-n").arg(installed.lib()),
+        "ldconfig -n",
+    );
+    for name in NAMES {
+        let link = installed.lib().join(format!("lib{name}.so.1"));
+        let target = std::fs::read_link(&link).expect("it is a link");
+        assert_eq!(target, Path::new(&format!("lib{name}.so.1.3.0")));
+    }
+}
+
+fn run_relinked(installed: &Installed, program: &Path, what: &str) {
+    let place = tempfile::tempdir().expect("a temporary directory");
+    succeed(installed.command(program).current_dir(place.path()), what);
+}
+
+#[test]
+fn a_program_linked_as_ever_starts_with_this_library_alone() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    for language in LANGUAGES {
+        for variant in ["", "lwp", "pt"] {
+            // As an executable of fixed place it copies the library's data into itself.
+            let names = [
+                format!("-lrds{variant}"),
+                format!("-lseg{variant}"),
+                format!("-lrvm{variant}"),
+            ];
+            let mut link = vec!["-no-pie"];
+            link.extend(names.iter().map(String::as_str));
+            let program = installed.compile("relinked", language, &link);
+            run_relinked(&installed, &program, &format!("relinked {language:?} {variant}"));
+            let header = succeed(Command::new("readelf").arg("-d").arg(&program), "readelf");
+            let needed = header.lines().filter(|line| line.contains("(NEEDED)"));
+            for library in needed.filter(|line| !line.contains("[librvm.so.1]")) {
+                assert!(
+                    ["libc.so", "libstdc++", "libm.so", "libgcc_s"]
+                        .iter()
+                        .any(|system| library.contains(system)),
+                    "{library}"
+                );
+            }
+        }
+    }
+}
+
+/// A binary of old: linked with libraries of the original's names, of which nothing is left but the names it carries.
+#[test]
+fn a_binary_that_asks_for_the_originals_libraries_starts() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let old = installed.folder().join("old");
+    std::fs::create_dir(&old).expect("a new directory");
+    for variant in ["", "lwp", "pt"] {
+        let mut link = vec![
+            format!("-L{}", old.display()),
+            "-Wl,--no-as-needed".to_owned(),
+            "-Wl,--allow-shlib-undefined".to_owned(),
+        ];
+        for name in ["rds", "seg"].map(|part| format!("{part}{variant}")) {
+            let made = Command::new("gcc")
+                .args(["-shared", "-x", "c", "/dev/null", "-o"])
+                .arg(old.join(format!("lib{name}-old.so")))
+                .arg(format!("-Wl,-soname,lib{name}.so.1"))
+                .status()
+                .expect("the compiler starts");
+            assert!(made.success());
+            link.push(format!("-l{name}-old"));
+        }
+        link.push("-lrvm".to_owned());
+        let link: Vec<&str> = link.iter().map(String::as_str).collect();
+        let program = installed.compile("relinked", Language::C, &link);
+        let header = succeed(Command::new("readelf").arg("-d").arg(&program), "readelf");
+        assert!(header.contains(&format!("[librds{variant}.so.1]")), "{header}");
+        run_relinked(&installed, &program, &format!("old {variant}"));
+    }
+}
+
+#[test]
+fn pkg_config_knows_how_to_compile_and_link() {
+    if !compilers() || !has("pkg-config") {
+        return;
+    }
+    let installed = Installed::new();
+    for package in ["rvm", "rvmlwp", "rvmpt"] {
+        let ask = |what: &str| {
+            let mut command = Command::new("pkg-config");
+            command.env("PKG_CONFIG_PATH", installed.lib().join("pkgconfig"));
+            succeed(command.args([what, package]), "pkg-config")
+        };
+        assert!(ask("--cflags").contains(&format!("-I{}/include", installed.prefix.display())));
+        assert!(ask("--libs").contains("-lrvm"));
+        assert_eq!(ask("--modversion").trim(), "1.29");
+    }
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", installed.lib().join("pkgconfig"));
+    let flags = succeed(command.args(["--static", "--libs", "rvm"]), "pkg-config");
+    let mut link = vec!["-Wl,-Bstatic", "-lrvm", "-Wl,-Bdynamic"];
+    link.extend(flags.split_whitespace().filter(|flag| *flag != "-lrvm"));
+    let program = installed.compile("relinked", Language::C, &link);
+    let header = succeed(Command::new("readelf").arg("-d").arg(&program), "readelf");
+    assert!(!header.contains("librvm"), "it is linked in: {header}");
+    run_relinked(&installed, &program, "linked statically");
+}
+
+/// `-static` with the flags that pkg-config gives found no `libgcc_s.a`, which nobody has.
+#[test]
+fn a_program_without_any_shared_library_runs() {
+    if !compilers() || !has("pkg-config") {
+        return;
+    }
+    let installed = Installed::new();
+    let mut command = Command::new("pkg-config");
+    command.env("PKG_CONFIG_PATH", installed.lib().join("pkgconfig"));
+    let flags = succeed(command.args(["--static", "--libs", "rvm"]), "pkg-config");
+    let mut link = vec!["-static"];
+    link.extend(flags.split_whitespace());
+    let program = installed.compile("relinked", Language::C, &link);
+    let header = succeed(Command::new("readelf").arg("-d").arg(&program), "readelf");
+    assert!(header.contains("no dynamic section"), "{header}");
+    run_relinked(&installed, &program, "fully static");
+}
+
+/// The program that measures runs; what it measures is for a quiet machine.
+#[test]
+fn the_measuring_program_runs() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("../../benches/calls", Language::C, &["-lrvm", "-lpthread"]);
+    let place = tempfile::tempdir().expect("a temporary directory");
+    let said = succeed(installed.command(program).arg(place.path()).arg("3"), "calls");
+    assert_eq!(said.lines().count(), 9, "{said}");
+}
+
+/// Every header alone, in both languages, wrapped by its user or not.
+#[test]
+fn every_header_compiles_alone() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let include = installed.prefix.join("include");
+    for entry in std::fs::read_dir(include.join("rvm")).expect("headers are installed") {
+        let header = entry.expect("it can be read").file_name();
+        let header = header.to_str().expect("headers have plain names").to_owned();
+        for (compiler, flags, text) in [
+            (
+                "gcc",
+                "-std=c99",
+                format!("#include <rvm/{header}>\n#include <rvm/{header}>\n"),
+            ),
+            ("gcc", "-std=gnu17", format!("#include <rvm/{header}>\n")),
+            (
+                "g++",
+                "-std=c++11",
+                format!("extern \"C\" {{\n#include <rvm/{header}>\n}}\n#include <rvm/rvm.h>\n"),
+            ),
+        ] {
+            let source = installed.folder().join("header.c");
+            std::fs::write(&source, text).expect("it can be written");
+            let language = if compiler == "g++" { "c++" } else { "c" };
+            let output = Command::new(compiler)
+                .args(["-fsyntax-only", "-Wall", "-Wextra", "-pedantic", "-Werror", flags])
+                .args(["-x", language])
+                .arg(&source)
+                .arg("-I")
+                .arg(&include)
+                .output()
+                .expect("the compiler starts");
+            assert!(
+                output.status.success(),
+                "{header} {flags}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_staged_install_has_the_final_paths_and_leaves_nothing_when_it_goes() {
+    let installed = Installed::new();
+    let stage = installed.folder().join("stage");
+    let stage_text = stage.to_str().expect("a plain name");
+    let done = installed.install_script("install", stage_text);
+    assert!(done.status.success(), "{done:?}");
+    let staged = stage.join(installed.prefix.strip_prefix("/").expect("it is absolute"));
+    let package = std::fs::read_to_string(staged.join("lib/pkgconfig/rvm.pc")).expect("it is installed");
+    assert!(
+        package.contains(&format!("prefix={}\n", installed.prefix.display())),
+        "{package}"
+    );
+    assert!(staged.join("share/man/man3/rvm.3").is_file());
+    let gone = installed.install_script("uninstall", stage_text);
+    assert!(gone.status.success(), "{gone:?}");
+    let left = succeed(Command::new("find").arg(&stage).args(["!", "-type", "d"]), "find");
+    assert_eq!(left, "");
+    assert!(
+        installed.lib().join("librvm.so").exists(),
+        "the other install stays"
+    );
+}
+
+#[test]
+fn the_manual_page_names_every_setting() {
+    let read =
+        |path: &str| std::fs::read_to_string(crate::common::root().join(path)).expect("it is in the tree");
+    let page = read("packaging/librvm/rvm.3").replace("\\-", "-");
+    let settings = read("crates/memory/store/src/settings.rs");
+    let variables: BTreeSet<&str> = settings
+        .split('"')
+        .filter(|word| word.starts_with("NETRAM_") && !word.contains(' '))
+        .collect();
+    assert!(variables.len() > 10, "{variables:?}");
+    for variable in variables {
+        assert!(page.contains(variable), "{variable} is not in rvm(3)");
+    }
+}
+
+#[test]
+fn the_manual_page_has_no_mistakes_in_its_markup() {
+    if !has("groff") {
+        return;
+    }
+    let page = crate::common::root().join("packaging/librvm/rvm.3");
+    let output = Command::new("groff")
+        .args(["-man", "-ww", "-Tutf8", "-z"])
+        .arg(page)
+        .output()
+        .expect("groff starts");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+}

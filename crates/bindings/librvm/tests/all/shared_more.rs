@@ -1,0 +1,198 @@
+//! Programs in C and C++ that join shared regions: stores that are found, heaps, copies saved when the server is lost; and the
+//! example, whose processes share a list.
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use crate::common::world::{ADDRESS, LOG_BYTES, Shape, World};
+use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
+use netram_shared::server::rescue;
+
+const CAPTURE: [&str; 7] = [
+    "misuse",
+    "found",
+    "adaptive",
+    "stray",
+    "verified",
+    "reported",
+    "one_at_a_time",
+];
+const HEAP: [&str; 5] = ["blocks", "refused", "newer", "pinned", "found_by_page"];
+
+/// A heap needs three pages at least.
+fn heaps() -> Shape {
+    Shape {
+        span: 256 << 10,
+        spans: 4,
+        ..Shape::default()
+    }
+}
+
+fn every_case(program: &str, cases: &[&str], shape: Shape) {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let world = World::start(shape);
+    for language in LANGUAGES {
+        let compiled = installed.compile(program, language, &["-lrvm", "-lpthread"]);
+        let told = succeed(&mut installed.command(&compiled), program);
+        for case in told.lines() {
+            assert!(cases.contains(&case), "{case} is never run");
+        }
+        for case in cases {
+            let mut command = world.case(installed.command(&compiled), case);
+            let said = succeed(&mut command, &format!("{program} {case} ({language:?})"));
+            assert!(said.is_empty(), "{case}: {said}");
+        }
+    }
+}
+
+#[test]
+fn stores_are_found_as_a_node_chose_and_those_without_the_lock_are_named() {
+    every_case("capture", &CAPTURE, Shape::default());
+}
+
+#[test]
+fn a_heap_under_a_lock_is_every_nodes() {
+    every_case("shared_heap", &HEAP, heaps());
+}
+
+#[test]
+fn a_node_tells_how_it_stands() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let world = World::start(Shape::default());
+    for language in LANGUAGES {
+        let program = installed.compile("told", language, &["-lrvm"]);
+        let said = succeed(&mut world.case(installed.command(&program), "told"), "told");
+        assert!(said.is_empty(), "{said}");
+    }
+}
+
+#[test]
+fn a_region_whose_server_is_lost_is_made_again_of_the_copy_that_a_program_saves() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let program = installed.compile("told", Language::C, &["-lrvm"]);
+    let mut world = World::start(Shape {
+        // It must end, and not before the program has counted, on a busy machine either.
+        lease: Duration::from_secs(5),
+        ..Shape::default()
+    });
+    let mut command = world.case(installed.command(&program), "save");
+    let command = command.env("NAME", "saver");
+    let mut saver = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    let mut said = String::new();
+    let output = saver.stdout.take().expect("it is piped");
+    BufReader::new(output).read_line(&mut said).expect("it speaks");
+    assert_eq!(said, "3\n");
+    world.lose();
+    let mut input = saver.stdin.take().expect("it is piped");
+    input.write_all(b"\n").expect("it listens");
+    assert!(saver.wait().expect("it is ours").success());
+    let made = rescue::rescue(&world.at("region"), &[world.at("copy")], LOG_BYTES).expect("it is whole");
+    assert_ne!(made.region, made.was);
+    assert_eq!(made.absent, []);
+    world.serve();
+    let mut command = world.case(installed.command(&program), "rescued");
+    succeed(command.env("NAME", "saver"), "in the region made again");
+}
+
+/// Starts the example in a directory of its own.
+fn list(installed: &Installed, world: &World, program: &Path, node: &str, words: &[&str]) -> Child {
+    let mut command = installed.command(program);
+    command
+        .arg(world.server())
+        .arg(world.at(node))
+        .arg(world.at("cluster.key"));
+    command.args(words).stdout(Stdio::piped());
+    command.spawn().expect("the program starts")
+}
+
+/// What the example said, line by line, when it has ended well.
+fn lines(child: Child) -> Vec<String> {
+    let output = child.wait_with_output().expect("it is ours");
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).expect("it speaks ASCII");
+    said.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_examples_processes_share_a_list_and_take_each_entry_once() {
+    if !compilers() {
+        return;
+    }
+    let installed = Installed::new();
+    let source = crate::common::root().join("crates/bindings/librvm/examples/list.c");
+    let world = World::start(Shape {
+        address: ADDRESS,
+        span: 1 << 20,
+        spans: 1,
+        ..Shape::default()
+    });
+    for language in LANGUAGES {
+        let program: PathBuf = installed.compile_file(&source, language, &["-lrvm"]);
+        let run = |node: &str, words: &[&str]| list(&installed, &world, &program, node, words);
+        let (one, other) = (["add", "milk", "bread", "salt"], ["add", "ink", "paper", "pens"]);
+        // Both at once, and each in its order.
+        let added = [run("one", &one), run("other", &other)];
+        for adder in added {
+            assert!(lines(adder).is_empty());
+        }
+        let shown = lines(run("one", &["show"]));
+        for words in [one, other] {
+            let newest_first: Vec<_> = words[1..].iter().rev().collect();
+            let mine: Vec<_> = shown
+                .iter()
+                .filter(|text| newest_first.contains(&&text.as_str()))
+                .collect();
+            assert_eq!(mine, newest_first, "{shown:?}");
+        }
+        let takers = ["one", "other", "third"].map(|node| run(node, &["take"]));
+        let mut taken: BTreeSet<String> = takers.map(lines).into_iter().flatten().collect();
+        assert_eq!(taken.len(), 3);
+        taken.extend(lines(run("one", &["show"])));
+        assert_eq!(taken, shown.into_iter().collect());
+        for _ in 0..3 {
+            lines(run("other", &["take"]));
+        }
+        let mut none = run("one", &["take"]);
+        assert_eq!(none.wait().expect("it is ours").code(), Some(1));
+    }
+}
+
+#[test]
+#[ignore = "a minute; scripts/soak.sh runs it"]
+fn programs_that_find_stores_and_use_heaps_are_clean_under_valgrind() {
+    if !compilers() || !has("valgrind") {
+        return;
+    }
+    let installed = Installed::new();
+    let valgrind = installed.valgrind();
+    for (program, cases, shape) in [
+        // Valgrind has a SIGSEGV of its own, and knows no userfaultfd: pages are not to be found in it.
+        ("capture", &["misuse", "adaptive"][..], Shape::default()),
+        ("shared_heap", &HEAP[..4], heaps()),
+    ] {
+        let world = World::start(shape);
+        let compiled = installed.compile(program, Language::C, &["-lrvm", "-lpthread"]);
+        for case in cases {
+            let mut command = installed.command(&valgrind[0]);
+            command.args(&valgrind[1..]).arg(&compiled);
+            let mut command = world.case(command, case);
+            succeed(command.env("WAIT", "block"), &format!("{case} under valgrind"));
+        }
+    }
+}

@@ -1,0 +1,266 @@
+//! An arena: opening one, taking parts of it, and how it stands.
+
+use std::path::PathBuf;
+
+use netram_far::{ArenaConfig, ArenaError, Config, FarVec, GrowError, Replacement, WordAccess};
+use netram_far_machine::limit::PAGE_BYTES;
+use netram_transport::WaitPolicy;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::block::{Block, FarMemory};
+use crate::error;
+use crate::fork::Generation;
+use crate::nodes::seconds;
+use crate::open::{Size, parse, security};
+
+/// Addresses of which a part has memory here, and the rest is at lenders.
+///
+/// It ends, and its lenders are told, when it and all memory of it are gone.
+#[pyclass(frozen, module = "netram._netram")]
+pub(crate) struct Arena {
+    arena: netram_far::Arena,
+    size: u64,
+    generation: Generation,
+}
+
+/// How an arena stands: pages of 4 KiB, and what has happened so far.
+#[pyclass(frozen, get_all, module = "netram._netram")]
+#[derive(Clone, Debug)]
+pub(crate) struct ArenaStatus {
+    /// Pages that have local memory.
+    used: u32,
+    /// Of the cap, what compressed pages take, in pages.
+    packed: u32,
+    /// Of the cap, what elements take that were written to pages that are away, in pages.
+    patched: u32,
+    /// The cap, in pages.
+    cap: u32,
+    /// Pages that wait here until lenders have them.
+    aside: u64,
+    /// Pages in fewer places than they should be.
+    short: u64,
+    /// Pages that every lender has lost.
+    lost: u64,
+    /// Lenders with which a session stands.
+    linked: usize,
+    /// References that found a page not here.
+    faults: u64,
+    /// Of these, pages that came from a lender.
+    fetched: u64,
+    /// Pages that were asked for ahead.
+    ahead: u64,
+    /// Pages that left, or were dropped because lenders have them.
+    sent: u64,
+    /// Blocks of 16 bytes that came without their pages.
+    words: u64,
+    /// Blocks that were written without their pages.
+    written: u64,
+}
+
+/// Whether elements come and go without their pages.
+#[derive(FromPyObject)]
+pub(crate) enum Words {
+    Count(u32),
+    Name(String),
+}
+
+impl Words {
+    fn access(words: Option<Words>) -> PyResult<WordAccess> {
+        match words {
+            None => Ok(WordAccess::Never),
+            Some(Words::Count(count)) => Ok(WordAccess::Counted(count)),
+            Some(Words::Name(name)) if name == "measured" => Ok(WordAccess::Measured),
+            Some(Words::Name(name)) => Err(PyValueError::new_err(format!(
+                "no words {name:?}: give a number from 1 to 256, or \"measured\""
+            ))),
+        }
+    }
+}
+
+#[pymethods]
+impl ArenaStatus {
+    fn __repr__(&self) -> String {
+        let ArenaStatus {
+            used,
+            cap,
+            faults,
+            fetched,
+            lost,
+            linked,
+            ..
+        } = self;
+        format!(
+            "<netram.far.ArenaStatus: {used} of {cap} pages here, {faults} faults, {fetched} fetched, {lost} lost, {linked} lenders>"
+        )
+    }
+}
+
+/// Open an arena of size bytes of addresses, of which at most local bytes have memory here; the rest is at lenders.
+///
+/// lenders: their addresses, "tcp://HOST:PORT". key_file is the cluster's key; insecure=True goes without, on this machine only.
+/// copies: at how many lenders a page is, 1 or 2. With 2, one may die and no page is lost. per_lender: the most bytes at each. spill: a
+/// directory on a local disk, for a file that is the second copy where there is one lender, and the only one where there is none; spill_size: its
+/// most bytes.
+/// words: netram.far.gather() and scatter() leave pages away until so many blocks of 16 bytes of one were used, or "measured"; pages come whole unless given. patched: bytes of local for what was scattered so.
+/// hidden: bytes of local for pages on their way out, at most half; an eighth unless given. packed: bytes of local for pages that stay here compressed; a quarter unless given. replacement: which page leaves, "dueling", "fifo",
+/// "clock", "lru" or "random". threads: so many faults are served at once. user_faults_only=True needs no right to userfaultfd, but
+/// system calls on pages that are away (reading a file into an array) fail with EFAULT. patience: seconds that growing waits while no
+/// lender has room.
+///
+/// Returns at once; lenders are connected meanwhile. Raises OpenError.
+#[pyfunction]
+#[pyo3(signature = (size, local, *, lenders = Vec::new(), key_file = None, insecure = false, copies = 2, per_lender = None,
+    spill = None, spill_size = None, hidden = None, packed = None, words = None, patched = None, replacement = "dueling", threads = 4, user_faults_only = false, wait = None, patience = 30.0))]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "they are Python's keywords, each optional"
+)]
+pub(crate) fn open_arena(
+    py: Python<'_>,
+    size: Size,
+    local: Size,
+    lenders: Vec<String>,
+    key_file: Option<PathBuf>,
+    insecure: bool,
+    copies: usize,
+    per_lender: Option<Size>,
+    spill: Option<PathBuf>,
+    spill_size: Option<Size>,
+    hidden: Option<Size>,
+    packed: Option<Size>,
+    words: Option<Words>,
+    patched: Option<Size>,
+    replacement: &str,
+    threads: usize,
+    user_faults_only: bool,
+    wait: Option<&str>,
+    patience: f64,
+) -> PyResult<Arena> {
+    let addresses = lenders.iter().map(|lender| parse("lenders", lender));
+    // Without lenders there is nobody to keep anything from.
+    let insecure = insecure || lenders.is_empty() && key_file.is_none();
+    let mut depot = Config {
+        lenders: addresses.collect::<PyResult<_>>()?,
+        security: security(key_file, insecure, |cause| error::open_error(py, cause))?,
+        copies,
+        spill,
+        ..Config::default()
+    };
+    if let Some(Size(bytes)) = spill_size {
+        depot.spill_bytes = bytes;
+    }
+    if let Some(Size(bytes)) = per_lender {
+        depot.pages_max = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
+    }
+    let mut config = ArenaConfig {
+        bytes: size.0,
+        local_bytes: local.0,
+        hidden_bytes: hidden.map(|size| size.0),
+        packed_bytes: packed.map(|size| size.0),
+        patched_bytes: patched.map(|size| size.0),
+        words: Words::access(words)?,
+        replacement: self::replacement(replacement)?,
+        handlers: threads,
+        user_faults_only,
+        patience: seconds(patience)?,
+        ..ArenaConfig::default()
+    };
+    if let Some(wait) = wait {
+        let wait: WaitPolicy = parse("wait", wait)?;
+        (config.wait, depot.wait) = (wait, wait);
+    }
+    config.depot = depot;
+    let arena = py.detach(|| netram_far::Arena::open(config));
+    Ok(Arena {
+        arena: arena.map_err(|error| refused(py, &error))?,
+        size: size.0,
+        generation: Generation::now(),
+    })
+}
+
+fn replacement(name: &str) -> PyResult<Replacement> {
+    match name {
+        "dueling" => Ok(Replacement::Dueling),
+        "fifo" => Ok(Replacement::Fifo),
+        "clock" => Ok(Replacement::Clock),
+        "lru" => Ok(Replacement::Lru),
+        "random" => Ok(Replacement::Random),
+        other => Err(PyValueError::new_err(format!(
+            "no replacement {other:?}: choose \"dueling\", \"fifo\", \"clock\", \"lru\" or \"random\""
+        ))),
+    }
+}
+
+fn refused(py: Python<'_>, error: &ArenaError) -> PyErr {
+    match std::error::Error::source(error) {
+        // Its sentence is what was to be done.
+        Some(cause) if !matches!(error, ArenaError::Refused { .. } | ArenaError::Depot(_)) => {
+            error::open_error(py, format_args!("{error}: {cause}"))
+        }
+        _ => error::open_error(py, error),
+    }
+}
+
+impl Arena {
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        match self.generation.is_past() {
+            false => Ok(()),
+            true => Err(error::closed(
+                py,
+                "a child of fork has none of its parent's far memory; open an arena of its own",
+            )),
+        }
+    }
+}
+
+#[pymethods]
+impl Arena {
+    /// So many bytes of it, zeros. Raises NoRoom when it has not so many addresses in a row.
+    fn memory(&self, py: Python<'_>, size: Size) -> PyResult<Py<FarMemory>> {
+        self.check_process(py)?;
+        let bytes =
+            usize::try_from(size.0).map_err(|_| PyValueError::new_err("more than memory can have"))?;
+        let vec = py.detach(|| FarVec::zeros(&self.arena, bytes));
+        match vec {
+            Ok(vec) => FarMemory::new(py, Block::new(vec)),
+            Err(error @ GrowError::Addresses { .. }) => Err(error::no_room(
+                py,
+                format_args!("{error}: open it with a larger size, or let arrays go"),
+            )),
+            Err(error) => Err(error::no_room(py, error)),
+        }
+    }
+
+    /// How it stands.
+    fn status(&self, py: Python<'_>) -> PyResult<ArenaStatus> {
+        self.check_process(py)?;
+        let (arena, depot) = py.detach(|| (self.arena.status(), self.arena.depot().status()));
+        Ok(ArenaStatus {
+            used: arena.used,
+            packed: arena.packed,
+            patched: arena.patched,
+            cap: arena.frames,
+            aside: depot.aside,
+            short: depot.short,
+            lost: depot.lost,
+            linked: depot.lenders.iter().filter(|lender| lender.linked).count(),
+            faults: arena.tally.faults,
+            fetched: arena.tally.fetched,
+            ahead: arena.tally.ahead,
+            sent: arena.tally.sent,
+            words: arena.tally.words,
+            written: arena.tally.written,
+        })
+    }
+
+    /// Bytes of its addresses.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<netram.far.Arena, {} bytes>", self.size)
+    }
+}

@@ -1,0 +1,159 @@
+//! What can go wrong with a node, as Python's exceptions.
+
+use netram_rvm::RangeError;
+use netram_shared::node::{
+    AcquireError, CommitError, DeclareError, Expired, Gone, HeapError, JoinError, LeaveError, ReadError,
+    SaveError, Stray,
+};
+use netram_shared_machine::LockId;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use crate::error::{classes, in_use};
+
+classes! {
+    /// Nobody joined.
+    join_error = "JoinError";
+    /// There is no node any more.
+    gone_error = "Gone";
+    /// Its locks are lost.
+    lost = "Lost";
+    /// What a reader saw is past.
+    expired_error = "Expired";
+    /// No copy is saved while there may be a server.
+    served = "Served";
+    /// A copy could not be written.
+    save_error = "SaveError";
+}
+
+macro_rules! about_a_lock {
+    ($($function:ident = $name:literal;)*) => {$(
+        pub(crate) fn $function(py: Python<'_>, message: impl std::fmt::Display, lock: Option<LockId>) -> PyErr {
+            static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+            match CLASS.import(py, "netram.errors", $name) {
+                Ok(class) => PyErr::from_type(class.clone(), (message.to_string(), lock.map(|lock| lock.0))),
+                Err(missing) => missing,
+            }
+        }
+    )*};
+}
+
+about_a_lock! {
+    died = "Died";
+    timed_out = "TimedOut";
+    lock_error = "LockError";
+    not_held = "NotHeld";
+}
+
+pub(super) fn gone(py: Python<'_>, gone: &Gone) -> PyErr {
+    gone_error(py, gone)
+}
+
+pub(super) fn expired(py: Python<'_>) -> PyErr {
+    expired_error(py, Expired)
+}
+
+pub(super) fn join(py: Python<'_>, error: &JoinError) -> PyErr {
+    match error {
+        JoinError::Gone(why) => gone(py, why),
+        JoinError::InUse(_) => in_use(py, error),
+        _ => join_error(py, error),
+    }
+}
+
+/// The node has ended all the same.
+pub(super) fn leave(py: Python<'_>, error: &LeaveError) -> PyErr {
+    gone_error(
+        py,
+        format_args!("{error}; what was committed is safe, and the next joining offers it"),
+    )
+}
+
+pub(super) fn acquire(py: Python<'_>, error: &AcquireError) -> PyErr {
+    match error {
+        AcquireError::Died(lock) => died(py, error, Some(*lock)),
+        AcquireError::TimedOut(lock) => timed_out(py, error, Some(*lock)),
+        AcquireError::OutOfOrder(lock) | AcquireError::NoLock(lock) => lock_error(py, error, Some(*lock)),
+        AcquireError::TooMany(_) => lock_error(py, error, None),
+        AcquireError::Captured => crate::error::busy(py, error),
+        AcquireError::Lost => lost(py, error),
+        AcquireError::Gone(why) => gone(py, why),
+    }
+}
+
+pub(super) fn no_lock(py: Python<'_>, lock: u32) -> PyErr {
+    acquire(py, &AcquireError::NoLock(LockId(lock)))
+}
+
+pub(super) fn declare(py: Python<'_>, error: &DeclareError) -> PyErr {
+    match error {
+        DeclareError::NotHeld { lock, .. } => not_held(py, error, Some(*lock)),
+        DeclareError::NoLock { .. } => not_held(py, error, None),
+        DeclareError::Range(cause) => range(py, cause),
+    }
+}
+
+pub(super) fn read(py: Python<'_>, error: &ReadError) -> PyErr {
+    match error {
+        ReadError::NotHeld { lock, .. } => not_held(py, error, Some(*lock)),
+        ReadError::NoLock { .. } => not_held(py, error, None),
+        ReadError::Range(cause) => range(py, cause),
+    }
+}
+
+fn range(py: Python<'_>, error: &RangeError) -> PyErr {
+    crate::error::range(py, error)
+}
+
+pub(super) fn heap(py: Python<'_>, error: &HeapError) -> PyErr {
+    match error {
+        HeapError::NoLock(lock) => lock_error(py, error, Some(*lock)),
+        HeapError::NotHeld(lock) => not_held(py, error, Some(*lock)),
+        HeapError::Written(_) | HeapError::InUse(_) => crate::error::busy(py, error),
+        HeapError::Format(cause) => crate::error::format(py, cause),
+        HeapError::Open(cause) => crate::error::open_heap(py, cause),
+    }
+}
+
+pub(super) fn save(py: Python<'_>, error: &SaveError) -> PyErr {
+    match error {
+        SaveError::Gone(why) => gone(py, why),
+        SaveError::Served | SaveError::Changed => served(py, error),
+        SaveError::Busy | SaveError::Unacknowledged => crate::error::busy(py, error),
+        SaveError::Copy(cause) => save_error(py, cause),
+    }
+}
+
+/// The exception that a commit raises for stores that it may not make.
+fn stray(py: Python<'_>, error: &CommitError, found: &Stray) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let Stray {
+        offset,
+        address,
+        length,
+        count,
+        lock,
+        held,
+    } = *found;
+    let lock = lock.map(|lock| lock.0);
+    let told = (error.to_string(), offset, address, length, count, lock, held);
+    match CLASS.import(py, "netram.errors", "Stray") {
+        Ok(class) => PyErr::from_type(class.clone(), told),
+        Err(missing) => missing,
+    }
+}
+
+pub(super) fn commit(py: Python<'_>, error: &CommitError) -> PyErr {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    match error {
+        CommitError::Unknown { node, number, .. } => match CLASS.import(py, "netram.errors", "Unknown") {
+            Ok(class) => PyErr::from_type(class.clone(), (error.to_string(), node.0, number.0)),
+            Err(missing) => missing,
+        },
+        CommitError::Lost => lost(py, error),
+        CommitError::Stray(found) => stray(py, error, found),
+        CommitError::Gone(why) => gone(py, why),
+        CommitError::Refused(cause) => crate::error::commit(py, cause),
+    }
+}

@@ -1,0 +1,121 @@
+//! Joining a shared region.
+
+use std::path::PathBuf;
+
+use netram_rvm::{Capture, Find, Verify};
+use netram_shared::{Node as Joining, Options};
+use netram_shared_machine::RegionId;
+use netram_shared_machine::node::Full;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use super::joined::Joined;
+use super::{Node, error, seconds};
+use crate::open::{Size, interruptibly, parse, security};
+
+/// Join the shared region of the server at an address: all of it is in memory when this returns.
+///
+/// directory is this process's alone, made if missing; what earlier processes left there is offered to the server. key_file
+/// is the cluster's key; insecure=True goes without, on this machine only. Waits for a server that is not there yet, at most
+/// patience seconds. lazy=True: what others commit comes before a lock is granted, or when pull() asks for it.
+///
+/// capture: how this node's stores are found. "declared" (set_range, array, memory, write); "twins" or "pages", by page, without
+/// declarations: Node.memory can be written; "adaptive", declared, and by the page what is cheapest; "verified", declared, and what
+/// is stored otherwise raises Stray; "reported", the same, but it is only told (Node.undeclared). find: how a page's first store is
+/// found, "trap" (SIGSEGV) or "watch" (Linux 6.7). By page one transaction at a time holds locks exclusively.
+///
+/// straight=False: records go through the server alone. listen: where other nodes reach this machine. group: the multicast group,
+/// "ADDRESS:PORT%INTERFACE". full: "expire" readers that hold back more than pinned bytes, or "fall-behind" and be no node.
+///
+/// Raises JoinError; InUse, when a node that runs has the directory; Gone, when the server refuses this one.
+#[pyfunction]
+#[pyo3(signature = (server, directory, *, key_file = None, insecure = false, name = None, region = None, lazy = false,
+    wait = None, log_size = None, pinned = None, lock_timeout = 10.0, patience = 30.0, capture = "declared", find = "trap",
+    straight = true, listen = None, group = None, full = "expire"))]
+#[allow(
+    clippy::too_many_arguments,
+    reason = "they are Python's keywords, each optional"
+)]
+pub(crate) fn join(
+    py: Python<'_>,
+    server: &str,
+    directory: PathBuf,
+    key_file: Option<PathBuf>,
+    insecure: bool,
+    name: Option<String>,
+    region: Option<&str>,
+    lazy: bool,
+    wait: Option<&str>,
+    log_size: Option<Size>,
+    pinned: Option<Size>,
+    lock_timeout: f64,
+    patience: f64,
+    capture: &str,
+    find: &str,
+    straight: bool,
+    listen: Option<&str>,
+    group: Option<&str>,
+    full: &str,
+) -> PyResult<Node> {
+    let security = security(key_file, insecure, |cause| error::join_error(py, cause))?;
+    let mut options = Options::new(parse("server", server)?, security, directory);
+    options.name = name.unwrap_or(options.name);
+    if let Some(id) = region {
+        let number = u128::from_str_radix(id, 16);
+        let number = number.map_err(|_| PyValueError::new_err(format!("{id:?} is no region's id")))?;
+        options.region = Some(RegionId(number));
+    }
+    if let Some(wait) = wait {
+        options.wait = parse("wait", wait)?;
+    }
+    options.log_bytes = log_size.map_or(options.log_bytes, |size| size.0);
+    if let Some(Size(bytes)) = pinned {
+        let bytes = usize::try_from(bytes);
+        options.pinned_bytes_max = bytes.map_err(|_| PyValueError::new_err("too much to be pinned"))?;
+    }
+    options.lazy = lazy;
+    options.lock_timeout = seconds(lock_timeout)?;
+    options.patience = seconds(patience)?;
+    options.capture = self::capture(capture, find)?;
+    options.straight = straight;
+    options.listen = listen.map(|listen| parse("listen", listen)).transpose()?;
+    options.group = group.map(|group| parse("group", group)).transpose()?;
+    options.full = match full {
+        "expire" => Full::Expire,
+        "fall-behind" => Full::FallBehind,
+        other => {
+            let text = format!("full is \"expire\" or \"fall-behind\", not {other:?}");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    let finds_stores = matches!(options.capture, Capture::Twins(_) | Capture::Pages(_));
+    let node = interruptibly(py, move || Joining::join(options))?;
+    let node = node.map_err(|cause| error::join(py, &cause))?;
+    Ok(Node {
+        joined: Joined::new(node, finds_stores),
+    })
+}
+
+fn capture(capture: &str, find: &str) -> PyResult<Capture> {
+    let find = match find {
+        "trap" => Find::Trap,
+        "watch" => Find::Watch,
+        other => {
+            let text = format!("stores are found by \"trap\" or \"watch\", not {other:?}");
+            return Err(PyValueError::new_err(text));
+        }
+    };
+    Ok(match capture {
+        "declared" => Capture::Declared,
+        "twins" => Capture::Twins(find),
+        "pages" => Capture::Pages(find),
+        "adaptive" => Capture::Adaptive,
+        "verified" => Capture::Verified(Verify::Refuse),
+        "reported" => Capture::Verified(Verify::Report),
+        other => {
+            return Err(PyValueError::new_err(format!(
+                "no capture {other:?}: choose \"declared\", \"twins\", \"pages\", \"adaptive\", \"verified\" or \"reported\""
+            )));
+        }
+    })
+}

@@ -1,0 +1,350 @@
+//! Locks, ranges, commit, abort, on shared memory.
+
+use std::sync::{Arc, Mutex};
+
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::Txn;
+use netram_shared::node::{Commit, CommitError};
+use netram_shared_machine::{Hold, LockId};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyInt};
+
+use super::error;
+use super::heap::NodeHeap;
+use super::joined::{Joined, Part};
+use super::memory::NodeMemory;
+use crate::locks::lock;
+use crate::region::Offset;
+use crate::slot::{Slot, Unusable};
+use crate::sys;
+use crate::transaction::bytes_of;
+
+/// A transaction on shared memory: acquire locks, change what they cover, commit. As a context manager it commits at the
+/// end, and aborts when an exception passes. Its locks are held until then.
+///
+/// Any thread may use it, one at a time (BusyError otherwise).
+#[pyclass(frozen, module = "netram._netram")]
+pub(crate) struct NodeTransaction {
+    joined: Arc<Joined>,
+    inner: Slot<Txn<'static>>,
+    result: Mutex<Option<NodeCommit>>,
+}
+
+/// A commit that counts, everywhere and for good.
+#[pyclass(frozen, get_all, eq, module = "netram._netram")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NodeCommit {
+    /// Node and number of its record, by which Node.outcome is asked; None when nothing was written.
+    record: Option<(u64, u64)>,
+    /// Lenders that had acknowledged it.
+    lenders: u8,
+    /// Whether they satisfied the commit rule; if not, the server had it on its disk.
+    rule: bool,
+}
+
+#[pymethods]
+impl NodeCommit {
+    fn __repr__(&self) -> String {
+        let record = match self.record {
+            Some((node, number)) => format!("({node}, {number})"),
+            None => "None".to_owned(),
+        };
+        let rule = if self.rule { "True" } else { "False" };
+        format!(
+            "netram.shared.NodeCommit(record={record}, lenders={}, rule={rule})",
+            self.lenders
+        )
+    }
+}
+
+impl NodeCommit {
+    fn of(commit: Commit) -> NodeCommit {
+        NodeCommit {
+            record: commit.record.map(|(node, number)| (node.0, number.0)),
+            lenders: commit.votes.members,
+            rule: commit.votes.rule,
+        }
+    }
+}
+
+impl NodeTransaction {
+    pub(super) fn begin(py: Python<'_>, joined: &Arc<Joined>, restore: bool) -> PyResult<NodeTransaction> {
+        let node = joined.node(py)?;
+        let mode = if restore { Mode::Restore } else { Mode::NoRestore };
+        let inner = py.detach(move || node.begin_owned(mode));
+        Ok(NodeTransaction {
+            joined: joined.clone(),
+            inner: Slot::new(inner.map_err(|why| error::gone(py, &why))?),
+            result: Mutex::new(None),
+        })
+    }
+
+    /// Does something to the open transaction, with the interpreter free.
+    pub(super) fn with<R: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&mut Txn<'static>) -> R + Send,
+    ) -> PyResult<R> {
+        self.joined.check_process(py)?;
+        py.detach(|| self.inner.with(then)).map_err(|why| ended(py, why))
+    }
+
+    fn declare(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<()> {
+        self.with(py, |txn| txn.set_range(offset, length))?
+            .map_err(|cause| error::declare(py, &cause))
+    }
+
+    /// Memory that was declared, to be written.
+    fn writable(&self, py: Python<'_>, offset: usize, length: usize) -> PyResult<Py<NodeMemory>> {
+        self.declare(py, offset, length)?;
+        NodeMemory::part(
+            py,
+            Part {
+                joined: self.joined.clone(),
+                offset,
+                length,
+                readonly: false,
+            },
+        )
+    }
+
+    /// The array's twin that can be written, its bytes declared.
+    fn twin<'py>(&self, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = array.py();
+        let no_array = |cause: PyErr| {
+            let what = "array takes an offset, or a NumPy array that lies in the node's memory";
+            PyTypeError::new_err(format!("{what}: {}", cause.value(py)))
+        };
+        let hull = sys::hull(array).map_err(no_array)?;
+        let (start, length) = hull.unwrap_or((self.joined.address, 0));
+        let offset = start.checked_sub(self.joined.address);
+        let offset =
+            offset.filter(|offset| *offset <= self.joined.length && length <= self.joined.length - offset);
+        let offset = offset
+            .ok_or_else(|| crate::error::range_error(py, "the array does not lie in this node's memory"))?;
+        let memory = self.writable(py, offset, length)?;
+        let (shape, strides) = (
+            array.getattr("shape").map_err(no_array)?,
+            array.getattr("strides").map_err(no_array)?,
+        );
+        let first: usize = match length {
+            0 => 0,
+            _ => array.getattr("ctypes")?.getattr("data")?.extract::<usize>()? - start,
+        };
+        let options = PyDict::new(py);
+        options.set_item("dtype", array.getattr("dtype").map_err(no_array)?)?;
+        options.set_item("buffer", memory)?;
+        options.set_item("offset", first)?;
+        options.set_item("strides", strides)?;
+        py.import("numpy")?
+            .getattr("ndarray")?
+            .call((shape,), Some(&options))
+    }
+}
+
+#[pymethods]
+impl NodeTransaction {
+    /// Acquire a lock: hold="exclusive" to write what it covers, "shared" to read it. Held until the transaction ends.
+    ///
+    /// In ascending order it waits for whoever uses the lock. Out of order it waits for no transaction, and raises Died when
+    /// one uses it: abort, and begin with that lock. Raises TimedOut, LockError, Lost, Gone; BusyError where stores are found by
+    /// page, and another transaction of the node has the memory. The transaction stays open.
+    #[pyo3(signature = (lock, hold = "exclusive"))]
+    fn acquire(&self, py: Python<'_>, lock: u32, hold: &str) -> PyResult<()> {
+        let hold = holding(hold)?;
+        self.with(py, |txn| txn.acquire(LockId(lock), hold))?
+            .map_err(|cause| error::acquire(py, &cause))
+    }
+
+    /// Acquire several locks, in their order whatever order they are named in: those of locks exclusively, those of shared to read.
+    #[pyo3(signature = (locks = Vec::new(), shared = Vec::new()))]
+    #[pyo3(text_signature = "($self, locks=(), shared=())")]
+    fn acquire_all(&self, py: Python<'_>, locks: Vec<u32>, shared: Vec<u32>) -> PyResult<()> {
+        let exclusive = locks.into_iter().map(|lock| (LockId(lock), Hold::Exclusive));
+        let shared = shared.into_iter().map(|lock| (LockId(lock), Hold::Shared));
+        let all: Vec<_> = exclusive.chain(shared).collect();
+        self.with(py, |txn| txn.acquire_all(&all))?
+            .map_err(|cause| error::acquire(py, &cause))
+    }
+
+    /// How many seconds acquire waits for others in this transaction.
+    fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
+        let timeout = super::seconds(seconds)?;
+        self.with(py, |txn| txn.set_timeout(timeout))
+    }
+
+    /// A copy of length bytes from offset on, which must be under locks that are held. Raises NotHeld, RangeError.
+    fn read<'py>(&self, py: Python<'py>, offset: Offset, length: Offset) -> PyResult<Bound<'py, PyBytes>> {
+        if length.0 > self.joined.length {
+            return Err(crate::error::range_error(
+                py,
+                "the bytes are not all in the region",
+            ));
+        }
+        let mut bytes = vec![0; length.0];
+        let copied = self.with(py, |txn| txn.read(offset.0, &mut bytes))?;
+        copied.map_err(|cause| error::read(py, &cause))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Declare len(data) bytes at offset and store data there, under locks held exclusively. data is any buffer.
+    ///
+    /// Raises NotHeld, RangeError.
+    fn write(&self, py: Python<'_>, offset: Offset, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.joined.check_process(py)?;
+        let data = bytes_of(data)?;
+        let bytes = data.as_bytes();
+        self.with(py, |txn| txn.write(offset.0, bytes))?
+            .map_err(|cause| error::declare(py, &cause))
+    }
+
+    /// Declare length bytes from offset on, for memory that is written some other way (by its address).
+    fn set_range(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<()> {
+        self.declare(py, offset.0, length.0)
+    }
+
+    /// Declare length bytes from offset on; returns them as memory that can be written until the transaction ends.
+    ///
+    /// Nobody stops a later store, and nobody else would ever see it.
+    fn memory(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<Py<NodeMemory>> {
+        self.writable(py, offset.0, length.0)
+    }
+
+    /// Declare bytes; returns them as a NumPy array that can be written until the transaction ends.
+    ///
+    /// array(view): the bytes of view, a NumPy array in Node.memory (gaps of its strides included), as an array like it.
+    /// array(offset, count, dtype): count items from offset on.
+    #[pyo3(signature = (target, count = Offset::ONE, dtype = None))]
+    #[pyo3(text_signature = "($self, target, count=1, dtype=None)")]
+    fn array<'py>(
+        &self,
+        target: &Bound<'py, PyAny>,
+        count: Offset,
+        dtype: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = target.py();
+        if !target.is_instance_of::<PyInt>() {
+            return match dtype {
+                None => self.twin(target),
+                Some(_) => Err(PyTypeError::new_err(
+                    "dtype goes with an offset; a view has its own",
+                )),
+            };
+        }
+        let numpy = py.import("numpy")?;
+        let dtype = dtype.map_or_else(|| numpy.getattr("int64"), Ok)?;
+        let dtype = numpy.getattr("dtype")?.call1((dtype,))?;
+        let item: usize = dtype.getattr("itemsize")?.extract()?;
+        let length = item.saturating_mul(count.0);
+        let memory = self.writable(py, target.extract::<Offset>()?.0, length)?;
+        numpy.getattr("ndarray")?.call1(((count.0,), dtype, memory))
+    }
+
+    /// Make what a lock covers a heap without blocks, whatever it was, as a part of this transaction. Use it from the next one on.
+    ///
+    /// Raises HeapError when it is too small (3 pages), NotHeld, BusyError when this transaction has written there.
+    fn format_heap(&self, py: Python<'_>, lock: u32) -> PyResult<()> {
+        self.with(py, |txn| txn.format_heap(LockId(lock)))?
+            .map_err(|cause| error::heap(py, &cause))
+    }
+
+    /// The heap under a lock, which the transaction holds, if only to read. Later transactions may use it, too.
+    ///
+    /// Raises NoHeap when there is none, HeapError when it is damaged or of another version, NotHeld, LockError.
+    fn heap(&self, py: Python<'_>, lock: u32) -> PyResult<NodeHeap> {
+        let found = self.with(py, |txn| txn.heap(LockId(lock)))?;
+        let heap = found.map_err(|cause| error::heap(py, &cause))?;
+        Ok(NodeHeap::of(&self.joined, lock, &heap))
+    }
+
+    /// Commit: wait until the lenders hold the declared bytes as they are now, then free the locks.
+    ///
+    /// Whatever happens, the transaction has ended. Raises Unknown (ask the outcome of the next joining); Lost, Gone, Stray (stores
+    /// that it may not make) and CommitError: aborted.
+    fn commit(&self, py: Python<'_>) -> PyResult<NodeCommit> {
+        self.joined.check_process(py)?;
+        let commit = |txn: Txn<'static>| {
+            let commit = NodeCommit::of(txn.commit(Durability::Remote)?);
+            *lock(&self.result) = Some(commit.clone());
+            Ok(commit)
+        };
+        let committed = py.detach(|| self.inner.end(commit));
+        committed
+            .map_err(|why| ended(py, why))?
+            .map_err(|cause: CommitError| error::commit(py, &cause))
+    }
+
+    /// End the transaction without a trace, and free its locks. Aborting one that has ended raises ClosedError.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.joined.check_process(py)?;
+        py.detach(|| self.inner.end(drop)).map_err(|why| ended(py, why))
+    }
+
+    /// Whether the transaction has neither been committed nor aborted.
+    #[getter]
+    fn open(&self) -> bool {
+        self.inner.is_open()
+    }
+
+    /// What the commit returned; None before it, and after an abort.
+    #[getter]
+    fn result(&self, py: Python<'_>) -> PyResult<Option<NodeCommit>> {
+        self.joined.check_process(py)?;
+        Ok(lock(&self.result).clone())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exception_type, exception = None, traceback = None))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception_type: Option<&Bound<'_, PyAny>>,
+        exception: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let _ = (exception, traceback);
+        self.joined.check_process(py)?;
+        match (self.inner.is_open(), exception_type) {
+            (false, _) => Ok(()),
+            (true, Some(_)) => self.abort(py),
+            (true, None) => self.commit(py).map(drop),
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match self.inner.is_open() {
+            _ if self.joined.is_inherited() => "of the parent process",
+            true => "open",
+            false if lock(&self.result).is_some() => "committed",
+            false => "ended",
+        };
+        format!("<netram.shared.NodeTransaction, {state}>")
+    }
+}
+
+impl Drop for NodeTransaction {
+    fn drop(&mut self) {
+        if self.joined.is_inherited() {
+            self.inner.never_drop();
+        }
+    }
+}
+
+fn ended(py: Python<'_>, why: Unusable) -> PyErr {
+    why.raise(py, "transaction")
+}
+
+fn holding(hold: &str) -> PyResult<Hold> {
+    match hold {
+        "exclusive" => Ok(Hold::Exclusive),
+        "shared" => Ok(Hold::Shared),
+        other => Err(PyValueError::new_err(format!(
+            "a lock is held \"exclusive\" or \"shared\", not {other:?}"
+        ))),
+    }
+}

@@ -1,0 +1,245 @@
+//! What the store, segments, regions and transactions of one log share, and the log's closing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+
+use netram_proto::port::Durability;
+use netram_rvm::{CloseError, FlushError, TruncateError};
+use netram_store::Memory;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+
+use crate::error;
+use crate::fork::Generation;
+use crate::locks::{lock, shared};
+use crate::window::{Window, looking};
+
+/// One open log. The last object that holds it (an array will do) closes it.
+pub(crate) struct OpenLog {
+    path: PathBuf,
+    made: Generation,
+    /// `None` once closed. Held shared by calls, exclusively by the closing. Taken before any region's lock.
+    memory: RwLock<Option<Memory>>,
+    /// Regions by the address of their first byte.
+    windows: Mutex<BTreeMap<usize, Weak<Window>>>,
+}
+
+/// Every log that is open in this process, for [`close_all`].
+static OPEN: Mutex<Vec<Weak<OpenLog>>> = Mutex::new(Vec::new());
+
+/// Why a store was not closed, or not as it should be.
+enum CloseFailure {
+    /// Views look into its memory.
+    Views(usize),
+    /// Transactions are open, or a full log has no room for lazy commits.
+    Memory(CloseError),
+    /// It is closed, but its log was not: the next opening recovers it.
+    Unclean(FlushError),
+    /// The same: its commits are safe, and were not applied to the segments.
+    Unapplied(TruncateError),
+}
+
+impl OpenLog {
+    pub(crate) fn new(path: PathBuf, memory: Memory) -> Arc<OpenLog> {
+        let log = Arc::new(OpenLog {
+            path,
+            made: Generation::now(),
+            memory: RwLock::new(Some(memory)),
+            windows: Mutex::new(BTreeMap::new()),
+        });
+        let mut open = lock(&OPEN);
+        open.retain(|log| log.strong_count() > 0);
+        open.push(Arc::downgrade(&log));
+        log
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Option<Memory>> {
+        self.memory.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Memory>> {
+        self.memory.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it can be used no more: closed, or another process's.
+    pub(crate) fn is_closed(&self, py: Python<'_>) -> bool {
+        self.is_inherited() || shared(py, &self.memory).is_none()
+    }
+
+    /// Whether this process is a fork of the one that opened: it may touch nothing here.
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.made.is_past()
+    }
+
+    pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        match self.is_inherited() {
+            false => Ok(()),
+            true => Err(error::closed(
+                py,
+                "the store was opened by the parent process; a forked child cannot use it (open another log, or use \
+                 the start method \"spawn\")",
+            )),
+        }
+    }
+
+    /// Does something that does not wait, except for a closing, and then with the interpreter free.
+    pub(crate) fn quickly<R>(&self, py: Python<'_>, then: impl FnOnce(&Memory) -> R) -> PyResult<R> {
+        self.check_process(py)?;
+        let memory = shared(py, &self.memory);
+        memory.as_ref().map(then).ok_or_else(|| closed(py))
+    }
+
+    /// Does something that may wait, and lets other Python threads run meanwhile.
+    pub(crate) fn waiting<R: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&Memory) -> R + Send,
+    ) -> PyResult<R> {
+        self.check_process(py)?;
+        // The guard is gone before the interpreter is asked for again: who closes waits for the guard with
+        // the interpreter free, so neither waits for the other.
+        let done = py.detach(|| self.read().as_ref().map(then));
+        done.ok_or_else(|| closed(py))
+    }
+
+    /// Keeps a new region where arrays can be found by address.
+    pub(crate) fn add_window(self: &Arc<OpenLog>, region: netram_rvm::Region) -> Arc<Window> {
+        let window = Arc::new(Window::new(self.clone(), region));
+        lock(&self.windows).insert(window.address(), Arc::downgrade(&window));
+        window
+    }
+
+    /// Takes a region out of those that can be found by address.
+    pub(crate) fn forget_window(&self, window: &Window) {
+        let mut windows = lock(&self.windows);
+        // A region mapped since may have got the same address.
+        let known = windows.get(&window.address());
+        if known.is_some_and(|known| std::ptr::eq(known.as_ptr(), window)) {
+            windows.remove(&window.address());
+        }
+    }
+
+    /// The region that holds all `length` bytes at `address`, and their offset in it.
+    pub(crate) fn find(&self, address: usize, length: usize) -> Option<(Arc<Window>, usize)> {
+        let (start, window) = {
+            let windows = lock(&self.windows);
+            let (start, window) = windows.range(..=address).next_back()?;
+            (*start, window.upgrade()?)
+        };
+        let offset = address - start;
+        let inside = offset <= window.len() && length <= window.len() - offset;
+        inside.then_some((window, offset))
+    }
+
+    /// Closes the log and unmaps its regions, or leaves everything as it is and says why.
+    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+        self.check_process(py)?;
+        match py.detach(|| self.shut()) {
+            Ok(()) => Ok(()),
+            Err(CloseFailure::Views(views)) => Err(PyBufferError::new_err(format!(
+                "cannot close {}: {} into its regions; delete what is no longer used first",
+                self.path.display(),
+                looking(views)
+            ))),
+            Err(CloseFailure::Memory(cause @ CloseError::Uncommitted { .. })) => Err(error::busy(py, cause)),
+            Err(CloseFailure::Memory(cause)) => Err(error::log_error(py, cause)),
+            Err(CloseFailure::Unclean(cause)) => Err(error::flush(py, &cause)),
+            Err(CloseFailure::Unapplied(cause)) => Err(error::truncate(py, &cause)),
+        }
+    }
+
+    fn shut(&self) -> Result<(), CloseFailure> {
+        let mut slot = self.write();
+        if slot.is_none() {
+            return Ok(());
+        }
+        // Those that are mapped by now: mapping holds the memory shared.
+        let windows: Vec<_> = lock(&self.windows).values().filter_map(Weak::upgrade).collect();
+        let mut held: Vec<_> = windows.iter().map(|window| window.hold()).collect();
+        let views = held.iter().map(|held| held.views()).sum();
+        if views > 0 {
+            return Err(CloseFailure::Views(views));
+        }
+        let Some(memory) = slot.take() else { return Ok(()) };
+        let closed = match memory.close() {
+            Ok(journal) => journal.close().map_err(FlushError::Unknown),
+            // The log takes nothing more, however often it is asked.
+            Err((CloseError::Flush(cause @ (FlushError::Refused(_) | FlushError::Unknown(_))), memory)) => {
+                drop(memory);
+                Err(cause)
+            }
+            Err((
+                CloseError::Apply(
+                    cause @ (TruncateError::Wait(_) | TruncateError::Log(_) | TruncateError::Append(_)),
+                ),
+                memory,
+            )) => {
+                drop(memory);
+                return Err(CloseFailure::Unapplied(cause));
+            }
+            Err((cause, memory)) => {
+                *slot = Some(memory);
+                return Err(CloseFailure::Memory(cause));
+            }
+        };
+        for held in &mut held {
+            drop(held.take());
+        }
+        closed.map_err(CloseFailure::Unclean)
+    }
+
+    /// At the end of the process: writes everything to the disk and releases the lenders; memory stays mapped, since
+    /// arrays may outlive us.
+    fn finish(&self) {
+        if self.is_inherited() {
+            return;
+        }
+        let mut slot = self.write();
+        let Some(memory) = slot.take() else { return };
+        match memory.close() {
+            // Nobody is left to tell; the next opening recovers what is missing.
+            Ok(journal) => drop(journal.close()),
+            Err((_, memory)) => {
+                let _ = memory.flush(Durability::Disk);
+                *slot = Some(memory);
+            }
+        }
+    }
+}
+
+impl Drop for OpenLog {
+    fn drop(&mut self) {
+        if self.is_inherited() {
+            // Its threads are in the parent, so that joining them would hang; its locks may be held by them.
+            let memory = self
+                .memory
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            let _never_dropped = std::mem::ManuallyDrop::new(memory);
+        } else {
+            self.finish();
+        }
+    }
+}
+
+/// Closes every log of this process, as far as that can be done without the help of its users; called at exit.
+#[pyfunction]
+#[pyo3(name = "_close_all")]
+pub(crate) fn close_all(py: Python<'_>) {
+    py.detach(|| {
+        let open = std::mem::take(&mut *lock(&OPEN));
+        for log in open.iter().filter_map(Weak::upgrade) {
+            log.finish();
+        }
+    });
+}
+
+fn closed(py: Python<'_>) -> PyErr {
+    error::closed(py, "the store is closed")
+}

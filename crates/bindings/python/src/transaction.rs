@@ -1,0 +1,308 @@
+//! Ranges, commit, abort.
+
+use std::sync::{Arc, Mutex};
+
+use netram_proto::port::Durability;
+use netram_rvm::{CommitError, Mode, RangeError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyMemoryView};
+
+use crate::error;
+use crate::locks::lock;
+use crate::open_log::OpenLog;
+use crate::region::{self, Offset, Region};
+use crate::report::Commit;
+use crate::slot::{Slot, Unusable};
+use crate::window::{Window, unmapped};
+
+/// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and aborts when
+/// an exception passes.
+///
+/// Any thread may use it, one at a time (BusyError otherwise).
+#[pyclass(frozen, module = "netram._netram")]
+pub(crate) struct Transaction {
+    log: Arc<OpenLog>,
+    durability: Durability,
+    restore: bool,
+    inner: Slot<netram_store::Transaction>,
+    result: Mutex<Option<Commit>>,
+}
+
+/// Why a call on a transaction came to nothing.
+enum Failure {
+    /// Another thread is in it, or it has ended.
+    Unusable(Unusable),
+    /// The region is unmapped.
+    Unmapped,
+    /// The range is refused.
+    Range(RangeError),
+    /// The commit is refused, or its outcome unknown.
+    Commit(CommitError),
+}
+
+impl Failure {
+    fn raise(&self, py: Python<'_>) -> PyErr {
+        match self {
+            Failure::Unusable(why) => why.raise(py, "transaction"),
+            Failure::Unmapped => unmapped(py),
+            Failure::Range(cause) => error::range(py, cause),
+            Failure::Commit(cause) => error::commit(py, cause),
+        }
+    }
+}
+
+impl From<Unusable> for Failure {
+    fn from(why: Unusable) -> Failure {
+        Failure::Unusable(why)
+    }
+}
+
+impl Transaction {
+    pub(crate) fn begin(
+        py: Python<'_>,
+        log: &Arc<OpenLog>,
+        durability: Durability,
+        restore: bool,
+    ) -> PyResult<Transaction> {
+        let mode = if restore { Mode::Restore } else { Mode::NoRestore };
+        let inner = log.quickly(py, |memory| memory.begin(mode))?;
+        Ok(Transaction {
+            log: log.clone(),
+            durability,
+            restore,
+            inner: Slot::new(inner),
+            result: Mutex::new(None),
+        })
+    }
+
+    /// Does something to the open transaction, with the interpreter free.
+    pub(crate) fn change<R: Send>(
+        &self,
+        py: Python<'_>,
+        then: impl FnOnce(&mut netram_store::Transaction) -> R + Send,
+    ) -> PyResult<R> {
+        self.log.check_process(py)?;
+        py.detach(|| self.inner.with(then))
+            .map_err(|why| why.raise(py, "transaction"))
+    }
+
+    /// Does something to the open transaction and a mapped region.
+    fn with(
+        &self,
+        window: &Window,
+        then: impl FnOnce(&mut netram_store::Transaction, &netram_rvm::Region) -> Result<(), RangeError>,
+    ) -> Result<(), Failure> {
+        let done = self
+            .inner
+            .with(|inner| window.with(|region| then(inner, region)))?;
+        done.ok_or(Failure::Unmapped)?.map_err(Failure::Range)
+    }
+
+    fn try_commit(&self, durability: Durability) -> Result<Commit, Failure> {
+        let mut slot = self.inner.enter()?;
+        let inner = slot.as_mut().ok_or(Unusable::Ended)?;
+        match inner.try_commit(durability) {
+            Ok(commit) => {
+                *slot = None;
+                let commit = Commit::of(commit);
+                *lock(&self.result) = Some(commit.clone());
+                Ok(commit)
+            }
+            Err(cause) => {
+                if !inner.is_open() {
+                    *slot = None;
+                }
+                Err(Failure::Commit(cause))
+            }
+        }
+    }
+}
+
+#[pymethods]
+impl Transaction {
+    /// Declare bytes that will change: a part of a region, or whatever an array or memoryview covers.
+    ///
+    /// set_range(region, offset, length): length bytes from offset on; by default the whole rest.
+    /// set_range(array): the bytes between the array's first and last, those in gaps of its strides included.
+    ///
+    /// Call it before storing: with restore=True the old values are kept now, for an abort. What is logged is what the
+    /// bytes are when the transaction commits. Raises RangeError, ClosedError.
+    #[pyo3(signature = (target, offset = None, length = None))]
+    fn set_range(
+        &self,
+        target: &Bound<'_, PyAny>,
+        offset: Option<Offset>,
+        length: Option<Offset>,
+    ) -> PyResult<()> {
+        let py = target.py();
+        self.log.check_process(py)?;
+        let (window, offset, length) = match target.cast::<Region>() {
+            Ok(region) => region::part(region, offset, length)?,
+            Err(_) if offset.is_some() || length.is_some() => {
+                return Err(PyTypeError::new_err(
+                    "offset and length go with a Region; of an array or memoryview give the slice itself",
+                ));
+            }
+            Err(_) => match region::find(&self.log, target)? {
+                Some(place) => place,
+                None => return self.check_open(py),
+            },
+        };
+        // Free of the interpreter, as `write` is.
+        py.detach(|| self.with(&window, |inner, region| inner.set_range(region, offset, length)))
+            .map_err(|failure| failure.raise(py))
+    }
+
+    /// Declare len(data) bytes at offset and store data there. data is bytes or any other buffer.
+    ///
+    /// Raises RangeError, ClosedError.
+    fn write(&self, region: &Bound<'_, Region>, offset: Offset, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = region.py();
+        self.log.check_process(py)?;
+        let data = bytes_of(data)?;
+        let (window, bytes) = (region::window(region), data.as_bytes());
+        // Free of the interpreter: a commit of another thread may hold the region while it waits for the disk.
+        py.detach(|| self.with(window, |inner, region| inner.write(region, offset.0, bytes)))
+            .map_err(|failure| failure.raise(py))
+    }
+
+    /// Commit: log the declared bytes as they are now, and wait until they are as safe as asked.
+    ///
+    /// durability overrides the transaction's own. Raises CommitError: when its `unknown` is false the transaction is
+    /// still open, to be retried or aborted; when true it has ended, and only the next opening of the log can tell.
+    #[pyo3(signature = (durability = None))]
+    fn commit(&self, py: Python<'_>, durability: Option<&str>) -> PyResult<Commit> {
+        self.log.check_process(py)?;
+        let durability = durability.map_or(Ok(self.durability), self::durability)?;
+        py.detach(|| self.try_commit(durability))
+            .map_err(|failure| failure.raise(py))
+    }
+
+    /// End the transaction without a trace. With restore=True memory is as it was before each range was declared.
+    ///
+    /// Aborting a transaction that has ended raises ClosedError.
+    fn abort(&self, py: Python<'_>) -> PyResult<()> {
+        self.log.check_process(py)?;
+        py.detach(|| self.inner.end(drop))
+            .map_err(|why| why.raise(py, "transaction"))
+    }
+
+    /// Whether the transaction has neither been committed nor aborted.
+    #[getter]
+    fn open(&self) -> bool {
+        self.inner.is_open()
+    }
+
+    /// Ranges declared so far; neighbours declared one after the other count as one. 0 once it has ended.
+    #[getter]
+    fn ranges(&self, py: Python<'_>) -> PyResult<usize> {
+        self.log.check_process(py)?;
+        match self.inner.with(|inner| inner.ranges()) {
+            Err(why @ Unusable::Busy) => Err(why.raise(py, "transaction")),
+            ranges => Ok(ranges.unwrap_or(0)),
+        }
+    }
+
+    /// What the commit returned; None before it, and after an abort.
+    #[getter]
+    fn result(&self, py: Python<'_>) -> PyResult<Option<Commit>> {
+        self.log.check_process(py)?;
+        Ok(lock(&self.result).clone())
+    }
+
+    /// How safe the commit is to be: "remote", "disk", "both" or "lazy".
+    #[getter]
+    fn durability(&self) -> &'static str {
+        match self.durability {
+            Durability::Remote => "remote",
+            Durability::Disk => "disk",
+            Durability::Both => "both",
+            Durability::Lazy => "lazy",
+        }
+    }
+
+    /// Whether an abort puts old values back.
+    #[getter]
+    fn restore(&self) -> bool {
+        self.restore
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (exception_type, exception = None, traceback = None))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        exception_type: Option<&Bound<'_, PyAny>>,
+        exception: Option<&Bound<'_, PyAny>>,
+        traceback: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let _ = (exception, traceback);
+        self.log.check_process(py)?;
+        if !self.inner.is_open() {
+            return Ok(());
+        }
+        if exception_type.is_some() {
+            return self.abort(py);
+        }
+        let committed = self.commit(py, None).map(drop);
+        if committed.is_err() && self.inner.is_open() {
+            self.abort(py)?;
+        }
+        committed
+    }
+
+    fn __repr__(&self) -> String {
+        let state = match self.inner.is_open() {
+            _ if self.log.is_inherited() => "of the parent process",
+            true => "open",
+            false if lock(&self.result).is_some() => "committed",
+            false => "ended",
+        };
+        format!("<netram.Transaction, {state}>")
+    }
+}
+
+impl Transaction {
+    fn check_open(&self, py: Python<'_>) -> PyResult<()> {
+        match self.inner.is_open() {
+            true => Ok(()),
+            false => Err(error::ended(py)),
+        }
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        if self.log.is_inherited() {
+            self.inner.never_drop();
+        }
+    }
+}
+
+/// The bytes of any buffer. Those that may change are copied: they may lie in the very region that they are written
+/// to, and other threads run meanwhile.
+pub(crate) fn bytes_of<'py>(data: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
+    match data.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.clone()),
+        Err(_) => Ok(PyMemoryView::from(data)?
+            .call_method0("tobytes")?
+            .cast_into::<PyBytes>()?),
+    }
+}
+
+/// A durability by its name.
+pub(crate) fn durability(name: &str) -> PyResult<Durability> {
+    match name {
+        "remote" => Ok(Durability::Remote),
+        "disk" => Ok(Durability::Disk),
+        "both" => Ok(Durability::Both),
+        "lazy" => Ok(Durability::Lazy),
+        other => Err(PyValueError::new_err(format!(
+            "no durability {other:?}: choose \"remote\", \"disk\", \"both\" or \"lazy\""
+        ))),
+    }
+}

@@ -1,0 +1,274 @@
+//! A FUSE file system of one file, whose bytes are a [`Device`]'s.
+//!
+//! Requests go straight to the device: nothing is cached here, nor by the kernel (direct I/O), so a write that is
+//! answered is a write that the device has completed, and a flush that arrives is the device's flush.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use netram_block::{BLOCK_BYTES, Device, DeviceError, SECTOR_BYTES};
+use rustix::io::Errno;
+
+use super::wire::{self, Attributes, Operation, Request};
+use crate::failures::Failures;
+
+/// How the file's name begins. The rest is chosen by the server that makes the file, and any is answered: another server may go
+/// on with it.
+const NAME_BEGINS: &str = "netram-";
+const FOLDER: u64 = 1;
+const FILE: u64 = 2;
+const FOLDER_MODE: u32 = 0o040_700;
+const FILE_MODE: u32 = 0o100_600;
+
+/// The kernel sends no more in one request unless told otherwise, and the device takes more.
+pub(super) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Seconds for which the name is good: it never changes behind the kernel's back.
+const NAME_VALID_S: u64 = 3600;
+
+const _: () = assert!(REQUEST_BYTES_MAX <= netram_block::limit::REQUEST_BYTES_MAX);
+
+const PUNCH_HOLE: u32 = 0x02;
+const KEEP_SIZE: u32 = 0x01;
+const ZERO_RANGE: u32 = 0x10;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+/// What the kernel is told.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Answer<'a> {
+    /// Nothing: it does not wait for it.
+    Nothing,
+    /// The number of what went wrong.
+    Error(i32),
+    /// What it asked for, or that it is done.
+    Body(&'a [u8]),
+}
+
+/// The longest body but for what is read.
+const BODY_BYTES_MAX: usize = 128;
+
+/// A short answer's body.
+#[derive(Debug)]
+struct Body {
+    bytes: [u8; BODY_BYTES_MAX],
+    length: usize,
+}
+
+impl<const N: usize> From<[u8; N]> for Body {
+    fn from(body: [u8; N]) -> Body {
+        let mut bytes = [0; BODY_BYTES_MAX];
+        bytes[..N].copy_from_slice(&body);
+        Body { bytes, length: N }
+    }
+}
+
+/// The file system.
+pub(crate) struct VolumeFile {
+    device: Arc<dyn Device>,
+    made_s: u64,
+    failures: Failures,
+}
+
+/// What a `fallocate` asks of the device.
+#[derive(Debug, PartialEq, Eq)]
+enum Clearing {
+    /// The space may be given back.
+    Discard,
+    /// The space is to stay.
+    Zero,
+}
+
+impl Clearing {
+    fn of(mode: u32) -> Option<Clearing> {
+        match mode & !KEEP_SIZE {
+            PUNCH_HOLE => Some(Clearing::Discard),
+            ZERO_RANGE => Some(Clearing::Zero),
+            _ => None,
+        }
+    }
+}
+
+impl VolumeFile {
+    pub(crate) fn new(device: Arc<dyn Device>) -> VolumeFile {
+        VolumeFile {
+            device,
+            made_s: (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH))
+                .map_or(0, |since| since.as_secs()),
+            failures: Failures::default(),
+        }
+    }
+
+    /// A name for a new file that no other has on this machine. It is all that the kernel tells of what is under a loop device, and
+    /// some programs take two devices for one by it: `mkfs.btrfs` refused a second volume while the first was mounted.
+    pub(crate) fn new_name(&self) -> String {
+        format!("{NAME_BEGINS}{}-{}", std::process::id(), self.made_s)
+    }
+
+    /// What is answered to `request`. What is read goes through `scratch`: no allocation a request.
+    pub(super) fn answer<'a>(&self, request: &Request<'_>, scratch: &'a mut Vec<u8>) -> Answer<'a> {
+        let told = match request.operation {
+            Operation::Forget => return Answer::Nothing,
+            Operation::Read { offset, bytes } => return self.read(offset, bytes, scratch),
+            Operation::Lookup(name) => self.look_up(request.node, name),
+            Operation::Attributes => match self.attributes(request.node) {
+                Some(attributes) => Ok(attributes.answer().into()),
+                None => Err(Errno::NOENT.raw_os_error()),
+            },
+            Operation::Open if request.node == FILE => Ok(wire::opened().into()),
+            Operation::Open => Err(Errno::ISDIR.raw_os_error()),
+            Operation::Write { offset, data } => self.write(offset, data),
+            Operation::Sync => self.sync(),
+            Operation::Allocate { offset, length, mode } => self.allocate(offset, length, mode),
+            Operation::Seek { offset, whence } => self.seek_from(offset, whence),
+            Operation::Space => Ok(self.space().into()),
+            Operation::Done => Ok([].into()),
+            // The kernel asks some of them once, such as for capabilities before the first write, and never again after this.
+            Operation::Init(_) | Operation::Other => Err(Errno::NOSYS.raw_os_error()),
+        };
+        match told {
+            Ok(Body { bytes, length }) => {
+                if scratch.len() < bytes.len() {
+                    scratch.resize(bytes.len(), 0);
+                }
+                scratch[..length].copy_from_slice(&bytes[..length]);
+                Answer::Body(&scratch[..length])
+            }
+            Err(errno) => Answer::Error(errno),
+        }
+    }
+
+    fn attributes(&self, node: u64) -> Option<Attributes> {
+        let (mode, bytes) = match node {
+            FOLDER => (FOLDER_MODE, 0),
+            FILE => (FILE_MODE, self.device.geometry().bytes),
+            _ => return None,
+        };
+        Some(Attributes {
+            node,
+            bytes,
+            mode,
+            made_s: self.made_s,
+            block_bytes: BLOCK_BYTES as u32,
+        })
+    }
+
+    fn write_all(&self, offset: u64, bytes: &[u8]) -> Result<(), DeviceError> {
+        let pending = self.device.write(offset, bytes)?;
+        self.device.wait(pending)
+    }
+
+    fn clear(&self, clearing: &Clearing, offset: u64, length: u64) -> Result<(), DeviceError> {
+        let pending = match clearing {
+            Clearing::Discard => self.device.discard(offset, length)?,
+            Clearing::Zero => self.device.zero(offset, length)?,
+        };
+        self.device.wait(pending)
+    }
+
+    /// Where the first hole or data at or behind `from` begins; the end counts as a hole.
+    fn seek(&self, from: u64, hole: bool) -> Result<Option<u64>, DeviceError> {
+        let end = self.device.geometry().bytes;
+        if from >= end {
+            return Ok(None);
+        }
+        // Extents are asked for by whole sectors, seeks come by the byte.
+        let start = from - from % SECTOR_BYTES;
+        let (mut at, mut found) = (start, None);
+        self.device.extents(start, end - start, &mut |length, is_hole| {
+            if is_hole == hole {
+                found = Some(at.max(from));
+            }
+            at += length;
+            found.is_none()
+        })?;
+        Ok(found.or(hole.then_some(end)))
+    }
+
+    fn failed(&self, what: &str, offset: u64, length: u64, error: &DeviceError) -> i32 {
+        self.failures.note(what, offset, length, error)
+    }
+}
+
+/// Requests, one each. `Err`: the number of what went wrong.
+impl VolumeFile {
+    fn look_up(&self, folder: u64, name: &[u8]) -> Result<Body, i32> {
+        match self.attributes(FILE) {
+            Some(attributes) if folder == FOLDER && name.starts_with(NAME_BEGINS.as_bytes()) => {
+                Ok(attributes.entry(NAME_VALID_S).into())
+            }
+            _ => Err(Errno::NOENT.raw_os_error()),
+        }
+    }
+
+    fn read<'a>(&self, offset: u64, bytes: u32, scratch: &'a mut Vec<u8>) -> Answer<'a> {
+        let end = self.device.geometry().bytes;
+        let bytes = bytes.min(REQUEST_BYTES_MAX);
+        // At most `bytes`, 32 bits.
+        let length = u64::from(bytes).min(end.saturating_sub(offset)) as usize;
+        if length == 0 {
+            return Answer::Body(&[]);
+        }
+        if scratch.len() < length {
+            scratch.resize(length, 0);
+        }
+        let into = &mut scratch[..length];
+        match self.device.read(offset, into) {
+            Ok(()) => Answer::Body(into),
+            Err(error) => Answer::Error(self.failed("read", offset, length as u64, &error)),
+        }
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> Result<Body, i32> {
+        let failed = |error| self.failed("write", offset, data.len() as u64, &error);
+        self.write_all(offset, data).map_err(failed)?;
+        // The kernel sends at most `REQUEST_BYTES_MAX`.
+        Ok(wire::written(data.len() as u32).into())
+    }
+
+    /// The loop device's flush, and what becomes of a write with FUA: that write, then this.
+    fn sync(&self) -> Result<Body, i32> {
+        let flushed = self.device.flush();
+        flushed.map_err(|error| self.failed("flush", 0, 0, &error))?;
+        Ok([].into())
+    }
+
+    fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<Body, i32> {
+        let clearing = Clearing::of(mode).ok_or(Errno::OPNOTSUPP.raw_os_error())?;
+        let failed = |error| self.failed("discard", offset, length, &error);
+        self.clear(&clearing, offset, length).map_err(failed)?;
+        Ok([].into())
+    }
+
+    fn seek_from(&self, from: u64, whence: u32) -> Result<Body, i32> {
+        let hole = match whence {
+            SEEK_HOLE => true,
+            SEEK_DATA => false,
+            _ => return Err(Errno::INVAL.raw_os_error()),
+        };
+        let found = self.seek(from, hole);
+        match found.map_err(|error| self.failed("seek", from, 0, &error))? {
+            Some(at) => Ok(at.to_ne_bytes().into()),
+            None => Err(Errno::NXIO.raw_os_error()),
+        }
+    }
+
+    fn space(&self) -> [u8; 80] {
+        // The loop driver takes the block size for the granularity of discards.
+        wire::space(self.device.geometry().bytes / BLOCK_BYTES, BLOCK_BYTES as u32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_punching_and_zeroing_are_understood() {
+        assert_eq!(Clearing::of(PUNCH_HOLE | KEEP_SIZE), Some(Clearing::Discard));
+        assert_eq!(Clearing::of(ZERO_RANGE | KEEP_SIZE), Some(Clearing::Zero));
+        // Allocating, collapsing, inserting: the device has its space already, and its length is its own.
+        for mode in [0, KEEP_SIZE, 0x08, 0x20, 0x40] {
+            assert_eq!(Clearing::of(mode), None, "{mode:#x}");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Parsers of the kernel's and other processes' bytes, open to fuzzers (`fuzz/checks`) and nobody else.
+
+use crate::fuse;
+use crate::ublk::wire::fuzz_request;
+
+/// A request of the kernel's FUSE: what is asked for lies in the request.
+pub fn fuse_request(bytes: &[u8]) {
+    fuse::fuzz(bytes);
+}
+
+/// One request of each kind.
+pub fn fuse_seeds() -> Vec<Vec<u8>> {
+    fuse::fuzz_seeds()
+}
+
+/// A request of the kernel's ublk.
+pub fn ublk_request(bytes: &[u8]) {
+    fuzz_request(bytes);
+}
+
+/// A read, a write, a flush, a discard, zeros.
+pub fn ublk_seeds() -> Vec<Vec<u8>> {
+    let one = |operation: u32| {
+        let fields = [operation.to_ne_bytes(), 8_u32.to_ne_bytes()].concat();
+        [&fields[..], &16_u64.to_ne_bytes(), &[0; 8]].concat()
+    };
+    [0, 1, 2, 3, 5, 5 | 1 << 15, 1 | 1 << 13].map(one).to_vec()
+}

@@ -1,0 +1,70 @@
+//! A volume as a block device of this machine: `/dev/ublkbN`, `/dev/nbdN` or `/dev/loopN` for any [`Device`](netram_block::Device).
+//!
+//! ```text
+//!  ext4 ── /dev/loop0 ── FUSE file ── server process: Device ── lenders, disk
+//!              |                          |
+//!          supervisor process ────────────+  starts it, holds the loop device, tells when one of them is gone
+//! ```
+//!
+//! Two processes, because a process that serves a file must never wait for the kernel to write to that file: killed in
+//! that moment it could neither end nor answer. The **server** ([`serve()`]) has the volume and answers the kernel; the
+//! **supervisor** ([`attach()`]) does whatever may wait for the server: opening, binding and releasing the loop device.
+//!
+//! Nothing is left behind, whoever dies. The FUSE file system is mounted nowhere: only the loop device holds its one
+//! file, so it ends with the loop device. The loop device ends when its last user closes it, the supervisor being one
+//! of them. What can remain is a record in the [`Registry`], which the next one to come finds stale.
+//!
+//! With the kernel's own NBD client ([`Way::Nbd`]) there is a socket between the two, and neither file nor loop device:
+//!
+//! ```text
+//!  ext4 ── /dev/nbd0 ── socket ── server process: Device ── lenders, disk
+//! ```
+//!
+//! When a server has died the supervisor starts another ([`Attached::restart`]), which opens the volume and answers what
+//! the first has not. Whoever uses the device only waits: ublk and the kernel's nbd do while there is no server, and FUSE
+//! while the supervisor has the kernel's end of the conversation. A server that hangs is killed, and so replaced ([`Attached::look`]).
+//!
+//! With the kernel's ublk ([`Way::Ublk`]) the driver itself stands between the two: the crate's module `ublk`.
+#![deny(unsafe_code)]
+
+#[cfg(test)]
+mod children;
+mod closing;
+mod failures;
+mod fuse;
+#[doc(hidden)]
+pub mod fuzzed;
+mod handover;
+mod held;
+mod loop_device;
+mod nbd_device;
+mod netlink;
+mod node;
+mod openers;
+mod process;
+mod pulse;
+mod registry;
+mod restarts;
+mod serve;
+mod server;
+mod supervise;
+mod sys;
+mod together;
+mod ublk;
+mod users;
+mod watchdog;
+mod way;
+
+pub use held::{FailError, ResizeError, fail, resize};
+pub use loop_device::BindError;
+pub use nbd_device::NbdError;
+pub use process::Process;
+pub use registry::{
+    Claim, ClaimError, Entry, FindError, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of,
+};
+pub use restarts::Restarts;
+pub use serve::{ServeError, serve, serve_nbd};
+pub use supervise::{AttachError, Attached, Going, Release, Request, Serving, attach};
+pub use ublk::{UblkError, serve_ublk};
+pub use users::{User, users};
+pub use way::Way;

@@ -1,0 +1,284 @@
+//! A thread that takes requests of one queue and answers them.
+//!
+//! It works in batches, as the NBD server does: all requests that have come are started in their order, reads are answered,
+//! one wait and at most one flush complete the others. A lone request waits for nobody. Price: while a batch is waited for,
+//! this queue starts nothing; other processors have other queues.
+
+use std::fs::File;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+use netram_block::{Device, DeviceError, Pending};
+use rustix::io::{Errno, pread, pwrite};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+use super::wire::{ANSWER_AND_FETCH, FETCH, Operation, Request, data_at};
+use crate::failures::Failures;
+use crate::sys::ring::{Descriptors, QueueRing};
+use crate::together::EndTogether;
+
+/// What a command ends with when its device goes: as it should be, and with the ring's end.
+const GONE: i32 = -Errno::NODEV.raw_os_error();
+const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
+
+/// One queue of a device.
+pub(super) struct Queue {
+    pub(super) device: Arc<dyn Device>,
+    /// Where its requests come from.
+    pub(super) file: Arc<File>,
+    pub(super) failures: Arc<Failures>,
+    pub(super) number: u16,
+    pub(super) depth: u16,
+    pub(super) request_bytes_max: u32,
+}
+
+/// What an answer waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rides {
+    /// The writes of the batch.
+    Writes,
+    /// The writes of the batch, and then a flush.
+    WritesAndFlush,
+    /// A flush.
+    Flush,
+}
+
+/// What has been started, and waits for the end of its batch.
+struct Answer {
+    tag: u16,
+    bytes: i32,
+    rides: Rides,
+}
+
+#[derive(Default)]
+struct Batch {
+    answers: Vec<Answer>,
+    /// The last write; to wait for it is to wait for all.
+    pending: Option<Pending>,
+}
+
+/// What this thread has.
+struct Work {
+    queue: Queue,
+    ring: QueueRing,
+    descriptors: Descriptors,
+    buffer: Vec<u8>,
+    batch: Batch,
+    /// Commands that the driver has.
+    fetching: u32,
+}
+
+impl Queue {
+    /// Serves until the device is gone. Says how it went once every request is fetched for.
+    pub(super) fn serve(self, ready: &SyncSender<io::Result<()>>) {
+        let begun = Work::begin(self);
+        let work = match begun {
+            Ok(work) => {
+                // Whoever does not listen has given up, and lets the device go.
+                let _ = ready.send(Ok(()));
+                work
+            }
+            Err(error) => {
+                let _ = ready.send(Err(error));
+                return;
+            }
+        };
+        let mut end = EndTogether::new();
+        match work.run() {
+            Ok(()) => end.went_well(),
+            Err(error) => tracing::error!(%error, "the kernel's ublk cannot be answered"),
+        }
+    }
+}
+
+impl Work {
+    fn begin(queue: Queue) -> io::Result<Work> {
+        forgo_privilege();
+        let descriptors = Descriptors::map(&queue.file, queue.number, queue.depth)?;
+        let mut work = Work {
+            ring: QueueRing::new(queue.depth)?,
+            descriptors,
+            buffer: vec![0; queue.request_bytes_max as usize],
+            batch: Batch::default(),
+            fetching: 0,
+            queue,
+        };
+        for tag in 0..work.queue.depth {
+            work.push(FETCH, tag, 0)?;
+        }
+        work.ring.submit()?;
+        // Nobody can have sent a request yet, so what has ended was refused.
+        let mut ended = Vec::new();
+        work.ring.ended(&mut ended);
+        match ended.first() {
+            None => Ok(work),
+            Some((_, result)) => Err(io::Error::from_raw_os_error(result.wrapping_neg())),
+        }
+    }
+
+    fn run(mut self) -> io::Result<()> {
+        let mut ended = Vec::with_capacity(self.queue.depth.into());
+        while self.fetching > 0 {
+            self.ring.wait()?;
+            self.ring.ended(&mut ended);
+            for (tag, result) in ended.drain(..) {
+                self.fetching -= 1;
+                match result {
+                    0 => self.start(tag)?,
+                    GONE | CANCELED => (),
+                    _ => return Err(io::Error::from_raw_os_error(result.wrapping_neg())),
+                }
+            }
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Starts one request; what needs no wait is answered.
+    fn start(&mut self, tag: u16) -> io::Result<()> {
+        let description = self.descriptors.read(tag);
+        let request = match Request::parse(&description, self.buffer.len()) {
+            Ok(request) => request,
+            Err(errno) => return self.answer(tag, Err(errno.raw_os_error())),
+        };
+        let bytes = request.answered_bytes();
+        let rides = match (request.operation, request.forced) {
+            (Operation::Read, _) => {
+                let read = self.read(tag, &request).map(|()| bytes);
+                return self.answer(tag, read);
+            }
+            (Operation::Flush, _) => Rides::Flush,
+            (_, true) => Rides::WritesAndFlush,
+            (_, false) => Rides::Writes,
+        };
+        if request.operation != Operation::Flush {
+            match self.log(tag, &request) {
+                Ok(pending) => self.batch.pending = self.batch.pending.max(Some(pending)),
+                Err(errno) => return self.answer(tag, Err(errno)),
+            }
+        }
+        self.batch.answers.push(Answer { tag, bytes, rides });
+        Ok(())
+    }
+
+    fn read(&mut self, tag: u16, request: &Request) -> Result<(), i32> {
+        let into = &mut self.buffer[..request.length as usize];
+        let read = self.queue.device.read(request.offset, into);
+        read.map_err(|error| self.queue.failed("read", request, &error))?;
+        self.queue.give(tag, into).map_err(Errno::raw_os_error)
+    }
+
+    /// Puts what changes the device in its place in the order of writes.
+    fn log(&mut self, tag: u16, request: &Request) -> Result<Pending, i32> {
+        let &Request { offset, length, .. } = request;
+        let device = &self.queue.device;
+        let logged = match request.operation {
+            Operation::Discard => device.discard(offset, length),
+            Operation::Zero => device.zero(offset, length),
+            _ => {
+                let bytes = &mut self.buffer[..length as usize];
+                self.queue.take(tag, bytes).map_err(Errno::raw_os_error)?;
+                device.write(offset, bytes)
+            }
+        };
+        logged.map_err(|error| self.queue.failed("write", request, &error))
+    }
+
+    /// Completes and answers everything that was started.
+    fn settle(&mut self) -> io::Result<()> {
+        let Batch { answers, pending } = std::mem::take(&mut self.batch);
+        let queue = &self.queue;
+        let waited = match pending {
+            None => Ok(()),
+            Some(pending) => {
+                // Reads of the batch do not wait for its writes.
+                self.ring.submit()?;
+                let waited = queue.device.wait(pending);
+                waited.map_err(|error| queue.failures.note("write", 0, 0, &error))
+            }
+        };
+        let any = |rides| answers.iter().any(|answer| answer.rides == rides);
+        // A flush stands for itself even if writes of this batch failed.
+        let forced = waited.is_ok() && any(Rides::WritesAndFlush);
+        let flushed = match forced || any(Rides::Flush) {
+            true => (queue.device.flush()).map_err(|error| queue.failures.note("flush", 0, 0, &error)),
+            false => Ok(()),
+        };
+        for answer in &answers {
+            let outcome = match answer.rides {
+                Rides::Writes => waited,
+                Rides::WritesAndFlush => waited.and(flushed),
+                Rides::Flush => flushed,
+            };
+            self.answer(answer.tag, outcome.map(|()| answer.bytes))?;
+        }
+        // The next batch has this one's memory.
+        self.batch.answers = answers;
+        self.batch.answers.clear();
+        Ok(())
+    }
+
+    /// Bytes that were read or written, or the number of what went wrong.
+    fn answer(&mut self, tag: u16, outcome: Result<i32, i32>) -> io::Result<()> {
+        let result = outcome.unwrap_or_else(|errno| -errno);
+        self.push(ANSWER_AND_FETCH, tag, result)
+    }
+
+    fn push(&mut self, operation: u32, tag: u16, result: i32) -> io::Result<()> {
+        let Queue { file, number, .. } = &self.queue;
+        self.ring.push(file, operation, *number, tag, result)?;
+        self.fetching += 1;
+        Ok(())
+    }
+}
+
+impl Queue {
+    /// Copies a write's data.
+    fn take(&self, tag: u16, bytes: &mut [u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = data_at(self.number, tag, done as u32);
+            match pread(&self.file, &mut bytes[done..], at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(more) => done += more,
+                Err(Errno::INTR) => (),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what a read has found.
+    fn give(&self, tag: u16, bytes: &[u8]) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = data_at(self.number, tag, done as u32);
+            match pwrite(&self.file, &bytes[done..], at) {
+                Ok(0) => return Err(Errno::IO),
+                Ok(more) => done += more,
+                Err(Errno::INTR) => (),
+                Err(errno) => return Err(errno),
+            }
+        }
+        Ok(())
+    }
+
+    fn failed(&self, what: &str, request: &Request, error: &DeviceError) -> i32 {
+        self.failures.note(what, request.offset, request.length, error)
+    }
+}
+
+/// Makes this thread one that the driver does not trust with partitions. It would look for them while the device starts, and
+/// were the server killed just then, wait for another for ever, holding what it takes to give the device another one. Device
+/// nodes that `udev` makes do not depend on that, and partitions are not offered by other ways either.
+fn forgo_privilege() {
+    let given = capabilities(None).and_then(|mut sets| {
+        sets.effective.remove(CapabilitySet::SYS_ADMIN);
+        sets.permitted.remove(CapabilitySet::SYS_ADMIN);
+        set_capabilities(None, sets)
+    });
+    if let Err(error) = given {
+        tracing::debug!(%error, "the kernel looks for partitions when the device starts");
+    }
+}

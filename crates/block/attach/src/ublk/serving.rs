@@ -1,0 +1,304 @@
+//! The server's side: makes a device, or takes over one whose server has died.
+//!
+//! ```text
+//! supervisor                                       server
+//!   "new BLOCK_BYTES rw|ro again|once MARK" ---->    opens the volume, makes the device, fetches, starts it
+//!   <------------------ on its output: "ublk NUMBER"
+//!   ... the server is killed ...
+//!   "take NUMBER" ------------------------------>    another: opens the volume, fetches, goes on
+//!   <------------------------------- "ublk NUMBER"
+//! ```
+//!
+//! What else goes over that socket stands in [`crate::handover`]. When the supervisor's end of it closes the supervisor is gone, and the server lets the device go as
+//! soon as nobody has it for himself.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, Read};
+use std::path::Path;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_block::{BLOCK_BYTES, Device};
+
+use super::control::Control;
+use super::device::end_unused;
+use super::queue::Queue;
+use super::wire::{self, Info, Parameters};
+use super::{UblkError, queues_path};
+use crate::failures::Failures;
+use crate::node;
+use crate::serve::{ServeError, leave_output, prepare, say_line, start};
+
+/// The line that says which device is served.
+pub(crate) const OFFER: &str = "ublk ";
+
+/// A queue for each processor, up to this: each has a thread, and what one waits for does not hold up the others.
+const QUEUES_MAX: u16 = 4;
+/// Requests of one queue that are under way at a time.
+const DEPTH: u16 = 64;
+/// The block layer cuts larger requests up, and the device takes more.
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
+const _: () = assert!(REQUEST_BYTES_MAX <= netram_block::limit::REQUEST_BYTES_MAX);
+
+/// How long the kernel may take to see that a dead server is gone: it looks for that every 2 s ([`node::look_often`]).
+const GONE_PATIENCE: Duration = Duration::from_secs(60);
+const GONE_PAUSE: Duration = Duration::from_millis(10);
+/// How often a server without a supervisor looks whether its device is still in use.
+const UNUSED_PAUSE: Duration = Duration::from_millis(500);
+
+/// How a server begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Begin {
+    /// With a device of its own.
+    New {
+        block_bytes: u32,
+        read_only: bool,
+        /// Whether another server may go on with it.
+        again: bool,
+        /// By which its maker knows it again.
+        mark: u64,
+    },
+    /// With a dead server's.
+    Take(u32),
+}
+
+impl fmt::Display for Begin {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Begin::New {
+                block_bytes,
+                read_only,
+                again,
+                mark,
+            } => {
+                let access = if *read_only { "ro" } else { "rw" };
+                let servers = if *again { "again" } else { "once" };
+                write!(out, "new {block_bytes} {access} {servers} {mark}")
+            }
+            Begin::Take(number) => write!(out, "take {number}"),
+        }
+    }
+}
+
+impl FromStr for Begin {
+    type Err = ();
+
+    fn from_str(line: &str) -> Result<Begin, ()> {
+        let words: Vec<&str> = line.trim().split(' ').collect();
+        let one_of = |word: &str, no: &str, yes: &str| match word {
+            word if word == yes => Ok(true),
+            word if word == no => Ok(false),
+            _ => Err(()),
+        };
+        match words[..] {
+            ["new", block_bytes, access, servers, mark] => Ok(Begin::New {
+                block_bytes: block_bytes.parse().map_err(drop)?,
+                read_only: one_of(access, "rw", "ro")?,
+                again: one_of(servers, "once", "again")?,
+                mark: mark.parse().map_err(drop)?,
+            }),
+            ["take", number] => Ok(Begin::Take(number.parse().map_err(drop)?)),
+            _ => Err(()),
+        }
+    }
+}
+
+/// Serves the device that `open` gives as a ublk device, until that is stopped. It may be one whose server has died.
+///
+/// As [`serve()`](crate::serve()), to be called by a process of its own.
+pub fn serve_ublk<E: fmt::Display>(
+    open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
+) -> Result<(), ServeError> {
+    let pulse = prepare().map_err(UblkError::Serve)?;
+    let mut said = String::new();
+    let heard = io::stdin().lock().read_line(&mut said);
+    heard.map_err(UblkError::Serve)?;
+    let Ok(begin) = said.parse::<Begin>() else {
+        // The supervisor is gone already.
+        return Ok(());
+    };
+    let (serving, device) = start(&pulse, open, |device| Ok(Serving::begin(&begin, &device)?))?;
+    // Before anybody is told: the supervisor may be gone by now, and then nobody else would end the device.
+    let offered = serving
+        .end_with_supervisor()
+        .and_then(|()| say_line(format_args!("{OFFER}{}", serving.number)))
+        .and_then(|()| leave_output());
+    offered.map_err(UblkError::Serve)?;
+    serving.join();
+    drop(pulse);
+    device.flush().map_err(ServeError::Flush)
+}
+
+/// A device that is being served.
+struct Serving {
+    number: u32,
+    /// As long as it is open, no other device has that number.
+    file: Arc<File>,
+    queues: Vec<JoinHandle<()>>,
+}
+
+impl Serving {
+    fn begin(begin: &Begin, device: &Arc<dyn Device>) -> Result<Serving, UblkError> {
+        let mut control = Control::open()?;
+        match *begin {
+            Begin::New {
+                block_bytes,
+                read_only,
+                again,
+                mark,
+            } => {
+                let info = control.add(&wanted(again, mark))?;
+                let parameters = Parameters {
+                    bytes: device.geometry().bytes,
+                    block_bytes,
+                    whole_bytes: BLOCK_BYTES as u32,
+                    request_bytes_max: info.request_bytes_max,
+                    read_only,
+                };
+                let made = (control.describe(info.device, &parameters))
+                    .and_then(|()| Serving::fetch(&info, device))
+                    .and_then(|serving| control.start(info.device).map(|()| serving));
+                if made.is_err() {
+                    // The error that comes first says more than one of this.
+                    let _ = control.delete(info.device);
+                }
+                made
+            }
+            Begin::Take(number) => {
+                let deadline = Instant::now() + GONE_PATIENCE;
+                while !control.begin_recovery(number)? {
+                    if Instant::now() > deadline {
+                        return Err(UblkError::Held(number));
+                    }
+                    std::thread::sleep(GONE_PAUSE);
+                }
+                let info = control.info(number)?;
+                let serving = Serving::fetch(&info, device)?;
+                control.end_recovery(number)?;
+                Ok(serving)
+            }
+        }
+    }
+
+    /// Has a thread wait for the requests of each queue.
+    fn fetch(info: &Info, device: &Arc<dyn Device>) -> Result<Serving, UblkError> {
+        let path = queues_path(info.device);
+        let failed = |source| UblkError::Device {
+            path: path.clone(),
+            source,
+        };
+        let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+        let file = Arc::new(node::wait_for(&path, open).map_err(failed)?);
+        let failures = Arc::new(Failures::default());
+        let mut queues = Vec::new();
+        for number in 0..info.queues {
+            let queue = Queue {
+                device: Arc::clone(device),
+                file: Arc::clone(&file),
+                failures: Arc::clone(&failures),
+                number,
+                depth: info.depth,
+                request_bytes_max: info.request_bytes_max,
+            };
+            let (ready, begun) = sync_channel(1);
+            let thread = std::thread::Builder::new()
+                .name(format!("netram-ublk-{number}"))
+                .spawn(move || queue.serve(&ready));
+            queues.push(thread.map_err(failed)?);
+            let gone = |_| io::Error::other("the thread that answers it panicked");
+            begun
+                .recv()
+                .map_err(gone)
+                .and_then(|begun| begun)
+                .map_err(failed)?;
+        }
+        Ok(Serving {
+            number: info.device,
+            file,
+            queues,
+        })
+    }
+
+    /// When the supervisor is gone, which holds the other end of the standard input, the device ends with its last user.
+    fn end_with_supervisor(&self) -> io::Result<()> {
+        let (number, file) = (self.number, Arc::clone(&self.file));
+        let watch = move || {
+            // Nothing more is said.
+            let _ = io::stdin().lock().read_to_end(&mut Vec::new());
+            loop {
+                match end_unused(number) {
+                    Ok(true) => break,
+                    Ok(false) => (),
+                    Err(error) => {
+                        tracing::warn!(%error, "nobody looks after the device any more, and it does not go");
+                    }
+                }
+                std::thread::sleep(UNUSED_PAUSE);
+            }
+            drop(file);
+        };
+        let watching = std::thread::Builder::new().name("netram-ublk-end".into());
+        watching.spawn(watch).map(drop)
+    }
+
+    /// Waits until the device is gone.
+    fn join(self) {
+        for queue in self.queues {
+            // One that panicked has ended the process.
+            let _ = queue.join();
+        }
+    }
+}
+
+fn wanted(again: bool, mark: u64) -> Info {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let recovery = if again { wire::RECOVERY | wire::REISSUE } else { 0 };
+    Info {
+        queues: (processors as u16).clamp(1, QUEUES_MAX),
+        depth: DEPTH,
+        request_bytes_max: REQUEST_BYTES_MAX,
+        device: wire::ANY,
+        features: wire::USER_COPY | recovery,
+        mark,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_server_begins_is_understood_and_nonsense_is_refused() {
+        let new = |block_bytes, read_only, again, mark| Begin::New {
+            block_bytes,
+            read_only,
+            again,
+            mark,
+        };
+        for (begin, line) in [
+            (
+                new(4096, false, true, u64::MAX),
+                "new 4096 rw again 18446744073709551615",
+            ),
+            (new(512, true, false, 0), "new 512 ro once 0"),
+            (Begin::Take(7), "take 7"),
+        ] {
+            assert_eq!(begin.to_string(), line);
+            assert_eq!(format!("{line}\n").parse(), Ok(begin));
+        }
+        for nonsense in [
+            "",
+            "take",
+            "take -1",
+            "new 4096 rw again",
+            "new 4096 r again 1",
+            "n",
+        ] {
+            assert_eq!(nonsense.parse::<Begin>(), Err(()), "{nonsense}");
+        }
+    }
+}

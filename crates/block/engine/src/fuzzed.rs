@@ -1,0 +1,59 @@
+//! What a volume's small files say, for fuzzers (`fuzz/checks`) and nobody else.
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::Kind;
+
+use crate::record;
+use crate::superblock::{Superblock, VolumeId};
+
+/// A superblock's payload: a volume has a size that can be, and is read as it was written.
+pub fn superblock(bytes: &[u8]) {
+    if let Ok(found) = Superblock::decode(bytes) {
+        let again = Superblock::decode(&found.encode()).expect("what was read is read again");
+        assert_eq!(again, found);
+    }
+}
+
+/// A volume's superblock.
+pub fn superblock_seeds() -> Vec<Vec<u8>> {
+    let block = Superblock {
+        volume: VolumeId(7),
+        journal: JournalId(5),
+        bytes: 1 << 20,
+        applied: Lsn(64),
+        applying: Lsn(640),
+        missing: Some(Lsn(9)),
+    };
+    vec![block.encode().to_vec()]
+}
+
+/// A record, behind a byte that is its kind: what it changes lies inside the volume.
+pub fn change(bytes: &[u8]) {
+    const BYTES: u64 = 1 << 20;
+    let Some((kind, payload)) = bytes.split_first() else {
+        return;
+    };
+    let Ok(Some(change)) = record::decode(Kind(*kind), payload, BYTES) else {
+        return;
+    };
+    let span = match change {
+        record::Change::Write { span, .. } | record::Change::Zero(span) => span,
+    };
+    assert!(span.offset() + span.length() <= BYTES);
+    let mut again = vec![0; change.payload_bytes()];
+    change.encode(&mut again);
+    assert_eq!(again, payload, "a record has one form");
+    assert_eq!(change.kind(), Kind(*kind));
+}
+
+/// A write and zeros.
+pub fn change_seeds() -> Vec<Vec<u8>> {
+    let write = [&[record::KIND_WRITE.0], &512_u64.to_le_bytes()[..], &[7; 512]].concat();
+    let zero = [
+        &[record::KIND_ZERO.0],
+        &4096_u64.to_le_bytes()[..],
+        &4096_u64.to_le_bytes(),
+    ]
+    .concat();
+    vec![write, zero]
+}

@@ -1,0 +1,426 @@
+//! Blocks take the place of the log: which are to be sent, and when the replica is whole again.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::limit::{RESYNC_FRAMES_MAX, RESYNC_LAG_PART};
+use netram_proto::id::{Epoch, Lsn, WriterId};
+use netram_proto::time::Time;
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
+
+use super::super::BLOCK_BYTES;
+use super::super::message::{
+    self, BLOCKS_PER_FRAME, DIGESTS_PER_FRAME, Digest, Following, Message, NUMBERS_PER_FRAME, encode_blocks,
+    encode_numbers,
+};
+use super::super::standing::Condition;
+use super::{Phase, Source, Todo, Trouble};
+
+/// Which blocks a resync is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Those in the dirty map.
+    Dirty,
+    /// All that are not holes: the replica is new.
+    Data,
+    /// All that differ, found by comparing digests.
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The driver is to fix the set.
+    Begin,
+    /// The driver is to say where the log begins now.
+    Move,
+    /// `Resync` is to be sent.
+    Announce(Link),
+    /// It was sent, with the log's beginning.
+    Announced(Lsn),
+    Copying,
+    /// `Resynced` is to be sent.
+    End,
+    /// It was sent.
+    Ended,
+    /// The driver is to forget the set.
+    Clear,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Resync {
+    pub(super) scope: Scope,
+    pub(super) stage: Stage,
+    /// The log lost records that had not been sent: blocks that became dirty by that must follow, and the replica's log begin anew.
+    gap: bool,
+    /// How often it did.
+    pass: u32,
+    /// Its frames have higher numbers than this.
+    first_mark: u32,
+    /// The next block to compare.
+    pub(super) cursor: u64,
+    /// Blocks to be read and sent. What is left of them when the log begins anew comes after that.
+    pub(super) chosen: VecDeque<u64>,
+    /// No further blocks will be chosen.
+    pub(super) exhausted: bool,
+    /// Answers owed.
+    pub(super) flight: usize,
+    /// The client's tail when blocks were last read: they may show anything below.
+    pub(super) tail: Lsn,
+    pub(super) done: u64,
+    pub(super) total: u64,
+}
+
+impl Resync {
+    /// The log's head has passed what was sent of it. Blocks that were sent need not be sent again for that, and the rest goes on: a
+    /// resync that began anew would never end where much is written.
+    pub(super) fn find_gap(&mut self) {
+        match self.stage {
+            Stage::Copying => self.gap = true,
+            Stage::End | Stage::Ended => self.stage = Stage::Move,
+            // These look at the log's head when they are over.
+            Stage::Begin | Stage::Move | Stage::Announce(_) | Stage::Announced(_) | Stage::Clear => (),
+        }
+    }
+}
+
+impl Source {
+    /// The operator's word: begin anew. With `whole` even over a replica that is ahead or of another history.
+    pub fn resync(&mut self, whole: bool) {
+        if self.phase == Phase::Up {
+            let scope = if whole { Scope::All } else { self.suitable() };
+            self.begin(scope);
+            return;
+        }
+        self.wanted = Some(if whole { Scope::All } else { Scope::Dirty });
+        if let Phase::Down(_) = self.phase
+            && !self.is_fenced()
+        {
+            self.phase = Phase::Down(Time(0));
+        }
+    }
+
+    /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that it keeps.
+    pub(super) fn fork(&self, epoch: Epoch, writer: WriterId) -> Option<Lsn> {
+        let following = Following {
+            condition: self.condition?,
+            flushed: self.flushed,
+            epoch,
+            writer,
+        };
+        following.fork(&self.view)
+    }
+
+    /// The replica has said how it stands: go on with its log, or with blocks.
+    pub(super) fn greeted(&mut self, condition: Condition, fork: Option<Lsn>, now: Time) {
+        let wanted = self.wanted.take();
+        let follows = condition == Condition::Following;
+        self.foreign = fork.is_some();
+        if wanted == Some(Scope::All) {
+            self.begin(Scope::All);
+        } else if follows && self.flushed > self.stable {
+            let (theirs, ours) = (self.flushed, self.stable);
+            self.give_up(now, Trouble::Ahead { theirs, ours });
+        } else if let Some(at) = fork.filter(|_| follows) {
+            self.give_up(now, Trouble::Diverged(at));
+        } else if wanted.is_some() || !follows || self.flushed < self.head {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// Which blocks must be sent so that the replica is whole again.
+    pub(super) fn suitable(&self) -> Scope {
+        match (self.condition, self.since()) {
+            (Some(Condition::New), _) => Scope::Data,
+            (_, Some(since)) if since <= self.stable && !self.foreign => Scope::Dirty,
+            _ => Scope::All,
+        }
+    }
+
+    fn since(&self) -> Option<Lsn> {
+        match self.condition? {
+            Condition::Following => Some(self.flushed),
+            Condition::Inconsistent { since } => since,
+            Condition::New | Condition::TakenOver => None,
+        }
+    }
+
+    pub(super) fn begin(&mut self, scope: Scope) {
+        self.resync = Some(Resync {
+            scope,
+            stage: Stage::Begin,
+            gap: false,
+            pass: 0,
+            first_mark: self.mark,
+            cursor: 0,
+            chosen: VecDeque::new(),
+            exhausted: false,
+            flight: 0,
+            tail: Lsn(0),
+            done: 0,
+            total: 0,
+        });
+    }
+
+    /// [`Todo::Begin`] is done: the log's head was `start`, and the set has about `total` blocks. `all`: they are all there are,
+    /// because the dirty map had not every change since then.
+    pub fn on_begun(&mut self, start: Link, total: u64, all: bool) {
+        let stable = self.stable;
+        if let Some(resync) = &mut self.resync
+            && resync.stage == Stage::Begin
+        {
+            if all && resync.scope == Scope::Dirty {
+                resync.scope = Scope::All;
+            }
+            resync.stage = Stage::Announce(start);
+            resync.total = total;
+            // Its image may have had everything up to here, and is brought back to where its log begins anew: whole is what
+            // has passed that again, though not one block be sent.
+            resync.tail = start.lsn.max(stable);
+        }
+    }
+
+    /// [`Todo::Move`] is done: the log's head was `start`, and about so many blocks are dirty that were not chosen yet. `None`: the dirty map has not
+    /// every change since then.
+    pub fn on_moved(&mut self, moved: Option<(Link, u64)>) {
+        let stable = self.stable;
+        let Some(resync) = self.resync.as_mut().filter(|resync| resync.stage == Stage::Move) else {
+            return;
+        };
+        match moved {
+            Some((start, blocks)) => {
+                resync.stage = Stage::Announce(start);
+                (resync.gap, resync.exhausted) = (false, false);
+                resync.pass += 1;
+                resync.total = resync.total.max(resync.done + blocks);
+                resync.tail = resync.tail.max(start.lsn).max(stable);
+            }
+            None => self.begin(Scope::All),
+        }
+    }
+
+    /// The replica is whole, has everything below what it has flushed, and so many blocks are dirty all the same: those of a
+    /// resync whose end was lost, or that somebody lost. A resync begins by itself; if one has just ended, a while later.
+    pub fn on_dirty(&mut self, blocks: u64, now: Time) {
+        let whole = self.phase == Phase::Up && self.condition == Some(Condition::Following);
+        if blocks == 0 || !whole || self.resync.is_some() || self.closing {
+            return;
+        }
+        if core::mem::take(&mut self.resynced) {
+            self.mend_at = now + self.config.timing.mend;
+        }
+        if self.mend_at <= now {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// [`Todo::Choose`] is done, and the log then began at `head`. No numbers: there are no more.
+    pub fn on_chosen(&mut self, numbers: &[u64], head: Lsn) {
+        if let Some(resync) = &mut self.resync {
+            resync.chosen.extend(numbers);
+            resync.exhausted = numbers.is_empty();
+        }
+        self.on_head(head);
+    }
+
+    /// [`Todo::Digest`] is done; the frame to send. `tail` was the log's when the last block had been read. No digests: the volume ends there.
+    pub fn on_digested(&mut self, first: u64, digests: &[Digest], tail: Lsn, now: Time) -> Option<Message> {
+        let resync = self.resync.as_mut()?;
+        if digests.is_empty() {
+            resync.exhausted = true;
+            return None;
+        }
+        resync.cursor = first + digests.len() as u64;
+        resync.tail = resync.tail.max(tail);
+        let mut message = self.numbered(FrameKind::Digests, now)?;
+        message.header.lsn = Lsn(first);
+        message.body = digests.concat();
+        Some(message)
+    }
+
+    /// [`Todo::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's when the last block had been read.
+    pub fn on_read(&mut self, blocks: &[(u64, Option<Vec<u8>>)], tail: Lsn, now: Time) -> Vec<Message> {
+        let Some(resync) = &mut self.resync else {
+            return Vec::new();
+        };
+        resync.tail = resync.tail.max(tail);
+        if resync.scope != Scope::All || resync.pass > 0 {
+            resync.done += blocks.len() as u64;
+        }
+        let data = blocks
+            .iter()
+            .filter_map(|(number, bytes)| Some((*number, bytes.as_deref()?)));
+        let body = encode_blocks(data);
+        let zeros = |block: &&(u64, Option<Vec<u8>>)| block.1.is_none();
+        let holes: Vec<u64> = blocks.iter().filter(zeros).map(|block| block.0).collect();
+        let mut messages = Vec::new();
+        if !body.is_empty() {
+            messages.extend(
+                self.numbered(FrameKind::Blocks, now)
+                    .map(|message| Message { body, ..message }),
+            );
+        }
+        if !holes.is_empty() {
+            messages.extend(self.numbered(FrameKind::Blocks, now).map(|mut message| {
+                message.header.flags = Flag::HOLES;
+                message.body = encode_numbers(&holes);
+                message
+            }));
+        }
+        messages
+    }
+
+    /// [`Todo::Clear`] is done.
+    pub fn on_cleared(&mut self) {
+        self.resync = None;
+        self.resynced = true;
+        if self.phase == Phase::Up && self.sent < self.head {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// [`Todo::Mark`] is done: the blocks are in the dirty map.
+    pub fn on_marked(&mut self) {
+        self.bad.clear();
+        if self.phase == Phase::Up && self.resync.is_none() {
+            self.begin(self.suitable());
+        }
+    }
+
+    /// The next step of a resync.
+    pub(super) fn copy(&mut self) -> Option<Todo> {
+        if !self.bad.is_empty() && self.resync.is_none() {
+            return Some(Todo::Mark(self.bad.clone()));
+        }
+        let since = self.since();
+        let (flushed, flight_max) = (self.flushed, self.flight_max());
+        let resync = self.resync.as_mut()?;
+        match resync.stage {
+            Stage::Begin => Some(Todo::Begin {
+                scope: resync.scope,
+                since,
+            }),
+            Stage::Move => Some(Todo::Move { since: flushed }),
+            Stage::Announce(start) => {
+                resync.stage = Stage::Announced(start.lsn);
+                let flags = match resync.scope {
+                    Scope::Data | Scope::All if resync.pass == 0 => Flag::WHOLE,
+                    // It builds on what it has, or knows already that it does not.
+                    _ => 0,
+                };
+                Some(Todo::Send(Message::bare(Header {
+                    lsn: start.lsn,
+                    mark: start.chain,
+                    flags,
+                    ..self.header(FrameKind::Resync)
+                })))
+            }
+            // What became dirty by this gap is chosen, or would be, and is not marked any more then. It must not be sent before the
+            // replica has taken in its log: older records there come after it, and newer ones never.
+            Stage::Copying if resync.gap && resync.pass > 0 => {
+                if resync.flight > 0 {
+                    return None;
+                }
+                resync.stage = Stage::Move;
+                self.copy()
+            }
+            Stage::Copying if resync.flight + 2 > flight_max => None,
+            Stage::Copying if !resync.chosen.is_empty() => {
+                let count = resync.chosen.len().min(BLOCKS_PER_FRAME);
+                Some(Todo::Read(resync.chosen.drain(..count).collect()))
+            }
+            Stage::Copying if !resync.exhausted => Some(match resync.scope {
+                Scope::All if resync.pass == 0 => Todo::Digest {
+                    first: resync.cursor,
+                    count: DIGESTS_PER_FRAME,
+                },
+                _ => Todo::Choose {
+                    max: BLOCKS_PER_FRAME,
+                    pass: resync.pass,
+                },
+            }),
+            Stage::Copying if resync.flight == 0 => {
+                resync.stage = if resync.gap { Stage::Move } else { Stage::End };
+                self.copy()
+            }
+            Stage::End => {
+                resync.stage = Stage::Ended;
+                let tail = resync.tail;
+                Some(Todo::Send(Message::bare(Header {
+                    lsn: tail,
+                    ..self.header(FrameKind::Resynced)
+                })))
+            }
+            Stage::Clear => Some(Todo::Clear),
+            Stage::Announced(_) | Stage::Copying | Stage::Ended => None,
+        }
+    }
+
+    /// Frames of blocks that may be on their way: few while the replica's log is far behind, or the log's head would pass it;
+    /// never none, so that a resync ends however much is written.
+    fn flight_max(&self) -> usize {
+        let lag = self.stable.since(self.flushed);
+        let follows = self.sent >= self.head;
+        match follows && lag > self.config.capacity / RESYNC_LAG_PART {
+            true => 2,
+            false => RESYNC_FRAMES_MAX,
+        }
+    }
+
+    /// The answer to the frame of this number came.
+    pub(super) fn on_answered(&mut self, mark: u32) {
+        if let Some(resync) = self.resync.as_mut().filter(|resync| mark > resync.first_mark) {
+            resync.flight = resync.flight.saturating_sub(1);
+        }
+    }
+
+    pub(super) fn on_differ(&mut self, frame: &Frame<'_>, now: Time) {
+        // Those of a resync before may still come.
+        let ours = |resync: &&mut Resync| frame.header.mark > resync.first_mark;
+        let Some(resync) = self.resync.as_mut().filter(ours) else {
+            return;
+        };
+        let first = frame.header.lsn.0;
+        let beyond = first.saturating_add(8 * frame.body.len() as u64) > resync.cursor.saturating_add(7);
+        if beyond || resync.scope != Scope::All {
+            self.give_up(now, Trouble::Refused(Refusal::Malformed));
+            return;
+        }
+        resync.flight = resync.flight.saturating_sub(1);
+        for (index, byte) in frame.body.iter().enumerate() {
+            for bit in (0..8).filter(|bit| byte & 1 << bit != 0) {
+                let number = first + 8 * index as u64 + bit;
+                if number < resync.cursor {
+                    resync.chosen.push_back(number);
+                }
+            }
+        }
+        resync.done = resync.cursor;
+    }
+
+    pub(super) fn on_bad(&mut self, frame: &Frame<'_>) {
+        let blocks = self.bytes / BLOCK_BYTES as u64;
+        if let Some(numbers) = message::numbers(frame.body) {
+            let room = NUMBERS_PER_FRAME - self.bad.len().min(NUMBERS_PER_FRAME);
+            self.bad
+                .extend(numbers.filter(|&number| number < blocks).take(room));
+        }
+    }
+
+    pub(super) fn set_stage(&mut self, stage: Stage) {
+        if let Some(resync) = &mut self.resync {
+            resync.stage = stage;
+        }
+    }
+
+    fn numbered(&mut self, kind: FrameKind, now: Time) -> Option<Message> {
+        let header = self.header(kind);
+        let resync = self.resync.as_mut()?;
+        resync.flight += 1;
+        self.mark += 1;
+        self.owing.get_or_insert(now);
+        Some(Message::bare(Header {
+            mark: self.mark,
+            ..header
+        }))
+    }
+}

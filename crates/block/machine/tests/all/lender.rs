@@ -1,0 +1,360 @@
+//! What the data lender's side promises.
+
+use netram_block_machine::message::Follow;
+use netram_block_machine::{Condition, Deed, Description, Message, Replica, Standing};
+use netram_proto::id::{Epoch, Lsn, WriterId};
+use netram_proto::journal::View;
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
+
+use crate::{BYTES, CAPACITY, IDENTITY, WRITER, log, view};
+
+fn replica(condition: Condition) -> Replica {
+    let standing = Standing {
+        condition,
+        ..Standing::new(IDENTITY)
+    };
+    Replica::new(
+        standing,
+        View::first(IDENTITY.journal),
+        CAPACITY,
+        Lsn(0),
+        Link::default(),
+    )
+}
+
+fn follow(epoch: u32, writer: WriterId) -> Message {
+    let follow = Follow {
+        identity: IDENTITY,
+        bytes: BYTES,
+        capacity: CAPACITY,
+        key: vec![9; 32],
+    };
+    follow.message(Epoch(epoch), writer)
+}
+
+fn records(lsn: u64, body: &[u8]) -> Message {
+    Message {
+        header: Header {
+            lsn: Lsn(lsn),
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(FrameKind::Records)
+        },
+        body: body.to_vec(),
+    }
+}
+
+/// Lets the replica have a frame, for as long as the test runs.
+fn handle(replica: &mut Replica, message: Message) -> Deed<'static> {
+    let message: &'static Message = Box::leak(Box::new(message));
+    replica.handle(&message.frame())
+}
+
+fn refusal(deed: &Deed<'_>) -> Option<Refusal> {
+    match deed {
+        Deed::Refuse(message) => Refusal::from_byte(message.header.flags),
+        _ => None,
+    }
+}
+
+/// A replica that follows the first reign, with its view kept.
+fn following() -> Replica {
+    let mut replica = replica(Condition::Following);
+    assert!(matches!(
+        replica.follow(&follow(1, WRITER).frame()),
+        Deed::Answer(_)
+    ));
+    keep(&mut replica, &view(1, 2), false);
+    replica
+}
+
+fn keep(replica: &mut Replica, view: &View, closed: bool) {
+    let deed = handle(replica, Message::keep_view(view, BYTES, closed));
+    assert!(matches!(deed, Deed::KeepView { .. }), "{deed:?}");
+    assert!(replica.on_view_kept().is_some());
+}
+
+#[test]
+fn records_are_taken_whole_in_any_pieces_and_flushed_when_synced() {
+    let (bytes, ends) = log(6);
+    for piece in [1, 7, 40, 48, 100, bytes.len()] {
+        let mut replica = following();
+        let mut written = Vec::new();
+        for (index, part) in bytes.chunks(piece).enumerate() {
+            match handle(&mut replica, records((index * piece) as u64, part)) {
+                Deed::Write { at, bytes } => {
+                    assert_eq!(at.0, written.len() as u64);
+                    assert!(bytes.len().is_multiple_of(48), "whole records only");
+                    written.extend(bytes);
+                }
+                deed => assert_eq!(deed, Deed::Nothing),
+            }
+        }
+        assert_eq!(written, bytes);
+        assert_eq!(
+            replica.news().map(|news| news.header.lsn),
+            Some(Lsn(0)),
+            "nothing is synced"
+        );
+        let unflushed = replica.unflushed().expect("something to sync");
+        assert_eq!(unflushed.end, ends[6]);
+        replica.on_flushed(unflushed.end);
+        assert_eq!(replica.news().map(|news| news.header.lsn), Some(ends[6].lsn));
+        assert_eq!(replica.news(), None, "it is said once");
+    }
+}
+
+#[test]
+fn records_of_another_history_or_beyond_a_gap_or_the_room_are_refused() {
+    let (bytes, _) = log(3);
+    let mut replica = following();
+    let mut bad = bytes.clone();
+    bad[20] ^= 1;
+    let deed = handle(&mut replica, records(0, &bad));
+    assert_eq!(refusal(&deed), Some(Refusal::Diverged));
+    let mut replica = following();
+    let deed = handle(&mut replica, records(48, &bytes[48..]));
+    assert_eq!(refusal(&deed), Some(Refusal::OutOfWindow));
+    let mut replica = following();
+    let mut last = Deed::Nothing;
+    let (bytes, _) = log(CAPACITY as usize / 48 + 1);
+    for (index, part) in bytes.chunks(4800).enumerate() {
+        last = handle(&mut replica, records(index as u64 * 4800, part));
+    }
+    assert_eq!(refusal(&last), Some(Refusal::Overrun));
+    assert_eq!(
+        refusal(&handle(&mut replica, records(u64::MAX - 7, &[0; 8]))),
+        Some(Refusal::OutOfWindow)
+    );
+}
+
+#[test]
+fn what_came_in_part_is_forgotten_with_the_session() {
+    let (bytes, ends) = log(2);
+    let mut replica = following();
+    handle(&mut replica, records(0, &bytes[..60]));
+    replica.on_session_ended();
+    let Deed::Answer(answer) = replica.follow(&follow(1, WRITER).frame()) else {
+        panic!("not followed")
+    };
+    replica.on_flushed(replica.unflushed().map_or(ends[0], |unflushed| unflushed.end));
+    assert_eq!(answer.header.lsn, Lsn(0), "not synced when it was asked");
+    keep(&mut replica, &view(1, 2), false);
+    let deed = handle(&mut replica, records(48, &bytes[48..]));
+    assert!(matches!(deed, Deed::Write { at: Lsn(48), .. }), "{deed:?}");
+}
+
+#[test]
+fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
+    let mut replica = following();
+    assert!(matches!(
+        replica.follow(&follow(3, WRITER).frame()),
+        Deed::Answer(_)
+    ));
+    keep(&mut replica, &view(3, 5), false);
+    for (epoch, writer, fenced) in [
+        (2, WRITER, true),
+        (3, WriterId(6), true),
+        (3, WRITER, false),
+        (4, WriterId(6), false),
+    ] {
+        let mut copy = replica.clone();
+        let deed = copy.follow(&follow(epoch, writer).frame());
+        assert_eq!(
+            refusal(&deed) == Some(Refusal::Fenced),
+            fenced,
+            "epoch {epoch} of {writer}"
+        );
+    }
+    // The reign that follows has not had its view kept: nothing else is taken from it, nor from the one before.
+    replica.follow(&follow(4, WRITER).frame());
+    let mut header = records(0, &log(1).0);
+    assert_eq!(refusal(&replica.handle(&header.frame())), Some(Refusal::Fenced));
+    header.header.epoch = Epoch(4);
+    assert_eq!(
+        refusal(&replica.handle(&header.frame())),
+        Some(Refusal::NotSealed)
+    );
+    assert_eq!(
+        replica.view().epoch,
+        Epoch(3),
+        "a claim is a view, never an epoch alone"
+    );
+}
+
+#[test]
+fn a_replica_that_was_taken_over_follows_nobody() {
+    let mut replica = replica(Condition::TakenOver);
+    let deed = replica.follow(&follow(9, WRITER).frame());
+    assert_eq!(refusal(&deed), Some(Refusal::Fenced));
+}
+
+#[test]
+fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_followed_again() {
+    let (bytes, ends) = log(1);
+    let mut replica = following();
+    let closed = View {
+        base: ends[1].lsn,
+        ..view(1, 3)
+    };
+    let early = handle(&mut replica, Message::keep_view(&closed, BYTES, true));
+    assert_eq!(refusal(&early), Some(Refusal::Malformed), "it lacks the record");
+    handle(&mut replica, records(0, &bytes));
+    replica.on_flushed(ends[1]);
+    keep(&mut replica, &closed, true);
+    assert_eq!(replica.standing().closed, Some(ends[1].lsn));
+    // Whoever restores it does not open it: a restore that was cut off here left a replica that proved nothing.
+    let mut claim = follow(2, WRITER);
+    claim.header.flags = Flag::CLOSED;
+    let claimed = replica.follow(&claim.frame());
+    assert!(matches!(claimed, Deed::Answer(_)), "{claimed:?}");
+    assert_eq!(replica.standing().closed, Some(ends[1].lsn));
+    let Deed::Store(standing) = replica.follow(&follow(2, WRITER).frame()) else {
+        panic!("it is open again, durably, before anything is answered")
+    };
+    assert_eq!(standing.closed, None);
+    assert_eq!(replica.on_stored(standing).header.kind, FrameKind::Following);
+}
+
+/// A copy whose log began further back than it was whole had older records applied again when its resync broke off, and
+/// passed for one that was right where it had been whole.
+#[test]
+fn a_broken_resync_leaves_a_replica_that_is_right_where_its_log_began_or_before() {
+    let (bytes, ends) = log(4);
+    for (start, since) in [(ends[1], ends[1].lsn), (ends[4], ends[3].lsn)] {
+        let mut replica = following();
+        handle(&mut replica, records(0, &bytes[..3 * 48]));
+        replica.on_flushed(ends[3]);
+        let resync = Message::bare(Header {
+            lsn: start.lsn,
+            mark: start.chain,
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(FrameKind::Resync)
+        });
+        assert!(matches!(handle(&mut replica, resync), Deed::Restart { .. }));
+        assert!(replica.on_restarted().is_some());
+        let since = Some(since);
+        assert_eq!(replica.standing().condition, Condition::Inconsistent { since });
+        assert_eq!(replica.flushed(), start);
+    }
+}
+
+/// Blocks may show what the log does not have yet: only with it they make a volume.
+#[test]
+fn a_replica_is_whole_once_its_log_has_reached_what_its_blocks_may_show() {
+    let (bytes, ends) = log(2);
+    let mut replica = following();
+    let of_reign = |kind, lsn| {
+        Message::bare(Header {
+            lsn,
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(kind)
+        })
+    };
+    handle(&mut replica, of_reign(FrameKind::Resync, Lsn(0)));
+    replica.on_restarted();
+    assert_eq!(
+        handle(&mut replica, of_reign(FrameKind::Resynced, ends[2].lsn)),
+        Deed::Nothing
+    );
+    handle(&mut replica, records(0, &bytes));
+    assert_eq!(replica.unsettled(), None, "written and not synced");
+    replica.on_flushed(ends[2]);
+    let standing = replica.unsettled().expect("it is whole");
+    assert_eq!(replica.on_stored(standing).header.flags, 1);
+    assert_eq!(replica.unsettled(), None);
+}
+
+#[test]
+fn a_description_comes_back_as_it_was() {
+    let description = Description {
+        follow: Follow {
+            identity: IDENTITY,
+            bytes: BYTES,
+            capacity: CAPACITY,
+            key: vec![9; 32],
+        },
+        condition: Condition::Following,
+        closed: Some(Lsn(96)),
+        contact: 5,
+        heard_ms: Some(1200),
+        head: Link::default(),
+        end: log(2).1[2],
+        view: view(3, 4),
+    };
+    let message = Message::replica(&description);
+    assert_eq!(Description::decode(&message.frame()), Ok(description));
+    for cut in 0..message.body.len() {
+        let frame = Frame {
+            header: message.header,
+            body: &message.body[..cut],
+        };
+        assert!(Description::decode(&frame).is_err(), "cut at {cut}");
+    }
+}
+
+/// Whoever asks for much while the replica's log is behind was cut off, and the replica lagged all the more.
+#[test]
+fn questions_that_pile_up_are_answered_with_not_now() {
+    let mut replica = following();
+    let fetch = |mark: u32, at_least| Message::fetch(mark, 3, 2, Lsn(at_least));
+    let later = |deed: &Deed<'_>| match deed {
+        Deed::Answer(message) => (message.header.flags, message.header.mark),
+        other => panic!("{other:?}"),
+    };
+    for mark in 1..=16 {
+        assert_eq!(handle(&mut replica, fetch(mark, 48)), Deed::Nothing);
+    }
+    for mark in 17..40 {
+        let deed = handle(&mut replica, fetch(mark, 48));
+        assert_eq!(later(&deed), (Flag::LATER, mark - 16), "the oldest");
+    }
+    assert_eq!(replica.next_fetch(), None);
+    handle(&mut replica, records(0, &log(1).0));
+    replica.on_flushed(log(1).1[1]);
+    let answered = std::iter::from_fn(|| replica.next_fetch()).map(|(asked, ..)| asked.mark);
+    assert!(answered.eq(24..40));
+}
+
+/// A block that a replica cannot show was taken for lost, and one written in part was spoilt for good.
+#[test]
+fn a_replica_that_is_not_whole_yet_says_not_now() {
+    for condition in [Condition::New, Condition::Inconsistent { since: None }] {
+        let mut replica = replica(condition);
+        replica.follow(&follow(1, WRITER).frame());
+        match handle(&mut replica, Message::fetch(1, 0, 1, Lsn(0))) {
+            Deed::Answer(message) => assert_eq!(message.header.flags, Flag::LATER),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A replica that was whole at 9000 was begun anew at 1000, took some records that it had had already, and lost its client. It
+/// passed for one that was right as of 9000, and blocks that only the other records had changed were not sent again.
+#[test]
+fn a_resync_takes_a_replica_back_to_where_its_log_begins() {
+    for (whole_at, start, since) in [(9000, 1000, 1000), (1000, 9000, 1000)] {
+        let condition = Condition::Inconsistent {
+            since: Some(Lsn(whole_at)),
+        };
+        let mut replica = replica(condition);
+        assert!(matches!(
+            replica.follow(&follow(1, WRITER).frame()),
+            Deed::Answer(_)
+        ));
+        keep(&mut replica, &view(1, 2), false);
+        let resync = Message::bare(Header {
+            lsn: Lsn(start),
+            epoch: Epoch(1),
+            who: WRITER.0,
+            ..Header::new(FrameKind::Resync)
+        });
+        let Deed::Restart { standing, .. } = handle(&mut replica, resync) else {
+            panic!("a resync begins the log anew");
+        };
+        let since = Some(Lsn(since));
+        assert_eq!(standing.condition, Condition::Inconsistent { since });
+    }
+}

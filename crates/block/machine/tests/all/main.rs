@@ -1,0 +1,45 @@
+//! A source and a replica, by their promises, with hands for what their drivers do. Whole histories are the simulator's.
+
+mod client;
+mod lender;
+
+use netram_block_machine::Identity;
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::journal::View;
+use netram_proto::port::Kind;
+use netram_proto::wire::{Link, RecordHeader, finish_record};
+
+const IDENTITY: Identity = Identity {
+    volume: 3,
+    journal: JournalId(7),
+};
+const CAPACITY: u64 = 1 << 16;
+const BYTES: u64 = 16 * 4096;
+const WRITER: WriterId = WriterId(5);
+
+fn view(epoch: u32, version: u64) -> View {
+    View {
+        epoch: Epoch(epoch),
+        version,
+        writer: WRITER,
+        ..View::first(IDENTITY.journal)
+    }
+}
+
+/// A log of records of 48 bytes, and where each ends.
+fn log(records: usize) -> (Vec<u8>, Vec<Link>) {
+    let (mut bytes, mut ends) = (Vec::new(), vec![Link::default()]);
+    for number in 0..records {
+        let link = ends[number];
+        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(32), false, 8);
+        let mut record = vec![number as u8; header.length];
+        header.write(&mut record);
+        let chain = finish_record(&mut record, IDENTITY.journal.into());
+        bytes.extend_from_slice(&record);
+        ends.push(Link {
+            lsn: header.next(),
+            chain,
+        });
+    }
+    (bytes, ends)
+}

@@ -1,0 +1,143 @@
+//! Answers to options about exports and contexts.
+
+use netram_block::{BLOCK_BYTES, SECTOR_BYTES};
+
+use super::{End, Handshake, Step};
+use crate::command::Session;
+use crate::limit::REQUEST_BYTES_MAX;
+use crate::wire::option::{ContextQuery, InfoQuery, Reply, reply};
+use crate::wire::{BASE_ALLOCATION, BASE_ALLOCATION_ID, export, info};
+
+impl Handshake<'_> {
+    fn find(&self, name: &[u8]) -> Option<usize> {
+        if name.is_empty() {
+            return Some(0);
+        }
+        self.offers.iter().position(|offer| offer.name.as_bytes() == name)
+    }
+
+    fn session(&self, index: usize) -> Session {
+        Session {
+            export: index,
+            structured: self.structured,
+            extended: self.extended,
+            block_status: self.structured && self.allocation == Some(index),
+            read_only: self.offers[index].read_only,
+        }
+    }
+
+    fn flags(&self, index: usize) -> u16 {
+        let mut flags = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA;
+        flags |= export::CAN_MULTI_CONN | export::SEND_CACHE;
+        if self.offers[index].read_only {
+            flags |= export::READ_ONLY;
+        } else {
+            flags |= export::SEND_TRIM | export::SEND_WRITE_ZEROES | export::SEND_FAST_ZERO;
+        }
+        if self.structured {
+            flags |= export::SEND_DF;
+        }
+        if self.extended && self.allocation == Some(index) {
+            flags |= export::BLOCK_STAT_PAYLOAD;
+        }
+        flags
+    }
+
+    pub(super) fn on_export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let Some(index) = self.find(data) else {
+            return Step::End(End::UnknownExport);
+        };
+        out.extend_from_slice(&self.offers[index].bytes.to_be_bytes());
+        out.extend_from_slice(&self.flags(index).to_be_bytes());
+        if !self.no_zeroes {
+            out.extend_from_slice(&[0; 124]);
+        }
+        Step::Transmit(self.session(index))
+    }
+
+    pub(super) fn on_list(&self, raw: u32, out: &mut Vec<u8>) -> Step {
+        for offer in self.offers {
+            let name = offer.name.as_bytes();
+            let length = (name.len() as u32).to_be_bytes();
+            let description = offer.description.as_bytes();
+            reply(out, raw, Reply::Server, &[&length, name, description]);
+        }
+        reply(out, raw, Reply::Ack, &[]);
+        Step::Again
+    }
+
+    pub(super) fn on_info(&mut self, raw: u32, go: bool, data: &[u8], out: &mut Vec<u8>) -> Step {
+        let Some(query) = InfoQuery::parse(data) else {
+            reply(out, raw, Reply::Invalid, &[b"the option's lengths do not add up"]);
+            return Step::Again;
+        };
+        let Some(index) = self.find(query.name) else {
+            reply(
+                out,
+                raw,
+                Reply::Unknown,
+                &[b"no export has this name; LIST names them"],
+            );
+            return Step::Again;
+        };
+        let offer = &self.offers[index];
+        let kind = |number: u16| number.to_be_bytes();
+        let size = offer.bytes.to_be_bytes();
+        let flags = self.flags(index).to_be_bytes();
+        reply(out, raw, Reply::Info, &[&kind(info::EXPORT), &size, &flags]);
+        if query.wants_name {
+            reply(out, raw, Reply::Info, &[&kind(info::NAME), offer.name.as_bytes()]);
+        }
+        if query.wants_description && !offer.description.is_empty() {
+            let text = offer.description.as_bytes();
+            reply(out, raw, Reply::Info, &[&kind(info::DESCRIPTION), text]);
+        }
+        // Told to all, asked or not: who does not understand it skips it.
+        let sizes = [SECTOR_BYTES as u32, BLOCK_BYTES as u32, REQUEST_BYTES_MAX].map(u32::to_be_bytes);
+        reply(
+            out,
+            raw,
+            Reply::Info,
+            &[&kind(info::BLOCK_SIZE), sizes.as_flattened()],
+        );
+        reply(out, raw, Reply::Ack, &[]);
+        match go {
+            true => Step::Transmit(self.session(index)),
+            false => Step::Again,
+        }
+    }
+
+    pub(super) fn on_contexts(&mut self, raw: u32, set: bool, data: &[u8], out: &mut Vec<u8>) -> Step {
+        if set {
+            // Whatever becomes of this option, it replaces the choice before it.
+            self.allocation = None;
+        }
+        let mut say = |kind: Reply, message: &str| {
+            reply(out, raw, kind, &[message.as_bytes()]);
+            Step::Again
+        };
+        if !self.structured {
+            return say(
+                Reply::Invalid,
+                "contexts need structured replies; ask STRUCTURED_REPLY first",
+            );
+        }
+        let Some(query) = ContextQuery::parse(data) else {
+            return say(Reply::Invalid, "the option's lengths do not add up");
+        };
+        let Some(index) = self.find(query.name) else {
+            return say(Reply::Unknown, "no export has this name; LIST names them");
+        };
+        let listed = !set && (query.queries == 0 || query.names_base);
+        if listed || query.names_allocation {
+            let id = if set { BASE_ALLOCATION_ID } else { 0 };
+            let parts: [&[u8]; 2] = [&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
+            reply(out, raw, Reply::MetaContext, &parts);
+            if set {
+                self.allocation = Some(index);
+            }
+        }
+        reply(out, raw, Reply::Ack, &[]);
+        Step::Again
+    }
+}

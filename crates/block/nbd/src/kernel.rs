@@ -1,0 +1,46 @@
+//! The Linux kernel's own client at the other end of a socket pair, set up by whoever configures its device: there is
+//! no handshake.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use netram_block::Device;
+
+use crate::buffer::Input;
+use crate::command::Session;
+use crate::limit::HANDSHAKE_TIMEOUT;
+use crate::stats::{Counters, Stats};
+use crate::stream::{Socket, Stream};
+use crate::transmit::Transmission;
+use crate::wire::export;
+
+/// What the kernel is told of a device, in place of a handshake.
+pub fn kernel_flags(read_only: bool) -> u16 {
+    let flags = export::HAS_FLAGS | export::SEND_FLUSH | export::SEND_FUA | export::CAN_MULTI_CONN;
+    match read_only {
+        true => flags | export::READ_ONLY,
+        false => flags | export::SEND_TRIM | export::SEND_WRITE_ZEROES,
+    }
+}
+
+/// Serves the kernel until it disconnects, or closes the other end. What was started is finished then; returns what was
+/// done.
+pub fn serve_kernel(device: &Arc<dyn Device>, socket: OwnedFd, read_only: bool) -> Stats {
+    let mut stream = Stream::new(Socket::new(Arc::new(socket), Instant::now() + HANDSHAKE_TIMEOUT));
+    // The kernel may be silent for as long as it likes.
+    stream.lift_deadline();
+    let session = Session {
+        export: 0,
+        structured: false,
+        extended: false,
+        block_status: false,
+        read_only,
+    };
+    let counters = Counters::default();
+    let transmission = Transmission::new(&mut stream, device, session, Input::new(), &counters, &|| false);
+    let end = transmission.run();
+    tracing::info!("the kernel let the device go: {end}");
+    stream.close();
+    counters.read()
+}

@@ -1,0 +1,229 @@
+//! A server of a memory device, and a client that says exactly what it is told to.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netram_block::Device;
+use netram_nbd::wire::request::Request;
+use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
+use netram_transport::Address;
+
+/// Longer than any step takes on a loaded machine; a test that reaches it has failed.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A folder for sockets and files, gone with the value.
+pub(crate) struct Place(tempfile::TempDir);
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path("nbd")
+    }
+}
+
+pub(crate) fn config(place: &Place, device: Arc<dyn Device>) -> Config {
+    Config {
+        listen: vec![Address::Unix(place.socket())],
+        exports: vec![Export {
+            name: "volume".into(),
+            description: "a test's volume".into(),
+            device,
+            read_only: false,
+        }],
+        tls: Tls::Off,
+        insecure: false,
+        other_users: false,
+    }
+}
+
+/// A server of `bytes` of memory at the place's socket.
+pub(crate) fn serve(place: &Place, bytes: u64) -> (Server, Arc<MemoryDevice>) {
+    let device = Arc::new(MemoryDevice::new(bytes));
+    let server = Server::start(config(place, device.clone())).unwrap();
+    (server, device)
+}
+
+/// Waits until `done`, or fails with `what`.
+pub(crate) fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < end, "{what}: not within {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) stream: UnixStream,
+}
+
+/// A reply to one request, as a client sees it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) cookie: u64,
+    pub(crate) error: u32,
+}
+
+impl Client {
+    /// Connects, and reads the greeting.
+    pub(crate) fn connect(socket: &Path) -> Client {
+        let stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Client { stream };
+        assert_eq!(&client.take(18), b"NBDMAGICIHAVEOPT\x00\x03");
+        client
+    }
+
+    /// Chooses the server's first export, with simple replies.
+    pub(crate) fn ready(socket: &Path) -> Client {
+        let mut client = Client::connect(socket);
+        client.send(&3_u32.to_be_bytes());
+        client.send(&option(1, b""));
+        client.take(10);
+        client
+    }
+
+    /// The same with structured replies and block status.
+    pub(crate) fn structured(socket: &Path) -> Client {
+        let mut client = Client::connect(socket);
+        client.send(&3_u32.to_be_bytes());
+        client.send(&option(8, b""));
+        client.take(20);
+        client.send(&option(10, b"\0\0\0\0\0\0\0\x01\0\0\0\x0fbase:allocation"));
+        client.take(20 + 19 + 20);
+        client.send(&option(1, b""));
+        client.take(10);
+        client
+    }
+
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    pub(crate) fn take(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    pub(crate) fn request(&mut self, command: u16, flags: u16, cookie: u64, offset: u64, length: u32) {
+        self.send(&request(command, flags, cookie, offset, length));
+    }
+
+    pub(crate) fn reply(&mut self) -> Reply {
+        let bytes = self.take(16);
+        assert_eq!(bytes[..4], [0x67, 0x44, 0x66, 0x98], "a simple reply");
+        Reply {
+            error: u32::from_be_bytes(bytes[4..8].try_into().unwrap()),
+            cookie: u64::from_be_bytes(bytes[8..16].try_into().unwrap()),
+        }
+    }
+
+    /// A chunk's flags, kind, cookie and data.
+    pub(crate) fn chunk(&mut self) -> (u16, u16, u64, Vec<u8>) {
+        let head = self.take(20);
+        assert_eq!(head[..4], [0x66, 0x8e, 0x33, 0xef], "a chunk");
+        let number = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+        let cookie = u64::from_be_bytes(head[8..16].try_into().unwrap());
+        let length = u32::from_be_bytes(head[16..20].try_into().unwrap());
+        (number(4), number(6), cookie, self.take(length as usize))
+    }
+
+    /// Whether the server closes without another byte.
+    pub(crate) fn is_closed(&mut self) -> bool {
+        // Closed with our bytes unread it is a reset.
+        !matches!(self.stream.read(&mut [0]), Ok(1..))
+    }
+}
+
+pub(crate) fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    let mut bytes = b"IHAVEOPT".to_vec();
+    bytes.extend(number.to_be_bytes());
+    bytes.extend((data.len() as u32).to_be_bytes());
+    bytes.extend(data);
+    bytes
+}
+
+pub(crate) fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> [u8; 28] {
+    Request {
+        flags,
+        command,
+        cookie,
+        offset,
+        length: length.into(),
+    }
+    .encode()
+}
+
+/// Bytes that differ from place to place.
+pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}
+
+/// Whether a program is here; says aloud when a test is skipped for want of it.
+pub(crate) fn has(program: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
+    if !found {
+        eprintln!("skipped: no `{program}`; scripts/test-deps.sh installs it");
+    }
+    found
+}
+
+/// A Python that has libnbd's module. The one on the path need not be the system's, which the package is for; `nbdsh`
+/// itself takes the path's. Says aloud when a test is skipped for want of it.
+pub(crate) fn nbd_python() -> Option<&'static str> {
+    let found = ["python3", "/usr/bin/python3"].into_iter().find(|python| {
+        let output = Command::new(python).args(["-c", "import nbd"]).output();
+        output.is_ok_and(|output| output.status.success())
+    });
+    if found.is_none() {
+        eprintln!("skipped: no Python with libnbd; scripts/test-deps.sh installs it");
+    }
+    found
+}
+
+/// Runs a program to its end, which comes within the patience; its output for the messages of assertions.
+pub(crate) fn run(program: &str, arguments: &[&str]) -> Output {
+    let child = Command::new("timeout")
+        .arg(PATIENCE.as_secs().to_string())
+        .arg(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output();
+    child.unwrap_or_else(|error| panic!("{program}: {error}"))
+}
+
+/// The same, which must succeed; its standard output.
+pub(crate) fn succeed(program: &str, arguments: &[&str]) -> String {
+    let output = run(program, arguments);
+    let (told, complained) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {}\n{told}\n{complained}",
+        output.status
+    );
+    told.into_owned()
+}

@@ -1,0 +1,91 @@
+//! Removing a volume, or what a crash while removing left of one.
+//!
+//! The superblock goes first: from there on it is no volume. The image goes last, for its first block says that what is
+//! left was one.
+
+use std::fs::{self, File};
+use std::io;
+use std::path::PathBuf;
+
+use netram_block::{Superblock, is_of_a_volume};
+use netram_journal::over::{Deleting, List, PATIENCE, Untold, Windows};
+use netram_journal::{Layout, Place as JournalPlace};
+
+use crate::error::DeleteError;
+use crate::file::VolumeFile;
+use crate::place::{CONTROL, Place};
+use crate::replica::{StandingFile, scrub_file};
+use crate::settings::VolumeSettings;
+
+impl Place {
+    /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
+    ///
+    /// Its lenders are told that they may free `windows`. Returns those that were away, and will be told later, or that hold what the volume's log
+    /// lacks.
+    pub fn delete(&self, windows: Windows) -> Result<Vec<Untold>, DeleteError> {
+        self.check_that_it_is_ours()?;
+        let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
+        let journal = JournalPlace::of(&self.journal(), Layout::Directory);
+        // Without its lock file no process has the journal or can have it: an earlier removal got that far.
+        let _lock = match journal.lock_file().try_exists().unwrap_or(true) {
+            true => Some(journal.lock()?),
+            false => None,
+        };
+        if let Some(open) = journal.not_closed(self.root(), windows)? {
+            return Err(open.into());
+        }
+        // Should the settings not be readable, the members of the view are told all the same.
+        let settings = VolumeSettings::load(&self.settings_file()).ok();
+        let settings = settings.and_then(|file| file.with_environment(&|name| std::env::var(name).ok()).ok());
+        let home = settings.map(|settings| settings.journal).unwrap_or_default();
+        let places = [journal.clone()];
+        let key = home.key_file.as_deref();
+        let deleting = Deleting::begin(List::usual(), self.root(), &places, windows, &home.lenders, key);
+        let remove = |path: PathBuf| absent_is_well(fs::remove_file(&path)).map_err(failed(path));
+        let sync = || {
+            let synced = File::open(self.root()).and_then(|folder| folder.sync_all());
+            synced.map_err(failed(self.root().to_path_buf()))
+        };
+        remove(self.superblock())?;
+        sync()?;
+        absent_is_well(fs::remove_dir_all(self.journal())).map_err(failed(self.journal()))?;
+        remove(self.sums())?;
+        remove(self.dirty())?;
+        remove(StandingFile::path(self.root()))?;
+        remove(self.unheard())?;
+        remove(scrub_file(self.root()))?;
+        remove(self.settings_file())?;
+        // Of a process that was killed: nobody has the volume open.
+        remove(self.root().join(CONTROL))?;
+        sync()?;
+        remove(self.image())?;
+        // What else lies there is somebody's, who will know.
+        fs::remove_dir(self.root()).map_err(failed(self.root().to_path_buf()))?;
+        Ok(deleting.map_or_else(Vec::new, |deleting| deleting.done(PATIENCE)))
+    }
+
+    /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums of one.
+    fn check_that_it_is_ours(&self) -> Result<(), DeleteError> {
+        let left = [self.image(), self.sums()];
+        if left
+            .iter()
+            .any(|path| VolumeFile::open(path, false).is_ok_and(|file| is_of_a_volume(&file)))
+        {
+            return Ok(());
+        }
+        let path = self.superblock();
+        let file = VolumeFile::open(&path, false).map_err(|source| DeleteError::Io { path, source })?;
+        let read = Superblock::read(&file).map_err(|cause| DeleteError::NoVolume {
+            path: self.root().to_path_buf(),
+            cause,
+        });
+        read.map(drop)
+    }
+}
+
+fn absent_is_well(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,217 @@
+//! The blocks of a resync, on the client's side: chosen, compared, read.
+
+use netram_block::{BLOCK_BYTES, DeviceError, ResyncRun, digest};
+use netram_block_machine::message::{DIGEST_BYTES, Digest};
+use netram_block_machine::{Message, Scope, Source, Todo};
+use netram_proto::id::Lsn;
+use netram_proto::port::Log;
+use netram_proto::time::Time;
+use netram_proto::wire::Link;
+
+use super::feeder::VolumeDisk;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Blocks that are compared at once: short enough to answer pings in between.
+const COMPARED_AT_ONCE: usize = 256;
+/// How often the beginning of a resync may be overtaken by the journal's head.
+const BEGINS: usize = 100;
+const TOO_FAST: &str = "the journal moves too fast for a resync to begin; give it more room";
+
+/// The digest of a block that cannot be read: no other has it, but by chance.
+const UNREADABLE: Digest = [0xff; DIGEST_BYTES];
+
+/// A block, or `None` for one of zeros.
+type Numbered = (u64, Option<Vec<u8>>);
+
+/// Where a resync is.
+#[derive(Default)]
+pub(super) struct Chooser {
+    /// The next block to choose, and how often they were chosen from the first on.
+    cursor: u64,
+    pass: u32,
+    /// The copy has zeros where nothing is sent.
+    skips_holes: bool,
+    /// Blocks that cannot be read here.
+    unreadable: Vec<u64>,
+    sent_blocks: u64,
+}
+
+impl Chooser {
+    /// Blocks sent in all resyncs.
+    pub(super) fn sent_blocks(&self) -> u64 {
+        self.sent_blocks
+    }
+
+    /// Does what the machine wants of the volume's blocks. Returns what is to be sent.
+    pub(super) fn act(
+        &mut self,
+        disk: &VolumeDisk,
+        source: &mut Source,
+        todo: Todo,
+        now: Time,
+    ) -> Result<Vec<Message>, String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        match todo {
+            Todo::Begin { scope, since } => self.begin(disk, source, scope, since)?,
+            Todo::Move { since } => source.on_moved(go_on(disk, since)?),
+            Todo::Choose { max, pass } => {
+                let chosen = self.choose(disk, max, pass)?;
+                source.on_chosen(&chosen, disk.log().state().head);
+            }
+            Todo::Digest { first, count } => {
+                let digests = digests(disk, first, count.min(COMPARED_AT_ONCE))?;
+                let tail = disk.log().state().tail;
+                return Ok(source
+                    .on_digested(first, &digests, tail, now)
+                    .into_iter()
+                    .collect());
+            }
+            Todo::Read(numbers) => {
+                let blocks = self.read(disk, &numbers)?;
+                self.sent_blocks += blocks.len() as u64;
+                return Ok(source.on_read(&blocks, disk.log().state().tail, now));
+            }
+            Todo::Clear => {
+                if !self.unreadable.is_empty() {
+                    // The copy has older bytes there, or none: nobody may take them for the newest. Marks made now outlive
+                    // the resync's end.
+                    disk.mark_dirty(&self.unreadable).map_err(|error| text(&error))?;
+                    self.unreadable.clear();
+                }
+                disk.finish_resync().map_err(|error| text(&error))?;
+                source.on_cleared();
+            }
+            Todo::Mark(numbers) => {
+                disk.mark_dirty(&numbers).map_err(|error| text(&error))?;
+                source.on_marked();
+            }
+            Todo::Send(_) | Todo::Ship { .. } => unreachable!("not about blocks"),
+        }
+        Ok(Vec::new())
+    }
+
+    fn begin(
+        &mut self,
+        disk: &VolumeDisk,
+        source: &mut Source,
+        scope: Scope,
+        since: Option<Lsn>,
+    ) -> Result<(), String> {
+        let since = since.filter(|_| scope == Scope::Dirty);
+        for _ in 0..BEGINS {
+            let begun = disk.begin_resync(since).map_err(|error| error.to_string())?;
+            // If that was trimmed away already, what was written in between is in no set: once more.
+            let Ok(start) = disk.log().link_at(begun.from) else {
+                continue;
+            };
+            (self.cursor, self.pass) = (0, 0);
+            self.skips_holes = scope == Scope::Data;
+            self.unreadable.clear();
+            let (blocks, all) = (begun.blocks, begun.all);
+            tracing::info!(blocks, all, ?scope, from = %begun.from, "a resync begins");
+            source.on_begun(start, blocks, all);
+            return Ok(());
+        }
+        Err(TOO_FAST.to_owned())
+    }
+
+    /// The next blocks of the set, at most `max`.
+    fn choose(&mut self, disk: &VolumeDisk, max: usize, pass: u32) -> Result<Vec<u64>, String> {
+        if self.pass != pass {
+            // What the copy has now need not be zeros where this side has a hole.
+            (self.cursor, self.pass, self.skips_holes) = (0, pass, false);
+        }
+        let mut chosen = Vec::new();
+        while chosen.len() < max {
+            let most = (max - chosen.len()) as u64;
+            let run = match pass {
+                0 => disk.next_resync(self.cursor, most),
+                _ => disk.next_dirtied(self.cursor, most),
+            };
+            let run = run.map_err(|error| error.to_string())?;
+            let Some(ResyncRun { first, behind, hole }) = run else {
+                break;
+            };
+            if hole && self.skips_holes {
+                self.cursor = behind;
+                continue;
+            }
+            let behind = behind.min(first + most);
+            chosen.extend(first..behind);
+            self.cursor = behind;
+        }
+        Ok(chosen)
+    }
+
+    /// The blocks as they are now. One that cannot be read is left out, and remembered.
+    fn read(&mut self, disk: &VolumeDisk, numbers: &[u64]) -> Result<Vec<Numbered>, String> {
+        let mut blocks = Vec::with_capacity(numbers.len());
+        for run in numbers.chunk_by(|a, b| a + 1 == *b) {
+            let mut bytes = vec![0; run.len() * BLOCK];
+            let whole = disk.read_own(run[0], &mut bytes);
+            for (number, block) in run.iter().zip(bytes.chunks_exact_mut(BLOCK)) {
+                let read = match whole {
+                    Ok(()) => Ok(()),
+                    // One of them is damaged: which?
+                    Err(_) => disk.read_own(*number, block),
+                };
+                match read {
+                    Ok(()) => blocks.push((*number, is_data(block).then(|| block.to_vec()))),
+                    Err(DeviceError::Corrupt { .. } | DeviceError::Missing { .. }) => {
+                        tracing::error!(
+                            block = number,
+                            "the data lender cannot be sent a block: it is damaged here"
+                        );
+                        self.unreadable.push(*number);
+                    }
+                    // The volume has no such block.
+                    Err(DeviceError::OutOfRange { .. }) => (),
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+        }
+        Ok(blocks)
+    }
+}
+
+/// Where the journal begins now, for a copy that has everything below `since`.
+fn go_on(disk: &VolumeDisk, since: Lsn) -> Result<Option<(Link, u64)>, String> {
+    for _ in 0..BEGINS {
+        let moved = disk.go_on_with_resync(since).map_err(|error| error.to_string())?;
+        let Some(begun) = moved else { return Ok(None) };
+        // If that was trimmed away already there are more blocks: once more.
+        if let Ok(start) = disk.log().link_at(begun.from) {
+            tracing::info!(blocks = begun.blocks, from = %begun.from, "a resync goes on with a later journal");
+            return Ok(Some((start, begun.blocks)));
+        }
+    }
+    Err(TOO_FAST.to_owned())
+}
+
+fn is_data(block: &[u8]) -> bool {
+    block.iter().any(|byte| *byte != 0)
+}
+
+/// Digests of blocks from `first` on, as far as the volume goes. A block that cannot be read has one that no other has.
+fn digests(disk: &VolumeDisk, first: u64, count: usize) -> Result<Vec<Digest>, String> {
+    let there = (disk.geometry().bytes / BLOCK_BYTES).saturating_sub(first);
+    let count = there.min(count as u64) as usize;
+    let mut bytes = vec![0; count * BLOCK];
+    let whole = match count {
+        0 => Ok(()),
+        _ => disk.read_own(first, &mut bytes),
+    };
+    let mut digests = Vec::with_capacity(count);
+    for (index, block) in bytes.chunks_exact_mut(BLOCK).enumerate() {
+        let read = match whole {
+            Ok(()) => Ok(()),
+            Err(_) => disk.read_own(first + index as u64, block),
+        };
+        match read {
+            Ok(()) => digests.push(digest(block)),
+            Err(DeviceError::Corrupt { .. } | DeviceError::Missing { .. }) => digests.push(UNREADABLE),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(digests)
+}

@@ -1,0 +1,278 @@
+//! What whoever restores a volume says to the data lender that has its copy.
+//!
+//! Every session names a reign, and the copy obeys the newest. Before anything is changed there, the copy must be of the history that
+//! is to be restored: another restore may have come between.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use netram_block::VolumeId;
+use netram_block_machine::limit::REPLICA_FLIGHT_BYTES_MAX;
+use netram_block_machine::message::{Follow, MAP_BLOCKS_PER_FRAME};
+use netram_block_machine::{Condition, Description, Following, Message};
+use netram_journal::Journal;
+use netram_proto::id::{Lsn, WriterId};
+use netram_proto::journal::View;
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::port::Log;
+use netram_proto::wire::{Flag, FrameKind, Header, Refusal};
+use netram_transport::connect;
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::restore::{DataLender, RestoreError};
+use super::wire::Wire;
+
+/// How long an answer may take: the data lender may have to open the copy first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long after "not now" it is asked again.
+const LATER_PAUSE: Duration = Duration::from_millis(50);
+
+/// Asks for one answer; a refusal instead is the inner error.
+pub(super) fn ask(
+    wire: &mut Wire,
+    question: &Message,
+    expected: FrameKind,
+) -> Result<Result<Message, u8>, RestoreError> {
+    ask_for(wire, question, expected, ANSWER_TIMEOUT)
+}
+
+fn ask_for(
+    wire: &mut Wire,
+    question: &Message,
+    expected: FrameKind,
+    longest: Duration,
+) -> Result<Result<Message, u8>, RestoreError> {
+    wire.say(question)?;
+    let deadline = Instant::now() + longest;
+    while let Some(message) = wire.await_next(deadline)? {
+        match message.header.kind {
+            kind if kind == expected => return Ok(Ok(message)),
+            FrameKind::Refuse => return Ok(Err(message.header.flags)),
+            _ => (),
+        }
+    }
+    Err(silent(longest))
+}
+
+fn silent(longest: Duration) -> RestoreError {
+    RestoreError::Silent(format!("nothing came for {longest:?}"))
+}
+
+pub(super) fn refused(refusal: u8) -> RestoreError {
+    RestoreError::Refused(match Refusal::from_byte(refusal) {
+        Some(Refusal::NoReplica) => "it keeps no volumes; start it with --data".to_owned(),
+        Some(Refusal::DataElsewhere) => {
+            "it takes data sessions at another address, with a key of their own: name that address (its \
+            --data-listen) and give that key"
+                .to_owned()
+        }
+        Some(Refusal::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
+        Some(Refusal::Fenced) => "a newer client has claimed the copy, or it was taken over there".to_owned(),
+        Some(refusal) => format!("{refusal:?}"),
+        None => format!("for reason {refusal}, which this release does not know"),
+    })
+}
+
+/// What the copy is, whole or not. Nothing changes there.
+pub(super) fn look(
+    lender: &DataLender,
+    volume: VolumeId,
+    longest: Duration,
+) -> Result<Description, RestoreError> {
+    let link = connect(&lender.address, &lender.security, longest)?;
+    describe_any(&mut Wire::new(link)?, lender, volume, longest)
+}
+
+fn describe(wire: &mut Wire, lender: &DataLender, volume: VolumeId) -> Result<Description, RestoreError> {
+    let description = describe_any(wire, lender, volume, ANSWER_TIMEOUT)?;
+    match description.condition {
+        Condition::Following => Ok(description),
+        condition => Err(RestoreError::NotWhole { condition }),
+    }
+}
+
+fn describe_any(
+    wire: &mut Wire,
+    lender: &DataLender,
+    volume: VolumeId,
+    longest: Duration,
+) -> Result<Description, RestoreError> {
+    let question = Message::inquire(Some(volume.0));
+    let message = match ask_for(wire, &question, FrameKind::Replica, longest)? {
+        Ok(message) => message,
+        Err(refusal) if Refusal::from_byte(refusal) == Some(Refusal::NoReplica) => {
+            let address = lender.address.to_string();
+            return Err(RestoreError::NoReplica { address, volume });
+        }
+        Err(refusal) => return Err(refused(refusal)),
+    };
+    if message.header.flags & Flag::KNOWN == 0 {
+        return Err(RestoreError::Malformed);
+    }
+    let description = Description::decode(&message.frame()).map_err(|_| RestoreError::Malformed)?;
+    if description.follow.identity.volume != volume.0 {
+        return Err(RestoreError::Malformed);
+    }
+    Ok(description)
+}
+
+/// Begins a new reign at the data lender, over the same members. Returns what the copy is from then on.
+///
+/// What counts is what it is once it follows nobody else: until then its old client may have sent more, or have opened a volume
+/// that had been closed. One that is closed stays so.
+pub(super) fn claim(lender: &DataLender, volume: VolumeId) -> Result<Description, RestoreError> {
+    let mut wire = lender.connect()?;
+    let before = describe(&mut wire, lender, volume)?;
+    // The data lender answers a question and hangs up; a claim is another session.
+    drop(wire);
+    let mut wire = lender.connect()?;
+    let mut writer = [0; 8];
+    SystemRandom::new()
+        .fill(&mut writer)
+        .expect("Linux gives random bytes once it has booted");
+    let claim = before.view.restored(WriterId(u64::from_le_bytes(writer)));
+    let follow = before.follow.claim(claim.epoch, claim.writer, true);
+    ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
+    let mut now = describe(&mut wire, lender, volume)?;
+    let view = View {
+        note: Some(netram_journal::claim_note()),
+        ..now.view.restored(claim.writer)
+    };
+    if (view.epoch, view.writer) != (claim.epoch, claim.writer) {
+        return Err(RestoreError::Silent(
+            "its client came back meanwhile; try again".to_owned(),
+        ));
+    }
+    let keep = Message::keep_view(&view, now.follow.bytes, now.closed.is_some());
+    ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
+    now.view = view;
+    Ok(now)
+}
+
+/// Who restores a volume, towards its copy.
+pub(super) struct Claimant<'a> {
+    pub(super) lender: &'a DataLender,
+    pub(super) follow: &'a Follow,
+}
+
+impl Claimant<'_> {
+    /// Has the copy keep `view`. `closed`: its volume is closed, and the copy has all of it.
+    pub(super) fn keep(&self, view: &View, closed: bool) -> Result<(), RestoreError> {
+        self.begin(view, view, closed).map(drop)
+    }
+
+    /// Sends what `journal` has from `from` on, which members held, so that the copy needs none of them. `before` is the view in
+    /// which they are still named; `released` has their reign.
+    pub(super) fn hand_over(
+        &self,
+        before: &View,
+        released: &View,
+        from: Lsn,
+        journal: &Journal,
+    ) -> Result<(), RestoreError> {
+        let mut wire = self.begin(before, released, false)?;
+        let end = journal.state().stable;
+        let (mut sent, mut flushed, mut room) = (from, from, from);
+        let mut deadline = Instant::now() + ANSWER_TIMEOUT;
+        while flushed < end {
+            let most = end.min(room).min(flushed.plus(REPLICA_FLIGHT_BYTES_MAX));
+            if sent < most {
+                let bytes = (most.since(sent) as usize).min(FRAME_BODY_BYTES_MAX);
+                wire.say(&records(journal, released, sent, bytes)?)?;
+                sent = sent.plus(bytes as u64);
+                continue;
+            }
+            let Some(message) = wire.await_next(deadline)? else {
+                return Err(silent(ANSWER_TIMEOUT));
+            };
+            let header = message.header;
+            match header.kind {
+                FrameKind::Flushed => {
+                    if header.lsn > flushed || header.stable > room {
+                        deadline = Instant::now() + ANSWER_TIMEOUT;
+                    }
+                    (flushed, room) = (flushed.max(header.lsn), room.max(header.stable));
+                }
+                FrameKind::Refuse => return Err(refused(header.flags)),
+                _ => (),
+            }
+        }
+        Ok(())
+    }
+
+    /// Has `each` take every run of the first `blocks` blocks that are data in the copy, as of a log that has everything below
+    /// `at_least`, in the reign of `view`.
+    pub(super) fn each_data(
+        &self,
+        view: &View,
+        at_least: Lsn,
+        blocks: u64,
+        each: &mut dyn FnMut(Range<u64>) -> Result<(), RestoreError>,
+    ) -> Result<(), RestoreError> {
+        let mut wire = self.lender.connect()?;
+        let follow = self.follow.claim(view.epoch, view.writer, true);
+        ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
+        let mut first = 0;
+        while first < blocks {
+            let count = (blocks - first).min(MAP_BLOCKS_PER_FRAME as u64);
+            let map = ask_map(&mut wire, first, count as u32, at_least)?;
+            let is_data = |index: &u64| map[(index / 8) as usize] & 1 << (index % 8) != 0;
+            let mut at = 0;
+            while let Some(begin) = (at..count).find(is_data) {
+                let end = (begin..count).find(|index| !is_data(index)).unwrap_or(count);
+                each(first + begin..first + end)?;
+                at = end;
+            }
+            first += count;
+        }
+        Ok(())
+    }
+
+    /// A session in which the copy keeps `view`, if it is of the history of `ours`.
+    fn begin(&self, view: &View, ours: &View, closed: bool) -> Result<Wire, RestoreError> {
+        let mut wire = self.lender.connect()?;
+        let follow = self.follow.claim(view.epoch, view.writer, closed);
+        let answer = ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
+        let following = Following::decode(&answer.frame()).ok_or(RestoreError::Malformed)?;
+        if let Some(at) = following.fork(ours) {
+            return Err(RestoreError::Superseded(at));
+        }
+        let keep = Message::keep_view(view, self.follow.bytes, closed);
+        ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
+        Ok(wire)
+    }
+}
+
+/// Asks until the copy's stages can tell.
+fn ask_map(wire: &mut Wire, first: u64, count: u32, at_least: Lsn) -> Result<Vec<u8>, RestoreError> {
+    let deadline = Instant::now() + ANSWER_TIMEOUT;
+    loop {
+        let question = Message::fetch_map(first, count, at_least);
+        let answer = ask(wire, &question, FrameKind::Fetched)?.map_err(refused)?;
+        match answer.header.flags {
+            Flag::HOLES if answer.body.len() == (count as usize).div_ceil(8) => return Ok(answer.body),
+            Flag::LATER if Instant::now() < deadline => std::thread::sleep(LATER_PAUSE),
+            Flag::LATER => return Err(silent(ANSWER_TIMEOUT)),
+            _ => return Err(RestoreError::Malformed),
+        }
+    }
+}
+
+fn records(journal: &Journal, view: &View, from: Lsn, bytes: usize) -> Result<Message, RestoreError> {
+    let mut body = vec![0; bytes];
+    match journal.read_raw(from, &mut body) {
+        Ok(read) if read == bytes => (),
+        failed => {
+            return Err(RestoreError::Write(format!(
+                "cannot be read at {from}: {failed:?}"
+            )));
+        }
+    }
+    let header = Header {
+        lsn: from,
+        epoch: view.epoch,
+        who: view.writer.0,
+        ..Header::new(FrameKind::Records)
+    };
+    Ok(Message { header, body })
+}

@@ -1,0 +1,557 @@
+//! The client's thread that feeds a data lender's copy: `netram-replica`.
+//!
+//! What it does is decided by [`Source`]. It never holds anything up: it reads the log behind the disk, and writers do not
+//! know that it is there.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_block::{Disk, VolumeId};
+use netram_block_machine::message::Follow;
+use netram_block_machine::{
+    Condition, Message, Source, SourceConfig, SourceStatus, SourceTiming, Todo, Trouble,
+};
+use netram_journal::Journal;
+use netram_proto::id::Lsn;
+use netram_proto::journal::{Kept, View};
+use netram_proto::port::Log;
+use netram_proto::time::Time;
+use netram_proto::wire::{FrameKind, Header};
+use netram_transport::{Address, Security, Waker, connect};
+
+use super::blocks::Chooser;
+use super::fetch::{Copy, Early};
+use super::proof::who_claimed;
+use super::restore::DataLender;
+use super::status::{DataLenderStatus, ResyncStatus};
+use super::wire::{Wire, WireError};
+use crate::file::VolumeFile;
+
+/// How often the thread looks up by itself.
+const TICK: Duration = Duration::from_millis(20);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// What the machine is told of the data lender is said again this often: well within what it takes for silence.
+const SAY_EVERY: Duration = Duration::from_millis(100);
+/// Frames in a row before answers are looked at.
+const FRAMES_A_TURN: usize = 32;
+/// How long closing waits for the copy to have everything, as long as it moves.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+
+pub(crate) type VolumeDisk = Disk<Journal, VolumeFile, Copy>;
+
+/// The thread, from outside.
+pub(crate) struct Feeder {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl fmt::Debug for Feeder {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("Feeder")
+            .field("status", &self.status())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the feeder is made of.
+pub(crate) struct Parts {
+    pub(crate) address: Address,
+    pub(crate) security: Security,
+    pub(crate) follow: Follow,
+    pub(crate) window_bytes: u64,
+    pub(crate) timing: SourceTiming,
+    pub(crate) copy: Copy,
+}
+
+impl Parts {
+    /// For the volume that `follow` describes, in the reign of `view`.
+    pub(crate) fn new(
+        address: Address,
+        security: Security,
+        follow: Follow,
+        window_bytes: u64,
+        view: &View,
+    ) -> Parts {
+        let copy = Copy::early(Early {
+            address: address.clone(),
+            security: security.clone(),
+            follow: follow.clone(),
+            view: view.clone(),
+        });
+        Parts {
+            address,
+            security,
+            follow,
+            window_bytes,
+            timing: SourceTiming::default(),
+            copy,
+        }
+    }
+}
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    waker: Arc<Waker>,
+}
+
+#[derive(Default)]
+struct State {
+    status: Option<DataLenderStatus>,
+    /// A resync is wanted; `true`: of everything, whatever the copy is.
+    order: Option<bool>,
+    closing: Option<View>,
+    closed: bool,
+    stop: bool,
+}
+
+impl Feeder {
+    /// Starts feeding the copy of an open volume.
+    pub(crate) fn start(disk: &Arc<VolumeDisk>, parts: Parts) -> std::io::Result<Feeder> {
+        let waker = Arc::new(Waker::new()?);
+        disk.log().watch(Arc::clone(&waker));
+        parts.copy.feed(Arc::clone(&waker));
+        let shared = Arc::new(Shared {
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            waker,
+        });
+        let (disk, theirs) = (Arc::clone(disk), Arc::clone(&shared));
+        let thread = std::thread::Builder::new()
+            .name("netram-replica".to_owned())
+            .spawn(move || Feeding::new(&disk, &theirs, parts).run())?;
+        Ok(Feeder {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// How the data lender stands.
+    pub(crate) fn status(&self) -> Option<DataLenderStatus> {
+        self.shared.state().status.clone()
+    }
+
+    /// Has the copy made anew, where it differs; with `whole` even one that has more than this volume, or another history.
+    pub(crate) fn resync(&self, whole: bool) {
+        self.shared.state().order = Some(whole);
+        self.shared.wake();
+    }
+
+    /// The volume is closed, with `view`: waits a moment for the copy to have everything, and ends.
+    pub(crate) fn close(mut self, view: View) {
+        self.shared.state().closing = Some(view);
+        self.shared.wake();
+        let mut state = self.shared.state();
+        let (mut deadline, mut lag) = (Instant::now() + CLOSE_PATIENCE, u64::MAX);
+        let resync_deadline = deadline;
+        while !state.closed && Instant::now() < deadline {
+            let status = state.status.as_ref();
+            // Nobody who is away is waited for, nor a resync that takes long: both can take any time. A first attempt is.
+            let away = |status: &DataLenderStatus| !status.connected && status.trouble.is_some();
+            let long =
+                |status: &DataLenderStatus| status.resync.is_some() && Instant::now() > resync_deadline;
+            if status.is_some_and(|status| away(status) || long(status)) {
+                break;
+            }
+            let now = status.map_or(u64::MAX, |status| status.lag_bytes);
+            if now < lag {
+                (deadline, lag) = (Instant::now() + CLOSE_PATIENCE, now);
+            }
+            let waited = self.shared.changed.wait_timeout(state, TICK);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        if !state.closed {
+            tracing::warn!(
+                "the data lender does not have all of the volume; it will be sent the rest when the volume is opened"
+            );
+        }
+        drop(state);
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.shared.state().stop = true;
+        self.shared.wake();
+        if let Some(thread) = self.thread.take() {
+            // A panic was printed where it happened; the copy will be behind.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Feeder {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self) {
+        if let Err(error) = self.waker.wake() {
+            tracing::debug!(%error, "the feeder could not be woken; it looks up by itself");
+        }
+    }
+}
+
+/// Whether the copy's log is what it lacks nothing below.
+fn is_whole(status: &SourceStatus) -> bool {
+    status.connected && status.resync.is_none() && status.condition == Some(Condition::Following)
+}
+
+/// Whether the copy has what it was ever sent, but for what the dirty map names.
+fn has_what_was_sent(status: &SourceStatus) -> bool {
+    let has_any = matches!(
+        status.condition,
+        Some(Condition::Following | Condition::Inconsistent { since: Some(_) })
+    );
+    has_any && !status.foreign
+}
+
+/// The thread's own.
+struct Feeding<'a> {
+    disk: &'a VolumeDisk,
+    shared: &'a Shared,
+    parts: Parts,
+    source: Source,
+    origin: Instant,
+    wire: Option<Wire>,
+    chooser: Chooser,
+    /// What the machine was told last, and when.
+    said: (Option<Kept>, Instant),
+    /// Why the data lender could not be reached, as last logged.
+    complaint: String,
+    closing: bool,
+    resyncs: u64,
+    resync_since: Option<Instant>,
+    fence_told: bool,
+}
+
+impl<'a> Feeding<'a> {
+    fn new(disk: &'a VolumeDisk, shared: &'a Shared, parts: Parts) -> Feeding<'a> {
+        let state = disk.log().state();
+        let config = SourceConfig {
+            identity: parts.follow.identity,
+            key: parts.follow.key.clone(),
+            capacity: parts.follow.capacity,
+            window_bytes: parts.window_bytes,
+            timing: parts.timing,
+        };
+        let (view, bytes) = (disk.log().newest_view(), disk.geometry().bytes);
+        Feeding {
+            source: Source::new(config, view, bytes, state.head, state.stable),
+            disk,
+            shared,
+            parts,
+            origin: Instant::now(),
+            wire: None,
+            chooser: Chooser::default(),
+            said: (None, Instant::now()),
+            complaint: String::new(),
+            closing: false,
+            resyncs: 0,
+            resync_since: None,
+            fence_told: false,
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn run(mut self) {
+        loop {
+            if self.look_around() {
+                self.disk.log().set_kept(None);
+                self.parts.copy.end();
+                return;
+            }
+            self.connect();
+            let turned = match &mut self.wire {
+                Some(_) => self.turn(),
+                None => Ok(()),
+            };
+            if let Err(error) = turned {
+                self.complain(&error.to_string());
+                self.lose();
+            }
+            self.tell();
+            self.rest();
+        }
+    }
+
+    /// Tells the machine what happened here. `true`: stop.
+    fn look_around(&mut self) -> bool {
+        let log = self.disk.log();
+        // Before the state: what becomes stable after it wakes us again.
+        if let Err(error) = self.shared.waker.drain() {
+            tracing::debug!(%error, "the feeder's waker");
+        }
+        let state = log.state();
+        self.source.on_stable(state.stable);
+        self.source.on_head(state.head);
+        self.source.on_grown(self.disk.geometry().bytes);
+        let mut orders = self.shared.state();
+        let (order, closing, stop) = (orders.order.take(), orders.closing.take(), orders.stop);
+        drop(orders);
+        if let Some(view) = closing {
+            self.closing = true;
+            self.source.on_close(view);
+        } else if !self.closing {
+            self.source.on_view(log.newest_view());
+        }
+        if let Some(whole) = order {
+            self.source.resync(whole);
+        }
+        stop
+    }
+
+    fn connect(&mut self) {
+        if self.wire.is_some() || !self.source.wants_connection(self.now()) {
+            return;
+        }
+        // Nobody waits for us while it cannot be reached: it is not in service.
+        let connected = connect(&self.parts.address, &self.parts.security, CONNECT_TIMEOUT);
+        let wire = connected.map_err(|error| error.to_string()).and_then(|link| {
+            let wire = Wire::new(link).map_err(|error| error.to_string())?;
+            wire.heed(&self.shared.waker).map_err(|error| error.to_string())?;
+            Ok(wire)
+        });
+        let now = self.now();
+        match wire {
+            Ok(wire) => {
+                tracing::info!(lender = %self.parts.address, "connected to the data lender");
+                self.complaint.clear();
+                self.wire = Some(wire);
+                self.source.on_connected(now);
+            }
+            Err(error) => {
+                self.complain(&error);
+                self.source.on_lost(now);
+            }
+        }
+    }
+
+    /// Says once what is wrong, not with every attempt.
+    fn complain(&mut self, complaint: &str) {
+        if self.complaint != complaint {
+            complaint.clone_into(&mut self.complaint);
+            tracing::warn!(lender = %self.parts.address, error = complaint, "no data lender; trying on");
+        }
+    }
+
+    fn lose(&mut self) {
+        self.wire = None;
+        self.parts.copy.set_reachable(false);
+        self.source.on_lost(self.now());
+    }
+
+    /// Takes answers, and sends what is to be sent.
+    fn turn(&mut self) -> Result<(), WireError> {
+        self.receive()?;
+        // Only now: after a pause of this process the answer that is owed may have waited in the socket.
+        self.source.on_tick(self.now());
+        if self.source.take_disconnect() {
+            let trouble = self.source.status().trouble;
+            self.complain(&trouble.map_or_else(String::new, |trouble| trouble.to_string()));
+            self.wire = None;
+            self.parts.copy.set_reachable(false);
+            return Ok(());
+        }
+        for _ in 0..FRAMES_A_TURN {
+            let Some(wire) = &mut self.wire else { break };
+            wire.flush()?;
+            // Never more than the socket takes: whoever waited here would not hear the answers.
+            if wire.is_full() || !self.step()? {
+                break;
+            }
+        }
+        match &mut self.wire {
+            Some(wire) => wire.flush(),
+            None => Ok(()),
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), WireError> {
+        let now = self.now();
+        let Some(wire) = &mut self.wire else { return Ok(()) };
+        while let Some(message) = wire.next()? {
+            let frame = message.frame();
+            match frame.header.kind {
+                FrameKind::Fetched => self.parts.copy.on_fetched(&frame),
+                _ => self.source.on_frame(&frame, now),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does the next thing. `false`: there is nothing to do.
+    fn step(&mut self) -> Result<bool, WireError> {
+        if let Some(ask) = self.parts.copy.next_ask() {
+            self.send(&ask)?;
+            return Ok(true);
+        }
+        let now = self.now();
+        let Some(todo) = self.source.next(now) else {
+            return Ok(false);
+        };
+        match todo {
+            Todo::Send(message) => self.send(&message)?,
+            Todo::Ship { header, from, bytes } => self.ship(header, from, bytes)?,
+            other => self.resync(other, now)?,
+        }
+        Ok(true)
+    }
+
+    fn send(&mut self, message: &Message) -> Result<(), WireError> {
+        match &mut self.wire {
+            Some(wire) => wire.queue(message),
+            None => Ok(()),
+        }
+    }
+
+    fn ship(&mut self, header: Header, from: Lsn, bytes: usize) -> Result<(), WireError> {
+        let log = self.disk.log();
+        let mut body = vec![0; bytes];
+        match log.read_raw(from, &mut body) {
+            Ok(read) if read == bytes => self.send(&Message { header, body }),
+            // Trimmed away: blocks take its place.
+            _ if log.state().head > from => {
+                self.source.on_trimmed(from, log.state().head);
+                Ok(())
+            }
+            failed => {
+                // The journal's disk does not give it. The volume's own reading says so too.
+                tracing::error!(?failed, at = %from, "the log cannot be read for the data lender");
+                Err(WireError::Stuck)
+            }
+        }
+    }
+
+    /// A step of a resync.
+    fn resync(&mut self, todo: Todo, now: Time) -> Result<(), WireError> {
+        let done = self.chooser.act(self.disk, &mut self.source, todo, now);
+        match done {
+            Ok(messages) => messages.iter().try_for_each(|message| self.send(message)),
+            Err(error) => {
+                self.complain(&error);
+                // Once more from the beginning, a little later.
+                Err(WireError::Stuck)
+            }
+        }
+    }
+
+    /// Tells the journal, the volume and whoever asks how the data lender stands.
+    fn tell(&mut self) {
+        let now = self.now();
+        let kept = self.source.kept(now);
+        if kept != self.said.0 || kept.is_some() && self.said.1.elapsed() >= SAY_EVERY {
+            if kept.is_some() != self.said.0.is_some() {
+                let in_service = kept.is_some();
+                tracing::info!(lender = %self.parts.address, in_service, "the data lender");
+            }
+            self.said = (kept, Instant::now());
+            self.disk.log().set_kept(kept);
+        }
+        if let Some(epoch) = self.source.fenced() {
+            self.disk.log().on_replica_fenced(epoch);
+            self.tell_fence();
+        }
+        let status = self.source.status();
+        if is_whole(&status) {
+            let dirty = self.disk.replica_flushed(status.flushed);
+            self.source.on_dirty(dirty, now);
+        }
+        let asked = status.connected && has_what_was_sent(&status);
+        self.parts.copy.set_reachable(asked && self.wire.is_some());
+        self.note_resync(&status);
+        let status = self.describe(&status);
+        let mut state = self.shared.state();
+        state.status = Some(status);
+        state.closed = self.source.is_closed();
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+
+    /// Says once who has claimed the copy.
+    fn tell_fence(&mut self) {
+        if std::mem::replace(&mut self.fence_told, true) {
+            return;
+        }
+        let lender = DataLender {
+            address: self.parts.address.clone(),
+            security: self.parts.security.clone(),
+        };
+        let id = VolumeId(self.parts.follow.identity.volume);
+        let claim = who_claimed(&lender, id, &self.disk.log().newest_view());
+        tracing::error!(
+            lender = %self.parts.address, claim,
+            "the data lender refuses this volume: its copy was claimed; docs/operating.md, Fenced, says what to do"
+        );
+    }
+
+    fn note_resync(&mut self, status: &SourceStatus) {
+        match (status.resync, self.resync_since) {
+            (Some(_), None) => self.resync_since = Some(Instant::now()),
+            (None, Some(since)) => {
+                self.resync_since = None;
+                if is_whole(status) {
+                    self.resyncs += 1;
+                    let (blocks, took) = (self.chooser.sent_blocks(), since.elapsed());
+                    tracing::info!(lender = %self.parts.address, blocks, ?took, "the data lender has everything again");
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn describe(&self, status: &SourceStatus) -> DataLenderStatus {
+        let seconds = self
+            .resync_since
+            .map_or(0.0, |since| since.elapsed().as_secs_f64());
+        DataLenderStatus {
+            address: self.parts.address.to_string(),
+            connected: status.connected,
+            in_service: status.in_service,
+            condition: status.condition.map(|condition| condition.to_string()),
+            flushed: status.flushed.0,
+            applied: status.applied.0,
+            lag_bytes: status.lag,
+            dirty_blocks: self
+                .disk
+                .status()
+                .replica
+                .map_or(0, |replica| replica.dirty_blocks),
+            resync: status.resync.map(|progress| ResyncStatus {
+                done_blocks: progress.done,
+                total_blocks: progress.total,
+                seconds: seconds as u64,
+                blocks_a_second: (progress.done as f64 / seconds.max(0.001)) as u64,
+            }),
+            resyncs: self.resyncs,
+            resync_sent_blocks: self.chooser.sent_blocks(),
+            trouble: status.trouble.map(|trouble| trouble.to_string()),
+            undecided: matches!(status.trouble, Some(Trouble::Ahead { .. } | Trouble::Diverged(_))),
+        }
+    }
+
+    /// Waits for something to do.
+    fn rest(&mut self) {
+        let waited = match &mut self.wire {
+            Some(wire) => wire.sleep(TICK),
+            None => {
+                std::thread::sleep(TICK);
+                Ok(())
+            }
+        };
+        if let Err(error) = waited {
+            self.complain(&error.to_string());
+            self.lose();
+        }
+    }
+}

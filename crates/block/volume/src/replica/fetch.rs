@@ -1,0 +1,375 @@
+//! Blocks from the data lender's copy, for a volume that lost or lacks them.
+//!
+//! While the volume is being opened, whoever needs a block asks the data lender himself. Once the feeder runs, which has the
+//! one session that counts, he leaves the question with it and waits.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use netram_block::{BLOCK_BYTES, Fetch, FetchError};
+use netram_block_machine::message::{BLOCKS_PER_FRAME, Follow};
+use netram_block_machine::{Following, Message};
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
+use netram_proto::wire::{Flag, Frame, FrameKind};
+use netram_transport::{Address, Security, Waker, connect};
+
+use super::wire::{Wire, WireError};
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Bytes of blocks that one answer has.
+const FRAME_BYTES: usize = BLOCKS_PER_FRAME * BLOCK;
+/// How long a block is waited for.
+const PATIENCE: Duration = Duration::from_secs(4);
+/// The same while the volume is being opened: nobody else is kept waiting, and without the block it may not open.
+const PATIENCE_OPENING: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Questions that are on their way at once: fewer than a copy bears.
+pub(super) const ASKS_MAX: usize = 8;
+
+/// How the copy is reached while the volume is being opened.
+pub(crate) struct Early {
+    pub(crate) address: Address,
+    pub(crate) security: Security,
+    pub(crate) follow: Follow,
+    /// The volume's, whose history the copy must be of.
+    pub(crate) view: View,
+}
+
+/// Where blocks come from. Shared by the volume, which asks, and the feeder, which carries.
+#[derive(Clone)]
+pub(crate) struct Copy(Option<Arc<Shared>>);
+
+struct Shared {
+    state: Mutex<State>,
+    answered: Condvar,
+}
+
+struct State {
+    way: Way,
+    asks: Vec<Ask>,
+    next_mark: u32,
+}
+
+enum Way {
+    /// The volume is being opened.
+    Early(Box<Early>, Option<Wire>),
+    /// The feeder carries questions, and is woken by this.
+    Fed(Arc<Waker>),
+    /// The feeder carries questions, but the copy cannot be asked now: they wait a moment for it.
+    Cut(Arc<Waker>),
+    /// The feeder has ended.
+    Gone,
+}
+
+/// One question.
+struct Ask {
+    mark: u32,
+    first: u64,
+    count: u32,
+    at_least: Lsn,
+    sent: bool,
+    answer: Option<Result<Vec<u8>, FetchError>>,
+}
+
+impl Copy {
+    /// There is no copy.
+    pub(crate) fn none() -> Copy {
+        Copy(None)
+    }
+
+    /// There is one; nobody has spoken to it yet.
+    pub(crate) fn early(early: Early) -> Copy {
+        Copy(Some(Arc::new(Shared {
+            state: Mutex::new(State {
+                way: Way::Early(Box::new(early), None),
+                asks: Vec::new(),
+                next_mark: 1,
+            }),
+            answered: Condvar::new(),
+        })))
+    }
+
+    /// From now on the feeder carries questions. What was said before is over.
+    pub(super) fn feed(&self, waker: Arc<Waker>) {
+        if let Some(shared) = &self.0 {
+            shared.state().way = Way::Cut(waker);
+        }
+    }
+
+    /// Whether the copy can be asked now. Questions that were on their way when it was lost are asked again.
+    pub(super) fn set_reachable(&self, reachable: bool) {
+        let Some(shared) = &self.0 else { return };
+        let mut state = shared.state();
+        let (was, waker) = match &state.way {
+            Way::Fed(waker) => (true, Arc::clone(waker)),
+            Way::Cut(waker) => (false, Arc::clone(waker)),
+            Way::Early(..) | Way::Gone => return,
+        };
+        if was == reachable {
+            return;
+        }
+        state.way = match reachable {
+            true => Way::Fed(waker),
+            false => Way::Cut(waker),
+        };
+        for ask in &mut state.asks {
+            ask.sent = false;
+        }
+    }
+
+    /// Nobody carries questions any more.
+    pub(super) fn end(&self) {
+        let Some(shared) = &self.0 else { return };
+        let mut state = shared.state();
+        state.way = Way::Gone;
+        for ask in &mut state.asks {
+            ask.answer.get_or_insert(Err(FetchError::Away));
+        }
+        shared.answered.notify_all();
+    }
+
+    /// The next question to be sent, if one more may be on its way.
+    pub(super) fn next_ask(&self) -> Option<Message> {
+        let shared = self.0.as_ref()?;
+        let mut state = shared.state();
+        if !matches!(state.way, Way::Fed(_)) {
+            return None;
+        }
+        let under_way = state.asks.iter().filter(|ask| ask.sent && ask.answer.is_none());
+        if under_way.count() >= ASKS_MAX {
+            return None;
+        }
+        let ask = state
+            .asks
+            .iter_mut()
+            .find(|ask| !ask.sent && ask.answer.is_none())?;
+        ask.sent = true;
+        Some(Message::fetch(ask.mark, ask.first, ask.count, ask.at_least))
+    }
+
+    /// A `Fetched` came.
+    pub(super) fn on_fetched(&self, frame: &Frame<'_>) {
+        let Some(shared) = &self.0 else { return };
+        let mut state = shared.state();
+        let mark = frame.header.mark;
+        if let Some(ask) = state.asks.iter_mut().find(|ask| ask.mark == mark && ask.sent) {
+            ask.answer = Some(judge(frame, ask.first, ask.count));
+            shared.answered.notify_all();
+        }
+    }
+}
+
+/// What an answer says.
+fn judge(frame: &Frame<'_>, first: u64, count: u32) -> Result<Vec<u8>, FetchError> {
+    let bytes = count as usize * BLOCK;
+    match frame.header.flags & (Flag::BAD | Flag::LATER) {
+        Flag::LATER => Err(FetchError::Away),
+        0 if frame.body.len() == bytes && frame.header.lsn.0 == first => Ok(frame.body.to_vec()),
+        _ => Err(FetchError::Damaged),
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fills `into` with blocks from `first` on: one question a frame, all on their way together.
+    fn ask(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
+        let mut state = self.state();
+        let parts = into.len().div_ceil(FRAME_BYTES) as u32;
+        let mark = state.next_mark;
+        state.next_mark = mark.wrapping_add(parts);
+        let questions = || {
+            let numbers = (first..).step_by(BLOCKS_PER_FRAME);
+            (0..parts).map(move |part| mark.wrapping_add(part)).zip(numbers)
+        };
+        let waker = match &mut state.way {
+            Way::Early(early, wire) => {
+                for ((mark, first), part) in questions().zip(into.chunks_mut(FRAME_BYTES)) {
+                    let count = (part.len() / BLOCK) as u32;
+                    part.copy_from_slice(&ask_early(early, wire, mark, first, count, at_least)?);
+                }
+                return Ok(());
+            }
+            Way::Gone => return Err(FetchError::Away),
+            Way::Fed(waker) | Way::Cut(waker) => Arc::clone(waker),
+        };
+        for ((mark, first), part) in questions().zip(into.chunks(FRAME_BYTES)) {
+            state.asks.push(Ask {
+                mark,
+                first,
+                count: (part.len() / BLOCK) as u32,
+                at_least,
+                sent: false,
+                answer: None,
+            });
+        }
+        if let Err(error) = waker.wake() {
+            tracing::debug!(%error, "the feeder could not be woken; it looks up by itself");
+        }
+        let mine = |ask: &Ask| ask.mark.wrapping_sub(mark) < parts;
+        let waiting = |state: &mut State| state.asks.iter().any(|ask| mine(ask) && ask.answer.is_none());
+        let waited = self.answered.wait_timeout_while(state, PATIENCE, waiting);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut filled = Ok(());
+        for ask in state.asks.extract_if(.., |ask| mine(ask)) {
+            let part = ask.mark.wrapping_sub(mark) as usize * FRAME_BYTES;
+            match ask.answer {
+                Some(Ok(bytes)) => into[part..part + bytes.len()].copy_from_slice(&bytes),
+                Some(Err(error)) => filled = Err(error),
+                None => filled = Err(FetchError::Away),
+            }
+        }
+        filled
+    }
+}
+
+impl Fetch for Copy {
+    fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
+        let shared = self.0.as_ref().ok_or(FetchError::Away)?;
+        shared.ask(first, at_least, into)
+    }
+
+    fn exists(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
+/// Asks over a session of its own.
+fn ask_early(
+    early: &Early,
+    wire: &mut Option<Wire>,
+    mark: u32,
+    first: u64,
+    count: u32,
+    at_least: Lsn,
+) -> Result<Vec<u8>, FetchError> {
+    let deadline = Instant::now() + PATIENCE_OPENING;
+    let asked = || -> Result<Option<Result<Vec<u8>, FetchError>>, WireError> {
+        if wire.is_none() {
+            *wire = greet(early, deadline)?;
+        }
+        let Some(wire) = wire else { return Ok(None) };
+        wire.say(&Message::fetch(mark, first, count, at_least))?;
+        while let Some(message) = wire.await_next(deadline)? {
+            let frame = message.frame();
+            match frame.header.kind {
+                FrameKind::Fetched if frame.header.mark == mark => {
+                    return Ok(Some(judge(&frame, first, count)));
+                }
+                FrameKind::Refuse => return Ok(None),
+                _ => (),
+            }
+        }
+        Ok(None)
+    };
+    match { asked }() {
+        Ok(Some(answer)) => answer,
+        failed => {
+            if let Err(error) = failed {
+                tracing::warn!(lender = %early.address, %error, "a block could not be had from the data lender");
+            }
+            *wire = None;
+            Err(FetchError::Away)
+        }
+    }
+}
+
+fn greet(early: &Early, deadline: Instant) -> Result<Option<Wire>, WireError> {
+    let link = match connect(&early.address, &early.security, CONNECT_TIMEOUT) {
+        Ok(link) => link,
+        Err(error) => {
+            tracing::warn!(lender = %early.address, %error, "the data lender cannot be reached");
+            return Ok(None);
+        }
+    };
+    let mut wire = Wire::new(link)?;
+    wire.say(&early.follow.message(early.view.epoch, early.view.writer))?;
+    let answered = wire.await_next(deadline)?;
+    let following = answered
+        .filter(|answer| answer.header.kind == FrameKind::Following)
+        .and_then(|answer| Following::decode(&answer.frame()));
+    // As the feeder: a block of a history that was given up checks as well as any.
+    let ours = following.is_some_and(|following| following.has_blocks_of(&early.view));
+    if !ours {
+        tracing::warn!(lender = %early.address, ?following, "the data lender's copy cannot give blocks of this volume");
+    }
+    Ok(ours.then_some(wire))
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_block_machine::Identity;
+    use netram_lender::{Config, Lender};
+    use netram_proto::journal::Reigns;
+
+    use super::*;
+    use crate::replica::Keeper;
+    use crate::{Device, Volume, VolumeSettings};
+
+    /// While a volume was opened, blocks were taken from a copy of a history that had been given up: they check as well as any.
+    #[test]
+    fn a_volume_that_is_being_opened_takes_no_block_from_a_copy_of_another_history() {
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = Arc::new(Keeper::start(&folder.path().join("kept")).unwrap());
+        let config = Config {
+            listen: vec![Address::Unix(folder.path().join("data.sock"))],
+            memory: 1 << 20,
+            store: Some(folder.path().join("store")),
+            allow_disk: true,
+            ..Config::default()
+        };
+        let address = config.listen[0].clone();
+        let lender = Lender::start_with(config, Some(Arc::clone(&keeper) as _)).unwrap();
+        let root = folder.path().join("volume");
+        let id = Volume::create(&root, 1 << 20, 1 << 20).unwrap();
+        let mut settings = VolumeSettings {
+            data_lender: Some(address.clone()),
+            ..VolumeSettings::default()
+        };
+        settings.journal.insecure = true;
+        let (volume, _) = Volume::open_with(&root, &settings).unwrap();
+        volume.wait(volume.write(0, &[7; BLOCK]).unwrap()).unwrap();
+        let began = Instant::now();
+        while volume.data_lender().is_none_or(|kept| kept.flushed == 0) {
+            assert!(began.elapsed() < Duration::from_secs(60), "it never follows");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let follow = Follow {
+            identity: Identity {
+                volume: id.0,
+                journal: volume.journal().id(),
+            },
+            bytes: 1 << 20,
+            capacity: volume.status().journal.log.capacity,
+            key: vec![0; 32],
+        };
+        let kept = volume.journal().newest_view();
+        volume.close().unwrap();
+        let fetch = |view: View| {
+            let mut block = vec![0; BLOCK];
+            let early = Early {
+                address: address.clone(),
+                security: Security::Insecure,
+                follow: follow.clone(),
+                view,
+            };
+            let fetched = Copy::early(early).fetch(0, Lsn(0), &mut block);
+            fetched.map(|()| block)
+        };
+        let next = kept.claimed(netram_proto::id::WriterId(1));
+        let ours = next.released(Lsn(1 << 19));
+        assert_eq!(fetch(ours), Ok(vec![7; BLOCK]));
+        // Loss was accepted: the log went back, and on from there.
+        assert_eq!(fetch(next.released(Lsn(0))), Err(FetchError::Away));
+        let unknown = View {
+            reigns: Reigns::default(),
+            ..next
+        };
+        assert_eq!(fetch(unknown), Err(FetchError::Away));
+        lender.stop(Duration::ZERO);
+        keeper.stop();
+    }
+}

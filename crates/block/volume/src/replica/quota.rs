@@ -1,0 +1,142 @@
+//! What all copies of a data lender may take of its disk.
+//!
+//! Counted is what each copy was promised: its image, its checksums and its log at their full size. Images are sparse and take
+//! less until they are written. But a copy has no say in when its volume is written: a quota on what is taken now would
+//! let in more copies than the disk can ever hold, and all of them would fail together when it is full.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use netram_block::BLOCK_BYTES;
+use netram_lender::CopiesReport;
+use netram_proto::id::Lsn;
+use netram_proto::wire::{Header, Refusal};
+
+use super::failure::refusal;
+use super::keeper::lock;
+use super::standing::StandingFile;
+use crate::place::Place;
+
+/// Bytes of a checksum.
+const SUM_BYTES: u64 = 4;
+
+/// A copy would take more than is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a copy of {asked} bytes would exceed the quota for all copies, {quota} bytes: raise --data-quota, or remove copies that nobody needs"
+)]
+pub(super) struct OverQuota {
+    asked: u64,
+    quota: u64,
+}
+
+impl OverQuota {
+    pub(super) fn refusal(&self) -> Header {
+        Header {
+            stable: Lsn(self.quota),
+            ..refusal(Refusal::OverQuota, self.asked)
+        }
+    }
+}
+
+/// The bound, and the folder that it is about.
+pub(super) struct Quota {
+    pub(super) folder: PathBuf,
+    bytes: Option<u64>,
+    /// Held while a copy is made or grows: two at once must not take the same room.
+    taking: Mutex<()>,
+}
+
+/// Bytes on a disk.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Usage {
+    /// At their full size.
+    pub(super) promised: u64,
+    /// Now.
+    pub(super) taken: u64,
+}
+
+impl Quota {
+    pub(super) fn new(folder: PathBuf, bytes: Option<u64>) -> Quota {
+        Quota {
+            folder,
+            bytes,
+            taking: Mutex::default(),
+        }
+    }
+
+    /// Lets `take` make the copy at `root`, or make it larger, unless a volume of `bytes` with a log of `log_bytes` is too much.
+    pub(super) fn admit<T>(
+        &self,
+        root: &Path,
+        (bytes, log_bytes): (u64, u64),
+        take: impl FnOnce() -> T,
+    ) -> Result<T, OverQuota> {
+        let Some(quota) = self.bytes else {
+            return Ok(take());
+        };
+        let _alone = lock(&self.taking);
+        let asked = promise(bytes, log_bytes);
+        let others = self.copies().into_iter().filter(|copy| copy != root);
+        let promised = others.fold(0, |sum: u64, copy| sum.saturating_add(usage(&copy).promised));
+        match promised.saturating_add(asked) > quota {
+            true => Err(OverQuota { asked, quota }),
+            false => Ok(take()),
+        }
+    }
+
+    /// The directories of copies. What is left of one that was being made has another name, and is none.
+    pub(super) fn copies(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(&self.folder) else {
+            return Vec::new();
+        };
+        let mut copies: Vec<PathBuf> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| is_named(path) && StandingFile::path(path).exists())
+            .collect();
+        copies.sort();
+        copies
+    }
+
+    /// How it stands, for the lender's status.
+    pub(super) fn report(&self) -> CopiesReport {
+        let mut report = CopiesReport {
+            quota: self.bytes,
+            ..CopiesReport::default()
+        };
+        for copy in self.copies() {
+            let usage = usage(&copy);
+            report.copies += 1;
+            report.promised_bytes = report.promised_bytes.saturating_add(usage.promised);
+            report.taken_bytes = report.taken_bytes.saturating_add(usage.taken);
+        }
+        report
+    }
+}
+
+fn is_named(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.is_some_and(|name| name.len() == 32 && u128::from_str_radix(name, 16).is_ok())
+}
+
+/// What a volume of `bytes` with a log of `log_bytes` takes at most, but for some pages of its small files.
+fn promise(bytes: u64, log_bytes: u64) -> u64 {
+    let sums = bytes / BLOCK_BYTES * SUM_BYTES;
+    bytes.saturating_add(sums).saturating_add(log_bytes)
+}
+
+/// What a copy takes, by the lengths of its files: they say so of a damaged copy too.
+pub(super) fn usage(root: &Path) -> Usage {
+    use std::os::unix::fs::MetadataExt;
+    const UNIT: u64 = 512;
+    let place = Place::at(root);
+    let mut usage = Usage::default();
+    for file in [place.image(), place.sums(), place.journal().join("log")] {
+        if let Ok(found) = fs::metadata(file) {
+            usage.promised = usage.promised.saturating_add(found.len());
+            usage.taken = usage.taken.saturating_add(found.blocks() * UNIT);
+        }
+    }
+    usage
+}

@@ -1,0 +1,84 @@
+//! Having the data lender's copy made anew, at somebody's word, and waiting for it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use netram_block::BLOCK_BYTES;
+use serde::{Deserialize, Serialize};
+
+use crate::scrub::Progress;
+use crate::volume::Volume;
+
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long the data lender may be away before that is the answer.
+const AWAY_MAX: Duration = Duration::from_secs(10);
+
+/// What a resync did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resynced {
+    /// Blocks that were sent.
+    pub sent_blocks: u64,
+    /// How long it took, in milliseconds.
+    pub took_ms: u64,
+}
+
+/// Why there was none.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResyncError {
+    /// There is no data lender.
+    #[error(
+        "the volume has no data lender; name one in its netram.toml (`data-lender`), and have the volume opened anew"
+    )]
+    NoDataLender,
+    /// It cannot be reached, or refuses.
+    #[error("{0}")]
+    Trouble(String),
+}
+
+/// Has the copy of an open volume compared and made equal; with `whole` even one that has more than this volume or another
+/// history. `None`: `cancel` was set meanwhile; it goes on all the same.
+pub fn resync(
+    volume: &Volume,
+    whole: bool,
+    cancel: &AtomicBool,
+    each: &mut dyn FnMut(Progress),
+) -> Result<Option<Resynced>, ResyncError> {
+    let before = volume.data_lender().unwrap_or_default();
+    if !volume.resync(whole) {
+        return Err(ResyncError::NoDataLender);
+    }
+    let began = Instant::now();
+    let mut heard = Instant::now();
+    loop {
+        if cancel.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        std::thread::sleep(LOOK);
+        let status = volume.data_lender().unwrap_or_default();
+        if status.resyncs > before.resyncs {
+            return Ok(Some(Resynced {
+                sent_blocks: status.resync_sent_blocks - before.resync_sent_blocks,
+                took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            }));
+        }
+        if status.undecided && !whole && !status.connected {
+            return Err(ResyncError::Trouble(status.trouble.unwrap_or_default()));
+        }
+        if status.connected {
+            heard = Instant::now();
+        } else if heard.elapsed() > AWAY_MAX {
+            let trouble = status
+                .trouble
+                .unwrap_or_else(|| "the data lender does not answer".to_owned());
+            return Err(ResyncError::Trouble(trouble));
+        }
+        let (done, total) = status
+            .resync
+            .map_or((0, 1), |resync| (resync.done_blocks, resync.total_blocks.max(1)));
+        each(Progress {
+            done: done * BLOCK_BYTES,
+            total: total * BLOCK_BYTES,
+        });
+    }
+}

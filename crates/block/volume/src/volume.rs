@@ -1,0 +1,494 @@
+//! An open volume: its journal, its files, and the thread that brings stages into the image.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_block::{
+    Device, DeviceError, Disk, DiskStatus, Geometry, GrowError, Options, Pending, Progress, Scrubbed,
+    Superblock, VolumeId, Work,
+};
+use netram_block_machine::Identity;
+use netram_block_machine::message::Follow;
+use netram_journal::over::{Untold, Windows};
+use netram_journal::seal::DataKey;
+use netram_journal::{Journal, JournalStatus};
+use netram_proto::journal::View;
+use netram_proto::port::Log;
+use netram_proto::time::Time;
+use netram_transport::{Address, Security};
+
+use crate::copier::Copier;
+use crate::error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
+use crate::place::{Inspected, Place};
+use crate::proof::{self, VolumeCheck};
+use crate::replica::restore::DataLender;
+use crate::replica::{Copy, DataLenderStatus, Feeder, FeederParts, VolumeDisk, first_word};
+use crate::settings::VolumeSettings;
+use crate::takeover;
+
+/// How often the thread looks at the time: a stage's age is right to within that much.
+const TICK: Duration = Duration::from_millis(100);
+/// How long it waits after a failure: every attempt writes a stage from its beginning.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// An open volume. Closed when dropped.
+#[derive(Debug)]
+pub struct Volume {
+    place: Place,
+    /// `None` only while closing.
+    disk: Option<Arc<VolumeDisk>>,
+    thread: Option<JoinHandle<()>>,
+    opened: Instant,
+    recovered: Recovered,
+    /// Feeds the data lender's copy, if there is one.
+    feeder: Option<Feeder>,
+    /// Brings the blocks of a restored volume home.
+    copier: Option<Copier>,
+}
+
+/// What opening found.
+#[derive(Clone, Debug)]
+pub struct Recovered {
+    /// What the journal's recovery found.
+    pub journal: netram_journal::Recovered,
+    /// What of it was applied to the image.
+    pub disk: netram_block::Recovered,
+}
+
+/// How a volume stands.
+#[derive(Clone, Debug)]
+pub struct VolumeStatus {
+    /// Size, stages, memory, counters, the image's failure.
+    pub disk: DiskStatus,
+    /// Members, positions, the log's failure.
+    pub journal: JournalStatus,
+    /// The data lender, if there is one.
+    pub data_lender: Option<DataLenderStatus>,
+    /// How far the restoring is: blocks looked at, of all; `None`: all of the volume is here.
+    pub restoring: Option<(u64, u64)>,
+}
+
+impl Volume {
+    /// Makes a volume of `bytes` zeros at `path`, with a journal of `journal_bytes`.
+    pub fn create(path: &Path, bytes: u64, journal_bytes: u64) -> Result<VolumeId, CreateError> {
+        Place::at(path).create(bytes, journal_bytes)
+    }
+
+    /// Opens the volume at `path` with the settings found there and in the environment.
+    pub fn open(path: &Path) -> Result<(Volume, Recovered), OpenError> {
+        let settings = Place::at(path).settings()?;
+        Volume::open_with(path, &settings)
+    }
+
+    /// Recovers the volume at `path`: its journal first, then the image from it.
+    pub fn open_with(path: &Path, settings: &VolumeSettings) -> Result<(Volume, Recovered), OpenError> {
+        let place = Place::at(path);
+        if let Err(source) = std::fs::metadata(place.superblock()) {
+            let path = place.superblock();
+            return Err(OpenError::File { path, source });
+        }
+        let mut config = settings.journal_config()?;
+        let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
+        // The journal's lock is the volume's: from here on no other process has the files.
+        let (journal, recovered) = match takeover::admit(&place, settings)? {
+            Some(standing) => takeover::recover(&place, standing, config)?,
+            None => {
+                config.newest = proof::before_opening(&place, settings, &security)?;
+                Journal::open(&place.journal(), config)?
+            }
+        };
+        be_heard(&place, &journal, settings.data_lender.as_ref(), &security)?;
+        let files = place.open_modelled_files(settings.data_lender.is_some(), settings.modelled.files)?;
+        let options = Options {
+            policy: settings.policy,
+            flush: settings.flush,
+            ..Options::new(journal.id())
+        };
+        let wrong = |cause| OpenError::Volume {
+            path: place.root().to_path_buf(),
+            cause,
+        };
+        let feeding = match &settings.data_lender {
+            Some(address) => {
+                let superblock = Superblock::read(&files.superblock).map_err(wrong)?;
+                let follow = follow(&place, &journal, &superblock)?;
+                let (address, view) = (address.clone(), journal.newest_view());
+                Some(FeederParts {
+                    timing: settings.data_lender_timing,
+                    ..FeederParts::new(address, security, follow, window_bytes, &view)
+                })
+            }
+            None => None,
+        };
+        let copy = feeding
+            .as_ref()
+            .map_or_else(Copy::none, |parts| parts.copy.clone());
+        let disk = Disk::open_beside(journal, files, options, copy).map_err(wrong)?;
+        let recovered = Recovered {
+            journal: recovered,
+            disk: disk.recovered(),
+        };
+        tell_unverified(&place, recovered.disk.unverified);
+        let disk = Arc::new(disk);
+        let thread = start(&disk).map_err(OpenError::Thread)?;
+        let mut volume = Volume {
+            place,
+            disk: Some(disk),
+            thread: Some(thread),
+            opened: Instant::now(),
+            recovered: recovered.clone(),
+            feeder: None,
+            copier: None,
+        };
+        let disk = volume.disk.as_ref().expect("only closing takes it");
+        let feeder = feeding.map(|parts| Feeder::start(disk, parts)).transpose();
+        let copier = disk.is_restoring().then(|| Copier::start(disk)).transpose();
+        // From here on an error drops the volume, which closes it.
+        volume.feeder = feeder.map_err(OpenError::Thread)?;
+        volume.copier = copier.map_err(OpenError::Thread)?;
+        Ok((volume, recovered))
+    }
+
+    /// Asks what opening the volume at `path` would come to, or taking it over. Nothing is changed, here or elsewhere.
+    pub fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeCheck, OpenError> {
+        proof::check(path, settings)
+    }
+
+    /// Looks at the volume at `path` without opening it.
+    pub fn inspect(path: &Path) -> Result<Inspected, InspectError> {
+        Place::at(path).inspect()
+    }
+
+    /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that have not freed its `windows`: they are away, and will be told
+    /// later, or hold what the volume's log lacks.
+    pub fn delete(path: &Path, windows: Windows) -> Result<Vec<Untold>, DeleteError> {
+        Place::at(path).delete(windows)
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// What opening found.
+    pub fn recovered(&self) -> &Recovered {
+        &self.recovered
+    }
+
+    /// How long it has been open.
+    pub fn uptime(&self) -> Duration {
+        self.opened.elapsed()
+    }
+
+    fn disk(&self) -> &VolumeDisk {
+        self.disk.as_deref().expect("only closing takes it")
+    }
+
+    /// The journal: its members, and waiting for them.
+    pub fn journal(&self) -> &Journal {
+        self.disk().log()
+    }
+
+    /// How the volume stands. Allocates; not for the way of a write.
+    pub fn status(&self) -> VolumeStatus {
+        VolumeStatus {
+            disk: self.disk().status(),
+            journal: self.journal().status(),
+            data_lender: self.data_lender(),
+            restoring: self
+                .copier
+                .as_ref()
+                .and_then(|copier| copier.progress(self.disk())),
+        }
+    }
+
+    /// Makes the volume larger while it is open.
+    pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+        self.disk().grow(bytes)
+    }
+
+    /// How the data lender stands; `None`: there is none, or nothing is known yet.
+    pub fn data_lender(&self) -> Option<DataLenderStatus> {
+        self.feeder.as_ref().and_then(Feeder::status)
+    }
+
+    /// Waits until the data lender's copy has everything, so that blocks can be taken from it: as long as it gets on, and
+    /// `longest` where it does not. `false`: it does not have everything, or there is none.
+    pub fn wait_for_data_lender(&self, longest: Duration) -> bool {
+        let (mut since, mut left) = (Instant::now(), u64::MAX);
+        while self.feeder.is_some() && since.elapsed() < longest {
+            let status = self.data_lender().unwrap_or_default();
+            let resync = (status.resync.as_ref())
+                .map_or(0, |resync| resync.total_blocks.saturating_sub(resync.done_blocks));
+            let now = status
+                .lag_bytes
+                .saturating_add(resync)
+                .saturating_add(status.dirty_blocks);
+            if status.connected && status.in_service && now == 0 {
+                return true;
+            }
+            if status.connected && now < left {
+                (since, left) = (Instant::now(), now);
+            }
+            std::thread::sleep(TICK / 10);
+        }
+        false
+    }
+
+    /// Has the data lender's copy made anew where it differs; with `whole` even one that has more than this volume, or
+    /// another history. `false`: there is no data lender.
+    pub fn resync(&self, whole: bool) -> bool {
+        if let Some(feeder) = &self.feeder {
+            feeder.resync(whole);
+        }
+        self.feeder.is_some()
+    }
+
+    /// Compares `count` blocks of the image, from `first` on, with their checksums; mends what the data lender has.
+    pub fn scrub_part(&self, first: u64, count: u64) -> Result<Scrubbed, DeviceError> {
+        self.disk().scrub(first, count)
+    }
+
+    /// Brings everything written before into the image.
+    pub fn drain(&self) -> Result<(), netram_block::ApplyError> {
+        self.disk().drain()
+    }
+
+    /// Brings everything into the image, and releases the members: the next opening needs nobody. Dropping the volume
+    /// does the same and tells nobody of an error.
+    pub fn close(mut self) -> Result<(), CloseError> {
+        self.shut_down()
+    }
+
+    fn shut_down(&mut self) -> Result<(), CloseError> {
+        let Some(disk) = self.disk.take() else {
+            return Ok(());
+        };
+        if let Some(copier) = self.copier.take() {
+            copier.stop();
+        }
+        disk.stop();
+        let panicked = self.thread.take().is_some_and(|thread| thread.join().is_err());
+        // What panicked there would panic here again, maybe while unwinding. The next opening applies it from the journal.
+        let drained = match panicked {
+            true => Err(CloseError::Panicked),
+            false => disk.drain().map_err(CloseError::Apply),
+        };
+        if let Some(feeder) = self.feeder.take() {
+            match drained {
+                Ok(()) => feeder.close(last_view(disk.log())),
+                Err(_) => drop(feeder),
+            }
+        }
+        let disk = Arc::try_unwrap(disk).expect("the threads had the only other ones");
+        let closed = disk.into_log().close().map_err(CloseError::Journal);
+        drained.and(closed)
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if let Err(error) = self.shut_down() {
+            tracing::warn!(%error, "the volume was not closed cleanly; the next opening will recover it");
+        }
+    }
+}
+
+/// A restored volume serves only when its data lender has heard it.
+fn be_heard(
+    place: &Place,
+    journal: &Journal,
+    data_lender: Option<&Address>,
+    security: &Security,
+) -> Result<(), OpenError> {
+    let path = place.unheard();
+    let Some(restored_from) = (place.unheard_by()).map_err(|source| OpenError::File {
+        path: path.clone(),
+        source,
+    })?
+    else {
+        return Ok(());
+    };
+    let superblock = Superblock::read(&place.open_files(false)?.superblock);
+    let superblock = superblock.map_err(|cause| OpenError::Volume {
+        path: place.root().to_path_buf(),
+        cause,
+    })?;
+    let follow = follow(place, journal, &superblock)?;
+    let lender = DataLender {
+        // It may have another address by now.
+        address: data_lender.unwrap_or(&restored_from).clone(),
+        security: security.clone(),
+    };
+    first_word(&lender, &follow, &journal.newest_view()).map_err(|why| OpenError::Unheard {
+        path: place.root().to_path_buf(),
+        why: Box::new(why),
+    })?;
+    place
+        .mark_heard()
+        .map_err(|source| OpenError::File { path, source })
+}
+
+fn tell_unverified(place: &Place, blocks: u64) {
+    if blocks > 0 {
+        tracing::warn!(
+            path = %place.root().display(), blocks,
+            "the crash left blocks of which only a part is in the journal and the rest does not match its checksum: \
+             torn by the crash, as is usual, or damaged before it; they were taken as they are (docs/disk.md, Stages)"
+        );
+    }
+}
+
+/// What a data lender is told of the volume.
+fn follow(place: &Place, journal: &Journal, superblock: &Superblock) -> Result<Follow, OpenError> {
+    let path = place.journal().join("data.key");
+    let key = DataKey::load(&path).map_err(|source| OpenError::File { path, source })?;
+    Ok(Follow {
+        identity: Identity {
+            volume: superblock.volume.0,
+            journal: journal.id(),
+        },
+        bytes: superblock.bytes,
+        capacity: journal.state().capacity,
+        key: key.as_bytes().to_vec(),
+    })
+}
+
+/// The view that closing the journal will store.
+fn last_view(journal: &Journal) -> View {
+    let view = journal.newest_view();
+    View {
+        version: view.version + 1,
+        counting: false,
+        clean: None,
+        base: journal.state().stable,
+        members: Vec::new(),
+        ..view
+    }
+}
+
+/// Says that the thread is gone however it goes, so that no writer waits for it.
+struct Leave<'a>(&'a VolumeDisk);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
+
+fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<JoinHandle<()>> {
+    let theirs = Arc::clone(disk);
+    disk.attend();
+    let started = std::thread::Builder::new()
+        .name("netram-stage".to_owned())
+        .spawn(move || run(&theirs));
+    if started.is_err() {
+        disk.leave();
+    }
+    started
+}
+
+/// Applies stages as they close, and tells the time. After a failure it tries again, when another closes or unasked.
+fn run(disk: &VolumeDisk) {
+    let _leave = Leave(disk);
+    let origin = Instant::now();
+    let mut failed = false;
+    while disk.wait_for_work(if failed { RETRY } else { TICK }) == Work::Look {
+        disk.tick(Time(
+            u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
+        ));
+        let ended = loop {
+            match disk.apply_step() {
+                Ok(Progress::Idle) => break Ok(()),
+                Ok(_) => (),
+                Err(error) => break Err(error),
+            }
+        };
+        match ended {
+            // Once, not with every attempt: the status has it all the while.
+            Err(error) if !failed => tracing::error!(%error, "a stage did not get into the image; trying on"),
+            Ok(()) if failed => tracing::info!("the image takes stages again"),
+            _ => (),
+        }
+        failed = ended.is_err();
+    }
+}
+
+impl Device for Volume {
+    fn geometry(&self) -> Geometry {
+        self.disk().geometry()
+    }
+
+    fn probe(&self) {
+        self.disk().probe();
+        // Behind the journal's lock.
+        let _ = self.journal().status();
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.disk().read(offset, into)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+        self.disk().write(offset, bytes)
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+        self.disk().zero(offset, length)
+    }
+
+    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+        self.disk().zero(offset, length)
+    }
+
+    fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+        self.disk().wait(pending)
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        self.disk().flush()
+    }
+
+    fn extents(
+        &self,
+        offset: u64,
+        length: u64,
+        each: &mut dyn FnMut(u64, bool) -> bool,
+    ) -> Result<(), DeviceError> {
+        self.disk().extents(offset, length, each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A volume whose thread has panicked, with a write that is only in the journal.
+    fn panicked(path: &Path) -> Volume {
+        let (mut volume, _) = Volume::open_with(path, &VolumeSettings::default()).unwrap();
+        volume.disk().stop();
+        volume.thread.take().unwrap().join().unwrap();
+        volume.thread = Some(std::thread::spawn(|| panic!("as a broken invariant would")));
+        volume.wait(volume.write(0, &[7; 4096]).unwrap()).unwrap();
+        volume
+    }
+
+    /// Closing panicked too, and did so in a drop: a program that was unwinding was aborted.
+    #[test]
+    fn a_thread_that_panicked_is_an_error_of_closing_and_loses_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("volume");
+        Volume::create(&path, 1 << 20, 1 << 20).unwrap();
+        let refused = panicked(&path).close().unwrap_err();
+        assert!(matches!(refused, CloseError::Panicked), "{refused}");
+        drop(panicked(&path));
+        let (volume, recovered) = Volume::open_with(&path, &VolumeSettings::default()).unwrap();
+        assert_eq!(recovered.disk.records, 1);
+        let mut bytes = [0; 4096];
+        volume.read(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [7; 4096]);
+        volume.close().unwrap();
+    }
+}

@@ -1,0 +1,242 @@
+//! An open volume is operated over its control socket, by whoever may, and by nobody else's mischief.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netram_journal::over::Windows;
+use netram_volume::control::{Ask, ControlError, Front, Report, Told};
+use netram_volume::{Control, Device, Place, Volume, VolumeSettings, ask};
+
+const MIB: u64 = 1 << 20;
+/// How long anything may take that is not itself under test.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A volume of `bytes`, open and listening.
+struct Served {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+    volume: Arc<Volume>,
+    control: Option<Control>,
+}
+
+impl Served {
+    fn new(bytes: u64, inside: &str) -> Served {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(inside).join("volume");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        Volume::create(&path, bytes, MIB).unwrap();
+        let (volume, _) = Volume::open_with(&path, &VolumeSettings::default()).unwrap();
+        let mut served = Served {
+            folder,
+            path,
+            volume: Arc::new(volume),
+            control: None,
+        };
+        served.listen();
+        served
+    }
+
+    fn listen(&mut self) {
+        let front = Front {
+            kind: "test".into(),
+            connections: Some(3),
+            counters: [("errors".to_owned(), 5)].into(),
+        };
+        let control = Control::start(Arc::clone(&self.volume), move || Some(front.clone()));
+        self.control = Some(control.unwrap());
+    }
+
+    fn ask(&self, what: &Ask) -> Result<Option<Told>, ControlError> {
+        ask(&Place::at(&self.path), what, &mut |_| ())
+    }
+
+    fn status(&self) -> Report {
+        match self.ask(&Ask::Status).unwrap() {
+            Some(Told::Status(report)) => *report,
+            told => panic!("{told:?}"),
+        }
+    }
+
+    /// Where a path fits into a socket's address.
+    fn stranger(&self) -> UnixStream {
+        UnixStream::connect(self.path.join("control")).unwrap()
+    }
+
+    fn close(self) {
+        drop(self.control);
+        assert!(!self.path.join("control").exists(), "the socket stays");
+        Arc::into_inner(self.volume)
+            .expect("nobody else has the volume")
+            .close()
+            .unwrap();
+        self.folder.close().unwrap();
+    }
+}
+
+fn write(volume: &Volume, offset: u64, bytes: &[u8]) {
+    volume.wait(volume.write(offset, bytes).unwrap()).unwrap();
+}
+
+#[test]
+fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
+    // Deeper than a socket's address may be long.
+    let served = Served::new(8 * MIB, &"deep/".repeat(30));
+    write(&served.volume, 0, &[7; 3 * 4096]);
+    let report = served.status();
+    assert_eq!((report.bytes, report.pid), (8 * MIB, std::process::id()));
+    assert_eq!(report.counters["writes"], 1);
+    assert!(report.journal.acked > 0 && report.stages.blocks == 3);
+    let front = report.front.expect("it was given one");
+    assert_eq!((front.connections, front.counters["errors"]), (Some(3), 5));
+
+    let grown = served.ask(&Ask::Grow { bytes: 16 * MIB }).unwrap();
+    let expected = Told::Grown {
+        before: 8 * MIB,
+        after: 16 * MIB,
+    };
+    assert_eq!(grown, Some(expected));
+    write(&served.volume, 15 * MIB, &[9; 4096]);
+    let smaller = served.ask(&Ask::Grow { bytes: 8 * MIB });
+    assert!(
+        matches!(&smaller, Err(ControlError::Refused(why)) if why.contains("cannot shrink")),
+        "{smaller:?}"
+    );
+
+    served.volume.drain().unwrap();
+    let mut last = None;
+    let told = ask(&Place::at(&served.path), &Ask::Scrub, &mut |progress| {
+        assert!(progress.done <= progress.total, "{progress:?}");
+        last = Some(progress);
+    });
+    let Ok(Some(Told::Scrubbed(findings))) = told else {
+        panic!("{told:?}")
+    };
+    assert!(
+        (4 * 4096..=2 * MIB).contains(&findings.read_bytes),
+        "{findings:?}"
+    );
+    assert_eq!(findings.bad_blocks, 0);
+    assert_eq!(last.expect("at least the first step is told").total, 16 * MIB);
+    served.close();
+}
+
+#[test]
+fn the_socket_is_its_users_only_and_a_dead_ones_is_replaced() {
+    let mut served = Served::new(MIB, "");
+    let socket = served.path.join("control");
+    let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&socket), 0o600);
+    served.control = None;
+    assert!(served.ask(&Ask::Status).unwrap().is_none(), "nobody listens");
+    // As a process leaves it that was killed.
+    drop(UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists());
+    assert!(served.ask(&Ask::Status).unwrap().is_none(), "nobody listens");
+    served.listen();
+    assert_eq!(served.status().bytes, MIB);
+    // A link is not followed, to whatever it leads.
+    served.control = None;
+    let stranger = served.folder.path().join("strangers");
+    fs::write(&stranger, "content").unwrap();
+    fs::set_permissions(&stranger, fs::Permissions::from_mode(0o644)).unwrap();
+    std::os::unix::fs::symlink(&stranger, &socket).unwrap();
+    served.listen();
+    assert_eq!(served.status().bytes, MIB);
+    assert_eq!(
+        (fs::read_to_string(&stranger).unwrap(), mode(&stranger)),
+        ("content".to_owned(), 0o644)
+    );
+    served.close();
+}
+
+#[test]
+fn a_killed_ones_socket_does_not_keep_a_volume_from_being_deleted() {
+    let served = Served::new(MIB, "");
+    let Served {
+        folder,
+        path,
+        volume,
+        control,
+    } = served;
+    drop(control);
+    drop(volume);
+    drop(UnixListener::bind(path.join("control")).unwrap());
+    Volume::delete(&path, Windows::Logged).unwrap();
+    assert!(!path.exists());
+    folder.close().unwrap();
+}
+
+#[test]
+fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
+    let served = Served::new(MIB, "");
+    for nonsense in [
+        &b"{\"ask\":\"erase\"}\n"[..],
+        b"\n",
+        b"\xff\xfe\n",
+        b"[[[[[[[[[[[[[[[[\n",
+        b"{\"ask\":\"grow\",\"bytes\":18446744073709551616}\n",
+    ] {
+        let mut stream = served.stranger();
+        stream.write_all(nonsense).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("{\"refused\":"), "{answer}");
+    }
+    let odd = served.ask(&Ask::Grow { bytes: u64::MAX });
+    assert!(matches!(odd, Err(ControlError::Refused(_))), "{odd:?}");
+    // No line at all: cut off without a word, and without the memory for it.
+    let mut endless = served.stranger();
+    endless.set_write_timeout(Some(PATIENCE)).unwrap();
+    while endless.write_all(&[b'x'; 4096]).is_ok() {}
+    // A crowd that says nothing has its places for some seconds, and no more.
+    let crowd: Vec<UnixStream> = (0..20).map(|_| served.stranger()).collect();
+    let deadline = Instant::now() + PATIENCE;
+    while served.ask(&Ask::Status).unwrap().is_none() {
+        assert!(Instant::now() < deadline, "the crowd keeps everybody out");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let silent = served.stranger();
+    served.close();
+    drop((crowd, silent));
+}
+
+#[test]
+fn one_scrub_runs_at_a_time_and_ends_with_whoever_asked_or_with_the_volume() {
+    // All holes: nothing to read, and long enough to look through.
+    let mut served = Served::new(1 << 40, "");
+    let begin = |served: &Served| {
+        let mut asker = served.stranger();
+        asker.write_all(b"{\"ask\":\"scrub\"}\n").unwrap();
+        let mut first = [0; 12];
+        asker.read_exact(&mut first).unwrap();
+        (asker, first)
+    };
+    let (asker, first) = begin(&served);
+    assert_eq!(&first, b"{\"progress\":");
+    let second = served.ask(&Ask::Scrub);
+    assert!(
+        matches!(&second, Err(ControlError::Refused(why)) if why.contains("under way")),
+        "{second:?}"
+    );
+    drop(asker);
+    let deadline = Instant::now() + PATIENCE;
+    let mut asker = loop {
+        let (asker, first) = begin(&served);
+        if &first == b"{\"progress\":" {
+            break asker;
+        }
+        assert!(Instant::now() < deadline, "the scrub outlives whoever asked");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    served.control = None;
+    let mut rest = String::new();
+    // Cut off, or told so.
+    let _ = asker.read_to_string(&mut rest);
+    assert!(!rest.contains("scrubbed"), "{rest}");
+    served.close();
+}

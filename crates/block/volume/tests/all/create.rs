@@ -1,0 +1,144 @@
+//! Making a volume is all or nothing, and what is left of one can be removed.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use netram_journal::over::Windows;
+use netram_volume::{CreateError, DeleteError, Volume};
+
+const PLACE: &str = "NETRAM_TEST_FOLDER";
+const BYTES: u64 = 8 << 20;
+const JOURNAL: u64 = 1 << 20;
+const ROUNDS: usize = 6;
+
+#[test]
+#[ignore = "the process that the other test kills"]
+fn maker() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    // Should it never be killed, it ends.
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(120));
+        std::process::exit(3);
+    });
+    let mut out = std::io::stdout().lock();
+    for number in 0.. {
+        Volume::create(&folder.join(format!("volume{number}")), BYTES, JOURNAL).unwrap();
+        writeln!(out, "made {number}").unwrap();
+        out.flush().unwrap();
+    }
+}
+
+/// A crash before the superblock was written left a directory that was no volume, could not be made again and could
+/// not be removed.
+#[test]
+fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
+    for round in 0..ROUNDS {
+        let folder = tempfile::tempdir().unwrap();
+        let mut maker = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "create::maker", "--ignored", "--nocapture"])
+            .env(PLACE, folder.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(maker.stdout.take().unwrap()).lines();
+        let made = lines.map_while(Result::ok).filter(|line| line.contains("made "));
+        let made = made.take(1 + round % 2).count();
+        maker.kill().unwrap();
+        maker.wait().unwrap();
+        assert!(made > 0, "the maker ended by itself");
+        let named = |path: &Path| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
+        let paths = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        for path in paths.filter(|path| named(path)) {
+            let seen = Volume::inspect(&path);
+            assert!(
+                seen.is_ok(),
+                "round {round}, {}: {:?}",
+                path.display(),
+                seen.err()
+            );
+        }
+        // The name that it was busy with is free, or a volume's.
+        for number in 0..4 {
+            let path = folder.path().join(format!("volume{number}"));
+            match Volume::create(&path, BYTES, JOURNAL) {
+                Ok(_) | Err(CreateError::Exists(_)) => drop(Volume::delete(&path, Windows::Logged).unwrap()),
+                Err(error) => panic!("round {round}: {error}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str| {
+        let path = folder.path().join(name);
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("image"), "content").unwrap();
+        path
+    };
+    let left = make(".volume.new-0123abcd");
+    let others = [
+        ".volume.new-0123",
+        ".volume.new-notanumb",
+        ".volume2.new-0123abcd",
+        "volume.new-0123abcd",
+    ]
+    .map(make);
+    let being_made = make(".volume.new-00000001");
+    let making = fs::File::open(&being_made).unwrap();
+    making.try_lock().unwrap();
+    Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
+    assert!(!left.exists());
+    assert!(others.iter().all(|other| other.join("image").exists()));
+    assert!(being_made.join("image").exists());
+    drop(making);
+    let (count, exists) = (
+        || fs::read_dir(folder.path()).unwrap().count(),
+        Volume::create(&folder.path().join("volume"), BYTES, JOURNAL),
+    );
+    assert!(matches!(exists, Err(CreateError::Exists(_))));
+    assert_eq!(count(), others.len() + 2, "who cannot make one removes nothing");
+    Volume::delete(&folder.path().join("volume"), Windows::Logged).unwrap();
+    Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
+    assert!(!being_made.exists());
+}
+
+/// As a removal leaves it that was cut off: superblock first, image last.
+#[test]
+fn what_is_left_of_a_volume_can_be_removed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume");
+    let gone = ["super", "journal/lock", "journal", "sums"];
+    for cut in 1..=gone.len() {
+        Volume::create(&path, BYTES, JOURNAL).unwrap();
+        for name in &gone[..cut] {
+            let path = path.join(name);
+            match path.is_dir() {
+                true => fs::remove_dir_all(path).unwrap(),
+                false => fs::remove_file(path).unwrap(),
+            }
+        }
+        assert!(matches!(
+            Volume::create(&path, BYTES, JOURNAL),
+            Err(CreateError::Exists(_))
+        ));
+        Volume::delete(&path, Windows::Logged).unwrap();
+        assert!(!path.exists());
+    }
+    // What has nothing of a volume's is left alone, whatever its files are called.
+    fs::create_dir_all(path.join("journal")).unwrap();
+    fs::write(path.join("image"), [0; 8192]).unwrap();
+    assert!(matches!(
+        Volume::delete(&path, Windows::Logged),
+        Err(DeleteError::Io { .. })
+    ));
+    assert!(path.join("image").exists() && path.join("journal").exists());
+}

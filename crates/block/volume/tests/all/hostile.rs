@@ -1,0 +1,422 @@
+//! Data sessions that misbehave cost themselves their session: no thread panics, nothing grows, and the copy is right, or its
+//! client makes it right.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use netram_block_machine::message::{BLOCKS_PER_FRAME, Follow};
+use netram_block_machine::{Description, Identity, Message};
+use netram_lender::{Config, DataService, Lender};
+use netram_proto::id::{Epoch, JournalId, Lsn};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use netram_transport::{Address, Link, Security, connect};
+use netram_volume::replica::Keeper;
+use netram_volume::{Device, Volume, VolumeSettings};
+
+const BLOCK: usize = 4096;
+const BYTES: u64 = 2 << 20;
+const BLOCKS: u64 = 100;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Panics of the lender's threads: those of copies are caught, and must not go unseen here.
+static PANICS: AtomicUsize = AtomicUsize::new(0);
+
+/// A generator of bytes that a failing run can repeat.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+
+    /// Of the numbers that lengths and positions go wrong at.
+    fn number(&mut self) -> u64 {
+        match self.next() % 6 {
+            0 => self.next() % 100_000,
+            1 => u64::MAX - self.next() % 10_000,
+            2 => BYTES / BLOCK as u64 - 2 + self.next() % 4,
+            3 => (1 << 62) - self.next() % 100,
+            4 => 0,
+            _ => self.next(),
+        }
+    }
+}
+
+/// A data lender with the copy of a volume that was written and closed.
+struct Place {
+    folder: tempfile::TempDir,
+    lender: Lender,
+    keeper: Arc<Keeper>,
+}
+
+impl Place {
+    fn new() -> Place {
+        let default = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let thread = std::thread::current();
+            if thread.name().is_some_and(|name| name.starts_with("netram-")) {
+                PANICS.fetch_add(1, Ordering::Relaxed);
+            }
+            default(panic);
+        }));
+        let folder = tempfile::tempdir().unwrap();
+        let keeper = Arc::new(Keeper::start(&folder.path().join("kept")).unwrap());
+        let config = Config {
+            listen: vec![Address::Unix(folder.path().join("socket"))],
+            memory: 1 << 20,
+            store: Some(folder.path().join("store")),
+            allow_disk: true,
+            ..Config::default()
+        };
+        let lender = Lender::start_with(config, Some(keeper.clone())).unwrap();
+        let place = Place {
+            folder,
+            lender,
+            keeper,
+        };
+        Volume::create(&place.path("volume"), BYTES, 1 << 20).unwrap();
+        let volume = place.open();
+        for block in 0..BLOCKS {
+            let pending = volume.write(block * BLOCK as u64, &[block as u8; BLOCK]).unwrap();
+            volume.wait(pending).unwrap();
+        }
+        place.settle(&volume);
+        volume.close().unwrap();
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn open(&self) -> Volume {
+        let mut settings = VolumeSettings {
+            data_lender: Some(self.lender.addresses()[0].clone()),
+            ..VolumeSettings::default()
+        };
+        settings.journal.insecure = true;
+        Volume::open_with(&self.path("volume"), &settings).unwrap().0
+    }
+
+    fn settle(&self, volume: &Volume) {
+        until("the copy has everything", || {
+            let tail = volume.status().journal.log.tail.0;
+            (volume.data_lender()).is_some_and(|kept| kept.in_service && kept.flushed == tail)
+        });
+    }
+
+    fn dial(&self) -> Link {
+        connect(&self.lender.addresses()[0], &Security::Insecure, PATIENCE).unwrap()
+    }
+
+    /// What anybody with the key may ask.
+    fn describe(&self) -> Description {
+        let id = u128::from_str_radix(&self.keeper.replicas()[0].volume, 16).unwrap();
+        let mut link = self.dial();
+        say(&mut link, &Message::inquire(Some(id))).unwrap();
+        let answer = receive(&mut link).expect("an answer");
+        Description::decode(&answer.frame()).unwrap()
+    }
+
+    /// A session that poses as the copy's client. The copy may still be in another's hands.
+    fn pose(&self, description: &Description) -> Link {
+        let view = &description.view;
+        let mut link = self.dial();
+        say(&mut link, &description.follow.message(view.epoch, view.writer)).unwrap();
+        let answer = receive(&mut link).expect("an answer");
+        assert_eq!(answer.header.kind, FrameKind::Following, "{:?}", answer.header);
+        link
+    }
+
+    /// The lender serves, nothing panicked, there is the one copy; its client comes back and it is right.
+    fn check(self, resyncs: bool) {
+        assert_eq!(self.keeper.replicas().len(), 1);
+        let volume = self.open();
+        volume
+            .wait(volume.write(BYTES - 512, &[1; 512]).unwrap())
+            .unwrap();
+        self.settle(&volume);
+        let status = volume.data_lender().unwrap();
+        assert!(resyncs || status.resyncs == 0, "{status:?}");
+        volume.close().unwrap();
+        assert_eq!(PANICS.load(Ordering::Relaxed), 0);
+        let Place {
+            folder,
+            lender,
+            keeper,
+        } = self;
+        lender.stop(Duration::ZERO);
+        let copy = PathBuf::from(&keeper.replicas()[0].path);
+        keeper.stop();
+        check_copy(&copy);
+        drop(folder);
+    }
+}
+
+fn check_copy(copy: &Path) {
+    let taking = VolumeSettings {
+        take_over: true,
+        client_is_off: true,
+        ..VolumeSettings::default()
+    };
+    let (taken, _) = Volume::open_with(copy, &taking).unwrap();
+    assert_eq!(taken.geometry().bytes, BYTES);
+    let mut bytes = [0; BLOCK];
+    for block in 0..BLOCKS {
+        taken.read(block * BLOCK as u64, &mut bytes).unwrap();
+        assert_eq!(bytes, [block as u8; BLOCK], "block {block}");
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `None`: the lender has ended the session.
+fn say(link: &mut Link, message: &Message) -> Option<()> {
+    let header = message.header.encode(message.body.len());
+    link.send(&[&header, &message.body]).ok().map(drop)
+}
+
+/// The next frame; `None` when the lender has ended the session.
+fn receive(link: &mut Link) -> Option<Message> {
+    let began = Instant::now();
+    loop {
+        link.flush().ok()?;
+        if let Some(packet) = link.receive().ok()? {
+            let frame = Frame::parse(packet).unwrap();
+            return Some(Message {
+                header: frame.header,
+                body: frame.body.to_vec(),
+            });
+        }
+        assert!(began.elapsed() < PATIENCE, "the lender does not answer");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+/// What the session is refused with, once it is.
+fn refusal(link: &mut Link) -> Option<Refusal> {
+    while let Some(answer) = receive(link) {
+        if answer.header.kind == FrameKind::Refuse {
+            assert!(receive(link).is_none(), "a refused session ends");
+            return Refusal::from_byte(answer.header.flags);
+        }
+    }
+    None
+}
+
+/// Of the reign that `description` has.
+fn header(description: &Description, kind: FrameKind) -> Header {
+    Header {
+        epoch: description.view.epoch,
+        who: description.view.writer.0,
+        ..Header::new(kind)
+    }
+}
+
+const KINDS: [FrameKind; 14] = [
+    FrameKind::Bind,
+    FrameKind::Ping,
+    FrameKind::Read,
+    FrameKind::Follow,
+    FrameKind::Records,
+    FrameKind::KeepView,
+    FrameKind::Resync,
+    FrameKind::Digests,
+    FrameKind::Blocks,
+    FrameKind::Resynced,
+    FrameKind::Fetch,
+    FrameKind::Inquire,
+    FrameKind::Flushed,
+    FrameKind::Bad,
+];
+
+#[test]
+fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
+    let place = Place::new();
+    let description = place.describe();
+    let mut random = Random(0x5EED_CAFE);
+    for session in 0..150 {
+        let mut link = match session % 3 {
+            // A stranger's first frame may be anything, too.
+            0 => place.dial(),
+            _ => place.pose(&description),
+        };
+        for _ in 0..20 {
+            let kind = KINDS[random.next() as usize % KINDS.len()];
+            let mut header = match random.next() % 4 {
+                0 => Header::new(kind),
+                _ => header(&description, kind),
+            };
+            (header.lsn, header.stable) = (Lsn(random.number()), Lsn(random.number()));
+            // Whoever may speak for the copy may have it made anew: that is not under test.
+            header.flags = random.next() as u8 & !Flag::WHOLE;
+            header.mark = random.number() as u32;
+            let body = (0..[0, 1, 4, 8, 16, 56, 4104, 9000][random.next() as usize % 8])
+                .map(|_| random.next() as u8)
+                .collect();
+            if say(&mut link, &Message { header, body }).is_none() {
+                break;
+            }
+        }
+        if session % 5 == 0 {
+            // No frame at all.
+            let _ = link.send(&[&[200, 1, 2, 3]]);
+        }
+        if session % 2 == 0 {
+            // The others go without a word, with answers on their way.
+            let _ = say(&mut link, &Message::bare(Header::new(FrameKind::Flushed)));
+            while receive(&mut link).is_some() {}
+        }
+    }
+    place.check(false);
+}
+
+#[test]
+fn lengths_and_positions_that_cannot_be_are_refused() {
+    let place = Place::new();
+    let description = place.describe();
+    let blocks = BYTES / BLOCK as u64;
+    let number = |number: u64| number.to_le_bytes().to_vec();
+    let block = |number: u64| [&number.to_le_bytes()[..], &[1; BLOCK]].concat();
+    // A body, a position and flags that make no sense while the copy takes blocks.
+    let wrong: Vec<(FrameKind, u64, u8, Vec<u8>)> = vec![
+        (FrameKind::Digests, u64::MAX, 0, vec![1; 32]),
+        (FrameKind::Digests, blocks - 1, 0, vec![1; 32]),
+        (FrameKind::Digests, 0, 0, vec![1; 17]),
+        (FrameKind::Blocks, 0, 0, block(blocks)),
+        (FrameKind::Blocks, 0, 0, block(u64::MAX)),
+        (FrameKind::Blocks, 0, 0, vec![1; BLOCK]),
+        (FrameKind::Blocks, 0, Flag::HOLES, number(blocks)),
+        (FrameKind::Blocks, 0, Flag::HOLES, number(u64::MAX)),
+        (FrameKind::Blocks, 0, Flag::HOLES, vec![0; 7]),
+        (FrameKind::Fetch, 0, 0, vec![0; 4]),
+        (FrameKind::Fetch, 0, 0, u32::MAX.to_le_bytes().to_vec()),
+        (
+            FrameKind::Fetch,
+            0,
+            0,
+            (BLOCKS_PER_FRAME as u32 + 1).to_le_bytes().to_vec(),
+        ),
+        (FrameKind::Read, u64::MAX, 0, vec![1; 4]),
+        (FrameKind::Records, u64::MAX, 0, vec![1; 64]),
+        (FrameKind::Resync, 12, Flag::WHOLE, Vec::new()),
+        (FrameKind::Resync, u64::MAX - 7, Flag::WHOLE, Vec::new()),
+    ];
+    for (kind, lsn, flags, body) in wrong {
+        let mut link = place.pose(&description);
+        let keep = Message::keep_view(&description.view, BYTES, false);
+        say(&mut link, &keep).unwrap();
+        let resync = Header {
+            flags: Flag::WHOLE,
+            ..header(&description, FrameKind::Resync)
+        };
+        say(&mut link, &Message::bare(resync)).unwrap();
+        let asked = Header {
+            lsn: Lsn(lsn),
+            flags,
+            ..header(&description, kind)
+        };
+        say(&mut link, &Message { header: asked, body }).unwrap();
+        let refused = refusal(&mut link);
+        assert!(refused.is_some(), "{asked:?}");
+        assert_ne!(refused, Some(Refusal::DiskFailed), "{asked:?}");
+    }
+    for bytes in [u64::MAX, BYTES + 1, 1 << 60] {
+        let mut link = place.pose(&description);
+        say(&mut link, &Message::keep_view(&description.view, bytes, false)).unwrap();
+        assert_eq!(refusal(&mut link), Some(Refusal::Malformed), "{bytes}");
+    }
+    // Blocks before the copy was said to be made anew.
+    place.check(true);
+}
+
+#[test]
+fn volumes_that_cannot_be_or_are_others_make_no_copy() {
+    let place = Place::new();
+    let description = place.describe();
+    let view = &description.view;
+    let ours = &description.follow;
+    let stranger = |bytes, capacity| Follow {
+        identity: Identity {
+            volume: 77,
+            journal: JournalId(78),
+        },
+        bytes,
+        capacity,
+        key: vec![1; 32],
+    };
+    let mut other_journal = ours.clone();
+    other_journal.identity.journal = JournalId(9);
+    let mut other_log = ours.clone();
+    other_log.capacity += 4096;
+    let mut cases = vec![
+        (other_journal, Refusal::NoReplica),
+        (other_log, Refusal::NoReplica),
+    ];
+    for (bytes, capacity) in [
+        (0, 1 << 20),
+        (4097, 1 << 20),
+        (u64::MAX, 1 << 20),
+        (1 << 50, 1 << 20),
+        (1 << 20, 0),
+        (1 << 20, 4097),
+        (1 << 20, u64::MAX),
+        (u64::MAX, u64::MAX),
+    ] {
+        cases.push((stranger(bytes, capacity), Refusal::Malformed));
+    }
+    for (follow, expected) in cases {
+        let mut link = place.dial();
+        say(&mut link, &follow.message(Epoch(view.epoch.0 + 5), view.writer)).unwrap();
+        assert_eq!(refusal(&mut link), Some(expected), "{follow:?}");
+    }
+    // Before any view, only questions are answered.
+    for kind in [
+        FrameKind::Records,
+        FrameKind::Blocks,
+        FrameKind::Digests,
+        FrameKind::Resynced,
+        FrameKind::Resync,
+    ] {
+        let mut link = place.pose(&description);
+        say(&mut link, &Message::bare(header(&description, kind))).unwrap();
+        assert_eq!(refusal(&mut link), Some(Refusal::NotSealed), "{kind:?}");
+    }
+    let made: Vec<_> = std::fs::read_dir(place.path("kept")).unwrap().collect();
+    // The one copy, and the lock.
+    assert_eq!(made.len(), 2, "{made:?}");
+    place.check(false);
+}
+
+#[test]
+fn questions_that_cannot_be_answered_do_not_pile_up() {
+    let place = Place::new();
+    let description = place.describe();
+    let mut link = place.pose(&description);
+    let asked = 500;
+    let mut later = 0;
+    for mark in 0..asked {
+        // As of a log that will never be there.
+        say(&mut link, &Message::fetch(mark, 0, 1, Lsn(1 << 61))).unwrap();
+        while mark - later > 20 {
+            let answer = receive(&mut link).expect("an answer");
+            if answer.header.kind == FrameKind::Fetched {
+                assert_eq!(answer.header.flags, Flag::LATER);
+                later += 1;
+            }
+        }
+    }
+    drop(link);
+    place.check(false);
+}

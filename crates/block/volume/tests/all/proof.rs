@@ -1,0 +1,489 @@
+//! Prove, then fence (rule 18): what is refused has changed nothing, a volume whose client lives is left alone, the operator may say which
+//! directory is the newest, and of any two commands, the first of which is killed, one leads to a volume that has everything.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdout, Command};
+use std::time::{Duration, Instant};
+
+use netram_block::VolumeId;
+use netram_journal::{Inspect, OpenError as JournalError};
+use netram_proto::id::Epoch;
+use netram_proto::journal::RecoveryRefusal;
+use netram_volume::replica::restore::{DataLender, RestoreError, Restored, check_restore, restore};
+use netram_volume::{Device, OpenError, Volume, VolumeSettings};
+
+use crate::restore::{
+    BLOCK, BLOCKS, Killed, PATIENCE, PLACE, Serving, VOLUME, address, data_lender, fill, killed_after, serve,
+    settings, spawn, write,
+};
+
+const COMMAND: &str = "NETRAM_TEST_PROOF_COMMAND";
+/// The commands that operators may type, in any order.
+const COMMANDS: [&str; 5] = ["open", "newest", "restore", "takeover", "check"];
+
+/// A directory where a lender's memory outlives its process.
+fn in_memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+fn in_haste(folder: &Path) -> VolumeSettings {
+    let mut settings = settings(folder);
+    settings.journal.patience = Some(Duration::from_millis(300));
+    settings
+}
+
+fn source(folder: &Path) -> DataLender {
+    DataLender {
+        address: address(folder, "data.sock"),
+        security: settings(folder).journal_config().unwrap().security,
+    }
+}
+
+fn restore_to(
+    folder: &Path,
+    name: &str,
+    id: VolumeId,
+    client_is_off: bool,
+    finish: impl FnOnce() -> std::io::Result<()>,
+) -> Result<Restored, RestoreError> {
+    let config = in_haste(folder).journal_config().unwrap();
+    let root = folder.join(name);
+    restore(&root, &source(folder), id, &config, client_is_off, |_| finish())
+}
+
+fn open(folder: &Path, name: &str, newest: bool) -> Result<Volume, OpenError> {
+    let settings = VolumeSettings {
+        newest,
+        ..in_haste(folder)
+    };
+    Volume::open_with(&folder.join(name), &settings).map(|(volume, _)| volume)
+}
+
+fn take_over(folder: &Path, id: VolumeId, client_is_off: bool) -> Result<Volume, OpenError> {
+    let settings = VolumeSettings {
+        data_lender: None,
+        take_over: true,
+        client_is_off,
+        ..in_haste(folder)
+    };
+    Volume::open_with(&folder.join("kept").join(id.to_string()), &settings).map(|(volume, _)| volume)
+}
+
+/// Everything that was said to be complete is there, of so many writes.
+fn check(volume: &Volume, done: u64) {
+    let mut bytes = vec![0; BLOCK];
+    for block in 0..BLOCKS {
+        volume.read(block * BLOCK as u64, &mut bytes).unwrap();
+        let newest = bytes == fill(block, 2);
+        assert!(newest || bytes == fill(block, 1), "block {block}");
+        assert!(newest || block >= done, "block {block} of {done}");
+    }
+}
+
+/// What a fence would change: the epoch that the copy obeys, and who sealed the member.
+fn fences(folder: &Path, member: &Serving, id: VolumeId) -> (Epoch, u32, String) {
+    let journal = member.lender.report().journals.remove(0);
+    let copy = folder.join("kept").join(id.to_string()).join("journal");
+    let copy = Inspect::open(&copy).unwrap().view().epoch;
+    (copy, journal.epoch, journal.writer)
+}
+
+/// A process that writes, and says each write that is complete.
+struct Writer {
+    process: Killed,
+    lines: Lines<BufReader<ChildStdout>>,
+    done: u64,
+}
+
+impl Writer {
+    /// Writes the volume of `folder`, whose data lender has all that was written before.
+    fn start(folder: &Path) -> Writer {
+        let mut process = spawn(folder, "restore::writer", "");
+        let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
+        let ready = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .any(|line| line.ends_with("ready"));
+        assert!(ready, "the writer ended by itself");
+        std::fs::write(folder.join("go"), "").unwrap();
+        let mut writer = Writer {
+            process,
+            lines,
+            done: 0,
+        };
+        writer.go_on(20);
+        writer
+    }
+
+    fn go_on(&mut self, count: u64) {
+        let until = self.done + count;
+        while self.done < until {
+            let line = self.lines.next().expect("the writer goes on").unwrap();
+            self.done += u64::from(line.starts_with("done"));
+        }
+    }
+
+    /// Returns how many writes it had said to be complete.
+    fn kill(mut self) -> u64 {
+        self.process.0.kill().unwrap();
+        let rest = self.lines.by_ref().map_while(Result::ok);
+        self.done + rest.filter(|line| line.starts_with("done")).count() as u64
+    }
+}
+
+fn is_missing(error: &JournalError) -> bool {
+    let refusal = |refusal: &RecoveryRefusal| matches!(refusal, RecoveryRefusal::Missing { .. });
+    matches!(error, JournalError::Refused { refusal: why, .. } if refusal(why))
+}
+
+/// The client was fenced within 2 s, the restore was refused, and neither it nor the original opened again.
+#[test]
+fn a_restore_against_a_live_client_is_refused_and_the_client_goes_on() {
+    let place = in_memory();
+    let folder = place.path();
+    let member = serve(folder, "member.sock", None);
+    let _keeper = data_lender(folder);
+    let id = Volume::create(&folder.join("volume"), 4 << 20, 4 << 20).unwrap();
+    let mut writer = Writer::start(folder);
+    let before = fences(folder, &member, id);
+    for _ in 0..2 {
+        let refused = restore_to(folder, "restored", id, false, || Ok(())).unwrap_err();
+        assert!(matches!(refused, RestoreError::LiveClient { .. }), "{refused}");
+        assert!(refused.to_string().contains("--client-is-off"), "{refused}");
+        writer.go_on(20);
+    }
+    assert_eq!(fences(folder, &member, id), before);
+    assert!(!folder.join("restored").exists());
+    let done = writer.kill();
+    check(&open(folder, "volume", false).unwrap(), done);
+}
+
+/// Whoever insists gets one volume or the other, and is told which.
+#[test]
+fn a_restore_that_is_forced_on_a_live_client_leaves_one_that_serves() {
+    let place = in_memory();
+    let folder = place.path();
+    let _member = serve(folder, "member.sock", None);
+    let _keeper = data_lender(folder);
+    let id = Volume::create(&folder.join("volume"), 4 << 20, 4 << 20).unwrap();
+    let writer = Writer::start(folder);
+    let before = writer.done;
+    let restored = restore_to(folder, "restored", id, true, || Ok(()));
+    let done = writer.kill();
+    if restored.is_err() {
+        let original = open(folder, "volume", false).or_else(|_| open(folder, "volume", true));
+        return check(&original.unwrap(), done);
+    }
+    check(&open(folder, "restored", false).unwrap(), before);
+    let refused = open(folder, "volume", false).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, OpenError::Claimed { .. }), "{text}");
+    assert!(
+        text.contains("claimed it under epoch") && text.contains(" s ago"),
+        "{text}"
+    );
+    let word = open(folder, "volume", true).unwrap_err();
+    assert!(matches!(word, OpenError::NotNewest { .. }), "{word}");
+}
+
+/// The refused restore had claimed the copy and sealed the other lenders: the healthy original was called an old copy.
+#[test]
+fn a_refused_restore_leaves_the_original_as_it_was() {
+    let place = in_memory();
+    let folder = place.path();
+    let member = serve(folder, "member.sock", None);
+    let _keeper = data_lender(folder);
+    let (id, done) = killed_after(folder, 30);
+    let before = fences(folder, &member, id);
+    drop(member);
+    let refused = restore_to(folder, "restored", id, true, || Ok(())).unwrap_err();
+    assert!(
+        matches!(&refused, RestoreError::Journal(error) if is_missing(error)),
+        "{refused}"
+    );
+    let member = serve(folder, "member.sock", None);
+    assert_eq!(fences(folder, &member, id), before);
+    check(&open(folder, "volume", false).unwrap(), done);
+}
+
+/// The original's refused attempts had sealed a lender; the restore then took it for one that went on without its data lender.
+#[test]
+fn a_refused_opening_leaves_the_restore_as_it_was() {
+    let place = in_memory();
+    let folder = place.path();
+    let member = serve(folder, "member.sock", None);
+    let _keeper = data_lender(folder);
+    let (id, done) = killed_after(folder, 30);
+    let before = fences(folder, &member, id);
+    drop(member);
+    for _ in 0..3 {
+        let refused = open(folder, "volume", false).unwrap_err();
+        assert!(
+            matches!(&refused, OpenError::Journal(error) if is_missing(error)),
+            "{refused}"
+        );
+    }
+    let member = serve(folder, "member.sock", None);
+    assert_eq!(fences(folder, &member, id), before);
+    let in_service = restore_to(folder, "restored", id, true, || Ok(()));
+    if let Err(RestoreError::Journal(error)) = &in_service {
+        // A busy machine may have put the data lender out of service: then the members dropped what only the client's disk has.
+        assert!(is_missing(error), "{error}");
+        return check(&open(folder, "volume", false).unwrap(), done);
+    }
+    in_service.unwrap();
+    check(&open(folder, "restored", false).unwrap(), done);
+}
+
+#[test]
+fn a_takeover_is_refused_while_its_client_may_live_and_changes_nothing_when_members_are_missing() {
+    let place = in_memory();
+    let folder = place.path();
+    let member = serve(folder, "member.sock", None);
+    let keeper = data_lender(folder);
+    let (id, done) = killed_after(folder, 30);
+    drop(keeper);
+    let refused = take_over(folder, id, false).unwrap_err();
+    assert!(matches!(refused, OpenError::LiveClient { .. }), "{refused}");
+    drop(member);
+    let refused = take_over(folder, id, true).unwrap_err();
+    assert!(
+        matches!(&refused, OpenError::Journal(error) if is_missing(error)),
+        "{refused}"
+    );
+    let _member = serve(folder, "member.sock", None);
+    let _keeper = data_lender(folder);
+    check(&open(folder, "volume", false).unwrap(), done);
+}
+
+/// There was no way to tell the truth: everything was complete on the client's disk, and both ways were refused.
+#[test]
+fn the_newest_directory_opens_above_a_restore_that_never_served() {
+    let place = in_memory();
+    let folder = place.path();
+    let _member = serve(folder, "member.sock", None);
+    let _keeper = data_lender(folder);
+    let (id, done) = killed_after(folder, 30);
+    let cut_off = restore_to(folder, "restored", id, true, || {
+        Err(std::io::Error::other("cut off"))
+    });
+    if matches!(&cut_off, Err(RestoreError::Journal(error)) if is_missing(error)) {
+        // As above: it was rightly refused, and nothing was claimed.
+        return check(&open(folder, "volume", false).unwrap(), done);
+    }
+    assert!(matches!(cut_off, Err(RestoreError::Create(_))), "{cut_off:?}");
+    let refused = open(folder, "volume", false).unwrap_err();
+    let text = refused.to_string();
+    assert!(matches!(refused, OpenError::Claimed { .. }), "{text}");
+    assert!(
+        text.contains("never served") && text.contains("--newest"),
+        "{text}"
+    );
+    let volume = open(folder, "volume", true).unwrap();
+    check(&volume, done);
+    // Its data lender takes it for its own again, without a resync of everything.
+    write(&volume, 3, 2);
+    let began = Instant::now();
+    while !volume.data_lender().is_some_and(|kept| kept.in_service) {
+        assert!(
+            began.elapsed() < PATIENCE,
+            "never in service: {:?}",
+            volume.data_lender()
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    volume.close().unwrap();
+    check(&open(folder, "volume", false).unwrap(), done);
+}
+
+/// One of the commands, as a process that another test kills.
+#[test]
+#[ignore = "a process that another test kills"]
+fn commander() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let id = u128::from_str_radix(&std::env::var(VOLUME).unwrap(), 16).unwrap();
+    let _ = command(&folder, &std::env::var(COMMAND).unwrap(), VolumeId(id));
+}
+
+/// Types a command. What it is refused for is the operator's to read.
+fn command(folder: &Path, name: &str, id: VolumeId) -> Result<(), String> {
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    match name {
+        "open" | "newest" => {
+            let volume = open(folder, "volume", name == "newest").map_err(|error| told(&error))?;
+            volume.close().map_err(|error| told(&error))
+        }
+        "restore" => restore_to(folder, "restored", id, true, || Ok(()))
+            .map(drop)
+            .map_err(|error| told(&error)),
+        "takeover" => {
+            let volume = take_over(folder, id, true).map_err(|error| told(&error))?;
+            volume.close().map_err(|error| told(&error))
+        }
+        _ => {
+            let config = in_haste(folder).journal_config().unwrap();
+            let found = check_restore(&folder.join("restored"), &source(folder), id, &config, true);
+            found.map_err(|error| told(&error))?;
+            let found = Volume::check(&folder.join("volume"), &in_haste(folder));
+            found.map(drop).map_err(|error| told(&error))
+        }
+    }
+}
+
+/// A way to a volume, and what it is called.
+type Way<'a> = (&'static str, &'a dyn Fn() -> Result<Volume, String>);
+
+/// A volume whose client was killed, and all that is left of it, to be put back as often as is wanted.
+struct Scene {
+    place: tempfile::TempDir,
+    kept: tempfile::TempDir,
+    id: VolumeId,
+    done: u64,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let (place, kept) = (in_memory(), in_memory());
+        let serving = [
+            serve(place.path(), "member.sock", None),
+            data_lender(place.path()),
+        ];
+        let (id, done) = killed_after(place.path(), 30);
+        drop(serving);
+        let scene = Scene {
+            place,
+            kept,
+            id,
+            done,
+        };
+        copy(scene.place.path(), scene.kept.path());
+        scene
+    }
+
+    fn folder(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Types `first`, kills it after a while, and then types `second`: afterwards some way leads to the volume, with everything.
+    fn play(&self, first: &str, second: &str, after: Duration) {
+        copy(self.kept.path(), self.folder());
+        let member = serve(self.folder(), "member.sock", None);
+        // A copy that its data lender has open cannot be taken over.
+        let takes_over = [first, second].contains(&"takeover");
+        let keeper = (!takes_over).then(|| data_lender(self.folder()));
+        let mut process = Command::new(std::env::current_exe().unwrap());
+        process
+            .args(["--exact", "proof::commander", "--ignored"])
+            .env(PLACE, self.folder())
+            .env(VOLUME, self.id.to_string())
+            .env(COMMAND, first)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null());
+        let process = Killed(process.spawn().unwrap());
+        std::thread::sleep(after);
+        drop(process);
+        let said = command(self.folder(), second, self.id);
+        drop(keeper);
+        let told = self.find();
+        assert!(
+            told.is_empty(),
+            "{first}, killed after {after:?}, then {second} ({said:?}), and no way is left: {told:#?}"
+        );
+        drop(member);
+    }
+
+    /// Opens whatever serves, and looks whether it has everything. Returns why nothing does.
+    fn find(&self) -> Vec<String> {
+        let (folder, mut told) = (self.folder(), Vec::new());
+        let ways: [Way<'_>; 5] = [
+            ("the copy", &|| take_over_or_open(folder, self.id)),
+            ("the restored volume", &|| {
+                open(folder, "restored", false).map_err(|error| error.to_string())
+            }),
+            ("the original", &|| {
+                open(folder, "volume", false).map_err(|error| error.to_string())
+            }),
+            ("the original by the operator's word", &|| {
+                open(folder, "volume", true).map_err(|error| error.to_string())
+            }),
+            ("another restore", &|| {
+                restore_to(folder, "again", self.id, true, || Ok(())).map_err(|error| error.to_string())?;
+                open(folder, "again", false).map_err(|error| error.to_string())
+            }),
+        ];
+        // One that was taken over is opened where it is, while no data lender has it.
+        for (index, (name, way)) in ways.into_iter().enumerate() {
+            let _keeper = (index > 0).then(|| data_lender(folder));
+            match way() {
+                Ok(volume) => {
+                    check(&volume, self.done);
+                    return Vec::new();
+                }
+                Err(why) => told.push(format!("{name}: {why}")),
+            }
+        }
+        told
+    }
+}
+
+/// The copy, if it has been taken over already.
+fn take_over_or_open(folder: &Path, id: VolumeId) -> Result<Volume, String> {
+    let settings = VolumeSettings {
+        data_lender: None,
+        ..in_haste(folder)
+    };
+    let copy = folder.join("kept").join(id.to_string());
+    Volume::open_with(&copy, &settings)
+        .map(|(volume, _)| volume)
+        .map_err(|error| error.to_string())
+}
+
+/// Makes `to` what `from` is: files with their holes, and no sockets.
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(to).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => std::fs::remove_dir_all(path).unwrap(),
+            false => std::fs::remove_file(path).unwrap(),
+        }
+    }
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "sock") {
+            continue;
+        }
+        let mut command = Command::new("cp");
+        command.args(["-a", "--sparse=always"]).arg(&path).arg(to);
+        assert!(command.status().unwrap().success(), "{}", path.display());
+    }
+}
+
+/// Milliseconds that look random and are the same in every run.
+fn delay(round: u64, most: u64) -> Duration {
+    let mixed = (round + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 33;
+    Duration::from_millis(mixed % most)
+}
+
+#[test]
+fn of_any_two_commands_the_first_of_which_is_killed_one_way_leads_to_everything() {
+    let scene = Scene::new();
+    for (round, first) in COMMANDS.iter().enumerate() {
+        for (more, second) in COMMANDS.iter().enumerate() {
+            let round = (round * COMMANDS.len() + more) as u64;
+            scene.play(first, second, delay(round, 80));
+        }
+    }
+}
+
+#[test]
+#[ignore = "500 rounds, minutes: cargo test -p netram-volume --test all proof:: -- --ignored many_pairs"]
+fn many_pairs_of_commands_each_killed_at_many_moments() {
+    let scene = Scene::new();
+    for round in 0..500 {
+        let pick = |shift: u64| COMMANDS[(round / shift) as usize % COMMANDS.len()];
+        scene.play(pick(1), pick(5), delay(round, 150));
+    }
+}

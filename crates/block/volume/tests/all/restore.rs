@@ -1,0 +1,502 @@
+//! A client that is killed and loses its disk, restored from its data lender: twice in a row, with a data lender that goes in
+//! the middle of it, by taking over its copy, and by attempts that are killed at every step.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use netram_block::VolumeId;
+use netram_journal::OpenError as JournalError;
+use netram_lender::{Config, Lender};
+use netram_proto::journal::RecoveryRefusal;
+use netram_transport::Address;
+use netram_volume::replica::Keeper;
+use netram_volume::replica::restore::{DataLender, RestoreError, Restored, restore};
+use netram_volume::{Device, OpenError, Place, Volume, VolumeSettings};
+
+pub(crate) const PLACE: &str = "NETRAM_TEST_RESTORE";
+pub(crate) const VOLUME: &str = "NETRAM_TEST_RESTORE_VOLUME";
+pub(crate) const BLOCK: usize = 4096;
+pub(crate) const BLOCKS: u64 = 100;
+const BYTES: u64 = 4 << 20;
+const JOURNAL_BYTES: u64 = 4 << 20;
+/// How long anything may take that is not itself under test.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Writes a volume, waits until its data lender has all of it, and says so; then writes on, and says each write that is complete.
+#[test]
+#[ignore = "the process that the other tests kill"]
+fn writer() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    // Should it wait in vain, or never be killed, it ends.
+    std::thread::spawn(|| {
+        std::thread::sleep(2 * PATIENCE);
+        std::process::exit(3);
+    });
+    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings(&folder)).unwrap();
+    volume.journal().wait_for_members(PATIENCE).unwrap();
+    for block in 0..BLOCKS {
+        write(&volume, block, 1);
+    }
+    while !has_all(&volume) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    writeln!(std::io::stdout(), "ready").unwrap();
+    while !folder.join("go").exists() {
+        if has_all(&volume) {
+            writeln!(std::io::stdout(), "still ready").unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    for block in (0..BLOCKS).cycle() {
+        write(&volume, block, 2);
+        writeln!(std::io::stdout(), "done {block}").unwrap();
+    }
+}
+
+fn has_all(volume: &Volume) -> bool {
+    let status = volume.status();
+    let tail = status.journal.log.tail.0;
+    (status.data_lender).is_some_and(|kept| kept.in_service && kept.flushed == tail)
+}
+
+/// Restores the volume.
+#[test]
+#[ignore = "a process that another test kills"]
+fn restorer() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let id = u128::from_str_radix(&std::env::var(VOLUME).unwrap(), 16).unwrap();
+    bring_back(&folder, VolumeId(id), false).unwrap();
+}
+
+/// Takes its copy over.
+#[test]
+#[ignore = "a process that another test kills"]
+fn taker() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let id = u128::from_str_radix(&std::env::var(VOLUME).unwrap(), 16).unwrap();
+    take_over(&folder, VolumeId(id)).unwrap().close().unwrap();
+}
+
+/// A lender, stopped when dropped.
+pub(crate) struct Serving {
+    pub(crate) lender: Lender,
+    keeper: Option<Arc<Keeper>>,
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.lender.stop(Duration::ZERO);
+        if let Some(keeper) = &self.keeper {
+            keeper.stop();
+        }
+    }
+}
+
+pub(crate) fn address(folder: &Path, name: &str) -> Address {
+    Address::Unix(folder.join(name))
+}
+
+pub(crate) fn settings(folder: &Path) -> VolumeSettings {
+    let mut settings = VolumeSettings {
+        data_lender: Some(address(folder, "data.sock")),
+        ..VolumeSettings::default()
+    };
+    settings.journal.lenders = vec![address(folder, "member.sock")];
+    settings.journal.insecure = true;
+    settings.journal.one_domain = true;
+    settings
+}
+
+pub(crate) fn serve(folder: &Path, name: &str, keeper: Option<Arc<Keeper>>) -> Serving {
+    let config = Config {
+        listen: vec![address(folder, name)],
+        memory: 16 << 20,
+        store: Some(folder.join(name).with_extension("store")),
+        allow_disk: true,
+        ..Config::default()
+    };
+    let lender = Lender::start_with(config, keeper.clone().map(|keeper| keeper as _)).unwrap();
+    Serving { lender, keeper }
+}
+
+pub(crate) fn data_lender(folder: &Path) -> Serving {
+    let began = Instant::now();
+    let keeper = loop {
+        match Keeper::start(&folder.join("kept")) {
+            Ok(keeper) => break Arc::new(keeper),
+            // A child that another test is just starting has its lock, too.
+            Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    serve(folder, "data.sock", Some(keeper))
+}
+
+pub(crate) struct Killed(pub(crate) Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A test of this program as a process of its own.
+pub(crate) fn spawn(folder: &Path, test: &str, volume: &str) -> Killed {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", test, "--ignored", "--nocapture"])
+        .env(PLACE, folder)
+        .env(VOLUME, volume)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    Killed(command.spawn().unwrap())
+}
+
+/// A volume whose writer was killed when its data lender had all of it.
+pub(crate) fn killed(folder: &Path) -> VolumeId {
+    killed_after(folder, 0).0
+}
+
+/// The same, if no write was said to be complete; otherwise after so many, of which a member may hold what the data lender has
+/// not. Returns how many were.
+pub(crate) fn killed_after(folder: &Path, writes: u64) -> (VolumeId, u64) {
+    let id = Volume::create(&folder.join("volume"), BYTES, JOURNAL_BYTES).unwrap();
+    let mut writer = spawn(folder, "restore::writer", "");
+    let mut lines = BufReader::new(writer.0.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    let ready = lines.any(|line| line.ends_with("ready"));
+    assert!(ready, "the writer ended by itself");
+    if writes == 0 {
+        return (id, 0);
+    }
+    std::fs::write(folder.join("go"), "").unwrap();
+    let mut done = 0;
+    while done < writes {
+        let line = lines.next().expect("the writer goes on");
+        done += u64::from(line.starts_with("done"));
+    }
+    drop(writer);
+    // What it said and nobody had read.
+    (
+        id,
+        done + lines.filter(|line| line.starts_with("done")).count() as u64,
+    )
+}
+
+/// A volume that was lost for good, and what is left of it.
+struct Lost {
+    place: tempfile::TempDir,
+    member: Serving,
+    lender: Option<Serving>,
+    id: VolumeId,
+    /// So many writes had been said to be complete.
+    done: u64,
+}
+
+impl Lost {
+    /// A member holds what the data lender has not, and nothing that it has is missing there. A busy machine may just have put the data
+    /// lender out of service, and what follows would rightly be refused: then once more, elsewhere.
+    fn new() -> Lost {
+        for attempt in 0..50 {
+            let place = tempfile::tempdir().unwrap();
+            let member = serve(place.path(), "member.sock", None);
+            let lender = data_lender(place.path());
+            let (id, done) = killed_after(place.path(), 30 + attempt);
+            lose(place.path());
+            let began = Instant::now();
+            let copy = loop {
+                let copy = lender.lender.report().replicas.remove(0);
+                if !copy.connected {
+                    break copy;
+                }
+                assert!(began.elapsed() < PATIENCE, "its session does not end");
+                std::thread::sleep(Duration::from_millis(5));
+            };
+            let window = member.lender.report().journals.remove(0);
+            if copy
+                .flushed
+                .is_some_and(|flushed| (window.trim..window.held).contains(&flushed))
+            {
+                let lender = Some(lender);
+                return Lost {
+                    place,
+                    member,
+                    lender,
+                    id,
+                    done,
+                };
+            }
+        }
+        panic!("no writer was ever killed with its data lender in service and behind");
+    }
+
+    fn folder(&self) -> &Path {
+        self.place.path()
+    }
+
+    /// Runs `test` again and again, each time for a little longer before it is killed, until there is a volume or it has ended
+    /// well. Returns how many were killed.
+    fn insist(&self, test: &str) -> u32 {
+        for round in 0.. {
+            if self.folder().join("volume").exists() {
+                return round;
+            }
+            let mut process = spawn(self.folder(), test, &self.id.to_string());
+            let deadline = Instant::now() + Duration::from_millis(u64::from(round) * 4);
+            while Instant::now() < deadline {
+                if let Some(status) = process.0.try_wait().unwrap() {
+                    assert!(status.success(), "{test} is refused after {round} were killed");
+                    return round;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        unreachable!("there is always a next round")
+    }
+
+    /// All that was complete is there.
+    fn check(&self, volume: &Volume) {
+        let mut bytes = vec![0; BLOCK];
+        for block in 0..BLOCKS {
+            volume.read(block * BLOCK as u64, &mut bytes).unwrap();
+            let newest = bytes == fill(block, 2);
+            assert!(newest || bytes == fill(block, 1), "block {block}");
+            assert!(newest || block >= self.done, "block {block} of {}", self.done);
+        }
+    }
+}
+
+pub(crate) fn lose(folder: &Path) {
+    std::fs::remove_dir_all(folder.join("volume")).unwrap();
+}
+
+fn bring_back(folder: &Path, id: VolumeId, accept_loss: bool) -> Result<Restored, RestoreError> {
+    bring_back_and(folder, id, accept_loss, || ())
+}
+
+/// The same; `meanwhile` happens when the volume has been made, just before it appears.
+fn bring_back_and(
+    folder: &Path,
+    id: VolumeId,
+    accept_loss: bool,
+    meanwhile: impl FnOnce(),
+) -> Result<Restored, RestoreError> {
+    let mut config = settings(folder).journal_config().unwrap();
+    config.accept_loss = accept_loss;
+    let root = folder.join("volume");
+    let from = DataLender {
+        address: address(folder, "data.sock"),
+        security: config.security.clone(),
+    };
+    // Its writer was killed a moment ago.
+    restore(&root, &from, id, &config, true, |_| {
+        meanwhile();
+        Ok(())
+    })
+}
+
+pub(crate) fn take_over(folder: &Path, id: VolumeId) -> Result<Volume, OpenError> {
+    let mut taking = settings(folder);
+    taking.data_lender = None;
+    taking.take_over = true;
+    taking.client_is_off = true;
+    Volume::open_with(&folder.join("kept").join(id.to_string()), &taking).map(|(volume, _)| volume)
+}
+
+pub(crate) fn fill(block: u64, version: u8) -> Vec<u8> {
+    vec![block as u8 ^ version.wrapping_mul(51); BLOCK]
+}
+
+pub(crate) fn write(volume: &Volume, block: u64, version: u8) {
+    let pending = volume.write(block * BLOCK as u64, &fill(block, version)).unwrap();
+    volume.wait(pending).unwrap();
+}
+
+fn check(volume: &Volume) {
+    let mut bytes = vec![0; BLOCK];
+    for block in 0..BLOCKS {
+        volume.read(block * BLOCK as u64, &mut bytes).unwrap();
+        assert!(bytes == fill(block, 1), "block {block}");
+    }
+}
+
+/// The copy named the old members until it heard the restored volume. What they held before the first loss then passed for
+/// all that there was when the second volume was lost unheard.
+#[test]
+fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_written_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let _member = serve(folder, "member.sock", None);
+    let lender = data_lender(folder);
+    let id = killed(folder);
+    lose(folder);
+    let restored = bring_back(folder, id, false).unwrap();
+    assert_eq!(restored.loss_accepted, None);
+    drop(lender);
+    let mut alone = settings(folder);
+    alone.journal.lenders.clear();
+    // Unheard it does not serve at all.
+    let unheard = Volume::open_with(&folder.join("volume"), &alone).unwrap_err();
+    assert!(matches!(unheard, OpenError::Unheard { .. }), "{unheard}");
+    let lender = data_lender(folder);
+    let (volume, _) = Volume::open_with(&folder.join("volume"), &alone).unwrap();
+    drop(lender);
+    write(&volume, 7, 2);
+    drop(volume);
+    lose(folder);
+    let _lender = data_lender(folder);
+    let refused = bring_back(folder, id, false).unwrap_err();
+    assert!(
+        matches!(
+            refused,
+            RestoreError::Journal(JournalError::Refused {
+                refusal: RecoveryRefusal::Unproven { .. },
+                ..
+            })
+        ),
+        "{refused}"
+    );
+    assert!(!folder.join("volume").exists());
+    // Whoever accepts the loss gets what the data lender has.
+    let restored = bring_back(folder, id, true).unwrap();
+    assert!(restored.loss_accepted.is_some());
+    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings(folder)).unwrap();
+    check(&volume);
+}
+
+/// Between the release and the name the copy named no members, and proved nothing without them: accepting loss then lost what
+/// they had held beyond it.
+#[test]
+fn a_restore_that_is_cut_off_before_the_volume_has_its_name_is_repeated_without_loss() {
+    let mut lost = Lost::new();
+    let (folder, id) = (lost.folder().to_path_buf(), lost.id);
+    let obstacle = folder.join("volume").join("obstacle");
+    let cut_off = bring_back_and(&folder, id, false, || {
+        std::fs::create_dir_all(&obstacle).unwrap();
+    });
+    assert!(matches!(cut_off, Err(RestoreError::Create(_))), "{cut_off:?}");
+    lose(&folder);
+    // Nor are the members needed any more.
+    drop(std::mem::replace(
+        &mut lost.member,
+        serve(&folder, "other.sock", None),
+    ));
+    let restored = bring_back(&folder, id, false).unwrap();
+    assert_eq!(restored.loss_accepted, None);
+    // It is lost again, before anybody opened it.
+    lose(&folder);
+    bring_back(&folder, id, false).unwrap();
+    let mut alone = settings(&folder);
+    alone.journal.lenders.clear();
+    let (volume, _) = Volume::open_with(&folder.join("volume"), &alone).unwrap();
+    lost.check(&volume);
+}
+
+#[test]
+fn of_two_volumes_restored_from_one_copy_only_the_later_serves() {
+    let lost = Lost::new();
+    let folder = lost.folder();
+    bring_back(folder, lost.id, false).unwrap();
+    let (first, second) = (folder.join("first"), folder.join("volume"));
+    std::fs::rename(&second, &first).unwrap();
+    bring_back(folder, lost.id, false).unwrap();
+    // However often it is tried: every opening takes a later epoch.
+    for _ in 0..3 {
+        let refused = Volume::open_with(&first, &settings(folder)).unwrap_err();
+        assert!(matches!(refused, OpenError::Claimed { .. }), "{refused}");
+    }
+    let (volume, _) = Volume::open_with(&second, &settings(folder)).unwrap();
+    lost.check(&volume);
+}
+
+#[test]
+fn restores_that_are_killed_at_any_point_are_repeated_without_loss() {
+    let lost = Lost::new();
+    let killed = lost.insist("restore::restorer");
+    assert!(killed > 0);
+    let (volume, _) = Volume::open_with(&lost.folder().join("volume"), &settings(lost.folder())).unwrap();
+    lost.check(&volume);
+}
+
+/// There the copy named no members and was not marked: what it had proved nothing.
+#[test]
+fn a_takeover_that_is_killed_when_it_releases_the_members_is_repeated_without_loss() {
+    let mut lost = Lost::new();
+    lost.lender = None;
+    let copy = Place::at(&lost.folder().join("kept").join(lost.id.to_string()));
+    assert!(!copy.inspect().unwrap().members.is_empty());
+    let taker = spawn(lost.folder(), "restore::taker", &lost.id.to_string());
+    let began = Instant::now();
+    while !copy.inspect().is_ok_and(|found| found.members.is_empty()) {
+        assert!(began.elapsed() < PATIENCE, "it never releases them");
+    }
+    drop(taker);
+    let volume = take_over(lost.folder(), lost.id).unwrap();
+    lost.check(&volume);
+}
+
+#[test]
+fn takeovers_that_are_killed_at_any_point_are_repeated_without_loss() {
+    let mut lost = Lost::new();
+    lost.lender = None;
+    let killed = lost.insist("restore::taker");
+    assert!(killed > 0);
+    let volume = take_over(lost.folder(), lost.id).unwrap();
+    lost.check(&volume);
+}
+
+#[test]
+fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_again() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let _member = serve(folder, "member.sock", None);
+    let lender = data_lender(folder);
+    let id = killed(folder);
+    lose(folder);
+    let refused = bring_back_and(folder, id, false, || drop(lender)).unwrap_err();
+    assert!(matches!(refused, RestoreError::Release(_)), "{refused}");
+    assert!(!folder.join("volume").exists(), "nothing may serve");
+    let _lender = data_lender(folder);
+    let restored = bring_back(folder, id, false).unwrap();
+    assert_eq!(restored.loss_accepted, None);
+    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings(folder)).unwrap();
+    check(&volume);
+    // Its data lender has it for its own again.
+    let began = Instant::now();
+    while !volume.data_lender().is_some_and(|kept| kept.in_service) {
+        assert!(began.elapsed() < PATIENCE, "never in service again");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The client had given up what was in its own image; a copy's log that kept as much had no room for what members held
+/// beyond it, and the takeover was refused as of a damaged log.
+#[test]
+fn a_copy_that_is_taken_over_has_all_of_its_log_free_for_what_members_hold() {
+    let place = tempfile::tempdir().unwrap();
+    let folder = place.path();
+    let _member = serve(folder, "member.sock", None);
+    let lender = data_lender(folder);
+    let id = killed(folder);
+    drop(lender);
+    let mut taking = settings(folder);
+    taking.data_lender = None;
+    taking.take_over = true;
+    taking.client_is_off = true;
+    let copy = folder.join("kept").join(id.to_string());
+    let (taken, recovered) = Volume::open_with(&copy, &taking).unwrap();
+    assert!(recovered.journal.local_end.0 > 0);
+    assert_eq!(recovered.journal.head, recovered.journal.local_end);
+    check(&taken);
+}

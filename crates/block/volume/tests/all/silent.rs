@@ -1,0 +1,231 @@
+//! A data lender's link that carries nothing any more, though neither end is told: the other machine has lost its power, or
+//! a firewall its memory. Each side notices by itself, and the link is made again.
+
+use std::io::{Read, Write};
+use std::net::Shutdown;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{sleep, spawn};
+use std::time::{Duration, Instant};
+
+use netram_block_machine::SourceTiming;
+use netram_lender::{Config, DataService, Lender};
+use netram_proto::time::Span;
+use netram_transport::Address;
+use netram_volume::replica::{Keeper, KeeperLimits};
+use netram_volume::{Device, Volume, VolumeSettings};
+
+/// How long anything may take that is not itself under test.
+const PATIENCE: Duration = Duration::from_secs(60);
+const TIMING: SourceTiming = SourceTiming {
+    detect: Span::from_ms(100),
+    give_up: Span::from_ms(400),
+    retry: Span::from_ms(50),
+    mend: Span::from_ms(600_000),
+};
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < PATIENCE, "waited in vain until {what}");
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// Which bytes vanish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    ToLender,
+    FromLender,
+    Both,
+}
+
+/// One connection through the relay.
+#[derive(Clone, Default)]
+struct Line {
+    to_lender: Arc<AtomicBool>,
+    from_lender: Arc<AtomicBool>,
+    /// The lender has closed its end.
+    left: Arc<AtomicBool>,
+}
+
+/// Carries bytes between a client and its data lender until it loses them. Nobody is told of anything on a line that loses.
+struct Relay {
+    lines: Mutex<Vec<Line>>,
+    /// Nobody gets through at all.
+    down: AtomicBool,
+    accepted: AtomicUsize,
+}
+
+impl Relay {
+    fn start(listen: &Path, lender: PathBuf) -> Arc<Relay> {
+        let listener = UnixListener::bind(listen).unwrap();
+        let relay = Arc::new(Relay {
+            lines: Mutex::default(),
+            down: AtomicBool::new(false),
+            accepted: AtomicUsize::new(0),
+        });
+        let theirs = Arc::clone(&relay);
+        // It ends with the test's process.
+        spawn(move || {
+            for client in listener.incoming() {
+                let line = Line::default();
+                let lost = theirs.down.load(Ordering::SeqCst);
+                line.to_lender.store(lost, Ordering::SeqCst);
+                line.from_lender.store(lost, Ordering::SeqCst);
+                let (client, lender) = (client.unwrap(), UnixStream::connect(&lender).unwrap());
+                let (client_too, lender_too) = (client.try_clone().unwrap(), lender.try_clone().unwrap());
+                theirs.lines.lock().unwrap().push(line.clone());
+                theirs.accepted.fetch_add(1, Ordering::SeqCst);
+                let (lost, left) = (line.from_lender, line.left);
+                spawn(move || {
+                    carry(lender, client_too, &lost);
+                    left.store(true, Ordering::SeqCst);
+                });
+                spawn(move || carry(client, lender_too, &line.to_lender));
+            }
+        });
+        relay
+    }
+
+    fn accepted(&self) -> usize {
+        self.accepted.load(Ordering::SeqCst)
+    }
+
+    /// From now on the lines that there are lose bytes.
+    fn lose(&self, lost: Lost) {
+        for line in &*self.lines.lock().unwrap() {
+            line.to_lender
+                .fetch_or(lost != Lost::FromLender, Ordering::SeqCst);
+            line.from_lender
+                .fetch_or(lost != Lost::ToLender, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the lender has closed all of the first `count` lines.
+    fn are_left(&self, count: usize) -> bool {
+        let lines = self.lines.lock().unwrap();
+        lines[..count].iter().all(|line| line.left.load(Ordering::SeqCst))
+    }
+}
+
+/// Carries bytes until one end goes. The other one hears of that unless bytes are lost.
+fn carry(mut from: UnixStream, mut to: UnixStream, lost: &AtomicBool) {
+    let mut bytes = [0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !lost.load(Ordering::SeqCst) && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    if !lost.load(Ordering::SeqCst) {
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+/// A volume whose data lender is behind a relay.
+struct World {
+    relay: Arc<Relay>,
+    volume: Option<Volume>,
+    lender: Lender,
+    keeper: Arc<Keeper>,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    fn new(limits: KeeperLimits) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let keeper = Arc::new(Keeper::start_with(&path("kept"), limits).unwrap());
+        let config = Config {
+            listen: vec![Address::Unix(path("lender"))],
+            memory: 1 << 20,
+            store: Some(path("store")),
+            allow_disk: true,
+            ..Config::default()
+        };
+        let lender = Lender::start_with(config, Some(Arc::clone(&keeper) as _)).unwrap();
+        let relay = Relay::start(&path("relay"), path("lender"));
+        Volume::create(&path("volume"), 1 << 20, 1 << 20).unwrap();
+        let mut settings = VolumeSettings {
+            data_lender: Some(Address::Unix(path("relay"))),
+            data_lender_timing: TIMING,
+            ..VolumeSettings::default()
+        };
+        settings.journal.insecure = true;
+        let (volume, _) = Volume::open_with(&path("volume"), &settings).unwrap();
+        World {
+            relay,
+            volume: Some(volume),
+            lender,
+            keeper,
+            _folder: folder,
+        }
+    }
+
+    fn volume(&self) -> &Volume {
+        self.volume.as_ref().unwrap()
+    }
+
+    fn write(&self, byte: u8) {
+        let volume = self.volume();
+        volume.wait(volume.write(0, &[byte; 4096]).unwrap()).unwrap();
+    }
+
+    /// Waits until the data lender is in service, and has everything.
+    fn settle(&self) {
+        until("the copy has everything", || {
+            let tail = self.volume().status().journal.log.tail.0;
+            let kept = self.volume().data_lender();
+            kept.is_some_and(|kept| kept.in_service && kept.flushed == tail)
+        });
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        drop(self.volume.take());
+        self.lender.stop(Duration::ZERO);
+        self.keeper.stop();
+    }
+}
+
+#[test]
+fn a_client_gives_a_silent_data_lender_up_and_comes_again() {
+    let world = World::new(KeeperLimits::default());
+    for (byte, lost) in (1..).zip([Lost::Both, Lost::ToLender, Lost::FromLender]) {
+        world.write(byte);
+        world.settle();
+        let before = world.relay.accepted();
+        world.relay.lose(lost);
+        // Nothing waits for it meanwhile.
+        world.write(byte + 100);
+        until("it is out of service", || {
+            world.volume().data_lender().is_some_and(|kept| !kept.in_service)
+        });
+        until("the client comes again", || world.relay.accepted() > before);
+        world.settle();
+        // The one that came took the place of the one that is silent.
+        until("the lender has closed it", || world.relay.are_left(before));
+    }
+}
+
+#[test]
+fn a_data_lender_lets_a_silent_client_go() {
+    let world = World::new(KeeperLimits {
+        silence: Duration::from_millis(300),
+        ..KeeperLimits::default()
+    });
+    world.write(1);
+    world.settle();
+    assert!(world.keeper.replicas()[0].connected);
+    let before = world.relay.accepted();
+    world.relay.down.store(true, Ordering::SeqCst);
+    world.relay.lose(Lost::Both);
+    until("the lender has closed it", || world.relay.are_left(before));
+    until("the lender says so", || !world.keeper.replicas()[0].connected);
+    world.relay.down.store(false, Ordering::SeqCst);
+    world.write(2);
+    world.settle();
+}

@@ -1,0 +1,277 @@
+//! A volume from creation to removal, on real files and with a real lender.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netram_block::{DeviceError, Flush};
+use netram_journal::over::Windows;
+use netram_lender::{Config, Lender};
+use netram_transport::Security;
+use netram_volume::{CreateError, DeleteError, Device, OpenError, Volume, VolumeSettings};
+
+const BYTES: u64 = 8 << 20;
+const JOURNAL: u64 = 1 << 20;
+const BLOCK: usize = 4096;
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("volume");
+    Volume::create(&path, BYTES, JOURNAL).unwrap();
+    (folder, path)
+}
+
+fn open(path: &Path) -> Volume {
+    Volume::open_with(path, &VolumeSettings::default()).unwrap().0
+}
+
+fn write(volume: &Volume, block: u64, value: u8) {
+    let pending = volume.write(block * BLOCK as u64, &[value; BLOCK]).unwrap();
+    volume.wait(pending).unwrap();
+}
+
+fn read(volume: &Volume, block: u64) -> u8 {
+    let mut bytes = [0xee; BLOCK];
+    volume.read(block * BLOCK as u64, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+    bytes[0]
+}
+
+#[test]
+fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
+    let (_folder, path) = place();
+    assert!(!Volume::inspect(&path).unwrap().unapplied);
+    let volume = open(&path);
+    write(&volume, 7, 7);
+    // As whoever looks after a crash: without lenders nothing else says so.
+    let seen = Volume::inspect(&path).unwrap();
+    assert!(seen.unapplied && seen.members.is_empty());
+    volume.close().unwrap();
+    assert!(!Volume::inspect(&path).unwrap().unapplied);
+}
+
+/// A volume's directory names nothing outside: a copy has its own journal, image and checksums. A closed volume's journal has
+/// nothing for the image, so none of its files can be older than another.
+#[test]
+fn a_copied_volume_changes_nothing_of_its_original() {
+    let (folder, path) = place();
+    let volume = open(&path);
+    write(&volume, 1, 1);
+    let copy = folder.path().join("copy");
+    // Of a running volume, with records in the journal.
+    let copied = std::process::Command::new("cp")
+        .arg("-a")
+        .args([&path, &copy])
+        .status();
+    assert!(copied.unwrap().success());
+    (0..100).for_each(|block| write(&volume, block, 2));
+    volume.close().unwrap();
+    let (other, recovered) = Volume::open_with(&copy, &VolumeSettings::default()).unwrap();
+    assert!(recovered.disk.records > 0 && read(&other, 1) == 1);
+    write(&other, 1, 3);
+    other.close().unwrap();
+    let volume = open(&path);
+    assert!((0..100).all(|block| read(&volume, block) == 2));
+    // The original goes on, and its directory is put back as it was: the same, the other way round.
+    write(&volume, 1, 4);
+    volume.close().unwrap();
+    fs::rename(&path, folder.path().join("newer")).unwrap();
+    fs::rename(&copy, &path).unwrap();
+    assert_eq!(read(&open(&path), 1), 3);
+    assert_eq!(read(&open(&folder.path().join("newer")), 1), 4);
+}
+
+#[test]
+fn what_was_written_is_there_again() {
+    let (_folder, path) = place();
+    let volume = open(&path);
+    // Several times the journal, so that stages go to the image meanwhile.
+    for turn in 0..4u8 {
+        (0..200).for_each(|block| write(&volume, block, turn * 14 + block as u8));
+    }
+    volume.discard(0, 5 * BLOCK as u64).unwrap();
+    volume.flush().unwrap();
+    assert!(volume.status().disk.statistics.stages > 0);
+    volume.close().unwrap();
+    let (volume, recovered) = Volume::open_with(&path, &VolumeSettings::default()).unwrap();
+    assert_eq!(
+        recovered.disk.records, 0,
+        "a closed volume has everything in its image"
+    );
+    assert!((0..200).all(|block| read(&volume, block) == if block < 5 { 0 } else { 42 + block as u8 }));
+    let mut runs = Vec::new();
+    let mut each = |length, hole| {
+        runs.push((length / BLOCK as u64, hole));
+        true
+    };
+    volume.extents(0, BYTES, &mut each).unwrap();
+    assert_eq!(
+        runs,
+        [(5, true), (195, false), (BYTES / BLOCK as u64 - 200, true)]
+    );
+}
+
+/// A page of checksums that the disk lost, as the file system gives it back: zeros.
+#[test]
+fn lost_checksums_are_data_that_cannot_be_read() {
+    let (_folder, path) = place();
+    let volume = open(&path);
+    (100..200).for_each(|block| write(&volume, block, 7));
+    volume.drain().unwrap();
+    let sums = fs::OpenOptions::new()
+        .write(true)
+        .open(path.join("sums"))
+        .unwrap();
+    sums.write_all_at(&[0; BLOCK], BLOCK as u64).unwrap();
+    let mut runs = Vec::new();
+    let mut each = |length, hole| {
+        runs.push((length / BLOCK as u64, hole));
+        true
+    };
+    volume.extents(0, BYTES, &mut each).unwrap();
+    let blocks = BYTES / BLOCK as u64;
+    assert_eq!(runs, [(100, true), (100, false), (blocks - 200, true)]);
+    let refused = volume.read(100 * BLOCK as u64, &mut [0; BLOCK]);
+    assert_eq!(refused, Err(DeviceError::Corrupt { block: 100 }));
+}
+
+#[test]
+fn a_volume_is_open_once_and_looked_at_meanwhile() {
+    let (_folder, path) = place();
+    let volume = open(&path);
+    write(&volume, 0, 1);
+    let refused = Volume::open_with(&path, &VolumeSettings::default()).unwrap_err();
+    let own = format!("process {}", std::process::id());
+    assert!(
+        matches!(refused, OpenError::Journal(_)) && refused.to_string().contains(&own),
+        "{refused}"
+    );
+    let refused = Volume::delete(&path, Windows::Logged).unwrap_err();
+    assert!(matches!(refused, DeleteError::Journal(_)), "{refused}");
+    let seen = Volume::inspect(&path).unwrap();
+    assert_eq!(
+        (seen.superblock.bytes, seen.in_use, seen.journal_bytes),
+        (BYTES, true, JOURNAL)
+    );
+    assert_eq!(read(&volume, 0), 1, "neither has touched it");
+    drop(volume);
+    let seen = Volume::inspect(&path).unwrap();
+    assert!(!seen.in_use);
+    assert!(
+        seen.image_taken_bytes < BYTES / 2,
+        "{} of a sparse image",
+        seen.image_taken_bytes
+    );
+    Volume::delete(&path, Windows::Logged).unwrap();
+    assert!(!path.exists());
+    assert!(matches!(
+        Volume::delete(&path, Windows::Logged),
+        Err(DeleteError::Io { .. })
+    ));
+}
+
+#[test]
+fn only_a_volume_is_removed_and_only_what_is_its_own() {
+    let (folder, path) = place();
+    let other = folder.path().join("other");
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("super"), [0; 8192]).unwrap();
+    assert!(matches!(
+        Volume::delete(&other, Windows::Logged),
+        Err(DeleteError::NoVolume { .. })
+    ));
+    assert!(other.join("super").exists());
+    fs::write(path.join("notes"), "mine").unwrap();
+    assert!(matches!(
+        Volume::delete(&path, Windows::Logged),
+        Err(DeleteError::Io { .. })
+    ));
+    assert_eq!(fs::read_to_string(path.join("notes")).unwrap(), "mine");
+}
+
+#[test]
+fn nothing_is_made_over_what_is_there_and_nothing_half_made_is_left() {
+    let (folder, path) = place();
+    assert!(matches!(
+        Volume::create(&path, BYTES, JOURNAL),
+        Err(CreateError::Exists(_))
+    ));
+    assert!(Volume::inspect(&path).is_ok());
+    let odd = folder.path().join("odd");
+    assert!(matches!(
+        Volume::create(&odd, 1000, JOURNAL),
+        Err(CreateError::Volume { .. })
+    ));
+    assert!(matches!(
+        Volume::create(&odd, BYTES, 1000),
+        Err(CreateError::Journal(_))
+    ));
+    assert!(!odd.exists());
+    let refused = Volume::open_with(&odd, &VolumeSettings::default()).unwrap_err();
+    assert!(matches!(refused, OpenError::File { .. }), "{refused}");
+}
+
+#[test]
+fn files_of_two_volumes_are_not_mixed() {
+    let ((_one, path), (_two, other)) = (place(), place());
+    for name in ["image", "sums", "super"] {
+        let aside = path.join("aside");
+        fs::rename(path.join(name), &aside).unwrap();
+        fs::copy(other.join(name), path.join(name)).unwrap();
+        let refused = Volume::open_with(&path, &VolumeSettings::default()).unwrap_err();
+        assert!(matches!(refused, OpenError::Volume { .. }), "{name}: {refused}");
+        fs::rename(&aside, path.join(name)).unwrap();
+    }
+    open(&path).close().unwrap();
+}
+
+#[test]
+fn a_volume_grows_while_it_is_open() {
+    let (_folder, path) = place();
+    let volume = open(&path);
+    let beyond = BYTES / BLOCK as u64;
+    assert!(volume.write(BYTES, &[1; BLOCK]).is_err());
+    volume.grow(2 * BYTES).unwrap();
+    assert_eq!(volume.geometry().bytes, 2 * BYTES);
+    write(&volume, beyond, 9);
+    drop(volume);
+    assert_eq!(read(&open(&path), beyond), 9);
+}
+
+#[test]
+fn the_settings_beside_it_find_the_lender() {
+    let (folder, path) = place();
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let socket = format!("unix:{}", folder.path().join("lend.sock").display());
+    let _lender = Lender::start(Config {
+        listen: vec![socket.parse().unwrap()],
+        security: Security::Insecure,
+        memory: 64 << 20,
+        store: Some(memory.path().join("lent")),
+        ..Config::default()
+    })
+    .unwrap();
+    let text = format!(
+        "lenders = [\"{socket}\"]\ninsecure = true\none-domain = true\nwindow = \"256KiB\"\nflush = \"disk\"\nstage = \"256KiB\"\n"
+    );
+    fs::write(path.join("netram.toml"), text).unwrap();
+    let settings = VolumeSettings::load(&path.join("netram.toml")).unwrap();
+    assert_eq!(settings.flush, Flush::Disk);
+    let (volume, _) = Volume::open_with(&path, &settings).unwrap();
+    volume
+        .journal()
+        .wait_for_members(Duration::from_secs(20))
+        .unwrap();
+    (0..300).for_each(|turn| write(&volume, turn % 100, turn as u8));
+    volume.flush().unwrap();
+    let status = volume.status();
+    assert_eq!(status.journal.writer.blocked, None);
+    assert!(
+        status.journal.log.stable >= status.journal.log.tail,
+        "FLUSH has waited for the disk"
+    );
+    volume.close().unwrap();
+    let volume = open(&path);
+    assert!((0..100).all(|block| read(&volume, block) == (200 + block) as u8));
+}

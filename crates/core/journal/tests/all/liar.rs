@@ -1,0 +1,194 @@
+//! A lender that says that it holds more than its window has room for.
+
+use std::fs::File as OsFile;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use netram_journal::{Journal, OpenError};
+use netram_proto::id::{Epoch, Incarnation, Lsn};
+use netram_proto::journal::{JoinId, PeerAnswer, RecoveryRefusal, Slots, View, ViewMember};
+use netram_proto::limit::{FRAME_BODY_BYTES_MAX, SLOT_BYTES};
+use netram_proto::port::{File, IoError};
+use netram_proto::wire::{Flag, Frame, FrameKind, Header};
+use netram_transport::{Link, Listener, Progress, Security};
+
+use crate::common::Place;
+
+const WINDOW: u64 = 1 << 20;
+const LIFE: u64 = 7;
+
+/// The view file, as no program of ours would write it.
+struct ViewFile(OsFile);
+
+impl File for ViewFile {
+    fn size(&self) -> Result<u64, IoError> {
+        Ok(self.0.metadata().map_err(|_| IoError::EIO)?.len())
+    }
+
+    fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError> {
+        self.0.read_exact_at(into, offset).map_err(|_| IoError::EIO)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        self.0.write_all_at(bytes, offset).map_err(|_| IoError::EIO)
+    }
+
+    fn sync(&self) -> Result<(), IoError> {
+        Ok(())
+    }
+}
+
+/// A journal whose one member is the lender at "liar".
+fn journal_of_liar(place: &Place) {
+    Journal::create(&place.journal(), 4 << 20).unwrap();
+    let path = place.journal().join("view");
+    let file = ViewFile(OsFile::options().read(true).write(true).open(path).unwrap());
+    let (mut slots, payload) = Slots::open(&file, View::MAGIC, SLOT_BYTES).unwrap();
+    let view = View::decode(&payload).unwrap();
+    let member = ViewMember {
+        incarnation: Incarnation(LIFE),
+        join: Some(JoinId {
+            reign: Epoch(1),
+            generation: 1,
+        }),
+        address: place.address("liar").to_string(),
+        domain: String::from("elsewhere"),
+    };
+    let view = View {
+        epoch: Epoch(1),
+        counting: true,
+        window_bytes: WINDOW,
+        members: vec![member],
+        ..view
+    };
+    slots.store(&file, &view.encode()).unwrap();
+}
+
+/// Serves one client after the other until the opening has ended. Counts the bytes that it was asked for.
+fn lie(listener: &Listener, held: u64, given: &AtomicU64, ended: &AtomicBool) {
+    while !ended.load(Ordering::Relaxed) {
+        let Ok(Some(mut pending)) = listener.accept(Instant::now()) else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let link = loop {
+            match pending.advance(Instant::now()) {
+                Ok(Progress::Done(link)) => break Some(link),
+                Ok(Progress::NeedRead) => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => break None,
+            }
+        };
+        if let Some(link) = link {
+            serve(link, held, given);
+        }
+    }
+}
+
+fn serve(mut link: Link, held: u64, given: &AtomicU64) {
+    loop {
+        let answer = match link.receive() {
+            Ok(Some(packet)) => {
+                let asked = Frame::parse(packet).unwrap().header;
+                answer(&asked, held)
+            }
+            Ok(None) => {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            }
+            Err(_) => return,
+        };
+        let (header, body) = answer;
+        given.fetch_add(body.len() as u64, Ordering::Relaxed);
+        if link.send(&[&header.encode(body.len()), &body]).is_err() {
+            return;
+        }
+    }
+}
+
+fn answer(asked: &Header, held: u64) -> (Header, Vec<u8>) {
+    let header = |kind| Header {
+        epoch: asked.epoch,
+        who: LIFE,
+        ..Header::new(kind)
+    };
+    match asked.kind {
+        FrameKind::Bind => (header(FrameKind::Bound), b"elsewhere".to_vec()),
+        FrameKind::Seal => {
+            let sealed = Header {
+                flags: Flag::KNOWN,
+                lsn: Lsn(held),
+                mark: 1,
+                ..header(FrameKind::Sealed)
+            };
+            (sealed, 1u32.to_le_bytes().to_vec())
+        }
+        // The question before the fence: the same lie.
+        FrameKind::Ping if asked.flags & Flag::ASKS != 0 => {
+            let told = Header {
+                epoch: Epoch(1),
+                flags: Flag::KNOWN,
+                lsn: Lsn(held),
+                mark: 1,
+                ..header(FrameKind::Told)
+            };
+            (told, [&[0; 8][..], &1u32.to_le_bytes()].concat())
+        }
+        FrameKind::Read => {
+            let data = Header {
+                lsn: asked.lsn,
+                ..header(FrameKind::Data)
+            };
+            (data, vec![0x5A; FRAME_BODY_BYTES_MAX])
+        }
+        _ => (header(FrameKind::Pong), Vec::new()),
+    }
+}
+
+/// What a recovery comes to whose one member claims `held`, and what that member was asked to give.
+fn recovery_from_liar(held: u64) -> (OpenError, u64) {
+    let mut place = Place::new();
+    place.security = Security::Insecure;
+    journal_of_liar(&place);
+    let listener = Listener::bind(&place.address("liar"), place.security.clone()).unwrap();
+    let given = Arc::new(AtomicU64::new(0));
+    let ended = Arc::new(AtomicBool::new(false));
+    let (told, over) = (Arc::clone(&given), Arc::clone(&ended));
+    let liar = std::thread::spawn(move || lie(&listener, held, &told, &over));
+    let opened = Journal::open(&place.journal(), place.config(&["liar"], 1)).map(drop);
+    ended.store(true, Ordering::Relaxed);
+    liar.join().unwrap();
+    (
+        opened.expect_err("nobody honest answered"),
+        given.load(Ordering::Relaxed),
+    )
+}
+
+/// It was read for as long as it gave something: 1.4 GB in five seconds.
+#[test]
+fn a_lender_that_claims_to_hold_2_to_the_60_is_not_read_at_all() {
+    let (refused, given) = recovery_from_liar(1 << 60);
+    match &refused {
+        OpenError::Refused {
+            refusal: RecoveryRefusal::Missing { missing, .. },
+            ..
+        } => assert_eq!(missing[0].1, PeerAnswer::Overclaims),
+        other => panic!("{other}"),
+    }
+    assert!(
+        refused
+            .to_string()
+            .contains("claims more than its window can hold"),
+        "{refused}"
+    );
+    assert!(given < 100, "only names and numbers: {given} bytes");
+}
+
+#[test]
+fn a_lender_that_lies_within_its_window_is_read_no_further_than_that() {
+    let (refused, given) = recovery_from_liar(WINDOW);
+    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    let frames = WINDOW.div_ceil(FRAME_BODY_BYTES_MAX as u64) * FRAME_BODY_BYTES_MAX as u64;
+    assert!((WINDOW..=frames + 100).contains(&given), "{given} bytes");
+}

@@ -1,0 +1,85 @@
+//! A lender is its memory, not its address: reached by two it is one copy, and one that moved is found.
+
+use std::time::{Duration, Instant};
+
+use netram_journal::{Journal, JournalConfig, Reason};
+use netram_proto::journal::Blocked;
+use netram_proto::port::{Durability, Log};
+
+use crate::common::{Place, append, commit, copy_of, payloads};
+
+const LOG_BYTES: u64 = 4 << 20;
+
+/// Both addresses became members. The second join emptied the first one's window, so that nothing was ever held by both: every
+/// commit went at the disk's pace, and the status showed two healthy members.
+#[test]
+fn one_lender_under_two_addresses_is_one_member() {
+    let place = Place::new();
+    let _lender = place.lender_at("a", &["a", "also-a"]);
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let config = place.config(&["a", "also-a"], 2);
+    let (journal, _) = Journal::open(&place.journal(), config).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let is_seen = || {
+        let status = journal.status().writer;
+        status.copies.have == 1 && status.lenders.iter().any(|lender| lender.alias_of.is_some())
+    };
+    while !is_seen() {
+        assert!(Instant::now() < deadline, "{:?}", journal.status().writer);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let why = journal.wait_for_members(Duration::from_millis(200)).unwrap_err();
+    assert_eq!(why.blocked, Blocked::TooFewMembers { have: 1, min: 2 });
+    let [(_, Reason::AliasOf(_))] = &why.lenders[..] else {
+        panic!("{why:?}")
+    };
+    assert!(
+        why.to_string().contains("its memory is that of the lender at"),
+        "{why}"
+    );
+    let copies = journal.status().writer.copies.to_string();
+    assert_eq!(copies, "1 of 2 copies, 1 domain");
+}
+
+#[test]
+fn another_lender_takes_the_place_of_an_alias_and_members_commit() {
+    let place = Place::new();
+    let _lenders = [place.lender_at("a", &["a", "also-a"]), place.lender("b")];
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(60),
+        ..place.config(&["a", "also-a", "b"], 2)
+    };
+    let (journal, _) = place.open(config);
+    for _ in 0..100 {
+        let ticket = append(&journal, b"at two lenders");
+        let votes = journal.wait(ticket, Durability::Remote).unwrap();
+        assert_eq!((votes.members, votes.rule), (2, true));
+    }
+    assert_eq!(journal.status().writer.copies.to_string(), "2 copies, 1 domain");
+}
+
+/// Only the address in the view was asked: a lender that came back by another one had the bytes, and recovery refused.
+#[test]
+fn a_member_that_moved_is_found_by_the_addresses_of_the_settings() {
+    let place = Place::new();
+    let _lenders = [place.lender_at("a", &["a", "moved"]), place.lender("spare")];
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(60),
+        ..place.config(&["a"], 1)
+    };
+    let (journal, _) = place.open(config);
+    commit(&journal, b"in memory only", Durability::Remote);
+    let copy = copy_of(&place);
+    std::fs::remove_file(place.directory.path().join("a.sock")).unwrap();
+    let config = place.config(&["spare", "moved"], 1);
+    let (newer, recovered) = Journal::open(&copy, config).unwrap();
+    assert_eq!(recovered.records_from_members, 1);
+    assert!(
+        recovered.members[0].0.contains("moved"),
+        "{:?}",
+        recovered.members
+    );
+    assert_eq!(payloads(&newer), [b"in memory only"]);
+}

@@ -1,0 +1,227 @@
+//! Journals that are deleted, and what their lenders learn of it, and when.
+
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use crate::common::{Place, commit, copy_of};
+use netram_journal::over::{Deleting, List, PATIENCE, Windows};
+use netram_journal::{DeleteError, Journal, JournalConfig, Place as JournalPlace};
+use netram_proto::port::Durability;
+
+/// A journal that was cut off with bytes at the lender `a`; nobody has it open. Its directory is `copy`.
+fn cut_off(place: &Place) -> JournalPlace {
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(3600),
+        ..place.config(&["a"], 1)
+    };
+    let (journal, _) = place.open(config);
+    commit(&journal, b"at the lender alone", Durability::Remote);
+    let copy = copy_of(place);
+    // Its threads go on for as long as the test does, without their lender.
+    let _running = std::mem::ManuallyDrop::new(journal);
+    JournalPlace::at(&copy)
+}
+
+/// Begins a deletion by which the lenders free everything.
+fn begin(list: &List, place: &Place, journal: &JournalPlace, key: Option<&FilePath>) -> Deleting {
+    begin_with(list, place, journal, key, Windows::All)
+}
+
+fn begin_with(
+    list: &List,
+    place: &Place,
+    journal: &JournalPlace,
+    key: Option<&FilePath>,
+    windows: Windows,
+) -> Deleting {
+    let lenders = [place.address("a")];
+    Deleting::begin(
+        Some(list.clone()),
+        journal.root(),
+        std::slice::from_ref(journal),
+        windows,
+        &lenders,
+        key,
+    )
+    .unwrap()
+}
+
+fn place_and_list() -> (Place, List) {
+    let place = Place {
+        security: netram_transport::Security::Insecure,
+        ..Place::new()
+    };
+    let list = List::at(place.directory.path().join("state/over"));
+    (place, list)
+}
+
+fn files(place: &Place) -> Vec<String> {
+    let entries = std::fs::read_dir(place.directory.path().join("state/over"));
+    let names = entries
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().file_name());
+    names.map(|name| name.into_string().unwrap()).collect()
+}
+
+/// The lender `a`, started again elsewhere, as the list knows. The process of the original would take its window up again, so it must not
+/// find the lender where it was.
+fn moved(place: &Place) -> netram_lender::Lender {
+    std::fs::remove_file(place.directory.path().join("a.sock")).ok();
+    let lender = place.lender_at("a", &["b"]);
+    for entry in std::fs::read_dir(place.directory.path().join("state/over")).unwrap() {
+        let entry = entry.unwrap().path();
+        let moved = std::fs::read_to_string(&entry)
+            .unwrap()
+            .replace("a.sock", "b.sock");
+        std::fs::write(&entry, moved).unwrap();
+    }
+    lender
+}
+
+#[test]
+fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let journal = cut_off(&place);
+    drop(lender);
+    let deleting = begin(&list, &place, &journal, None);
+    std::fs::remove_dir_all(journal.root()).unwrap();
+    let untold = deleting.done(PATIENCE);
+    assert_eq!(untold.len(), 1, "{untold:?}");
+    assert!(files(&place)[0].ends_with(".over"));
+    let lender = moved(&place);
+    let report = lender.report();
+    assert!(report.memory.used > 0 && report.journals_used == 1);
+    assert_eq!(list.tell(PATIENCE), []);
+    let report = lender.report();
+    assert_eq!((report.memory.used, files(&place)), (0, Vec::new()));
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while lender.report().journals_used > 0 {
+        assert!(std::time::Instant::now() < deadline, "{:?}", lender.report());
+    }
+}
+
+/// A directory may be a copy, as here, whose original was killed and needs its lenders to open. Nor is one deleted whose view cannot be read
+/// at the moment.
+#[test]
+fn what_counts_on_lenders_is_not_deleted_by_mistake() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let copy = cut_off(&place);
+    let refused = copy.delete(Some(list.clone()), Windows::Logged, &[], None);
+    assert!(matches!(refused, Err(DeleteError::NotClosed(_))), "{refused:?}");
+    let aside = copy.root().with_extension("view");
+    std::fs::rename(copy.view(), &aside).unwrap();
+    std::fs::create_dir(copy.view()).unwrap();
+    let refused = copy.delete(Some(list.clone()), Windows::Logged, &[], None);
+    assert!(matches!(refused, Err(DeleteError::Journal(_))), "{refused:?}");
+    std::fs::remove_dir(copy.view()).unwrap();
+    std::fs::rename(&aside, copy.view()).unwrap();
+    assert!(copy.log().exists() && copy.view().exists() && files(&place).is_empty());
+    assert!(lender.report().memory.used > 0);
+}
+
+/// The copy was made while the journal rested, so that it needs nobody. In the same reign the original went on, and was killed.
+#[test]
+fn a_lender_keeps_what_the_deleted_copy_lacked() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    let mut config = place.config(&["a"], 1);
+    config.timing.idle = netram_proto::time::Span::from_ms(50);
+    let (journal, _) = place.open(config.clone());
+    commit(&journal, b"of both", Durability::Remote);
+    crate::idle::wait_until_clean(&journal);
+    let copy = JournalPlace::at(&copy_of(&place));
+    commit(&journal, b"of the original alone", Durability::Remote);
+    drop(lender);
+    let _running = std::mem::ManuallyDrop::new(journal);
+    // It is told later, and so once more.
+    let untold = copy
+        .delete(Some(list.clone()), Windows::Logged, &[], None)
+        .unwrap();
+    assert_eq!((untold.len(), untold[0].holds), (1, None));
+    let lender = moved(&place);
+    for _ in 0..2 {
+        let untold = list.tell(PATIENCE);
+        assert_eq!(untold.len(), 1);
+        assert!(untold[0].holds > Some(20), "{untold:?}");
+        assert!(lender.report().memory.used > 0);
+    }
+}
+
+/// Cut off anywhere before everything is removed, the journal may be opened again: nobody must have been told.
+#[test]
+fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let journal = cut_off(&place);
+    drop(begin(&list, &place, &journal, None));
+    assert!(files(&place)[0].ends_with(".deleting"));
+    assert_eq!(list.tell(PATIENCE), []);
+    assert!(lender.report().memory.used > 0);
+    // The second attempt finds a directory in which there is no log any more, and the third no view: what the log had is known all the same.
+    let text = || {
+        let entry = std::fs::read_dir(place.directory.path().join("state/over")).unwrap();
+        std::fs::read_to_string(entry.last().unwrap().unwrap().path()).unwrap()
+    };
+    let before = text();
+    for gone in [journal.log(), journal.view()] {
+        std::fs::remove_file(gone).unwrap();
+        drop(begin_with(&list, &place, &journal, None, Windows::Logged));
+        assert_eq!(text(), before);
+    }
+    let deleting = begin(&list, &place, &journal, None);
+    std::fs::remove_dir_all(journal.root()).unwrap();
+    let untold = deleting.done(Duration::from_millis(300));
+    // The process of the original is still connected: it is not over for that lender.
+    assert_eq!(untold.len(), 1);
+    assert!(lender.report().memory.used > 0);
+}
+
+/// The last file was gone and nobody had been told: a second attempt called that no journal, and the lenders kept all of it.
+#[test]
+fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() {
+    for folder_is_left in [true, false] {
+        let (place, list) = place_and_list();
+        let lender = place.lender("a");
+        let journal = cut_off(&place);
+        drop(lender);
+        drop(begin(&list, &place, &journal, None));
+        std::fs::remove_dir_all(journal.root()).unwrap();
+        if folder_is_left {
+            std::fs::create_dir(journal.root()).unwrap();
+        }
+        let again = JournalPlace::at(journal.root());
+        let untold = again
+            .delete(Some(list.clone()), Windows::Logged, &[], None)
+            .unwrap();
+        assert_eq!(untold.len(), 1, "the lender is away");
+        assert!(files(&place)[0].ends_with(".over"));
+        assert!(!journal.root().exists());
+        let none = again.delete(Some(list), Windows::Logged, &[], None);
+        assert!(matches!(none, Err(DeleteError::NoJournal { .. })), "{none:?}");
+    }
+}
+
+#[test]
+fn a_journal_that_no_lender_has_heard_of_leaves_no_entry() {
+    let (place, list) = place_and_list();
+    Journal::create(&place.journal(), 1 << 20).unwrap();
+    let journal = JournalPlace::at(&place.journal());
+    let deleting = begin(&list, &place, &journal, None);
+    assert_eq!((deleting.done(PATIENCE), files(&place)), (Vec::new(), Vec::new()));
+}
+
+#[test]
+fn without_its_key_nobody_is_told_and_the_entry_stays() {
+    let (place, list) = place_and_list();
+    let lender = place.lender("a");
+    let journal = cut_off(&place);
+    let deleting = begin(&list, &place, &journal, Some(FilePath::new("/nowhere/key")));
+    std::fs::remove_dir_all(journal.root()).unwrap();
+    assert_eq!(deleting.done(PATIENCE).len(), 1);
+    assert!(lender.report().memory.used > 0);
+}

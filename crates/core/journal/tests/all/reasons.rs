@@ -1,0 +1,202 @@
+//! Each lender that does not count says why, and each reason is told from the others.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::time::{Duration, Instant};
+
+use netram_journal::{Away, Journal, JournalConfig, OpenError, Reason};
+use netram_lender::{Config, Lender};
+use netram_proto::port::Durability;
+use netram_proto::wire::Refusal;
+use netram_transport::{Address, ClusterKey, Security};
+
+use crate::common::{Place, commit, copy_of};
+
+const LOG_BYTES: u64 = 4 << 20;
+const PATIENCE: Duration = Duration::from_secs(8);
+
+fn lender(place: &Place, name: &str, change: impl FnOnce(&mut Config)) -> Lender {
+    let mut config = Config {
+        name: name.to_owned(),
+        listen: vec![place.address(name)],
+        security: place.security.clone(),
+        memory: 64 << 20,
+        store: Some(place.directory.path().join(format!("{name}.mem"))),
+        ..Config::default()
+    };
+    change(&mut config);
+    Lender::start(config).expect("a lender starts")
+}
+
+/// Waits until the only lender does not count for a reason like this.
+fn wait_for_reason(journal: &Journal, expected: impl Fn(&Reason) -> bool) -> String {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let status = journal.status();
+        match &status.reasons[..] {
+            [Some(reason)] if expected(reason) => {
+                let why = status.uncounted().expect("commits wait for the disk").to_string();
+                assert!(why.contains(&reason.to_string()), "{why}");
+                return reason.to_string();
+            }
+            reasons => assert!(Instant::now() < deadline, "{reasons:?}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A journal whose only lender does not count.
+fn alone(place: &Place, change: impl FnOnce(&mut JournalConfig)) -> Journal {
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let mut config = place.config(&["a"], 1);
+    change(&mut config);
+    Journal::open(&place.journal(), config).unwrap().0
+}
+
+#[test]
+fn nothing_listens() {
+    let place = Place::new();
+    let journal = alone(&place, |_| ());
+    let why = wait_for_reason(&journal, |why| *why == Reason::Away(Away::NothingListens));
+    assert_eq!(why, "nothing listens there: start the lender");
+}
+
+#[test]
+fn nothing_listens_at_a_port() {
+    let place = Place::new();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", free.local_addr().unwrap());
+    drop(free);
+    let journal = alone(&place, |config| config.lenders = vec![address.parse().unwrap()]);
+    wait_for_reason(&journal, |why| *why == Reason::Away(Away::NothingListens));
+}
+
+#[test]
+fn the_name_has_no_address() {
+    let place = Place::new();
+    // A label is too long for any name server to be asked.
+    let name = format!("{}.invalid", "a".repeat(64));
+    let address: Address = format!("tcp://{name}:7420").parse().unwrap();
+    let journal = alone(&place, |config| config.lenders = vec![address]);
+    let why = wait_for_reason(&journal, |why| matches!(why, Reason::Away(Away::NameNotFound(_))));
+    assert!(why.contains(&name), "{why}");
+}
+
+#[test]
+fn another_key() {
+    let place = Place::new();
+    let _lender = lender(&place, "a", |_| ());
+    let journal = alone(&place, |config| {
+        config.security = Security::Key(ClusterKey::generate())
+    });
+    wait_for_reason(&journal, |why| *why == Reason::Away(Away::WrongKey));
+}
+
+#[test]
+fn a_key_on_one_side_only() {
+    let place = Place::new();
+    let _lender = lender(&place, "a", |_| ());
+    let journal = alone(&place, |config| config.security = Security::Insecure);
+    wait_for_reason(&journal, |why| *why == Reason::Away(Away::KeyRequired));
+}
+
+#[test]
+fn another_program_listens() {
+    let place = Place::new();
+    let listener = UnixListener::bind(place.directory.path().join("a.sock")).unwrap();
+    // It ends with the test's process.
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 64]);
+            // It may have been closed meanwhile.
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n");
+        }
+    });
+    let journal = alone(&place, |_| ());
+    wait_for_reason(&journal, |why| *why == Reason::Away(Away::NotNetram));
+}
+
+/// Three seconds: as long as a connection may take.
+#[test]
+fn no_answer() {
+    let place = Place::new();
+    // It takes connections, and says nothing: as a process that is stopped.
+    let _listener = UnixListener::bind(place.directory.path().join("a.sock")).unwrap();
+    let journal = alone(&place, |_| ());
+    wait_for_reason(&journal, |why| *why == Reason::Away(Away::NoAnswer));
+}
+
+/// A journal that another lender's client has to itself, under the same key.
+fn neighbour(place: &Place) -> (Place, Journal) {
+    let first = Place {
+        directory: tempfile::tempdir_in("/dev/shm").unwrap(),
+        security: place.security.clone(),
+    };
+    Journal::create(&first.journal(), LOG_BYTES).unwrap();
+    let (journal, _) = first.open(place.config(&["a"], 1));
+    (first, journal)
+}
+
+#[test]
+fn no_room() {
+    let place = Place::new();
+    let _lender = lender(&place, "a", |config| config.memory = 3 << 20);
+    let _neighbour = neighbour(&place);
+    let journal = alone(&place, |config| config.window_bytes = 3 << 20);
+    let refused = |why: &Reason| matches!(why, Reason::Refused(refused) if refused.why == Refusal::NoRoom);
+    let why = wait_for_reason(&journal, refused);
+    assert!(why.starts_with("no room: it has "), "{why}");
+}
+
+#[test]
+fn over_the_quota() {
+    let place = Place::new();
+    let _lender = lender(&place, "a", |config| config.memory = 1 << 20);
+    let journal = alone(&place, |config| config.window_bytes = 4 << 20);
+    let refused = |why: &Reason| matches!(why, Reason::Refused(refused) if refused.why == Refusal::OverQuota);
+    let why = wait_for_reason(&journal, refused);
+    assert!(
+        why.contains("one journal gets 1048576 bytes there, and 4194304 are asked for"),
+        "{why}"
+    );
+}
+
+#[test]
+fn no_slot() {
+    let place = Place::new();
+    let _lender = lender(&place, "a", |config| config.journals_max = 1);
+    let _neighbour = neighbour(&place);
+    let journal = alone(&place, |_| ());
+    let refused = |why: &Reason| matches!(why, Reason::Refused(refused) if refused.why == Refusal::TooManyJournals && refused.limit == 1);
+    let why = wait_for_reason(&journal, refused);
+    assert!(why.starts_with("no slot: "), "{why}");
+}
+
+/// Whoever opens a journal after a crash, with the wrong key, is told that it is the key.
+#[test]
+fn a_recovery_that_is_refused_says_why_lenders_did_not_answer() {
+    let place = Place::new();
+    let _lender = lender(&place, "a", |_| ());
+    Journal::create(&place.journal(), LOG_BYTES).unwrap();
+    let config = JournalConfig {
+        disk_delay: Duration::from_secs(60),
+        ..place.config(&["a"], 1)
+    };
+    let (journal, _) = place.open(config);
+    commit(&journal, b"a moment ago", Durability::Remote);
+    let copy = copy_of(&place);
+    drop(journal);
+    let config = JournalConfig {
+        security: Security::Key(ClusterKey::generate()),
+        ..place.config(&["a"], 1)
+    };
+    let refused = Journal::open(&copy, config).map(drop).unwrap_err();
+    let OpenError::Refused { away, .. } = &refused else {
+        panic!("{refused}")
+    };
+    assert_eq!(away.0[..], [(place.address("a").to_string(), Away::WrongKey)]);
+    assert!(
+        refused.to_string().contains("cluster key is not ours"),
+        "{refused}"
+    );
+}

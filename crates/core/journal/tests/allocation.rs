@@ -1,0 +1,75 @@
+//! A commit costs no heap allocation: not the committing thread, nor the lender, the disk thread or the keeper.
+//!
+//! A test binary of its own: the counting allocator sees every thread of the process.
+
+#[allow(dead_code, reason = "the other tests need more of it")]
+#[path = "all/common/mod.rs"]
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{KIND, Place};
+use netram_journal::{Journal, JournalConfig};
+use netram_proto::port::{Durability, Log};
+use netram_transport::WaitPolicy;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call goes to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_commit_allocates_nothing_however_it_waits() {
+    for wait in [WaitPolicy::default(), WaitPolicy::Block] {
+        let place = Place::new();
+        let _lenders = [place.lender("a"), place.lender("b")];
+        Journal::create(&place.journal(), 16 << 20).unwrap();
+        let (journal, _) = place.open(JournalConfig {
+            wait,
+            ..place.config(&["a", "b"], 2)
+        });
+        let payload = [7; 128];
+        let commit = |durability| {
+            let ticket = journal.append(KIND, payload.len(), &mut |into| into.copy_from_slice(&payload));
+            journal.wait(ticket.unwrap(), durability).unwrap();
+        };
+        let all = [
+            Durability::Remote,
+            Durability::Lazy,
+            Durability::Disk,
+            Durability::Both,
+        ];
+        // Buffers and the cipher's tables reach their size.
+        (0..200).for_each(|_| all.into_iter().for_each(commit));
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (0..500).for_each(|_| all.into_iter().for_each(commit));
+        assert_eq!(
+            ALLOCATIONS.load(Ordering::Relaxed) - before,
+            0,
+            "waiting by {wait}"
+        );
+    }
+}

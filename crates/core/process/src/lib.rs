@@ -1,0 +1,121 @@
+//! Processes that a program starts: where their files are, and that they end with it.
+//!
+//! | function | does |
+//! |---|---|
+//! | [`find`] | finds a program as a shell would |
+//! | [`library`] | finds a shared library that netram has programs load |
+//! | [`this_program`] | names the running program's file |
+//! | [`die_with_parent`] | ends this process when its parent ends |
+#![forbid(unsafe_code)]
+
+use std::env;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rustix::process::Signal;
+
+/// Directories where libraries are looked for, relative to the running program's: built beside it, or installed.
+const LIBRARY_DIRECTORIES: [&str; 3] = ["", "../lib/netram", "../lib"];
+
+/// Why a program or a library was not found.
+#[derive(Debug, thiserror::Error)]
+pub enum FindError {
+    /// The library is in none of the directories: build it, install it, or name it.
+    #[error(
+        "{file} is neither beside {} nor in ../lib/netram: install it (`make install`), build it (`make build`), or name it in {variable}",
+        program.display()
+    )]
+    Library {
+        /// The library's file name.
+        file: &'static str,
+        /// The running program.
+        program: PathBuf,
+        /// The environment variable that may name the library.
+        variable: &'static str,
+    },
+    /// No directory of PATH has a program of this name.
+    #[error("{} is in no directory of PATH", _0.display())]
+    Missing(PathBuf),
+    /// A system call failed.
+    #[error("{what}: {why}")]
+    System {
+        /// The path or the question.
+        what: String,
+        /// The system's reason.
+        why: io::Error,
+    },
+}
+
+fn system(what: impl fmt::Display) -> impl FnOnce(io::Error) -> FindError {
+    move |why| FindError::System {
+        what: what.to_string(),
+        why,
+    }
+}
+
+/// The absolute path of a library that netram has programs load: the file that the environment variable names, or the
+/// one that is built beside this program or installed with it.
+///
+/// # Errors
+///
+/// [`FindError::Library`] if it is nowhere; [`FindError::System`] if the named file does not exist.
+pub fn library(file: &'static str, variable: &'static str) -> Result<PathBuf, FindError> {
+    if let Some(path) = env::var_os(variable) {
+        let path = PathBuf::from(path);
+        return path.canonicalize().map_err(system(path.display()));
+    }
+    let program = env::current_exe().map_err(system("the running program's own file"))?;
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    let mut candidates = LIBRARY_DIRECTORIES
+        .iter()
+        .map(|place| directory.join(place).join(file));
+    match candidates.find(|path| path.is_file()) {
+        Some(path) => path.canonicalize().map_err(system(path.display())),
+        None => Err(FindError::Library {
+            file,
+            program: program.clone(),
+            variable,
+        }),
+    }
+}
+
+/// The file of the program `name`, found as a shell finds it.
+///
+/// # Errors
+///
+/// [`FindError::Missing`] if PATH has none; [`FindError::System`] if a path was given and does not exist.
+pub fn find(name: &Path) -> Result<PathBuf, FindError> {
+    if name.components().count() > 1 {
+        return name.canonicalize().map_err(system(name.display()));
+    }
+    let directories = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&directories)
+        .map(|directory| directory.join(name))
+        .find(|file| file.is_file());
+    found.ok_or_else(|| FindError::Missing(name.to_owned()))
+}
+
+/// The file of the running program, to start it again.
+///
+/// # Errors
+///
+/// The file was removed or replaced since this process started, or /proc is not mounted.
+pub fn this_program() -> io::Result<PathBuf> {
+    // Not `current_exe`: a rebuilt program has another file at that path; this link names the one that runs.
+    let link = Path::new("/proc/self/exe");
+    File::open(link)?;
+    fs::read_link(link)
+}
+
+/// Asks the kernel to kill this process when the thread that started it ends: no child process is left behind.
+///
+/// # Errors
+///
+/// The kernel refused the request.
+pub fn die_with_parent() -> io::Result<()> {
+    Ok(rustix::process::set_parent_process_death_signal(Some(
+        Signal::KILL,
+    ))?)
+}

@@ -1,0 +1,127 @@
+//! What strangers send before and after they are let in, for fuzzers (`fuzz/checks`) and nobody else.
+
+use std::io::Write;
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use crate::cipher::Cipher;
+use crate::key::ClusterKey;
+use crate::link::{Link, PACKET_BYTES_MAX};
+use crate::listen::{Pending, Progress};
+use crate::preamble::{MODE_NOISE, PREAMBLE_BYTES, Preamble, STATUS_OK, WIRE_VERSION, may_begin_preamble};
+use crate::secure::Security;
+
+/// A preamble: what is read is what stands there.
+pub fn preamble(bytes: &[u8]) {
+    let Some(bytes) = bytes.first_chunk::<PREAMBLE_BYTES>() else {
+        return;
+    };
+    let Some(preamble) = Preamble::decode(bytes) else {
+        return;
+    };
+    assert!(may_begin_preamble(bytes));
+    assert_eq!(preamble.encode()[..14], bytes[..14]);
+    let versions = preamble.versions;
+    assert!(versions.common(versions) == Some(versions.newest));
+}
+
+/// What this build says first.
+pub fn preamble_seeds() -> Vec<Vec<u8>> {
+    vec![
+        Preamble::ours(WIRE_VERSION, MODE_NOISE, STATUS_OK)
+            .encode()
+            .to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+    ]
+}
+
+/// The lender's end of a connection on which these bytes come, and then no more.
+fn connected(bytes: &[u8]) -> OwnedFd {
+    let (lender, mut client) = UnixStream::pair().expect("a pair of sockets");
+    client
+        .write_all(bytes)
+        .expect("what a fuzzer sends fits the socket's buffer");
+    // The answer is nobody's; but a socket that is gone would take none.
+    client.shutdown(Shutdown::Write).expect("a socket's end");
+    std::thread_local! {
+        static CLIENT: std::cell::RefCell<Option<UnixStream>> = const { std::cell::RefCell::new(None) };
+    }
+    CLIENT.with(|last| last.replace(Some(client)));
+    lender.into()
+}
+
+fn key() -> &'static Arc<Security> {
+    static KEY: OnceLock<Arc<Security>> = OnceLock::new();
+    KEY.get_or_init(|| Arc::new(Security::Key(ClusterKey::generate())))
+}
+
+/// A stranger in its handshake, with a lender that wants the cluster's key or not (the first byte). Nobody without the key is let in.
+pub fn handshake(bytes: &[u8]) {
+    let Some((how, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let secure = how & 1 == 0;
+    let security = match secure {
+        true => Arc::clone(key()),
+        false => Arc::new(Security::Insecure),
+    };
+    let now = Instant::now();
+    let deadline = now + Duration::from_secs(60);
+    let mut pending = Pending::new(
+        connected(bytes),
+        "a fuzzer".into(),
+        security,
+        deadline,
+        Arc::new(()),
+    );
+    if how & 2 != 0 {
+        pending.refuse_busy();
+    }
+    match pending.advance(now) {
+        Ok(Progress::Done(link)) => assert!(!secure && !link.is_secure() && how & 2 == 0),
+        Ok(Progress::NeedRead) => panic!("the stranger has sent all that it will"),
+        Err(_) => (),
+    }
+}
+
+/// A client of either kind, as far as it gets without the key.
+pub fn handshake_seeds() -> Vec<Vec<u8>> {
+    let hello = |mode| Preamble::ours(WIRE_VERSION, mode, STATUS_OK).encode();
+    vec![
+        [&[0], &hello(MODE_NOISE)[..], &[7; 48]].concat(),
+        [&[1], &hello(0)[..]].concat(),
+        [&[2], &hello(MODE_NOISE)[..]].concat(),
+        [&[0], &hello(0)[..]].concat(),
+    ]
+}
+
+/// Packets over a link in the clear: each is as long as it says and lies where it was sent, and the first that cannot be ends the link.
+pub fn packets(bytes: &[u8]) {
+    let mut link = Link::new(connected(bytes), "a fuzzer".into(), Cipher::Plain);
+    let mut rest = bytes;
+    while let Ok(Some(packet)) = link.receive() {
+        let (length, behind) = rest.split_first_chunk::<2>().expect("a length was sent");
+        let (sent, behind) = behind.split_at(usize::from(u16::from_le_bytes(*length)));
+        assert_eq!(packet, sent);
+        assert!((1..=PACKET_BYTES_MAX).contains(&packet.len()));
+        rest = behind;
+    }
+    assert!(!link.has_buffered() || link.receive().is_err());
+    // What is left is no whole packet, or one that cannot be.
+    if let Some((length, behind)) = rest.split_first_chunk::<2>() {
+        let length = usize::from(u16::from_le_bytes(*length));
+        assert!(length == 0 || length > PACKET_BYTES_MAX || length > behind.len());
+    }
+}
+
+/// Three packets; a packet that is cut; one of no bytes.
+pub fn packets_seeds() -> Vec<Vec<u8>> {
+    vec![
+        vec![1, 0, 9, 3, 0, 1, 2, 3, 2, 0, 5, 5],
+        vec![9, 0, 1, 2],
+        vec![1, 0, 9, 0, 0, 1],
+    ]
+}

@@ -1,0 +1,74 @@
+//! Which pages that leave are compressed: those that stay here packed, while that spares more than it costs (`netram_far_machine::arena`), and those that go over a link that
+//! takes longer for what is saved than compressing takes. And one now and then, so that both are known.
+
+use std::time::Instant;
+
+use netram_far_machine::arena::Effort;
+use netram_far_machine::limit::PAGE_BYTES;
+
+use super::moves::Core;
+use crate::pack::Clear;
+use crate::seal::Bytes;
+
+/// One page in so many is compressed to learn what that takes, and saves.
+const SAMPLE: u32 = 64;
+
+/// The evictor's.
+#[derive(Debug, Default)]
+pub(super) struct Compressor {
+    effort: Effort,
+    packs: bool,
+    for_link: bool,
+    pages: u32,
+    /// What compressing takes, and saves, in ns and bytes: means of the last samples.
+    took: u64,
+    saves: u64,
+}
+
+impl Compressor {
+    /// Pages are about to leave, a batch.
+    pub(super) fn begin(&mut self, core: &Core) {
+        self.packs = core.packs && core.hub.lock().machine.packs();
+        // What is saved is saved twice: on its way there, and back.
+        let spared_ns = 2 * self.saves * core.depot.byte_ps() / 1000;
+        self.for_link = core.compresses && spared_ns > self.took;
+    }
+
+    /// Whether what is compressed now stays here.
+    pub(super) fn packs(&self) -> bool {
+        self.packs
+    }
+
+    /// The page compressed, if that is of use.
+    pub(super) fn compress(&mut self, core: &Core, bytes: &Bytes) -> Option<Clear> {
+        self.pages = self.pages.wrapping_add(1);
+        let of_use = self.packs || self.for_link;
+        if core.compresses && self.pages % SAMPLE == 1 {
+            return self.sample(core, bytes).filter(|_| of_use);
+        }
+        if !of_use || !self.effort.is_worth_it() {
+            return None;
+        }
+        let packed = Clear::pack(bytes);
+        self.effort.tried(packed.is_some());
+        packed
+    }
+
+    fn sample(&mut self, core: &Core, bytes: &Bytes) -> Option<Clear> {
+        let began = Instant::now();
+        let packed = Clear::pack(bytes);
+        let ns = began.elapsed().as_nanos() as u64;
+        let length = packed.as_ref().map_or(PAGE_BYTES, |packed| packed.parts().len());
+        let saved = (PAGE_BYTES - length) as u64;
+        if self.took == 0 {
+            (self.took, self.saves) = (ns, saved);
+        }
+        self.took = self.took - self.took / 8 + ns / 8;
+        self.saves = self.saves - self.saves / 8 + saved / 8;
+        self.effort.tried(packed.is_some());
+        if core.packs {
+            core.hub.lock().machine.packing_took(ns, length as u32);
+        }
+        packed
+    }
+}

@@ -1,0 +1,364 @@
+//! Values by themselves: those whose page is here from there, the others where they are.
+
+use netram_far_machine::arena::Page;
+use netram_far_machine::deposit::Wanted;
+use netram_far_machine::limit::{AHEAD_PAGES_MAX, BLOCK_BYTES, PAGE_BYTES};
+
+use super::FarVec;
+use crate::arena::{AccessError, Found, NUMBERS, Written};
+use crate::sys::Pod;
+
+/// Values that are gathered or scattered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
+const AT_ONCE: usize = 16_384;
+
+/// Where a value is that lies in one page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    page: Page,
+    /// Bytes before it in the page.
+    at: usize,
+    /// Which of those that are wanted.
+    which: usize,
+}
+
+/// Which values come in their pages, in the order of these as far as they lie in one.
+struct Rest<'r> {
+    values: &'r [usize],
+    done: usize,
+    /// The pages of the values before this one have been asked for.
+    asked: usize,
+}
+
+/// Values that lie in the same pages, which are pinned.
+struct Run<'r> {
+    pages: std::ops::Range<u32>,
+    of: &'r [usize],
+}
+
+impl<'r> Rest<'r> {
+    fn of(values: &'r [usize]) -> Rest<'r> {
+        Rest {
+            values,
+            done: 0,
+            asked: 0,
+        }
+    }
+}
+
+impl<T: Pod> FarVec<T> {
+    /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those that are away come in one round trip a lender,
+    /// but for pages of which so many are wanted that they come whole.
+    pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), AccessError> {
+        assert_eq!(indices.len(), into.len(), "a place for each value");
+        for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
+            let stored =
+                |which: usize, found: Option<&[u8]>| into[which] = found.map_or_else(T::new_zeroed, value);
+            let rest = self.gather_words(size_of::<T>(), indices, stored);
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size_of::<T>(), indices, &mut rest)? {
+                let values = self.as_slice();
+                run.of
+                    .iter()
+                    .for_each(|which| into[*which] = values[indices[*which]]);
+                self.unpin(run);
+            }
+        }
+        Ok(())
+    }
+
+    /// The values at `first`, `first + step`, and so on: as many as there is room for. As [`gather`](FarVec::gather).
+    pub fn gather_strided(&self, first: usize, step: usize, into: &mut [T]) -> Result<(), AccessError> {
+        // One that is too large to be a number is behind the end as well.
+        let index = |which: usize| which.saturating_mul(step).saturating_add(first);
+        let indices: Vec<usize> = (0..into.len()).map(index).collect();
+        self.gather(&indices, into)
+    }
+
+    /// Stores values at these places; of those that are named twice the last stays. Where the arena allows [words](crate::WordAccess), those whose pages are away are
+    /// kept here until these come, and cost no round trip. After an error some are stored, and others are not.
+    pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), AccessError> {
+        assert_eq!(indices.len(), values.len(), "a place for each value");
+        for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
+            let bytes = |which: usize| values[which].as_bytes();
+            let rest = self.scatter_words(size_of::<T>(), indices, bytes);
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size_of::<T>(), indices, &mut rest)? {
+                let places = self.as_mut_slice();
+                run.of
+                    .iter()
+                    .for_each(|which| places[indices[*which]] = values[*which]);
+                self.unpin(run);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores values at `first`, `first + step`, and so on. As [`scatter`](FarVec::scatter).
+    pub fn scatter_strided(&mut self, first: usize, step: usize, values: &[T]) -> Result<(), AccessError> {
+        // One that is too large to be a number is behind the end as well.
+        let index = |which: usize| which.saturating_mul(step).saturating_add(first);
+        let indices: Vec<usize> = (0..values.len()).map(index).collect();
+        self.scatter(&indices, values)
+    }
+
+    /// A value that may be had without its page.
+    pub(super) fn get_word(&self, index: usize) -> Option<T> {
+        if !self.arena.takes_words() {
+            return None;
+        }
+        let place = self.place(size_of::<T>(), index, 0)?;
+        let blocks = place.at / BLOCK_BYTES..(place.at + size_of::<T>()).div_ceil(BLOCK_BYTES);
+        self.arena
+            .word(place.page, &NUMBERS[blocks], |found| match found {
+                Found::Zeros => Some(T::new_zeroed()),
+                Found::Blocks(bytes) => {
+                    let at = place.at % BLOCK_BYTES;
+                    Some(value(&bytes[at..at + size_of::<T>()]))
+                }
+                Found::Page => None,
+            })
+    }
+
+    /// Whether the value is stored, without its page.
+    pub(super) fn set_word(&mut self, index: usize, value: T) -> bool {
+        if !self.arena.takes_words() {
+            return false;
+        }
+        let Some(place) = self.place(size_of::<T>(), index, 0) else {
+            return false;
+        };
+        let mut stored = false;
+        let written = Written {
+            page: place.page,
+            words: ((place.at + size_of::<T>()).div_ceil(BLOCK_BYTES) - place.at / BLOCK_BYTES) as u32,
+            values: &[(place.at, value.as_bytes())],
+        };
+        self.arena.patch(&[written], |stays| stored = stays);
+        stored
+    }
+
+    /// Stores what may be stored without its page. Which values are not, those of one place in their order.
+    fn scatter_words<'a>(
+        &mut self,
+        size: usize,
+        indices: &[usize],
+        bytes: impl Fn(usize) -> &'a [u8],
+    ) -> Vec<usize> {
+        if !self.arena.takes_words() {
+            return (0..indices.len()).collect();
+        }
+        let (places, mut rest) = self.places(size, indices);
+        let values: Vec<(usize, &[u8])> = places
+            .iter()
+            .map(|place| (place.at, bytes(place.which)))
+            .collect();
+        let mut values = &values[..];
+        let pages: Vec<&[Place]> = places.chunk_by(|one, next| one.page == next.page).collect();
+        let written: Vec<Written<'_>> = pages
+            .iter()
+            .map(|places| {
+                let (of_page, behind) = values.split_at(places.len());
+                values = behind;
+                Written {
+                    page: places[0].page,
+                    words: blocks_of(size, places).count() as u32,
+                    values: of_page,
+                }
+            })
+            .collect();
+        let mut pages = pages.into_iter();
+        self.arena.patch(&written, |stays| {
+            let places = pages.next().filter(|_| !stays);
+            rest.extend(places.into_iter().flatten().map(|place| place.which));
+        });
+        rest
+    }
+
+    /// Pins the pages of the next value, for all those behind it that lie in the same. A value costs a lock otherwise, and many lie in a page that is here.
+    fn pin_next<'r>(
+        &self,
+        size: usize,
+        indices: &[usize],
+        rest: &mut Rest<'r>,
+    ) -> Result<Option<Run<'r>>, AccessError> {
+        let Some(which) = rest.values.get(rest.done) else {
+            return Ok(None);
+        };
+        if rest.done >= rest.asked {
+            rest.asked = self.ask(size, indices, rest);
+        }
+        let pages = self.pages_of(size, indices[*which]);
+        pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
+        let behind = &rest.values[rest.done..];
+        let together = |which: &&usize| self.pages_of(size, indices[**which]) == pages;
+        let of = &behind[..behind.iter().take_while(together).count()];
+        rest.done += of.len();
+        Ok(Some(Run { pages, of }))
+    }
+
+    fn unpin(&self, run: Run<'_>) {
+        run.pages.for_each(|page| self.arena.unpin(Page(page)));
+    }
+
+    /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it himself, and measures that. Before which value they end.
+    fn ask(&self, size: usize, indices: &[usize], rest: &Rest<'_>) -> usize {
+        let (mut pages, mut end) = (Vec::new(), rest.done);
+        for which in &rest.values[rest.done..] {
+            let of_value = self.pages_of(size, indices[*which]);
+            let last = pages.last().copied();
+            let new = of_value.skip_while(|page| Some(*page) == last);
+            if end > rest.done && pages.len() >= AHEAD_PAGES_MAX as usize {
+                break;
+            }
+            pages.extend(new);
+            end += 1;
+        }
+        // Two at least, or nothing overlaps.
+        if pages.len() > 1 {
+            self.arena.soon(pages.into_iter().skip(1).map(Page));
+        }
+        end
+    }
+
+    /// Places in the order of their pages, and which values lie in two pages or more.
+    fn places(&self, size: usize, indices: &[usize]) -> (Vec<Place>, Vec<usize>) {
+        let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
+        for (which, index) in indices.iter().enumerate() {
+            match self.place(size, *index, which) {
+                Some(place) => places.push(place),
+                None => rest.push(which),
+            }
+        }
+        places.sort_unstable();
+        (places, rest)
+    }
+
+    /// Gives what may be had without its page to `store`: nothing for zeros. Which values may not.
+    fn gather_words(
+        &self,
+        size: usize,
+        indices: &[usize],
+        mut store: impl FnMut(usize, Option<&[u8]>),
+    ) -> Vec<usize> {
+        if !self.arena.takes_words() {
+            return (0..indices.len()).collect();
+        }
+        let (places, mut rest) = self.places(size, indices);
+        let mut wanted = Wanted::with_capacity(places.len(), places.len());
+        for places in places.chunk_by(|one, next| one.page == next.page) {
+            for block in blocks_of(size, places) {
+                wanted.add(places[0].page, block);
+            }
+        }
+        let mut pages = places.chunk_by(|one, next| one.page == next.page);
+        let mut index = 0;
+        self.arena.words(&wanted, |found| {
+            let places = pages.next().unwrap_or_default();
+            let numbers = wanted.numbers(index);
+            index += 1;
+            match found {
+                Found::Zeros => places.iter().for_each(|place| store(place.which, None)),
+                Found::Page => rest.extend(places.iter().map(|place| place.which)),
+                Found::Blocks(bytes) => {
+                    for place in places {
+                        let first = (place.at / BLOCK_BYTES) as u8;
+                        let before = numbers.partition_point(|number| *number < first);
+                        let at = before * BLOCK_BYTES + place.at % BLOCK_BYTES;
+                        store(place.which, Some(&bytes[at..at + size]));
+                    }
+                }
+            }
+        });
+        rest
+    }
+
+    /// `None`: it lies in two pages or more.
+    fn place(&self, size: usize, index: usize, which: usize) -> Option<Place> {
+        let pages = self.pages_of(size, index);
+        let at = index * size % PAGE_BYTES;
+        (pages.len() == 1).then_some(Place {
+            page: Page(pages.start),
+            at,
+            which,
+        })
+    }
+}
+
+/// Bytes, as elements of which only the size, a byte at least, is known: for C and Python. Element 0 is at the beginning.
+impl FarVec<u8> {
+    /// The elements of so many bytes at these places, one behind the other. As [`gather`](FarVec::gather).
+    pub fn gather_elements(
+        &self,
+        size: usize,
+        indices: &[usize],
+        into: &mut [u8],
+    ) -> Result<(), AccessError> {
+        assert_eq!(indices.len() * size, into.len(), "a place for each element");
+        // Where there is no element, one may be of any size.
+        let bytes_at_once = AT_ONCE.saturating_mul(size);
+        for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(bytes_at_once)) {
+            let store = |which: usize, found: Option<&[u8]>| {
+                let target = &mut into[which * size..(which + 1) * size];
+                match found {
+                    Some(bytes) => target.copy_from_slice(bytes),
+                    None => target.fill(0),
+                }
+            };
+            let rest = self.gather_words(size, indices, store);
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size, indices, &mut rest)? {
+                let elements = self.as_slice();
+                for which in run.of {
+                    let first = indices[*which] * size;
+                    let target = &mut into[which * size..(which + 1) * size];
+                    target.copy_from_slice(&elements[first..first + size]);
+                }
+                self.unpin(run);
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores elements of so many bytes at these places. As [`scatter`](FarVec::scatter).
+    pub fn scatter_elements(
+        &mut self,
+        size: usize,
+        indices: &[usize],
+        values: &[u8],
+    ) -> Result<(), AccessError> {
+        assert_eq!(indices.len() * size, values.len(), "a place for each element");
+        let bytes_at_once = AT_ONCE.saturating_mul(size);
+        for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(bytes_at_once)) {
+            let bytes = |which: usize| &values[which * size..(which + 1) * size];
+            let rest = self.scatter_words(size, indices, bytes);
+            let mut rest = Rest::of(&rest);
+            while let Some(run) = self.pin_next(size, indices, &mut rest)? {
+                let elements = self.as_mut_slice();
+                for which in run.of {
+                    let first = indices[*which] * size;
+                    elements[first..first + size].copy_from_slice(bytes(*which));
+                }
+                self.unpin(run);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The blocks in which these values of one page lie, each once. The values are in their order.
+fn blocks_of(size: usize, places: &[Place]) -> impl Iterator<Item = u8> {
+    let mut end = 0;
+    places.iter().flat_map(move |place| {
+        let first = (place.at / BLOCK_BYTES).max(end);
+        end = (place.at + size).div_ceil(BLOCK_BYTES).max(end);
+        (first..end).map(|block| block as u8)
+    })
+}
+
+/// The value with these bytes.
+fn value<T: Pod>(bytes: &[u8]) -> T {
+    match T::read_from_bytes(bytes) {
+        Ok(value) => value,
+        Err(_) => unreachable!("there are as many bytes as the value has"),
+    }
+}

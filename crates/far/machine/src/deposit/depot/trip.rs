@@ -1,0 +1,68 @@
+//! How long a lender takes to answer, and from when on it is late: its mean and four times its mean
+//! deviation, as TCP has it.
+
+use crate::limit::{HEDGE_MAX, HEDGE_MIN};
+use netram_proto::time::Span;
+
+/// Of the mean, the part that one measurement is.
+const SHARE: u64 = 8;
+/// Of the mean deviation.
+const SWING_SHARE: u64 = 4;
+
+/// Round trips to one lender, in ns.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Trip {
+    /// `None`: none was measured yet.
+    mean: Option<u64>,
+    swing: u64,
+}
+
+impl Trip {
+    /// An answer took so long. Who stood still for longer than anybody waits is not measured by that.
+    pub(super) fn took(&mut self, span: Span) {
+        let took = span.0.min(HEDGE_MAX.0);
+        let Some(mean) = self.mean else {
+            (self.mean, self.swing) = (Some(took), took / 2);
+            return;
+        };
+        self.swing = self.swing - self.swing / SWING_SHARE + mean.abs_diff(took) / SWING_SHARE;
+        self.mean = Some(mean - mean / SHARE + took / SHARE);
+    }
+
+    /// An answer that takes longer is late.
+    pub(super) fn patience(&self) -> Span {
+        let usual = |mean: u64| Span(mean + 4 * self.swing).clamp(HEDGE_MIN, HEDGE_MAX);
+        self.mean.map_or(HEDGE_MAX, usual)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lender_is_late_by_what_it_usually_takes_and_neither_at_once_nor_never() {
+        let mut trip = Trip::default();
+        assert_eq!(trip.patience(), HEDGE_MAX, "nobody knows it yet");
+        trip.took(Span::from_us(20));
+        assert_eq!(trip.patience(), HEDGE_MIN);
+        for _ in 0..100 {
+            trip.took(Span::from_ms(80));
+        }
+        let usual = trip.patience();
+        assert!(
+            usual > Span::from_ms(75) && usual < Span::from_ms(120),
+            "{usual:?}"
+        );
+        trip.took(Span::from_ms(60_000));
+        assert!(trip.patience() > usual);
+        for _ in 0..10 {
+            trip.took(Span::from_ms(60_000));
+        }
+        assert_eq!(trip.patience(), HEDGE_MAX);
+        for _ in 0..200 {
+            trip.took(Span::from_us(20));
+        }
+        assert_eq!(trip.patience(), HEDGE_MIN, "what was is forgotten");
+    }
+}

@@ -1,0 +1,361 @@
+//! What becomes of a page, told move by move.
+
+use netram_far_machine::arena::{Arena, Arrive, Next, Page, Reach, Replacement, Serve, Settings, Work};
+use netram_far_machine::limit::{ARENA_FRAMES_MIN, EVICT_PAGES, PAGE_BYTES};
+
+use crate::arena::world::{Act, World};
+
+fn settings(hidden: u32) -> Settings {
+    Settings {
+        frames: ARENA_FRAMES_MIN,
+        hidden,
+        pack: 0,
+        packs_always: false,
+        looks_ahead: true,
+        patched: 0,
+        replacement: Replacement::Fifo,
+        seed: 1,
+    }
+}
+
+/// An arena whose pages from 0 on are here until eviction has work.
+fn filled(hidden: u32) -> (Arena, Work) {
+    let mut arena = Arena::new(settings(hidden));
+    let work = fill(&mut arena, 0);
+    (arena, work)
+}
+
+/// Pages from this one on come until eviction has work.
+fn fill(arena: &mut Arena, from: u32) -> Work {
+    for page in (from..).map(Page) {
+        if let Some(work) = arena.work() {
+            return work;
+        }
+        bring(arena, page);
+    }
+    unreachable!("an arena is not without end")
+}
+
+#[test]
+fn a_page_leaves_by_way_of_its_berth_and_comes_back_from_where_it_is() {
+    let (mut arena, work) = filled(0);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    assert_eq!(pages.len(), EVICT_PAGES);
+    let (page, berth) = pages[0];
+    assert_eq!(page, Page(0), "the first that came is the first to leave");
+    assert_eq!(arena.want(Page(1)), Serve::Wait);
+    for (page, _) in &pages[2..] {
+        assert_eq!(arena.hid(*page, true), Next::Done);
+    }
+    assert_eq!(arena.hid(page, true), Next::Done);
+    assert_eq!(
+        arena.hid(Page(1), true),
+        Next::Show(pages[1].1),
+        "somebody waits for it"
+    );
+    assert_eq!(arena.arrive(Page(1)), Arrive::Bytes);
+    assert_eq!(arena.came(Page(1)), Next::Done);
+
+    let Some(Work::Send(leaving)) = arena.work() else {
+        panic!("they leave next")
+    };
+    assert_eq!(leaving.len(), EVICT_PAGES - 1);
+    let free = arena.free();
+    assert_eq!(arena.sent(page, true), Next::Drop(berth));
+    assert_eq!(arena.free(), free, "its frame is not empty yet");
+    arena.dropped(berth);
+    assert_eq!(arena.free(), free + 1);
+    assert_eq!(arena.want(page), Serve::Fetch);
+    assert_eq!(arena.sent(Page(2), false), Next::Drop(pages[2].1));
+    assert_eq!(arena.want(Page(2)), Serve::Zero, "it was zeros when it left");
+}
+
+#[test]
+fn a_hidden_page_has_a_second_chance() {
+    let (mut arena, work) = filled(28);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        assert_eq!(arena.hid(*page, true), Next::Done);
+    }
+    assert!(
+        matches!(arena.work(), Some(Work::Hide(_))),
+        "so many may be hidden"
+    );
+    assert_eq!(arena.want(pages[3].0), Serve::Show(pages[3].1));
+    assert_eq!(arena.arrive(pages[3].0), Arrive::Bytes);
+    assert_eq!(arena.came(pages[3].0), Next::Done);
+    assert_eq!(arena.tally().shown, 1);
+}
+
+#[test]
+fn a_page_that_cannot_be_moved_stays_and_another_one_goes() {
+    let (mut arena, work) = filled(0);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        assert_eq!(arena.hid(*page, false), Next::Done);
+        assert_eq!(arena.want(*page), Serve::There);
+    }
+    let Some(Work::Hide(others)) = arena.work() else {
+        panic!("eviction goes on")
+    };
+    assert_eq!(others[0].0, Page(EVICT_PAGES as u32));
+}
+
+#[test]
+fn a_page_that_went_while_it_came_is_looked_for() {
+    let mut arena = Arena::new(settings(0));
+    let page = Page(5);
+    assert_eq!(arena.want(page), Serve::Zero);
+    arena.arrive(page);
+    arena.came(page);
+    assert_eq!(arena.fault(page), Serve::Check);
+    assert_eq!(arena.fault(page), Serve::Wait, "one looks");
+    assert_eq!(arena.arrive(page), Arrive::Bytes);
+    assert_eq!(arena.came(page), Next::Done);
+    assert_eq!((arena.want(page), arena.used()), (Serve::There, 1));
+}
+
+#[test]
+fn a_pinned_page_stays() {
+    let (mut arena, work) = filled(0);
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        arena.hid(*page, false);
+    }
+    for page in EVICT_PAGES as u32..2 * EVICT_PAGES as u32 {
+        arena.pin(Page(page));
+    }
+    let Some(Work::Hide(others)) = arena.work() else {
+        panic!("eviction goes on")
+    };
+    assert_eq!(others[0].0, Page(2 * EVICT_PAGES as u32));
+}
+
+#[test]
+fn without_room_at_lenders_faults_wait_and_what_is_here_stays() {
+    let mut world = World::new(settings(0), 2, 1);
+    world.stashes = false;
+    let mut pages = (0..).map(Page);
+    while !world.is_blocked(0) {
+        world.act(0, Act::Write(pages.next().unwrap()));
+        while world.step() {}
+    }
+    assert!(world.arena.is_crowded());
+    assert_eq!(world.arena.work(), None);
+    world.act(1, Act::Read(Page(pages.next().unwrap().0 - 2)));
+    assert!(!world.is_blocked(1), "what is here is to be had");
+    world.stashes = true;
+    world.run_out();
+}
+
+#[test]
+fn a_page_that_is_thrown_away_on_its_way_comes_as_zeros() {
+    let mut arena = Arena::new(settings(0));
+    let page = Page(5);
+    assert_eq!(arena.want(page), Serve::Zero);
+    assert_eq!(arena.discard(page), Default::default());
+    assert_eq!(arena.arrive(page), Arrive::Zeros);
+    // And again, between its coming and the word of it.
+    arena.discard(page);
+    assert_eq!(arena.want(page), Serve::Wait);
+    assert_eq!(arena.came(page), Next::Zero);
+    assert_eq!(arena.arrive(page), Arrive::Bytes);
+    assert_eq!(arena.came(page), Next::Done);
+    arena.discard(page);
+    assert_eq!((arena.used(), arena.want(page)), (0, Serve::Zero));
+}
+
+#[test]
+fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
+    let (mut arena, work) = filled(0);
+    assert_eq!(arena.reach(Page(0), 1, 4), Reach::Page, "it is being hidden");
+    pack(&mut arena, work);
+    let (page, thrown) = (Page(0), Page(1));
+    assert!(arena.is_packed(page));
+    assert_eq!(arena.reach(page, 3, 4), Reach::Packed);
+    assert_eq!(arena.reach(page, 1, 4), Reach::Page, "it has earned to come");
+    assert!(arena.discard(thrown).packed);
+    assert_eq!(arena.reach(thrown, 1, 4), Reach::Zeros);
+    // The pack may have nothing, so that what is in it goes on.
+    let Work::Pass(passing) = fill(&mut arena, 1000) else {
+        panic!("they go on")
+    };
+    assert_eq!(arena.reach(page, 1, 9), Reach::Page, "nobody has it for sure");
+    for page in passing {
+        assert_eq!(arena.passed(page), Next::Done);
+    }
+    assert_eq!(arena.reach(page, 1, 4), Reach::Page);
+    assert_eq!(arena.reach(page, 1, 5), Reach::Words);
+}
+
+#[test]
+fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahead() {
+    // It came as the marker of a run, stayed out of sight, and the thread that had found no frame free slept on.
+    let (mut arena, mut work) = filled(0);
+    loop {
+        evict(&mut arena, work);
+        let Some(next) = arena.work() else { break };
+        work = next;
+    }
+    let mut newer = (1000..).map(Page);
+    while arena.free() > 0 {
+        bring(&mut arena, newer.next().unwrap());
+    }
+    let awaited = 4..EVICT_PAGES as u32;
+    for page in awaited.clone() {
+        assert_eq!(arena.want(Page(page)), Serve::Starved);
+    }
+    while let Some(work) = arena.work() {
+        evict(&mut arena, work);
+    }
+    let mut ahead = 0;
+    for page in (0..4).map(Page) {
+        let serve = arena.want(page);
+        arena.note(1, u64::from(page.0) * PAGE_BYTES as u64, serve, &(0..100));
+        if serve == Serve::Fetch {
+            assert_eq!(arena.arrive(page), Arrive::Bytes);
+            assert_eq!(arena.came(page), Next::Done);
+        }
+        for page in arena.next_ahead(usize::MAX) {
+            if awaited.contains(&page.0) {
+                assert_eq!(arena.arrive(page), Arrive::Bytes, "{page:?}");
+                ahead += 1;
+            }
+        }
+    }
+    assert!(ahead > 0, "none of them was asked for ahead");
+}
+
+#[test]
+fn nothing_is_asked_for_ahead_where_that_is_not_wanted() {
+    for looks_ahead in [true, false] {
+        let mut arena = Arena::new(Settings {
+            looks_ahead,
+            ..settings(0)
+        });
+        let mut work = Some(fill(&mut arena, 0));
+        while let Some(next) = work {
+            evict(&mut arena, next);
+            work = arena.work();
+        }
+        let mut asked = 0;
+        for page in (0..8).map(Page) {
+            let serve = arena.want(page);
+            arena.note(1, u64::from(page.0) * PAGE_BYTES as u64, serve, &(0..100));
+            if serve == Serve::Fetch {
+                assert_eq!(arena.arrive(page), Arrive::Bytes);
+                assert_eq!(arena.came(page), Next::Done);
+            }
+            asked += arena.next_ahead(usize::MAX).len();
+        }
+        assert_eq!(asked > 0, looks_ahead);
+    }
+}
+
+#[test]
+fn pages_that_are_asked_for_together_come_in_their_order_as_far_as_frames_can_be_spared() {
+    let (mut arena, work) = filled(0);
+    evict(&mut arena, work);
+    let leaving = arena.work().expect("they leave next");
+    evict(&mut arena, leaving);
+    let (here, nowhere) = (Page(ARENA_FRAMES_MIN / 2), Page(10 * ARENA_FRAMES_MIN));
+    arena.soon([here, nowhere, Page(1), Page(0), Page(1)]);
+    assert_eq!(
+        arena.next_ahead(usize::MAX),
+        [Page(1), Page(0)],
+        "those that are away, each once"
+    );
+    assert_eq!(arena.want(Page(0)), Serve::Wait, "it is on its way");
+    for page in [Page(1), Page(0)] {
+        assert_eq!(
+            arena.arrive(page),
+            Arrive::Bytes,
+            "into sight: somebody is about to use it"
+        );
+        assert_eq!(arena.came(page), Next::Done);
+    }
+    while arena.free() > 0 {
+        let page = Page(nowhere.0 + arena.free());
+        bring(&mut arena, page);
+    }
+    arena.soon([Page(2)]);
+    assert!(!arena.has_ahead(), "frames are for those who wait");
+}
+
+#[test]
+fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
+    // Its turn came while it was on its way from the pack to the depot, it was passed over, and its thread slept on.
+    let (mut arena, work) = filled(0);
+    let passing = pack(&mut arena, work);
+    let mut newer = (1000..).map(Page);
+    while arena.free() > 0 {
+        bring(&mut arena, newer.next().unwrap());
+    }
+    let (awaited, others) = passing.split_last().unwrap();
+    assert_eq!(arena.want(*awaited), Serve::Starved);
+    assert_eq!(arena.work(), Some(Work::Pass(passing.clone())));
+    for page in others {
+        assert_eq!(arena.passed(*page), Next::Done);
+        assert_eq!(arena.next_starved(), None);
+    }
+    assert!(arena.free() > 0);
+    assert_eq!(arena.passed(*awaited), Next::Done);
+    assert_eq!(arena.next_starved(), Some((*awaited, Serve::Fetch)));
+}
+
+/// What was chosen to be hidden is packed.
+fn pack(arena: &mut Arena, work: Work) -> Vec<Page> {
+    let Work::Hide(pages) = work else {
+        panic!("{work:?}")
+    };
+    for (page, _) in &pages {
+        assert_eq!(arena.hid(*page, true), Next::Done);
+    }
+    let Some(Work::Send(leaving)) = arena.work() else {
+        panic!("they leave next")
+    };
+    for (page, berth) in &leaving {
+        assert_eq!(arena.packed(*page, 1000), Next::Drop(*berth));
+        arena.dropped(*berth);
+    }
+    leaving.into_iter().map(|(page, _)| page).collect()
+}
+
+/// A page comes that was nowhere.
+fn bring(arena: &mut Arena, page: Page) {
+    assert_eq!(arena.want(page), Serve::Zero);
+    assert_eq!(arena.arrive(page), Arrive::Bytes);
+    assert_eq!(arena.came(page), Next::Done);
+}
+
+/// What is chosen leaves.
+fn evict(arena: &mut Arena, work: Work) {
+    match work {
+        Work::Hide(pages) => pages.into_iter().for_each(|(page, _)| {
+            assert_eq!(arena.hid(page, true), Next::Done);
+        }),
+        Work::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
+            assert_eq!(arena.sent(page, true), Next::Drop(berth));
+            arena.dropped(berth);
+        }),
+        Work::Pass(pages) => panic!("nothing is packed: {pages:?}"),
+    }
+}
+
+#[test]
+#[should_panic(expected = "a smaller cap")]
+fn a_cap_below_the_least_is_refused() {
+    let settings = Settings {
+        frames: ARENA_FRAMES_MIN - 1,
+        ..settings(0)
+    };
+    Arena::new(settings);
+}

@@ -1,0 +1,520 @@
+//! A program's threads, its memory, and movers who do one step at a time in any order.
+//!
+//! Content is the number of the write that made it, 0 before all. Memory wakes a thread only by what the kernel wakes by: a page that is put
+//! into sight, or a wake by name. So a wake that is forgotten leaves a thread waiting for ever.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use netram_far_machine::arena::{Arena, Arrive, Berth, Next, Page, Reach, Serve, Settings, Work};
+use netram_far_machine::limit::{BLOCK_BYTES, PACK_PAGE_BYTES, PAGE_BYTES};
+
+pub(crate) const PAGES: u32 = 400;
+/// What a page takes that compresses.
+const PACKED: u32 = 1300;
+/// Where a page has its content: in two blocks.
+const AT: usize = 12;
+/// What counters begin with.
+const COUNTER: u32 = 9;
+
+/// What a thread is about to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Read(Page),
+    Write(Page),
+    /// Only this word of it, wherever the page is.
+    Get(Page),
+    Set(Page),
+    /// This page and those behind it will be wanted: it does not wait for them.
+    Soon(Page),
+    /// It has said that it throws the page away; what is in sight goes at its next step.
+    Discard(Page),
+}
+
+/// Pages that are asked for together.
+const SOON: u32 = 8;
+
+/// A step that somebody has yet to do.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Fault(usize, Page),
+    Fetch(Page),
+    Arrive(Page, u64),
+    Show(Page, Berth),
+    Came(Page),
+    Hold(Page),
+    Hide(Page, Berth),
+    Hid(Page, bool),
+    Send(Page, Berth),
+    Sent(Page, bool),
+    Packed(Page, u64),
+    Unpack(Page),
+    Pass(Page),
+    Passed(Page),
+    Drop(Berth),
+}
+
+/// What the depot has of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Content(u64),
+    Lost,
+}
+
+pub(crate) struct World {
+    pub(crate) arena: Arena,
+    settings: Settings,
+    seed: u64,
+    sight: BTreeMap<Page, u64>,
+    poisoned: BTreeSet<Page>,
+    berths: BTreeMap<Berth, u64>,
+    packs: BTreeMap<Page, u64>,
+    pub(crate) depot: BTreeMap<Page, Kept>,
+    stash: BTreeSet<Page>,
+    written: BTreeMap<Page, u64>,
+    writes: u64,
+    /// One a thread: what it waits to do.
+    blocked: Vec<Option<Act>>,
+    steps: VecDeque<Step>,
+    /// Moves of eviction that are on their way: it takes the next work when there are none.
+    evicting: u32,
+    pub(crate) bus_errors: u32,
+    /// Whether lenders take what the depot has.
+    pub(crate) stashes: bool,
+}
+
+impl World {
+    pub(crate) fn new(settings: Settings, threads: usize, seed: u64) -> World {
+        let mut arena = Arena::new(settings);
+        // A pack is worth nearly anything, so that there is one most of the time.
+        (0..200).for_each(|_| arena.fetch_took(1 << 30));
+        (0..200).for_each(|_| arena.packing_took(1, PACKED));
+        World {
+            arena,
+            settings,
+            seed,
+            sight: BTreeMap::new(),
+            poisoned: BTreeSet::new(),
+            berths: BTreeMap::new(),
+            packs: BTreeMap::new(),
+            depot: BTreeMap::new(),
+            stash: BTreeSet::new(),
+            written: BTreeMap::new(),
+            writes: 0,
+            blocked: vec![None; threads],
+            steps: VecDeque::new(),
+            evicting: 0,
+            bus_errors: 0,
+            stashes: true,
+        }
+    }
+
+    /// A number below `bound`.
+    pub(crate) fn any(&mut self, bound: u32) -> u32 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        ((self.seed >> 33) % u64::from(bound)) as u32
+    }
+
+    /// Whether threads read and write words of pages that are away.
+    pub(crate) fn has_words(&self) -> bool {
+        self.settings.patched > 0
+    }
+
+    pub(crate) fn is_blocked(&self, thread: usize) -> bool {
+        self.blocked[thread].is_some()
+    }
+
+    /// The thread does this, or waits to.
+    pub(crate) fn act(&mut self, thread: usize, act: Act) {
+        assert!(
+            self.blocked[thread].is_none(),
+            "a thread does one thing at a time"
+        );
+        match act {
+            Act::Read(page) | Act::Write(page) => self.reference(thread, act, page),
+            Act::Get(page) if self.get_word(page) => (),
+            Act::Get(page) => self.reference(thread, Act::Read(page), page),
+            Act::Set(page) if self.set_word(page) => (),
+            Act::Set(page) => self.reference(thread, Act::Write(page), page),
+            Act::Soon(page) => self.arena.soon((page.0..PAGES.min(page.0 + SOON)).map(Page)),
+            Act::Discard(page) => {
+                self.discard(page);
+                self.written.remove(&page);
+                self.blocked[thread] = Some(act);
+            }
+        }
+    }
+
+    fn discard(&mut self, page: Page) {
+        let discarded = self.arena.discard(page);
+        if discarded.forget {
+            self.forget(page);
+        }
+        if discarded.packed {
+            self.packs.remove(&page).expect("it is in the pack");
+        }
+        self.steps.extend(discarded.drop.map(Step::Drop));
+    }
+
+    /// `false`: its page has to come.
+    fn get_word(&mut self, page: Page) -> bool {
+        if self.arena.reach(page, 2, COUNTER) != Reach::Words {
+            return false;
+        }
+        let Some(Kept::Content(content)) = self.depot.get(&page).copied() else {
+            return false;
+        };
+        let mut bytes = paged(content);
+        if let Some(patch) = self.arena.patched(page, 0..2) {
+            for (number, block) in bytes.chunks_exact_mut(BLOCK_BYTES).enumerate().take(2) {
+                patch.overlay(number as u8, block);
+            }
+        }
+        let expected = self.written.get(&page).copied().unwrap_or(0);
+        assert_eq!(
+            content_of(&bytes),
+            expected,
+            "a word of {page:?} is not what was written last"
+        );
+        true
+    }
+
+    /// `false`: its page has to come.
+    fn set_word(&mut self, page: Page) -> bool {
+        let races = self.blocked.contains(&Some(Act::Discard(page)));
+        if races || !self.arena.may_patch(page, 2, COUNTER) {
+            return false;
+        }
+        self.writes += 1;
+        self.arena.patch(page, AT, &self.writes.to_le_bytes());
+        self.written.insert(page, self.writes);
+        true
+    }
+
+    /// What has come of a page, and what was written to it meanwhile.
+    fn mended(&mut self, page: Page, content: u64) -> u64 {
+        let mut bytes = paged(content);
+        if let Some(patch) = self.arena.take_patch(page) {
+            patch.apply(&mut bytes);
+        }
+        content_of(&bytes)
+    }
+
+    fn reference(&mut self, thread: usize, act: Act, page: Page) {
+        // Whoever references a page that another thread is throwing away may see either.
+        let races = self.blocked.contains(&Some(Act::Discard(page)));
+        if races {
+            return;
+        }
+        if self.poisoned.contains(&page) {
+            assert_eq!(self.depot.get(&page), Some(&Kept::Lost), "{page:?} was not lost");
+            self.bus_errors += 1;
+            return;
+        }
+        let Some(content) = self.sight.get_mut(&page) else {
+            self.blocked[thread] = Some(act);
+            self.steps.push_back(Step::Fault(thread, page));
+            return;
+        };
+        let expected = self.written.get(&page).copied().unwrap_or(0);
+        assert_eq!(*content, expected, "{page:?} is not what was written last");
+        if matches!(act, Act::Write(_)) {
+            self.writes += 1;
+            *content = self.writes;
+            self.written.insert(page, self.writes);
+        }
+    }
+
+    /// Every thread that waits for the page looks again.
+    fn wake(&mut self, page: Page) {
+        for thread in 0..self.blocked.len() {
+            if let Some(act @ (Act::Read(at) | Act::Write(at))) = self.blocked[thread]
+                && at == page
+            {
+                self.blocked[thread] = None;
+                self.reference(thread, act, page);
+            }
+        }
+    }
+
+    /// Any of the steps that can be done is done. `false`: there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        self.evict();
+        while let Some((page, serve)) = self.arena.next_starved() {
+            self.serve(page, serve);
+        }
+        for page in self.arena.next_ahead(usize::MAX) {
+            self.steps.push_back(Step::Fetch(page));
+        }
+        let discards: Vec<usize> = (0..self.blocked.len())
+            .filter(|thread| matches!(self.blocked[*thread], Some(Act::Discard(_))))
+            .collect();
+        let stashed = if self.stashes { self.stash.len() } else { 0 };
+        let choices = self.steps.len() + discards.len() + usize::from(stashed > 0);
+        if choices == 0 {
+            return false;
+        }
+        let choice = self.any(choices as u32) as usize;
+        if choice < self.steps.len() {
+            let step = self.steps.remove(choice).unwrap();
+            self.take(step);
+        } else if let Some(thread) = discards.get(choice - self.steps.len()) {
+            if let Some(Act::Discard(page)) = self.blocked[*thread].take() {
+                self.sight.remove(&page);
+                self.poisoned.remove(&page);
+            }
+        } else {
+            self.stash.pop_first();
+            self.tell_stashing();
+        }
+        self.check();
+        true
+    }
+
+    fn evict(&mut self) {
+        if self.evicting > 0 {
+            return;
+        }
+        let steps: Vec<Step> = match self.arena.work() {
+            None => return,
+            Some(Work::Hide(pages)) => pages
+                .into_iter()
+                .map(|(page, berth)| Step::Hide(page, berth))
+                .collect(),
+            Some(Work::Send(pages)) => pages
+                .into_iter()
+                .map(|(page, berth)| Step::Send(page, berth))
+                .collect(),
+            Some(Work::Pass(pages)) => pages.into_iter().map(Step::Pass).collect(),
+        };
+        self.evicting = steps.len() as u32;
+        self.steps.extend(steps);
+    }
+
+    fn take(&mut self, step: Step) {
+        match step {
+            Step::Fault(thread, page) => {
+                let serve = self.arena.fault(page);
+                self.arena.note(
+                    thread as u32,
+                    u64::from(page.0) * PAGE_BYTES as u64,
+                    serve,
+                    &(0..PAGES),
+                );
+                self.serve(page, serve);
+            }
+            Step::Fetch(page) => match self.depot.get(&page).copied() {
+                Some(Kept::Content(content)) => {
+                    let content = self.mended(page, content);
+                    self.steps.push_back(Step::Arrive(page, content));
+                }
+                Some(Kept::Lost) => self.lose(page),
+                None => self.steps.push_back(Step::Arrive(page, 0)),
+            },
+            Step::Arrive(page, content) => match self.arena.arrive(page) {
+                Arrive::Bytes => self.put_into_sight(page, content),
+                Arrive::Zeros => self.put_zeros_into_sight(page),
+                Arrive::Hold(berth) => {
+                    assert!(
+                        self.berths.insert(berth, content).is_none(),
+                        "{berth:?} has a page"
+                    );
+                    self.steps.push_back(Step::Hold(page));
+                }
+            },
+            Step::Show(page, berth) => {
+                let content = self.berths.remove(&berth).expect("a hidden page is in its berth");
+                match self.arena.arrive(page) {
+                    Arrive::Bytes => self.put_into_sight(page, content),
+                    Arrive::Zeros => self.put_zeros_into_sight(page),
+                    Arrive::Hold(_) => panic!("what is shown is not held"),
+                }
+            }
+            Step::Came(page) => {
+                let next = self.arena.came(page);
+                self.next(page, next);
+            }
+            Step::Hold(page) => {
+                let next = self.arena.held(page);
+                self.next(page, next);
+            }
+            Step::Hide(page, berth) => {
+                let stays = self.any(8) == 0;
+                let content = if stays { None } else { self.sight.remove(&page) };
+                if let Some(content) = content {
+                    assert!(
+                        self.berths.insert(berth, content).is_none(),
+                        "{berth:?} has a page"
+                    );
+                }
+                if !stays && content.is_none() {
+                    // What is not there was thrown away.
+                    self.discard(page);
+                }
+                self.steps.push_back(Step::Hid(page, content.is_some()));
+            }
+            Step::Hid(page, moved) => {
+                self.evicting -= 1;
+                let next = self.arena.hid(page, moved);
+                self.next(page, next);
+            }
+            Step::Send(page, berth) => {
+                let content = self.berths[&berth];
+                // Some pages never compress.
+                if self.arena.packs() && content != 0 && !page.0.is_multiple_of(3) {
+                    self.steps.push_back(Step::Packed(page, content));
+                    return;
+                }
+                if content == 0 {
+                    self.forget(page);
+                } else {
+                    self.keep(page, content);
+                }
+                self.steps.push_back(Step::Sent(page, content != 0));
+            }
+            Step::Sent(page, kept) => {
+                self.evicting -= 1;
+                let next = self.arena.sent(page, kept);
+                self.next(page, next);
+            }
+            Step::Packed(page, content) => {
+                self.evicting -= 1;
+                let next = self.arena.packed(page, PACKED);
+                if self.arena.is_packed(page) {
+                    assert!(
+                        self.packs.insert(page, content).is_none(),
+                        "{page:?} is packed once"
+                    );
+                }
+                self.next(page, next);
+            }
+            Step::Unpack(page) => {
+                let content = self.packs.remove(&page).expect("a packed page is in the pack");
+                self.steps.push_back(Step::Arrive(page, content));
+            }
+            Step::Pass(page) => {
+                let content = self.packs[&page];
+                self.keep(page, content);
+                self.steps.push_back(Step::Passed(page));
+            }
+            Step::Passed(page) => {
+                self.evicting -= 1;
+                self.packs.remove(&page).expect("nobody else takes it out");
+                let next = self.arena.passed(page);
+                self.next(page, next);
+            }
+            Step::Drop(berth) => {
+                self.berths.remove(&berth).expect("a page is dropped once");
+                self.arena.dropped(berth);
+            }
+        }
+    }
+
+    fn keep(&mut self, page: Page, content: u64) {
+        if self.depot.insert(page, Kept::Content(content)) != Some(Kept::Content(content)) {
+            self.stash.insert(page);
+            self.tell_stashing();
+        }
+    }
+
+    fn serve(&mut self, page: Page, serve: Serve) {
+        match serve {
+            Serve::There => panic!("only who wants a page is told so"),
+            Serve::Wait | Serve::Starved => (),
+            Serve::Zero | Serve::Check => self.steps.push_back(Step::Arrive(page, 0)),
+            Serve::Show(berth) => self.steps.push_back(Step::Show(page, berth)),
+            Serve::Fetch => self.steps.push_back(Step::Fetch(page)),
+            Serve::Unpack => self.steps.push_back(Step::Unpack(page)),
+            // A bus error, if it is still so when the thread looks.
+            Serve::Lost => self.wake(page),
+        }
+    }
+
+    fn next(&mut self, page: Page, next: Next) {
+        match next {
+            Next::Done => (),
+            Next::Wake => self.wake(page),
+            Next::Zero => self.serve(page, Serve::Zero),
+            Next::Show(berth) => self.serve(page, Serve::Show(berth)),
+            Next::Drop(berth) => self.steps.push_back(Step::Drop(berth)),
+            Next::Abandon => self.forget(page),
+            Next::Forget(berth) => {
+                self.forget(page);
+                self.steps.push_back(Step::Drop(berth));
+            }
+        }
+    }
+
+    fn lose(&mut self, page: Page) {
+        match self.arena.arrive_lost(page) {
+            Arrive::Zeros => self.put_zeros_into_sight(page),
+            Arrive::Hold(_) => panic!("nothing is no page to be held"),
+            Arrive::Bytes => {
+                self.poisoned.insert(page);
+                let next = self.arena.lost(page);
+                self.wake(page);
+                self.next(page, next);
+            }
+        }
+    }
+
+    fn put_zeros_into_sight(&mut self, page: Page) {
+        self.forget(page);
+        self.put_into_sight(page, 0);
+    }
+
+    fn put_into_sight(&mut self, page: Page, content: u64) {
+        self.sight.entry(page).or_insert(content);
+        self.steps.push_back(Step::Came(page));
+        self.wake(page);
+    }
+
+    /// The depot loses a page that lenders have.
+    pub(crate) fn lose_at_lenders(&mut self, page: Page) {
+        if !self.stash.contains(&page)
+            && let Some(kept) = self.depot.get_mut(&page)
+        {
+            *kept = Kept::Lost;
+        }
+    }
+
+    fn forget(&mut self, page: Page) {
+        self.depot.remove(&page);
+        self.stash.remove(&page);
+        self.tell_stashing();
+    }
+
+    fn tell_stashing(&mut self) {
+        self.arena.stashing(self.stash.len() as u32);
+    }
+
+    fn check(&self) {
+        let packed = self.packs.len() * (PACKED + PACK_PAGE_BYTES) as usize;
+        let here = self.sight.len() + self.berths.len() + self.stash.len();
+        let frames = here + packed.div_ceil(PAGE_BYTES) + self.arena.patch_frames() as usize;
+        let moving = netram_far_machine::limit::EVICT_PAGES + self.blocked.len();
+        assert!(
+            frames <= self.settings.frames as usize + moving,
+            "{frames} frames are taken"
+        );
+    }
+
+    /// Everybody finishes what was begun.
+    pub(crate) fn run_out(&mut self) {
+        while self.step() {}
+        let waits = self.blocked.iter().flatten().next();
+        assert!(waits.is_none(), "{waits:?} waits for ever");
+        // A page that was thrown away just when it came is counted until somebody looks for it.
+        assert!(self.arena.used() as usize >= self.sight.len() + self.berths.len());
+    }
+}
+
+/// A page with this content.
+fn paged(content: u64) -> [u8; PAGE_BYTES] {
+    let mut bytes = [0; PAGE_BYTES];
+    bytes[AT..AT + 8].copy_from_slice(&content.to_le_bytes());
+    bytes
+}
+
+fn content_of(bytes: &[u8; PAGE_BYTES]) -> u64 {
+    u64::from_le_bytes(bytes[AT..AT + 8].try_into().unwrap())
+}

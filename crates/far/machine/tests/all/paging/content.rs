@@ -1,0 +1,233 @@
+//! The moves carried out on pages with content: whatever is read is what was written last, and no memory holds more than it has.
+
+use std::collections::BTreeMap;
+
+use netram_far_machine::paging::{
+    Access, Config, FirstTouch, Kind, Move, Page, Place, Policy, Replacement, Served,
+};
+use proptest::prelude::*;
+
+/// What each place has of each page. Content is the number of the write that made it, 0 before all.
+#[derive(Default)]
+struct Memories {
+    local: BTreeMap<Page, u64>,
+    remote: BTreeMap<Page, u64>,
+    disk: BTreeMap<Page, u64>,
+}
+
+impl Memories {
+    fn carry_out(&mut self, moves: &[Move]) {
+        for one in moves {
+            match *one {
+                Move::Read(page) => self.come(page, self.disk.get(&page).copied().unwrap_or(0)),
+                Move::Zero(page) => self.come(page, 0),
+                Move::Fetch(page) => {
+                    let content = self.remote[&page];
+                    self.come(page, content);
+                }
+                Move::ReadAway(page) => {
+                    let content = self.disk.get(&page).copied().unwrap_or(0);
+                    assert!(self.remote.insert(page, content).is_none());
+                }
+                Move::ZeroAway(page) => assert!(self.remote.insert(page, 0).is_none()),
+                Move::Send(page) => {
+                    let content = self.go(page);
+                    self.remote.insert(page, content);
+                }
+                Move::Write(page) => {
+                    let content = self.go(page);
+                    self.disk.insert(page, content);
+                }
+                Move::Drop(page) => {
+                    self.go(page);
+                }
+                Move::Forget(page) => assert!(self.remote.remove(&page).is_some()),
+            }
+        }
+    }
+
+    fn come(&mut self, page: Page, content: u64) {
+        assert!(self.local.insert(page, content).is_none(), "{page:?} was there");
+    }
+
+    fn go(&mut self, page: Page) -> u64 {
+        self.local
+            .remove(&page)
+            .expect("only what is in local memory leaves it")
+    }
+}
+
+struct Run {
+    policy: Policy,
+    memories: Memories,
+    written: BTreeMap<Page, u64>,
+    writes: u64,
+}
+
+impl Run {
+    fn reference(&mut self, page: Page, access: Access) {
+        let (moves, in_local) = match self.policy.reference(page, access) {
+            Served::Local => (vec![], true),
+            Served::Word => (vec![], false),
+            Served::Moved(moves) => (moves.to_vec(), true),
+            Served::WordAndMoved(moves) => (moves.to_vec(), false),
+        };
+        if in_local {
+            self.memories.carry_out(&moves);
+            self.access(page, access, true);
+        } else {
+            // A page that is placed is there before the word; all else moves behind it.
+            let places = |one: &&Move| matches!(one, Move::ReadAway(_) | Move::ZeroAway(_));
+            let split = moves
+                .iter()
+                .rposition(|one| places(&one))
+                .map_or(0, |place| place + 1);
+            self.memories.carry_out(&moves[..split]);
+            self.access(page, access, false);
+            self.memories.carry_out(&moves[split..]);
+        }
+        self.check();
+    }
+
+    fn access(&mut self, page: Page, access: Access, local: bool) {
+        let memory = match local {
+            true => &mut self.memories.local,
+            false => &mut self.memories.remote,
+        };
+        let content = memory
+            .get_mut(&page)
+            .expect("a page is where its reference is served");
+        assert_eq!(
+            *content,
+            self.written.get(&page).copied().unwrap_or(0),
+            "{page:?} is not what was written"
+        );
+        if access == Access::Write {
+            self.writes += 1;
+            *content = self.writes;
+            self.written.insert(page, self.writes);
+        }
+    }
+
+    fn check(&mut self) {
+        if !self.policy.config().keep_copies {
+            // A page that was fetched gives its place up.
+            let gone = |page: &Page| self.policy.place(*page) == Place::Remote;
+            self.memories.remote.retain(|page, _| gone(page));
+        }
+        let (local, remote) = (self.policy.local() as usize, self.policy.remote() as usize);
+        assert_eq!(
+            (self.memories.local.len(), self.memories.remote.len()),
+            (local, remote)
+        );
+        let config = self.policy.config();
+        assert!(local <= config.local_pages as usize);
+        assert!(remote <= config.remote_pages as usize);
+    }
+}
+
+fn kinds() -> impl Strategy<Value = Kind> {
+    prop_oneof![
+        Just(Kind::Disk),
+        Just(Kind::RamDisk),
+        Just(Kind::RemoteMain),
+        (1..6_u32).prop_map(|initial| Kind::Counters { initial }),
+    ]
+}
+
+fn replacements() -> impl Strategy<Value = Replacement> {
+    prop_oneof![
+        Just(Replacement::Lru),
+        Just(Replacement::Clock),
+        Just(Replacement::Random),
+        Just(Replacement::Fifo),
+        Just(Replacement::Dueling),
+    ]
+}
+
+fn configs() -> impl Strategy<Value = Config> {
+    (
+        kinds(),
+        replacements(),
+        1..6_u32,
+        0..8_u32,
+        any::<[bool; 2]>(),
+        any::<u64>(),
+    )
+        .prop_map(
+            |(kind, replacement, local_pages, remote_pages, [zeros, keep_copies], seed)| Config {
+                kind,
+                replacement,
+                local_pages,
+                remote_pages,
+                first_touch: if zeros {
+                    FirstTouch::Zeros
+                } else {
+                    FirstTouch::Disk
+                },
+                keep_copies,
+                seed,
+            },
+        )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn what_is_read_was_written_last(
+        config in configs(),
+        references in prop::collection::vec((0..16_u32, any::<bool>()), 1..600),
+    ) {
+        let mut run = Run {
+            policy: Policy::new(config),
+            memories: Memories::default(),
+            written: BTreeMap::new(),
+            writes: 0,
+        };
+        let count = references.len() as u64;
+        for (page, writes) in references {
+            let access = if writes { Access::Write } else { Access::Read };
+            run.reference(Page(page), access);
+        }
+        let tally = run.policy.tally();
+        prop_assert_eq!(tally.references(), count);
+        if matches!(config.kind, Kind::Disk | Kind::RamDisk) {
+            prop_assert_eq!(tally.words, 0);
+        }
+    }
+
+    #[test]
+    fn lru_gives_up_what_a_list_would(
+        local_pages in 1..8_u32,
+        references in prop::collection::vec(0..16_u32, 1..600),
+    ) {
+        let mut policy = Policy::new(Config {
+            kind: Kind::Disk,
+            replacement: Replacement::Lru,
+            local_pages,
+            remote_pages: 0,
+            first_touch: FirstTouch::Disk,
+            keep_copies: false,
+            seed: 0,
+        });
+        // Most recent last.
+        let mut list: Vec<Page> = Vec::new();
+        for page in references.into_iter().map(Page) {
+            let served = policy.reference(page, Access::Read);
+            let expected = match list.iter().position(|one| *one == page) {
+                Some(place) => {
+                    list.remove(place);
+                    vec![]
+                }
+                None if list.len() == local_pages as usize => vec![Move::Drop(list.remove(0)), Move::Read(page)],
+                None => vec![Move::Read(page)],
+            };
+            list.push(page);
+            match served {
+                Served::Moved(moves) => prop_assert_eq!(moves, &expected[..]),
+                other => prop_assert_eq!((other, expected.len()), (Served::Local, 0)),
+            }
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! The arena's memory, handed out: addresses for the program, pages for [`Runs`].
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use netram_far::{ArenaStatus, Ground};
+use netram_far_machine::limit::PAGE_BYTES;
+
+use crate::abi;
+use crate::runs::{Pages, Runs};
+use crate::slabs::{Class, SLAB_PAGES, SLOT_ALIGN, Slabs};
+use crate::start::remark;
+
+/// Pages by which what a core dump has becomes more.
+const DUMP_PAGES: u32 = 4096;
+
+pub(crate) struct Heap {
+    ground: Ground,
+    addresses: Range<usize>,
+    parts: Mutex<Parts>,
+    /// The least bytes of an allocation that lies here.
+    pub(crate) threshold: usize,
+    /// That memory was refused has been said.
+    complained: AtomicBool,
+}
+
+/// Who has what.
+pub(crate) struct Parts {
+    runs: Runs,
+    slabs: Slabs,
+    /// So many pages from the first one on are in a core dump, as far as they are here: all that were ever used, and few others.
+    dumped: u32,
+}
+
+/// Memory for the program.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    pub(crate) address: usize,
+    /// It may have what somebody else has left.
+    pub(crate) used: bool,
+}
+
+impl Parts {
+    /// So many pages from the first one on may hold something.
+    pub(crate) fn used_pages(&self) -> u32 {
+        match self.runs.held() {
+            0 => 0,
+            _ => self.dumped,
+        }
+    }
+
+    /// Whether any addresses are lent.
+    pub(crate) fn is_lending(&self) -> bool {
+        self.runs.next_lent(&(0..self.dumped)).is_some()
+    }
+}
+
+impl Heap {
+    pub(crate) fn new(ground: Ground, threshold: usize) -> Heap {
+        let addresses = ground.addresses();
+        let pages = (addresses.len() / PAGE_BYTES) as u32;
+        let runs = Runs::new(pages, (addresses.start / PAGE_BYTES) as u64);
+        Heap {
+            ground,
+            addresses,
+            parts: Mutex::new(Parts {
+                runs,
+                slabs: Slabs::default(),
+                dumped: 0,
+            }),
+            threshold,
+            complained: AtomicBool::new(false),
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        self.addresses.clone()
+    }
+
+    pub(crate) fn contains(&self, address: usize) -> bool {
+        self.addresses.contains(&address)
+    }
+
+    /// Memory, aligned. `None`: there are no more addresses, or no lender has room.
+    pub(crate) fn take(&self, bytes: usize, align: usize) -> Option<Taken> {
+        let class = match align <= SLOT_ALIGN {
+            true => Class::of(bytes),
+            false => None,
+        };
+        let Some(class) = class else {
+            let address = self.take_pages(bytes, align)?;
+            return Some(Taken { address, used: false });
+        };
+        if let Some(address) = self.lock().slabs.take(class) {
+            return Some(Taken { address, used: true });
+        }
+        if !self.has_room() {
+            return None;
+        }
+        let mut parts = self.lock();
+        let address = parts.slabs.take(class).or_else(|| {
+            let first = parts.runs.take(SLAB_PAGES, 1)?;
+            self.use_up_to(&mut parts, first + SLAB_PAGES);
+            parts.slabs.add(class, self.address(first));
+            parts.slabs.take(class)
+        });
+        drop(parts);
+        if address.is_none() {
+            self.complain_of_size();
+        }
+        Some(Taken {
+            address: address?,
+            used: true,
+        })
+    }
+
+    /// Whole pages of zeros, aligned to a page and to `align`. `None`: as above.
+    pub(crate) fn take_pages(&self, bytes: usize, align: usize) -> Option<usize> {
+        // Larger than any arena: nothing that `--size` could help.
+        let pages = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok()?;
+        let align = align.div_ceil(PAGE_BYTES) as u64;
+        if !self.has_room() {
+            return None;
+        }
+        let mut parts = self.lock();
+        let first = parts.runs.take(pages, align.max(1));
+        match first {
+            Some(first) => self.use_up_to(&mut parts, first + pages),
+            // More could not help where no address has such a number.
+            None if align as usize > self.addresses.len() / PAGE_BYTES => (),
+            None => self.complain_of_size(),
+        }
+        drop(parts);
+        Some(self.address(first?))
+    }
+
+    /// How many bytes whoever holds this address has, if it is his first.
+    pub(crate) fn bytes(&self, address: usize) -> Option<usize> {
+        let parts = self.lock();
+        if parts.slabs.has(address) {
+            return parts.slabs.bytes(address);
+        }
+        if !address.is_multiple_of(PAGE_BYTES) {
+            return None;
+        }
+        let pages = parts.runs.pages(self.page(address))?;
+        Some(pages as usize * PAGE_BYTES)
+    }
+
+    /// Takes back a slot of a slab. `false`: this is none.
+    pub(crate) fn give_slot(&self, address: usize) -> bool {
+        let mut parts = self.lock();
+        if !parts.slabs.has(address) {
+            return false;
+        }
+        let slab = parts.slabs.give(address);
+        drop(parts);
+        if let Some(slab) = slab {
+            self.give(slab);
+        }
+        true
+    }
+
+    /// Whether somebody holds all of it.
+    pub(crate) fn has_all(&self, addresses: Range<usize>) -> bool {
+        self.lock().runs.has_all(self.pages(&addresses))
+    }
+
+    /// Makes all of it somebody's who maps memory there, and zeros. `false`: some of it is nobody's to have, and nothing has changed.
+    pub(crate) fn claim(&self, addresses: Range<usize>) -> bool {
+        let pages = self.pages(&addresses);
+        let mut parts = self.lock();
+        let claimed = parts.runs.claim(pages.clone());
+        if claimed {
+            self.use_up_to(&mut parts, pages.end);
+        }
+        drop(parts);
+        if claimed {
+            self.make_zeros(&pages);
+        }
+        claimed
+    }
+
+    /// Whether nobody holds any of it, and somebody may.
+    pub(crate) fn are_free(&self, addresses: &Range<usize>) -> bool {
+        self.lock().runs.are_free(&self.pages(addresses))
+    }
+
+    /// Gives the addresses of what somebody holds to a mapping that is not the arena's, for good: the kernel would have to be told of the arena anew.
+    pub(crate) fn lend(&self, addresses: Range<usize>) {
+        self.lock().runs.lend(self.pages(&addresses));
+    }
+
+    /// The first of these addresses that are lent, as many as are in a row.
+    pub(crate) fn next_lent(&self, addresses: &Range<usize>) -> Option<Range<usize>> {
+        let lent = self.lock().runs.next_lent(&self.pages(addresses))?;
+        Some(self.address(lent.start)..self.address(lent.end))
+    }
+
+    /// Gives a holder more or less, where he is. `false`: there is not so much in a row, or so little that he should go elsewhere.
+    pub(crate) fn resize(&self, address: usize, bytes: usize) -> bool {
+        let Some(had) = self.bytes(address) else {
+            return false;
+        };
+        if self.lock().slabs.has(address) {
+            return bytes <= had && bytes > had / 2;
+        }
+        // More than there are addresses is no size.
+        let Some(pages) = u32::try_from(bytes.div_ceil(PAGE_BYTES)).ok() else {
+            return false;
+        };
+        let bytes = pages as usize * PAGE_BYTES;
+        if bytes < had {
+            self.give(address + bytes..address + had);
+        }
+        let first = self.page(address);
+        let mut parts = self.lock();
+        if bytes > had && !parts.runs.grow(first, pages) {
+            return false;
+        }
+        self.use_up_to(&mut parts, first + pages);
+        true
+    }
+
+    /// Takes memory back, from however many holders; what nobody holds of it is passed over.
+    pub(crate) fn give(&self, addresses: Range<usize>) {
+        let mut rest = self.pages(&addresses);
+        loop {
+            let Some(cut) = self.lock().runs.cut(&rest) else {
+                return;
+            };
+            // What is given may be another's at once: it is not looked at again.
+            rest.start = cut.end;
+            // Not under the lock: it waits for another thread.
+            self.make_zeros(&cut);
+            self.lock().runs.give(cut);
+        }
+    }
+
+    /// Makes zeros of what somebody holds.
+    pub(crate) fn empty(&self, addresses: Range<usize>) {
+        self.make_zeros(&self.pages(&addresses));
+    }
+
+    /// What cannot be used again is nobody's from now on.
+    pub(crate) fn leave(&self, addresses: Range<usize>) {
+        let mut rest = self.pages(&addresses);
+        loop {
+            let Some(cut) = self.lock().runs.cut(&rest) else {
+                return;
+            };
+            rest.start = cut.end;
+            self.make_zeros(&cut);
+        }
+    }
+
+    /// Whether a page was never written, or given back since.
+    pub(crate) fn is_blank(&self, page: usize) -> bool {
+        abi::quietly(|| self.ground.is_blank(page))
+    }
+
+    pub(crate) fn status(&self) -> ArenaStatus {
+        abi::quietly(|| self.ground.status())
+    }
+
+    /// Bytes that the program has here.
+    pub(crate) fn held(&self) -> u64 {
+        self.lock().runs.held() * PAGE_BYTES as u64
+    }
+
+    /// Held while the process forks, so that the child's copy is whole.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Parts> {
+        // A panic under it ends the process: it cannot leave a function that C has called.
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whole pages that touch these addresses, which lie in the arena.
+    fn pages(&self, addresses: &Range<usize>) -> Pages {
+        let end = (addresses.end - self.addresses.start).div_ceil(PAGE_BYTES);
+        self.page(addresses.start)..end as u32
+    }
+
+    fn page(&self, address: usize) -> u32 {
+        assert!(address >= self.addresses.start, "an address of the arena");
+        ((address - self.addresses.start) / PAGE_BYTES) as u32
+    }
+
+    fn address(&self, page: u32) -> usize {
+        self.addresses.start + page as usize * PAGE_BYTES
+    }
+
+    fn make_zeros(&self, pages: &Pages) {
+        abi::quietly(|| self.ground.empty(pages.start as usize..pages.end as usize));
+    }
+
+    /// Somebody has a page below this one: a core dump is to have it.
+    fn use_up_to(&self, parts: &mut Parts, end: u32) {
+        if end > parts.dumped {
+            let all = (self.addresses.len() / PAGE_BYTES) as u32;
+            let more = end.next_multiple_of(DUMP_PAGES).min(all);
+            self.ground.dump(parts.dumped as usize..more as usize);
+            parts.dumped = more;
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        let room = abi::quietly(|| self.ground.room());
+        if let Err(error) = &room {
+            self.complain(error);
+        }
+        room.is_ok()
+    }
+
+    fn complain_of_size(&self) {
+        self.complain(&"the arena is full: give it more with --size");
+    }
+
+    /// Once: a program that goes on without memory may ask often.
+    fn complain(&self, why: &dyn std::fmt::Display) {
+        if !self.complained.swap(true, Ordering::Relaxed) {
+            remark(format_args!("the program gets no more memory: {why}"));
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Taking a folder, mounting it, ending that, and recovering one that was mounted when everything stopped.
+
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use netram_files::{ChangeError, Folder, FolderStatus, OpenError, Recovered};
+use netram_journal::{Journal, Layout, Place};
+use netram_proto::planted::Planted;
+use netram_proto::port::Durability;
+use netram_store::Home;
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount as unmount_at};
+
+use crate::beneath::Beneath;
+use crate::catalog_file::CatalogFile;
+use crate::descriptors;
+use crate::error::MountError;
+use crate::fuse::Face;
+use crate::ground::Ground;
+use crate::keeper::Keeper;
+use crate::stamp::{Stamp, StampFile};
+use crate::users::users;
+
+/// How often it is looked whether a folder is free again.
+const LOOK: Duration = Duration::from_millis(50);
+/// What the kernel calls what is mounted.
+const SOURCE: &str = "netram";
+
+/// How a folder is mounted.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// What a sync waits for.
+    pub durability: Durability,
+    /// Everything is brought to the disk once in so long; sooner if the journal is half full.
+    pub checkpoint: Duration,
+    /// Threads that answer the kernel.
+    pub threads: usize,
+    /// Files that are only read are read by the kernel itself. Whoever writes to one meanwhile cannot map it.
+    pub passthrough: bool,
+    /// Go on although acknowledged writes may be missing.
+    pub accept_loss: bool,
+    /// Added to every sync of the disk: a benchmark models a slower one. Zero otherwise.
+    pub modelled_sync_delay: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            durability: Durability::Remote,
+            checkpoint: Duration::from_secs(5),
+            threads: 4,
+            passthrough: false,
+            accept_loss: false,
+            modelled_sync_delay: Duration::ZERO,
+        }
+    }
+}
+
+/// What was found at the beginning.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What of the journal was done again.
+    pub recovered: Recovered,
+    /// Files, folders and links.
+    pub nodes: usize,
+}
+
+/// A folder with its journal and its disk.
+pub(crate) struct Held {
+    pub(crate) folder: Folder<Journal, Beneath, CatalogFile>,
+    dir: PathBuf,
+    ground: Ground,
+    stamp: StampFile,
+}
+
+impl Held {
+    /// Records what was written, and says how far the journal has come.
+    pub(crate) fn record_written(&self) -> Result<(), ChangeError> {
+        let recorded = self.folder.record_written();
+        self.stamp.follow(self.folder.log());
+        recorded
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+/// A folder that is mounted.
+pub struct Mount {
+    held: Arc<Held>,
+    session: BackgroundSession,
+    keeper: Keeper,
+}
+
+/// Whether such a folder could be mounted on such a journal, which need not be there yet.
+pub fn check(dir: &Path, journal: &Path) -> Result<(), MountError> {
+    let dir = resolve(dir)?;
+    let journal = match journal.canonicalize() {
+        Ok(journal) => journal,
+        Err(_) => std::path::absolute(journal).unwrap_or_else(|_| journal.to_path_buf()),
+    };
+    are_apart(&dir, &journal)
+}
+
+fn are_apart(dir: &Path, journal: &Path) -> Result<(), MountError> {
+    match journal.starts_with(dir) || dir.starts_with(journal) {
+        true => Err(MountError::Nested {
+            dir: dir.to_path_buf(),
+            journal: journal.to_path_buf(),
+        }),
+        false => Ok(()),
+    }
+}
+
+/// Makes a journal for a folder, unless it is there. `true`: it was made.
+pub fn create_journal(journal: &Path, log_bytes: u64) -> Result<bool, MountError> {
+    if Place::at(journal).log().exists() {
+        return Ok(false);
+    }
+    Place::of(journal, Layout::Directory).create(log_bytes)?;
+    Ok(true)
+}
+
+impl Mount {
+    /// Takes a folder, brings it to where the journal ends, and mounts it.
+    pub fn begin(dir: &Path, journal: &Path, options: Options) -> Result<(Mount, Report), MountError> {
+        let dir = resolve(dir)?;
+        if is_mounted(&dir) {
+            match is_dead(&dir) {
+                true => detach(&dir)?,
+                false => return Err(MountError::Mounted { dir }),
+            }
+        }
+        let journal = journal.canonicalize().map_err(|source| MountError::Folder {
+            dir: journal.to_path_buf(),
+            source,
+        })?;
+        let (held, recovered) = hold(&dir, &journal, options)?;
+        let held = Arc::new(held);
+        let report = Report {
+            recovered,
+            nodes: held.folder.names().len() - 1,
+        };
+        let session = start(&held, options).map_err(|source| MountError::Fuse {
+            dir: held.dir.clone(),
+            source,
+        });
+        let session = match session {
+            Ok(session) => session,
+            Err(error) => {
+                give_back(held)?;
+                return Err(error);
+            }
+        };
+        let keeper = Keeper::start(&held, options.checkpoint).map_err(|source| MountError::Fuse {
+            dir: held.dir.clone(),
+            source,
+        })?;
+        let mount = Mount {
+            held,
+            session,
+            keeper,
+        };
+        Ok((mount, report))
+    }
+
+    /// Where it is.
+    pub fn dir(&self) -> &Path {
+        &self.held.dir
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> FolderStatus {
+        self.held.folder.status()
+    }
+
+    /// How its journal stands.
+    pub fn journal(&self) -> &Journal {
+        self.held.folder.log()
+    }
+
+    /// Waits until somebody has unmounted it, brings everything to the disk, and gives the folder back.
+    pub fn wait(self) -> Result<(), MountError> {
+        let Mount {
+            held,
+            session,
+            keeper,
+        } = self;
+        let ended = session.join();
+        if let Err(error) = ended {
+            tracing::error!(%error, "the kernel's side of the mount ended with an error");
+        }
+        keeper.end();
+        give_back(held)
+    }
+}
+
+/// Brings a folder to where its journal ends, and gives it back: as if it had been mounted and unmounted. Its journal is found beside it.
+pub fn recover(dir: &Path, accept_loss: bool) -> Result<Recovered, MountError> {
+    let dir = resolve(dir)?;
+    if is_mounted(&dir) {
+        match is_dead(&dir) {
+            true => detach(&dir)?,
+            false => return Err(MountError::Mounted { dir }),
+        }
+    }
+    let journal = Ground::at(&dir).journal()?;
+    let options = Options {
+        accept_loss,
+        ..Options::default()
+    };
+    let (held, recovered) = hold(&dir, &journal, options)?;
+    give_back(Arc::new(held))?;
+    Ok(recovered)
+}
+
+/// Unmounts a folder. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be recovered.
+pub fn unmount(dir: &Path) -> Result<bool, MountError> {
+    let dir = resolve(dir)?;
+    if !is_mounted(&dir) {
+        return Err(MountError::NotMounted { dir });
+    }
+    if is_dead(&dir) {
+        detach(&dir)?;
+        return Ok(false);
+    }
+    match unmount_at(&dir, UnmountFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(Errno::PERM) => by_helper(&dir, &["-u"]).map(|()| true),
+        Err(errno) => Err(match (errno, users(&dir).into_iter().next()) {
+            (Errno::BUSY, Some(user)) => MountError::InUse { dir, user },
+            _ => MountError::Unmount {
+                dir,
+                source: errno.into(),
+            },
+        }),
+    }
+}
+
+/// Whoever is not root has mounted it by way of this program, and unmounts it so.
+fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
+    let ran = Command::new("fusermount3")
+        .args(flags)
+        .arg("--")
+        .arg(dir)
+        .output();
+    let said = match ran {
+        Ok(ran) if ran.status.success() => return Ok(()),
+        Ok(ran) => io::Error::other(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),
+        Err(error) => error,
+    };
+    let dir = dir.to_path_buf();
+    match users(&dir).into_iter().next() {
+        Some(user) => Err(MountError::InUse { dir, user }),
+        None => Err(MountError::Unmount { dir, source: said }),
+    }
+}
+
+/// Whether a folder is free again within so long.
+pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
+    let (ground, until) = (Ground::at(dir), Instant::now() + patience);
+    while ground.is_taken() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::sleep(LOOK);
+    }
+    true
+}
+
+/// Whether netram has mounted something there.
+pub fn is_mounted(dir: &Path) -> bool {
+    let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+    table
+        .split(|byte| *byte == b'\n')
+        .any(|line| is_mount_at(line, dir))
+}
+
+fn is_mount_at(line: &[u8], dir: &Path) -> bool {
+    let mut fields = line.split(|byte| *byte == b' ');
+    let at = fields.nth(4);
+    // How many fields come before the dash is for each mount to say.
+    let mut behind = fields.skip_while(|field| *field != b"-").skip(1);
+    // `fuse`, or `fuse.netram` where fusermount3 has mounted it.
+    let ours = behind.next().is_some_and(|kind| kind.starts_with(b"fuse"))
+        && behind.next() == Some(SOURCE.as_bytes());
+    ours && at == Some(&escaped(dir)[..])
+}
+
+/// As the kernel writes a path there: spaces, tabs, line ends and backslashes as `\040` and so on.
+fn escaped(path: &Path) -> Vec<u8> {
+    let mut to = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => to.extend_from_slice(format!("\\{byte:03o}").as_bytes()),
+            byte => to.push(*byte),
+        }
+    }
+    to
+}
+
+/// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each time.
+fn is_dead(dir: &Path) -> bool {
+    rustix::fs::statvfs(dir).is_err_and(|errno| errno == Errno::NOTCONN)
+}
+
+fn detach(dir: &Path) -> Result<(), MountError> {
+    match unmount_at(dir, UnmountFlags::DETACH) {
+        Err(Errno::PERM) => by_helper(dir, &["-u", "-z"]),
+        done => done.map_err(|errno| MountError::Unmount {
+            dir: dir.to_path_buf(),
+            source: errno.into(),
+        }),
+    }
+}
+
+/// The folder's path without links. A mount whose server is gone cannot be looked at, so the last name is not.
+fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
+    let failed = |source| MountError::Folder {
+        dir: dir.to_path_buf(),
+        source,
+    };
+    match dir.canonicalize() {
+        Ok(dir) if dir.is_dir() || is_mounted(&dir) => Ok(dir),
+        Ok(_) => Err(failed(io::ErrorKind::NotADirectory.into())),
+        Err(error) => {
+            let whole = std::path::absolute(dir).map_err(failed)?;
+            let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
+                return Err(failed(error));
+            };
+            let there = parent.canonicalize().map_err(failed)?.join(name);
+            match is_mounted(&there) {
+                true => Ok(there),
+                false => Err(failed(error)),
+            }
+        }
+    }
+}
+
+fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered), MountError> {
+    are_apart(dir, journal)?;
+    let mut settings = Home::at(journal).settings()?;
+    settings.accept_loss |= asked.accept_loss;
+    let loss_accepted = settings.accept_loss;
+    let mut config = settings.journal_config()?;
+    config.modelled_sync_delay = asked.modelled_sync_delay;
+    let ground = Ground::at(dir);
+    // What is open now would go on to be written where nobody records it.
+    if let Some(user) = users(dir).into_iter().next() {
+        return Err(MountError::InUse {
+            dir: dir.to_path_buf(),
+            user,
+        });
+    }
+    Stamp::check(&ground.stamp(), &ground.files(), journal).map_err(|older| MountError::Older {
+        dir: dir.to_path_buf(),
+        older,
+    })?;
+    let (log, _) = Journal::open(journal, config)?;
+    let was_taken = ground.is_taken();
+    ground.take(journal)?;
+    let failed = |source: OpenError| {
+        // Recovery that finds something wrong has changed nothing: who was not mounted before does not miss his files now.
+        if !was_taken && let Err(error) = ground.give_back() {
+            tracing::warn!(folder = %dir.display(), %error, "it could not be given back; `netram recover` does that");
+        }
+        MountError::Open {
+            dir: dir.to_path_buf(),
+            source,
+        }
+    };
+    let files = ground.files();
+    let beneath = Beneath::at(&files, asked.modelled_sync_delay)
+        .map_err(|source| MountError::Folder { dir: files, source })?;
+    let options = netram_files::Options {
+        journal: log.id(),
+        durability: asked.durability,
+        loss_accepted,
+        files_max: descriptors::for_files(asked.threads),
+        planted: Planted::NONE,
+    };
+    let catalog = CatalogFile::of(journal);
+    let stamp = StampFile::begin(&ground.stamp(), &log);
+    let (folder, recovered) = match Folder::open(log, beneath, catalog, options) {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            stamp.put_back();
+            return Err(failed(refusal));
+        }
+    };
+    let held = Held {
+        folder,
+        dir: dir.to_path_buf(),
+        ground,
+        stamp,
+    };
+    Ok((held, recovered))
+}
+
+fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
+    let root = rustix::process::geteuid().is_root();
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(SOURCE.to_owned()),
+        MountOption::Subtype(SOURCE.to_owned()),
+        MountOption::DefaultPermissions,
+        MountOption::NoDev,
+        MountOption::NoSuid,
+        MountOption::NoAtime,
+    ];
+    config.acl = if root { SessionACL::All } else { SessionACL::Owner };
+    config.n_threads = Some(options.threads);
+    config.clone_fd = options.threads > 1;
+    let face = Face::new(Arc::clone(held), options.passthrough);
+    Session::new(face, &held.dir, &config)?.spawn()
+}
+
+fn give_back(held: Arc<Held>) -> Result<(), MountError> {
+    let Some(held) = Arc::into_inner(held) else {
+        unreachable!("the threads that had it have ended");
+    };
+    let Held {
+        folder, dir, ground, ..
+    } = held;
+    let log = folder
+        .close()
+        .map_err(|source| MountError::Close { dir, source })?;
+    drop(log);
+    Ok(ground.give_back()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_known_by_its_source_and_its_place_whatever_that_is_called() {
+        let line =
+            b"41 30 0:39 / /srv/my\\040log rw,nosuid,nodev,noatime shared:20 - fuse netram rw,user_id=0";
+        assert!(is_mount_at(line, Path::new("/srv/my log")));
+        assert!(!is_mount_at(line, Path::new("/srv/my")));
+        let by_helper = b"41 30 0:39 / /a rw - fuse.netram netram rw";
+        assert!(is_mount_at(by_helper, Path::new("/a")));
+        for other in [
+            &b"41 30 0:39 / /a rw - fuse sshfs rw"[..],
+            b"41 30 0:39 / /a rw - ext4 netram rw",
+            b"41 30 0:39 / /a rw",
+            b"",
+        ] {
+            assert!(!is_mount_at(other, Path::new("/a")));
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! An open file: what is done with it is done by SQLite's own VFS, and writes, lengths and syncs are told to
+//! the database.
+
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+
+use netram_proto::port::IoError;
+use netram_sqlite_machine::{Contents, Role};
+
+use super::abi::{File, IOERR_FSYNC, IOERR_SHORT_READ, IoMethods, OK};
+use super::{FORKED, opened, report};
+use crate::database::Database;
+
+/// What SQLite has of a file of ours. The base's own follows.
+#[repr(C)]
+pub(super) struct OurFile {
+    methods: *const IoMethods,
+    /// `None`: one that netram has nothing to do with.
+    state: Option<Box<State>>,
+}
+
+/// Bytes before the base's file.
+pub(super) const BYTES: usize = size_of::<OurFile>();
+
+/// Whose file it is.
+pub(super) struct State {
+    pub(super) database: Arc<Database>,
+    pub(super) role: Role,
+}
+
+impl State {
+    /// Whether a connection came here by `fork`. Nothing is written by it: the parent knows nothing of that,
+    /// and no record would have it.
+    fn is_of_parent(&self) -> bool {
+        let is = self.database.is_of_parent();
+        if is {
+            let path = self.database.place().path().display();
+            report(IOERR, &format!("{path} {FORKED}"));
+        }
+        is
+    }
+}
+
+/// The base's file, behind ours.
+pub(super) fn real(file: *mut File) -> *mut File {
+    file.wrapping_byte_add(BYTES)
+}
+
+/// Makes it a file that was not opened.
+///
+/// # Safety
+/// `file` is of as many bytes as the VFS has said.
+pub(super) unsafe fn clear(file: *mut File) {
+    let unopened = OurFile {
+        methods: std::ptr::null(),
+        state: None,
+    };
+    // SAFETY: so much is the caller's to give, uninitialised.
+    unsafe { file.cast::<OurFile>().write(unopened) };
+    // SAFETY: as above; the base's file begins like every other.
+    unsafe {
+        real(file).write(File {
+            methods: std::ptr::null(),
+        })
+    };
+}
+
+/// Makes it an open one, of what the base has opened behind it.
+///
+/// # Safety
+/// [`clear`] was called, and the base has opened its file.
+pub(super) unsafe fn begin(file: *mut File, state: Option<State>) {
+    // SAFETY: the base has opened it.
+    let version = unsafe { beneath(file) }.1.version;
+    // SAFETY: it is an `OurFile`, as `clear` has left it, and nobody else has it yet.
+    let ours = unsafe { &mut *file.cast::<OurFile>() };
+    ours.methods = match version {
+        ..=1 => &METHODS[0],
+        2 => &METHODS[1],
+        _ => &METHODS[2],
+    };
+    ours.state = state.map(Box::new);
+}
+
+/// The base's file and its methods.
+///
+/// # Safety
+/// `file` is open, at least at the base.
+unsafe fn beneath<'a>(file: *mut File) -> (*mut File, &'a IoMethods) {
+    let real = real(file);
+    // SAFETY: the base has opened it.
+    let methods = unsafe { (*real).methods };
+    // SAFETY: methods are there as long as their VFS.
+    (real, unsafe { &*methods })
+}
+
+/// # Safety
+/// `file` is open.
+unsafe fn state<'a>(file: *mut File) -> Option<&'a State> {
+    // SAFETY: every open file is an `OurFile`; SQLite does not close it meanwhile.
+    let ours = unsafe { &*file.cast::<OurFile>() };
+    ours.state.as_deref()
+}
+
+/// Closes what the base has opened behind a file of ours that was not.
+///
+/// # Safety
+/// The base's `open` was called for it.
+pub(super) unsafe fn close_real(file: *mut File) {
+    let real = real(file);
+    // SAFETY: `clear` has written it, or the base has.
+    if unsafe { (*real).methods }.is_null() {
+        return;
+    }
+    // SAFETY: the base has opened it, for what is not null.
+    let (real, methods) = unsafe { beneath(file) };
+    if let Some(close) = methods.close {
+        // SAFETY: the base's own.
+        unsafe { close(real) };
+    }
+}
+
+unsafe extern "C" fn close(file: *mut File) -> c_int {
+    // SAFETY: SQLite closes what is open.
+    let (real, methods) = unsafe { beneath(file) };
+    // SAFETY: the base's own.
+    let closed = { methods.close }.map_or(OK, |close| unsafe { close(real) });
+    // SAFETY: it is an `OurFile`, and nobody else has it any more.
+    let ours = unsafe { &mut *file.cast::<OurFile>() };
+    if let Some(state) = ours.state.take() {
+        if state.database.is_of_parent() {
+            // The last one would be dropped, and with it what the parent goes on using.
+            let _parents = std::mem::ManuallyDrop::new(state);
+        } else if state.role == Role::Main
+            && let Err(error) = opened::close(state.database)
+        {
+            // What was committed is in the journal, or was on the disk.
+            report(IOERR_FSYNC, &format!("closing a database: {error}"));
+        }
+    }
+    closed
+}
+
+unsafe extern "C" fn write(file: *mut File, from: *const c_void, bytes: c_int, offset: i64) -> c_int {
+    // SAFETY: SQLite writes to what is open.
+    let (real, methods) = unsafe { beneath(file) };
+    let Some(method) = methods.write else {
+        return IOERR_FSYNC;
+    };
+    // SAFETY: the base's own, with SQLite's arguments.
+    let act = || unsafe { method(real, from, bytes, offset) };
+    // SAFETY: as above.
+    match unsafe { state(file) } {
+        Some(state) if state.is_of_parent() => IOERR,
+        Some(state) => state.database.write(
+            state.role,
+            offset.cast_unsigned(),
+            u64::from(bytes.cast_unsigned()),
+            act,
+        ),
+        None => act(),
+    }
+}
+
+unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
+    // SAFETY: SQLite does it to what is open.
+    let (real, methods) = unsafe { beneath(file) };
+    let Some(method) = methods.truncate else {
+        return IOERR_FSYNC;
+    };
+    // SAFETY: the base's own, with SQLite's arguments.
+    let act = || unsafe { method(real, size) };
+    // SAFETY: as above.
+    match unsafe { state(file) } {
+        Some(state) if state.is_of_parent() => IOERR,
+        Some(state) => state.database.resize(state.role, size.cast_unsigned(), act),
+        None => act(),
+    }
+}
+
+unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
+    // SAFETY: SQLite syncs what is open.
+    let (real, methods) = unsafe { beneath(file) };
+    // SAFETY: as above.
+    let Some(state) = (unsafe { state(file) }) else {
+        // SAFETY: the base's own, with SQLite's arguments.
+        return { methods.sync }.map_or(IOERR_FSYNC, |method| unsafe { method(real, flags) });
+    };
+    if state.is_of_parent() {
+        return IOERR;
+    }
+    match state.database.sync(state.role, &mut Now { real, methods }) {
+        Ok(_) => OK,
+        Err(error) => {
+            report(IOERR_FSYNC, &format!("syncing a database's file: {error}"));
+            IOERR_FSYNC
+        }
+    }
+}
+
+/// A file as it is now, by the base.
+struct Now<'a> {
+    real: *mut File,
+    methods: &'a IoMethods,
+}
+
+impl Contents for Now<'_> {
+    fn size(&mut self) -> Result<u64, IoError> {
+        let mut size = 0;
+        let method = self.methods.file_size.ok_or(IoError::EIO)?;
+        // SAFETY: the base's own, of a file that is open as long as this is, and a local.
+        match unsafe { method(self.real, &raw mut size) } {
+            OK => Ok(size.cast_unsigned()),
+            _ => Err(IoError::EIO),
+        }
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
+        let there = self.size()?.saturating_sub(offset).min(into.len() as u64);
+        if there == 0 {
+            return Ok(0);
+        }
+        let bytes = c_int::try_from(there).unwrap_or(c_int::MAX);
+        let method = self.methods.read.ok_or(IoError::EIO)?;
+        let to = into.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the base's own, of a file that is open as long as this is; at most so many bytes are
+        // written to what is that long.
+        match unsafe { method(self.real, to, bytes, offset.cast_signed()) } {
+            OK => Ok(bytes as usize),
+            IOERR_SHORT_READ => Ok(0),
+            _ => Err(IoError::EIO),
+        }
+    }
+}
+
+/// A method that the base alone has to do with.
+macro_rules! pass {
+    ($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $none:expr) => {
+        unsafe extern "C" fn $name(file: *mut File, $($argument: $type),*) -> $out {
+            // SAFETY: SQLite calls it with what is open.
+            let (real, methods) = unsafe { beneath(file) };
+            match methods.$name {
+                // SAFETY: the base's own, with SQLite's arguments.
+                Some(method) => unsafe { method(real, $($argument),*) },
+                None => $none,
+            }
+        }
+    };
+}
+
+/// What SQLite takes for a control that there is not.
+const NOTFOUND: c_int = 12;
+/// What goes wrong with a method that a base has by its version, and has not.
+const IOERR: c_int = 10;
+
+pass!(read(to: *mut c_void, bytes: c_int, offset: i64) -> c_int, IOERR);
+pass!(file_size(size: *mut i64) -> c_int, IOERR);
+pass!(lock(level: c_int) -> c_int, IOERR);
+pass!(unlock(level: c_int) -> c_int, IOERR);
+pass!(check_reserved_lock(is: *mut c_int) -> c_int, IOERR);
+pass!(file_control(what: c_int, argument: *mut c_void) -> c_int, NOTFOUND);
+pass!(sector_size() -> c_int, 4096);
+pass!(device_characteristics() -> c_int, 0);
+pass!(shm_map(page: c_int, bytes: c_int, extend: c_int, at: *mut *mut c_void) -> c_int, IOERR);
+pass!(shm_lock(offset: c_int, count: c_int, flags: c_int) -> c_int, IOERR);
+pass!(shm_barrier() -> (), ());
+pass!(shm_unmap(delete: c_int) -> c_int, IOERR);
+pass!(fetch(offset: i64, bytes: c_int, at: *mut *mut c_void) -> c_int, IOERR);
+pass!(unfetch(offset: i64, at: *mut c_void) -> c_int, IOERR);
+
+const fn methods(version: c_int) -> IoMethods {
+    IoMethods {
+        version,
+        close: Some(close),
+        read: Some(read),
+        write: Some(write),
+        truncate: Some(truncate),
+        sync: Some(sync),
+        file_size: Some(file_size),
+        lock: Some(lock),
+        unlock: Some(unlock),
+        check_reserved_lock: Some(check_reserved_lock),
+        file_control: Some(file_control),
+        sector_size: Some(sector_size),
+        device_characteristics: Some(device_characteristics),
+        shm_map: Some(shm_map),
+        shm_lock: Some(shm_lock),
+        shm_barrier: Some(shm_barrier),
+        shm_unmap: Some(shm_unmap),
+        fetch: Some(fetch),
+        unfetch: Some(unfetch),
+    }
+}
+
+/// For a base of each version.
+static METHODS: [IoMethods; 3] = [methods(1), methods(2), methods(3)];

@@ -1,0 +1,335 @@
+//! The VFS: what SQLite calls to open, name and remove files.
+//!
+//! A layer over SQLite's own VFS for the system, which goes on doing all reading, writing, locking and
+//! mapping.
+//!
+//! | module | does |
+//! |---|---|
+//! | `abi` | SQLite's structures |
+//! | `file` | an open file |
+//! | `opened` | the databases that this process has open |
+//! | `mapping` | the ledger's page |
+
+mod abi;
+mod file;
+mod mapping;
+mod opened;
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_double, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use netram_sqlite_machine::{PartyError, Role};
+
+use self::abi::{CANTOPEN, File, IOERR_DELETE, OK, OPEN_MAIN_DB, OPEN_MAIN_JOURNAL, OPEN_WAL, Vfs};
+use self::file::State;
+pub(crate) use self::mapping::Mapping;
+use crate::place::Place;
+
+/// What the VFS is called: `file:app.db?vfs=netram`.
+pub const NAME: &CStr = c"netram";
+
+/// What is wrong with a database whose connection a child of `fork` uses.
+const FORKED: &str =
+    "was opened by the parent of this process, and connections do not survive `fork`: open one here";
+
+/// `sqlite3_vfs_find`
+pub type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
+/// `sqlite3_vfs_register`
+pub type Register = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+/// `sqlite3_log`
+pub type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
+
+/// Functions of the SQLite that is to have the VFS.
+#[derive(Clone, Copy, Debug)]
+pub struct Sqlite {
+    /// `sqlite3_vfs_find`
+    pub vfs_find: Find,
+    /// `sqlite3_vfs_register`
+    pub vfs_register: Register,
+    /// `sqlite3_log`, where errors are told; without it on the standard error output alone.
+    pub log: Option<Log>,
+}
+
+/// Why it is not registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegisterError {
+    /// There is no VFS of the system's to be built on.
+    #[error("this SQLite has no VFS of its own")]
+    NoBase,
+    /// SQLite refused.
+    #[error("SQLite refuses the VFS with error {0}")]
+    Refused(c_int),
+}
+
+/// SQLite's own VFS, on which this one stands.
+struct Base {
+    vfs: *mut Vfs,
+    log: Option<Log>,
+}
+
+// SAFETY: SQLite calls a VFS from all threads; nobody writes to it once it is registered.
+unsafe impl Send for Base {}
+// SAFETY: as above.
+unsafe impl Sync for Base {}
+
+static BASE: OnceLock<Base> = OnceLock::new();
+
+/// Registers the VFS with a SQLite; again, it does nothing.
+///
+/// # Safety
+/// The functions are those of one SQLite of version 3.7 or newer, which is initialised, and stays in
+/// the process as long as that lives.
+pub unsafe fn register(sqlite: Sqlite) -> Result<(), RegisterError> {
+    // SAFETY: the caller's promise.
+    let there = unsafe { (sqlite.vfs_find)(NAME.as_ptr()) };
+    if !there.is_null() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise; null asks for the one that is used without a name.
+    let base = unsafe { (sqlite.vfs_find)(std::ptr::null()) }.cast::<Vfs>();
+    if base.is_null() {
+        return Err(RegisterError::NoBase);
+    }
+    let log = sqlite.log;
+    let kept = BASE.get_or_init(|| Base { vfs: base, log });
+    // SAFETY: a registered VFS is there for good.
+    let base = unsafe { &*kept.vfs };
+    let ours = Vfs {
+        version: base.version.min(2),
+        file_bytes: base.file_bytes + c_int::try_from(file::BYTES).unwrap_or(c_int::MAX),
+        path_bytes_max: base.path_bytes_max,
+        next: std::ptr::null_mut(),
+        name: NAME.as_ptr(),
+        data: std::ptr::null_mut(),
+        open: Some(open),
+        delete: Some(delete),
+        access: Some(access),
+        full_pathname: Some(full_pathname),
+        dl_open: Some(dl_open),
+        dl_error: Some(dl_error),
+        dl_sym: Some(dl_sym),
+        dl_close: Some(dl_close),
+        randomness: Some(randomness),
+        sleep: Some(sleep),
+        current_time: Some(current_time),
+        last_error: Some(last_error),
+        current_time_ms: Some(current_time_ms),
+    };
+    let ours = Box::into_raw(Box::new(ours));
+    // SAFETY: the caller's promise; it is never freed.
+    match unsafe { (sqlite.vfs_register)(ours.cast(), 0) } {
+        OK => Ok(()),
+        code => Err(RegisterError::Refused(code)),
+    }
+}
+
+/// Tells whoever runs the program: SQLite's own errors have no room for a reason.
+fn report(code: c_int, text: &str) {
+    if let Some(Base { log: Some(log), .. }) = BASE.get()
+        && let Ok(text) = CString::new(text)
+    {
+        // SAFETY: SQLite's own, with a format that takes one string.
+        unsafe { log(code, c"netram: %s".as_ptr(), text.as_ptr()) };
+    }
+    // A commit waits for nobody who reads it.
+    netram_log::tell(std::io::stderr(), format_args!("netram: {text}"), Duration::ZERO);
+}
+
+/// Tells of what is no error of any call.
+pub(crate) fn warn(text: &str) {
+    report(abi::WARNING, text);
+}
+
+fn base() -> *mut Vfs {
+    // Whoever calls the VFS has it from `register`.
+    BASE.get().map_or(std::ptr::null_mut(), |base| base.vfs)
+}
+
+/// A path that SQLite has given.
+///
+/// # Safety
+/// `name` is a C string that lives as long as the result is used.
+unsafe fn path<'a>(name: *const c_char) -> &'a Path {
+    // SAFETY: the caller's promise.
+    Path::new(OsStr::from_bytes(unsafe { CStr::from_ptr(name) }.to_bytes()))
+}
+
+unsafe extern "C" fn open(
+    _vfs: *mut Vfs,
+    name: *const c_char,
+    file: *mut File,
+    flags: c_int,
+    out: *mut c_int,
+) -> c_int {
+    // SAFETY: SQLite gives as many bytes as the VFS has said.
+    unsafe { file::clear(file) };
+    // SAFETY: SQLite gives a path, or none for a file without a name.
+    let state = match unsafe { state_of(name, flags) } {
+        Ok(state) => state,
+        Err(reason) => {
+            report(CANTOPEN, &reason);
+            return CANTOPEN;
+        }
+    };
+    let base = base();
+    // SAFETY: a registered VFS is there for good.
+    let Some(method) = (unsafe { (*base).open }) else {
+        return CANTOPEN;
+    };
+    // SAFETY: the base's own, with SQLite's arguments and as many bytes as it wants.
+    let opened = unsafe { method(base, name, file::real(file), flags, out) };
+    if opened == OK {
+        // SAFETY: it was cleared, and the base has opened its own.
+        unsafe { file::begin(file, state) };
+        return OK;
+    }
+    // SAFETY: the base's `open` was called.
+    unsafe { file::close_real(file) };
+    if let Some(State { database, role }) = state
+        && role == Role::Main
+        && let Err(error) = opened::close(database)
+    {
+        report(CANTOPEN, &error.to_string());
+    }
+    opened
+}
+
+/// Whose file it is. `None`: netram has nothing to do with it.
+///
+/// # Safety
+/// `name` is a C string, or null.
+unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<State>, String> {
+    if name.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the caller's promise.
+    let path = unsafe { path(name) };
+    if flags & OPEN_MAIN_DB != 0 {
+        let place = Place::of(path).map_err(|error| error.to_string())?;
+        let database = opened::open(&place).map_err(|error| error.to_string())?;
+        let role = Role::Main;
+        return Ok(Some(State { database, role }));
+    }
+    if flags & (OPEN_WAL | OPEN_MAIN_JOURNAL) != 0 {
+        if let Some((database, role)) = opened::of_log(path) {
+            return Ok(Some(State { database, role }));
+        }
+        // Only a connection that came here by `fork` has none. No record would have what it writes.
+        return match opened::is_log_of_held(path) {
+            true => Err(format!("{} {FORKED}", path.display())),
+            false => Ok(None),
+        };
+    }
+    Ok(None)
+}
+
+/// A failure of SQLite's, or of the database.
+struct Failed(c_int);
+
+impl From<PartyError> for Failed {
+    fn from(error: PartyError) -> Failed {
+        report(IOERR_DELETE, &format!("removing a database's log: {error}"));
+        Failed(IOERR_DELETE)
+    }
+}
+
+unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, sync: c_int) -> c_int {
+    let base = base();
+    // SAFETY: a registered VFS is there for good.
+    let Some(method) = (unsafe { (*base).delete }) else {
+        return IOERR_DELETE;
+    };
+    // SAFETY: SQLite gives a path.
+    let path = unsafe { path(name) };
+    let Some((database, role)) = opened::of_log(path) else {
+        if opened::is_log_of_held(path) {
+            report(IOERR_DELETE, &format!("{} {FORKED}", path.display()));
+            return IOERR_DELETE;
+        }
+        // SAFETY: the base's own, with SQLite's arguments.
+        return unsafe { method(base, name, sync) };
+    };
+    // Not synced: that is the journal's to do, whether or not SQLite wants it. Without, a commit that ends
+    // with it comes undone in a crash.
+    let removed = database.remove(role, || {
+        // SAFETY: the base's own, with SQLite's arguments.
+        match unsafe { method(base, name, 0) } {
+            OK => Ok(()),
+            code => Err(Failed(code)),
+        }
+    });
+    match removed {
+        Ok(()) => OK,
+        Err(Failed(code)) => code,
+    }
+}
+
+unsafe extern "C" fn full_pathname(
+    _vfs: *mut Vfs,
+    name: *const c_char,
+    bytes: c_int,
+    to: *mut c_char,
+) -> c_int {
+    let base = base();
+    // SAFETY: a registered VFS is there for good.
+    let Some(method) = (unsafe { (*base).full_pathname }) else {
+        return CANTOPEN;
+    };
+    // SAFETY: the base's own, with SQLite's arguments.
+    let found = unsafe { method(base, name, bytes, to) };
+    // A path through a link is one, too, by a code of its own.
+    if found & 0xff != OK {
+        return found;
+    }
+    // SAFETY: the base has written a C string.
+    let place = Place::of(unsafe { path(to) });
+    let place = place.and_then(|place| place.check_held().map(|()| place));
+    let inside = match place {
+        Ok(place) => place.file(Role::Main),
+        Err(error) => {
+            report(CANTOPEN, &error.to_string());
+            return CANTOPEN;
+        }
+    };
+    let inside = inside.as_os_str().as_bytes();
+    if inside.len() >= usize::try_from(bytes).unwrap_or(0) {
+        return CANTOPEN;
+    }
+    // SAFETY: there is room for so many bytes.
+    unsafe {
+        to.cast::<u8>()
+            .copy_from_nonoverlapping(inside.as_ptr(), inside.len())
+    };
+    // SAFETY: and for one more.
+    unsafe { to.wrapping_add(inside.len()).write(0) };
+    found
+}
+
+/// A function that the base alone has to do with.
+macro_rules! pass {
+    ($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $none:expr) => {
+        unsafe extern "C" fn $name(_vfs: *mut Vfs, $($argument: $type),*) -> $out {
+            let base = base();
+            // SAFETY: a registered VFS is there for good.
+            match unsafe { (*base).$name } {
+                // SAFETY: the base's own, with SQLite's arguments.
+                Some(method) => unsafe { method(base, $($argument),*) },
+                None => $none,
+            }
+        }
+    };
+}
+
+pass!(access(name: *const c_char, flags: c_int, is: *mut c_int) -> c_int, abi::ERROR);
+pass!(dl_open(name: *const c_char) -> *mut c_void, std::ptr::null_mut());
+pass!(dl_error(bytes: c_int, to: *mut c_char) -> (), ());
+pass!(dl_sym(library: *mut c_void, name: *const c_char) -> *mut c_void, std::ptr::null_mut());
+pass!(dl_close(library: *mut c_void) -> (), ());
+pass!(randomness(bytes: c_int, to: *mut c_char) -> c_int, 0);
+pass!(sleep(microseconds: c_int) -> c_int, 0);
+pass!(current_time(to: *mut c_double) -> c_int, abi::ERROR);
+pass!(last_error(bytes: c_int, to: *mut c_char) -> c_int, 0);
+pass!(current_time_ms(to: *mut i64) -> c_int, abi::ERROR);

@@ -1,8 +1,0 @@
-//! A heap's parts, for fuzzers (`crates/fuzzed`) and nobody else.
-
-use crate::layout::seal_descriptor;
-
-/// A descriptor that checks, whatever it says.
-pub fn descriptor(page: u32, pages: u32, kind: u8, class: u8) -> [u8; 8] {
-    seal_descriptor(page, pages, kind, class)
-}

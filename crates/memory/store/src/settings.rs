@@ -1,0 +1,507 @@
+//! Which lenders hold the newest bytes, and how: from a file beside the log, and from the environment over it.
+//!
+//! | key in the file | variable | means | default |
+//! |---|---|---|---|
+//! | `lenders` | `NETRAM_LENDERS` (commas) | addresses, in order of preference | none: the local disk alone |
+//! | `key-file` | `NETRAM_KEY_FILE` | the cluster key; in the file, relative to it | |
+//! | `insecure` | `NETRAM_INSECURE` | no key and no encryption, this machine only | false |
+//! | `members` | `NETRAM_MEMBERS` | lenders that hold a copy; the others are spares | 2, or all there are |
+//! | `members-min` | `NETRAM_MEMBERS_MIN` | with fewer, commits wait for the disk | as the rule needs |
+//! | `rule` | `NETRAM_RULE` | `all`, `any`, or a number of copies | `all` |
+//! | `domain` | `NETRAM_DOMAIN` | this machine's power domain | `default` |
+//! | `one-domain` | `NETRAM_ONE_DOMAIN` | allow all members in this machine's domain | false |
+//! | `wait` | `NETRAM_WAIT` | what a waiting commit does: `spin`, `yield:50`, `block` | `yield:50` |
+//! | `multicast` | `NETRAM_MULTICAST` | the group that appends are multicast to: `239.1.2.3:7421%eth1` | none: each link |
+//! | `datagram` | `NETRAM_DATAGRAM` | bytes of a datagram | 1400 on an Ethernet, else what the interface carries |
+//! | `ttl` | `NETRAM_TTL` | networks that datagrams may pass through | 1: none but their own |
+//! | `window` | `NETRAM_WINDOW` | bytes that may be in memories only | 8 MiB |
+//! | `patience` | `NETRAM_PATIENCE` | how long an opening waits for lenders that must answer; `0s`: 0.5 s | 30 s |
+//! | `truncation-threshold` | `NETRAM_TRUNCATION_THRESHOLD` | percent of the log at which truncation begins | 50 |
+//! | `spool` | `NETRAM_SPOOL` | bytes of lazy commits kept back to be merged | 0: none |
+//! | | `NETRAM_ACCEPT_LOSS` | open although acknowledged records may be missing | |
+//! | | `NETRAM_ADOPT_SEGMENTS` | take segments that were restored from copies | |
+//!
+//! The last two are decisions for one opening, so a file cannot make them.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use netram_journal::{JournalConfig, Multicast};
+use netram_proto::id::JournalId;
+use netram_proto::journal::CommitRule;
+use netram_rvm::Options;
+use netram_transport::multicast::TTL_DEFAULT;
+use netram_transport::{Address, ClusterKey, Group, Security, WaitPolicy};
+use serde::Deserialize;
+
+/// Members when nobody says how many: one may be lost.
+const MEMBERS_DEFAULT: usize = 2;
+
+/// Whoever is not back after a week does not come back.
+const PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// How a home is opened. `None` is the default.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Lenders that may become members, in order of preference. None: the local disk alone.
+    pub lenders: Vec<Address>,
+    /// The cluster key's file.
+    pub key_file: Option<PathBuf>,
+    /// No key and no encryption.
+    pub insecure: bool,
+    /// Members to have.
+    pub members: Option<usize>,
+    /// With fewer members than this, commits wait for the disk.
+    pub members_min: Option<usize>,
+    /// How many members must hold a commit.
+    pub rule: Option<CommitRule>,
+    /// This machine's power domain.
+    pub domain: Option<String>,
+    /// Whether all members may be in this machine's power domain.
+    pub one_domain: bool,
+    /// What a waiting commit does with its core.
+    pub wait: Option<WaitPolicy>,
+    /// The multicast group that appends are sent to, once for all members.
+    pub multicast: Option<Group>,
+    /// Bytes of a datagram.
+    pub datagram_bytes: Option<usize>,
+    /// How many networks datagrams may pass through.
+    pub ttl: Option<u8>,
+    /// Bytes of the window.
+    pub window_bytes: Option<u64>,
+    /// How long recovery waits for members that must answer; at least as long as for the others.
+    pub patience: Option<Duration>,
+    /// Percent of the log at which truncation begins.
+    pub truncation_threshold_percent: Option<u8>,
+    /// Bytes of lazy commits that are kept back to be merged.
+    pub spool_bytes: Option<usize>,
+    /// Open even if acknowledged records may be missing.
+    pub accept_loss: bool,
+    /// Take segment files whose identity is not the recorded one.
+    pub adopt_segments: bool,
+}
+
+/// Why settings are of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The file cannot be read.
+    #[error("the settings {path}: {source}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is no TOML, or has a key that there is not.
+    #[error("the settings {path}: {reason}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Where and what.
+        reason: String,
+    },
+    /// A value makes no sense.
+    #[error("{name} = `{value}`: {reason}")]
+    Value {
+        /// The key or variable.
+        name: String,
+        /// What it says.
+        value: String,
+        /// What it should say.
+        reason: String,
+    },
+    /// Lenders, but neither key nor leave to do without.
+    #[error(
+        "lenders are named but no cluster key: name its file (`key-file`, NETRAM_KEY_FILE), or set `insecure` \
+         for lenders on this machine only"
+    )]
+    NoKey,
+    /// A key, and leave to do without.
+    #[error("`insecure` contradicts the key file {0}; drop one of them")]
+    KeyAndInsecure(PathBuf),
+    /// The key cannot be loaded.
+    #[error("the cluster key {path}: {reason}")]
+    Key {
+        /// The key's file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// The file, before its values are looked at.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
+struct Raw {
+    lenders: Vec<String>,
+    key_file: Option<PathBuf>,
+    insecure: bool,
+    members: Option<usize>,
+    members_min: Option<usize>,
+    rule: Option<toml::Value>,
+    domain: Option<String>,
+    one_domain: bool,
+    wait: Option<String>,
+    multicast: Option<String>,
+    datagram: Option<usize>,
+    ttl: Option<u8>,
+    window: Option<toml::Value>,
+    patience: Option<toml::Value>,
+    truncation_threshold: Option<u8>,
+    spool: Option<toml::Value>,
+}
+
+impl Settings {
+    /// Settings from a file.
+    pub fn load(path: &Path) -> Result<Settings, SettingsError> {
+        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        Settings::parse(&text, path)
+    }
+
+    /// Settings from text that is, or is to be, in the file at `path`.
+    pub fn parse(text: &str, path: &Path) -> Result<Settings, SettingsError> {
+        let raw: Raw = toml::from_str(text).map_err(|error| SettingsError::File {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        })?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        raw.checked(folder)
+    }
+
+    /// Settings from a file in which another's stand beside them: those under `keys`, which are returned.
+    pub fn load_beside(path: &Path, keys: &[&str]) -> Result<(Settings, toml::Table), SettingsError> {
+        let wrong = |error: toml::de::Error| SettingsError::File {
+            path: path.to_path_buf(),
+            reason: error.to_string(),
+        };
+        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        let mut table: toml::Table = toml::from_str(&text).map_err(wrong)?;
+        let mut others = toml::Table::new();
+        for key in keys {
+            others.extend(table.remove_entry(*key));
+        }
+        let raw: Raw = table.try_into().map_err(wrong)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Ok((raw.checked(folder)?, others))
+    }
+
+    /// These settings, with what the environment says over them.
+    pub fn with_environment(
+        mut self,
+        look_up: &dyn Fn(&str) -> Option<String>,
+    ) -> Result<Settings, SettingsError> {
+        // An empty variable is an unset one: shells cannot unset for one command.
+        let said = |name: &str| look_up(name).filter(|value| !value.is_empty());
+        if let Some(lenders) = said("NETRAM_LENDERS") {
+            let addresses = lenders.split(',').map(str::trim).filter(|one| !one.is_empty());
+            self.lenders = addresses
+                .map(|one| value("NETRAM_LENDERS", one))
+                .collect::<Result<_, _>>()?;
+        }
+        if let Some(file) = said("NETRAM_KEY_FILE") {
+            self.key_file = Some(file.into());
+        }
+        set(&mut self.members, &said, "NETRAM_MEMBERS")?;
+        set(&mut self.members_min, &said, "NETRAM_MEMBERS_MIN")?;
+        set(&mut self.rule, &said, "NETRAM_RULE")?;
+        set(&mut self.domain, &said, "NETRAM_DOMAIN")?;
+        set(&mut self.wait, &said, "NETRAM_WAIT")?;
+        set(
+            &mut self.truncation_threshold_percent,
+            &said,
+            "NETRAM_TRUNCATION_THRESHOLD",
+        )?;
+        set(&mut self.multicast, &said, "NETRAM_MULTICAST")?;
+        set(&mut self.datagram_bytes, &said, "NETRAM_DATAGRAM")?;
+        set(&mut self.ttl, &said, "NETRAM_TTL")?;
+        if let Some(window) = said("NETRAM_WINDOW") {
+            self.window_bytes = Some(size("NETRAM_WINDOW", &window)?);
+        }
+        if let Some(patience) = said("NETRAM_PATIENCE") {
+            self.patience = Some(time("NETRAM_PATIENCE", &patience)?);
+        }
+        if let Some(spool) = said("NETRAM_SPOOL") {
+            self.spool_bytes = Some(memory_size("NETRAM_SPOOL", &spool)?);
+        }
+        for (flag, name) in [
+            (&mut self.insecure, "NETRAM_INSECURE"),
+            (&mut self.one_domain, "NETRAM_ONE_DOMAIN"),
+            (&mut self.accept_loss, "NETRAM_ACCEPT_LOSS"),
+            (&mut self.adopt_segments, "NETRAM_ADOPT_SEGMENTS"),
+        ] {
+            if let Some(text) = said(name) {
+                *flag = truth(name, &text)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// What the journal is opened with.
+    pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
+        let members = self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len()));
+        let usual = JournalConfig::with_lenders(self.lenders.clone(), self.security()?, members);
+        Ok(JournalConfig {
+            rule: self.rule.unwrap_or(usual.rule),
+            members_min: self.members_min,
+            domain: self.domain.clone().unwrap_or_else(|| usual.domain.clone()),
+            one_domain: self.one_domain,
+            window_bytes: self.window_bytes.unwrap_or(usual.window_bytes),
+            wait: self.wait.unwrap_or(usual.wait),
+            // Whoever waits for nobody lets those that are there answer all the same.
+            patience: self.patience.unwrap_or(usual.patience).max(usual.grace),
+            multicast: self.multicast.clone().map(|group| Multicast {
+                group,
+                datagram_bytes: self.datagram_bytes,
+                ttl: self.ttl.unwrap_or(TTL_DEFAULT),
+            }),
+            accept_loss: self.accept_loss,
+            ..usual
+        })
+    }
+
+    /// What recoverable memory over `journal` is opened with.
+    pub fn options(&self, journal: JournalId) -> Options {
+        let usual = Options::new(journal);
+        Options {
+            truncation_threshold_percent: self
+                .truncation_threshold_percent
+                .unwrap_or(usual.truncation_threshold_percent),
+            spool_bytes: self.spool_bytes.unwrap_or(usual.spool_bytes),
+            adopt_segments: self.adopt_segments,
+            ..usual
+        }
+    }
+
+    fn security(&self) -> Result<Security, SettingsError> {
+        match (&self.key_file, self.insecure) {
+            (Some(path), true) => Err(SettingsError::KeyAndInsecure(path.clone())),
+            (Some(path), false) => match ClusterKey::load(path) {
+                Ok(key) => Ok(Security::Key(key)),
+                Err(error) => Err(SettingsError::Key {
+                    path: path.clone(),
+                    reason: error.to_string(),
+                }),
+            },
+            (None, false) if !self.lenders.is_empty() => Err(SettingsError::NoKey),
+            (None, _) => Ok(Security::Insecure),
+        }
+    }
+}
+
+impl Raw {
+    fn checked(self, folder: &Path) -> Result<Settings, SettingsError> {
+        let lenders = self.lenders.iter().map(|one| value("lenders", one));
+        Ok(Settings {
+            lenders: lenders.collect::<Result<_, _>>()?,
+            key_file: self.key_file.map(|file| folder.join(file)),
+            insecure: self.insecure,
+            members: self.members,
+            members_min: self.members_min,
+            rule: self.rule.map(|rule| value("rule", &plain(&rule))).transpose()?,
+            domain: self.domain,
+            one_domain: self.one_domain,
+            wait: self.wait.map(|wait| value("wait", &wait)).transpose()?,
+            multicast: self
+                .multicast
+                .map(|group| value("multicast", &group))
+                .transpose()?,
+            datagram_bytes: self.datagram,
+            ttl: self.ttl,
+            window_bytes: self
+                .window
+                .map(|window| size("window", &plain(&window)))
+                .transpose()?,
+            patience: self
+                .patience
+                .map(|patience| time("patience", &plain(&patience)))
+                .transpose()?,
+            truncation_threshold_percent: self.truncation_threshold,
+            spool_bytes: self
+                .spool
+                .map(|spool| memory_size("spool", &plain(&spool)))
+                .transpose()?,
+            accept_loss: false,
+            adopt_segments: false,
+        })
+    }
+}
+
+/// A number or a text, as text: `rule = 2` and `rule = "all"` are both what a person would write.
+fn plain(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn value<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, SettingsError> {
+    text.trim().parse().map_err(|error: T::Err| SettingsError::Value {
+        name: name.to_owned(),
+        value: text.to_owned(),
+        reason: error.to_string(),
+    })
+}
+
+fn set<T: FromStr<Err: std::fmt::Display>>(
+    target: &mut Option<T>,
+    said: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+) -> Result<(), SettingsError> {
+    if let Some(text) = said(name) {
+        *target = Some(value(name, &text)?);
+    }
+    Ok(())
+}
+
+/// A size as people write it.
+pub fn size(name: &str, text: &str) -> Result<u64, SettingsError> {
+    let parsed = text.parse::<ByteSize>().map(|size| size.as_u64());
+    parsed.map_err(|_| SettingsError::Value {
+        name: name.to_owned(),
+        value: text.to_owned(),
+        reason: "no size; write it as 64MiB, 1.5GiB or 4096".to_owned(),
+    })
+}
+
+/// A length of time as people write it.
+fn time(name: &str, text: &str) -> Result<Duration, SettingsError> {
+    let parsed = humantime::parse_duration(text.trim()).ok();
+    parsed
+        .filter(|time| *time <= PATIENCE_MAX)
+        .ok_or_else(|| SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            reason: "no length of time of up to a week; write it as 500ms, 30s or 2m".to_owned(),
+        })
+}
+
+fn memory_size(name: &str, text: &str) -> Result<usize, SettingsError> {
+    let bytes = size(name, text)?;
+    usize::try_from(bytes).map_err(|_| SettingsError::Value {
+        name: name.to_owned(),
+        value: text.to_owned(),
+        reason: "more than this machine can address".to_owned(),
+    })
+}
+
+fn truth(name: &str, text: &str) -> Result<bool, SettingsError> {
+    match text {
+        "1" | "true" | "yes" => Ok(true),
+        "0" | "false" | "no" => Ok(false),
+        _ => Err(SettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            reason: "say 1 or 0".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(text: &str) -> Result<Settings, SettingsError> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bank.log.toml");
+        std::fs::write(&path, text).unwrap();
+        let mut settings = Settings::load(&path)?;
+        // The folder's name is another each time.
+        settings.key_file = settings
+            .key_file
+            .map(|file| file.strip_prefix(folder.path()).unwrap_or(&file).to_path_buf());
+        Ok(settings)
+    }
+
+    #[test]
+    fn a_file_says_what_the_fields_hold() {
+        let settings = load(
+            "lenders = [\"tcp://10.0.0.2:7420\", \"unix:/run/lend.sock\"]\nkey-file = \"cluster.key\"\n\
+             members = 1\nrule = 1\nmulticast = \"239.1.2.3:7421%eth1\"\nwait = \"spin\"\npatience = \"2m\"\nwindow = \"1MiB\"\nspool = 4096\none-domain = true\n",
+        )
+        .unwrap();
+        assert_eq!(settings.lenders.len(), 2);
+        assert_eq!(settings.key_file.as_deref(), Some(Path::new("cluster.key")));
+        assert_eq!(settings.members, Some(1));
+        assert_eq!(settings.rule.map(|rule| rule.to_string()).as_deref(), Some("1"));
+        assert_eq!(settings.window_bytes, Some(1 << 20));
+        assert_eq!(settings.patience, Some(Duration::from_secs(120)));
+        assert_eq!(settings.spool_bytes, Some(4096));
+        assert_eq!(settings.options(JournalId(1)).spool_bytes, 4096);
+        assert!(settings.one_domain);
+        let group = settings.multicast.expect("a group");
+        assert_eq!(group.to_string(), "239.1.2.3:7421%eth1");
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_by_name() {
+        for (text, named) in [
+            ("lender = []", "lender"),
+            ("lenders = [\"10.0.0.2\"]", "lenders"),
+            ("window = \"big\"", "window"),
+            ("rule = \"most\"", "rule"),
+            ("patience = \"soon\"", "patience"),
+            ("patience = \"8days\"", "week"),
+            ("multicast = \"10.0.0.1:7421\"", "multicast"),
+            ("accept-loss = true", "accept-loss"),
+        ] {
+            let error = load(text).unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_environment_stands_over_the_file() {
+        let settings = load("lenders = [\"tcp://a:1\"]\nmembers = 1\ninsecure = true").unwrap();
+        let settings = settings
+            .with_environment(&|name| match name {
+                "NETRAM_LENDERS" => Some("tcp://b:1, tcp://c:1".to_owned()),
+                "NETRAM_RULE" => Some("any".to_owned()),
+                "NETRAM_MEMBERS" => Some(String::new()),
+                "NETRAM_PATIENCE" => Some("0s".to_owned()),
+                "NETRAM_ACCEPT_LOSS" => Some("1".to_owned()),
+                _ => None,
+            })
+            .unwrap();
+        assert_eq!(settings.lenders.len(), 2);
+        assert_eq!(settings.members, Some(1), "an empty variable says nothing");
+        let empty = Settings::default().with_environment(&|_| Some(String::new()));
+        assert_eq!(empty.unwrap(), Settings::default());
+        assert!(settings.accept_loss);
+        let config = settings.journal_config().unwrap();
+        assert_eq!(config.rule.to_string(), "any");
+        assert_eq!(config.patience, config.grace, "members that are there may answer");
+
+        let wrong = Settings::default()
+            .with_environment(&|name| (name == "NETRAM_INSECURE").then(|| "maybe".to_owned()));
+        assert!(wrong.unwrap_err().to_string().contains("NETRAM_INSECURE"));
+    }
+
+    #[test]
+    fn lenders_want_a_key_or_leave_to_do_without() {
+        let mut settings = Settings {
+            lenders: vec!["tcp://127.0.0.1:1".parse().unwrap()],
+            ..Settings::default()
+        };
+        assert!(matches!(settings.journal_config(), Err(SettingsError::NoKey)));
+        settings.insecure = true;
+        assert_eq!(settings.journal_config().unwrap().members, 1);
+        settings.key_file = Some("k".into());
+        assert!(matches!(
+            settings.journal_config(),
+            Err(SettingsError::KeyAndInsecure(_))
+        ));
+        settings.insecure = false;
+        assert!(matches!(
+            settings.journal_config(),
+            Err(SettingsError::Key { .. })
+        ));
+    }
+}

@@ -1,0 +1,119 @@
+//! Lazy commits in a spool, and a process that is killed: what is found is what some commit made, no earlier than
+//! the last one that waited.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Mode, Region};
+use netram_store::{Home, Layout, Memory, Settings};
+
+const LOG_BYTES: u64 = 1 << 20;
+const SEGMENT_BYTES: u64 = 1 << 20;
+/// Words that commits go round in; word 0 holds the newest commit's number.
+const WORDS: u64 = 1000;
+const PLACE: &str = "NETRAM_TEST_SPOOL_PLACE";
+
+fn settings(spool_bytes: usize) -> Settings {
+    Settings {
+        spool_bytes: Some(spool_bytes),
+        ..Settings::default()
+    }
+}
+
+fn map(memory: &Memory, folder: &Path) -> [Region; 2] {
+    ["first", "second"].map(|name| {
+        let path = folder.join(name);
+        let path = path.to_str().unwrap();
+        // There already, in every life but the first.
+        let _ = memory.create_segment(path, SEGMENT_BYTES, Allocation::Sparse);
+        memory.map(path, 0, 0).unwrap()
+    })
+}
+
+/// The word of commit `number`, beside word 0.
+fn word(number: u64) -> usize {
+    (1 + number % WORDS) as usize * 8
+}
+
+/// Commits until it is killed, and tells in a file how far the commits have got that waited.
+#[test]
+#[ignore = "the process that the other test kills"]
+fn killed() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let opened = Home::at(&folder.join("log")).open(&settings(100_000)).unwrap();
+    let told = std::fs::OpenOptions::new()
+        .write(true)
+        .open(folder.join("told"))
+        .unwrap();
+    let [first, second] = map(&opened.memory, &folder);
+    let mut number: u64 = first.get(0).unwrap();
+    loop {
+        number += 1;
+        let mut transaction = opened.memory.begin(Mode::Restore);
+        transaction.set(&first, 0, &number).unwrap();
+        transaction.set(&first, word(number), &number).unwrap();
+        transaction.set(&second, word(number) + 4096, &number).unwrap();
+        // Seldom enough that thousands of commits are in the spool, and that it fills up at times.
+        let durability = match number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52 {
+            0 => Durability::Disk,
+            _ => Durability::Lazy,
+        };
+        transaction.commit(durability).unwrap();
+        if durability == Durability::Disk {
+            told.write_all_at(&number.to_le_bytes(), 0).unwrap();
+        }
+    }
+}
+
+fn told(folder: &Path) -> u64 {
+    let bytes = std::fs::read(folder.join("told")).unwrap();
+    u64::from_le_bytes(bytes.try_into().unwrap())
+}
+
+#[test]
+fn a_killed_process_leaves_a_prefix_of_its_commits_with_every_one_that_waited() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    std::fs::write(folder.join("told"), 0u64.to_le_bytes()).unwrap();
+    Home::create(&folder.join("log"), Layout::Beside, LOG_BYTES).unwrap();
+    for life in 1..=4u64 {
+        let before = told(folder);
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "spool::killed", "--ignored", "--nocapture"])
+            .env(PLACE, folder)
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        // A different moment each time; the log wraps meanwhile.
+        while told(folder) < before + 10_000 * life {
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!("the process ended by itself: {status}");
+            }
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+
+        let waited = told(folder);
+        let opened = Home::at(&folder.join("log")).open(&settings(0)).unwrap();
+        let [first, second] = map(&opened.memory, folder);
+        let last: u64 = first.get(0).unwrap();
+        assert!(
+            last >= waited,
+            "life {life}: {waited} had waited, {last} was found"
+        );
+        for slot in 0..WORDS {
+            let newest = last - (last + WORDS - slot) % WORDS;
+            let found: [u64; 2] = [
+                first.get(word(slot)).unwrap(),
+                second.get(word(slot) + 4096).unwrap(),
+            ];
+            assert_eq!(found, [newest; 2], "life {life}, commit {last} was the last");
+        }
+        assert!(opened.memory.close().is_ok());
+    }
+}

@@ -1,0 +1,47 @@
+//! Two processes cannot have one log; the second is told who has it, and gets it when that one is gone, however it went.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use netram_store::{Home, Layout, Settings};
+
+const PLACE: &str = "NETRAM_TEST_SECOND_PLACE";
+
+/// Has the log open until its standard input ends, which it never does.
+#[test]
+#[ignore = "the other process of the other test"]
+fn holder() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let _opened = Home::at(&folder.join("log")).open(&Settings::default()).unwrap();
+    std::fs::write(folder.join("ready"), b"").unwrap();
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+#[test]
+fn a_second_process_is_refused_until_the_first_is_gone() {
+    for layout in [Layout::Beside, Layout::Directory] {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Home::create(&folder.path().join("log"), layout, 1 << 20).unwrap();
+        let mut holder = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "two_processes::holder", "--ignored", "--nocapture"])
+            .env(PLACE, folder.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        while !folder.path().join("ready").exists() {
+            if let Some(status) = holder.try_wait().unwrap() {
+                panic!("the holder ended by itself: {status}");
+            }
+            std::thread::yield_now();
+        }
+        let refused = home.open(&Settings::default()).unwrap_err().to_string();
+        assert!(refused.contains(&format!("process {}", holder.id())), "{refused}");
+        holder.kill().unwrap();
+        holder.wait().unwrap();
+        home.open(&Settings::default()).unwrap();
+    }
+}

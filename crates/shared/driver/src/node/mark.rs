@@ -1,0 +1,148 @@
+//! Whose a journal is, and which of its records are its first: what the next process of the node must know to offer it.
+//!
+//! A text file beside the log, replaced whole. The log's head moves after the mark says where it goes, so the mark names
+//! two places, of which the head is one.
+//!
+//! ```text
+//! node 17
+//! region 83d0...
+//! journal 4f2c...
+//! from 0 0
+//! from 512 81920        records up to 512 end at LSN 81920
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use netram_journal::file::io_error;
+use netram_proto::failure::{CallError, SystemCall};
+use netram_proto::id::{JournalId, Lsn};
+use netram_shared_machine::message::OldJournal;
+use netram_shared_machine::{NodeId, Number, RegionId};
+
+const NAME: &str = "node";
+const NEW: &str = "node.new";
+
+/// The mark of one journal.
+pub(super) struct Mark {
+    root: PathBuf,
+    whose: OldJournal,
+    region: RegionId,
+}
+
+/// What a mark says.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Marked {
+    pub(super) whose: OldJournal,
+    /// The region that it was a node of; earlier versions did not say.
+    pub(super) region: Option<RegionId>,
+    /// Places where the log may begin, with the last record before.
+    pub(super) from: Vec<(Number, Lsn)>,
+}
+
+impl Mark {
+    /// Marks a journal that has no record yet.
+    pub(super) fn create(root: &Path, whose: OldJournal, region: RegionId, begins: Lsn) -> io::Result<Mark> {
+        let mark = Mark {
+            root: root.to_owned(),
+            whose,
+            region,
+        };
+        let written = mark.write(&[(Number(0), begins)]);
+        written.map_err(|failure| io::Error::from_raw_os_error(failure.error.errno))?;
+        Ok(mark)
+    }
+
+    /// The log begins at one of these places from now on. Durable on return. After an error it says this or what it said
+    /// before; which call failed decides whether it can be tried again.
+    pub(super) fn write(&self, from: &[(Number, Lsn)]) -> Result<(), CallError> {
+        let (node, journal) = (self.whose.node, self.whose.journal);
+        let mut text = format!(
+            "node {node}\nregion {:032x}\njournal {:032x}\n",
+            self.region.0, journal.0
+        );
+        for (number, lsn) in from {
+            text.push_str(&format!("from {number} {}\n", lsn.0));
+        }
+        let of = |call| move |error: io::Error| io_error(&error).of(call);
+        let new = self.root.join(NEW);
+        let mut file = File::create(&new).map_err(of(SystemCall::Open))?;
+        file.write_all(text.as_bytes()).map_err(of(SystemCall::Write))?;
+        file.sync_all().map_err(of(SystemCall::Sync))?;
+        // Opened before the name changes: a folder that cannot be opened has not been changed.
+        let folder = File::open(&self.root).map_err(of(SystemCall::Open))?;
+        fs::rename(&new, self.root.join(NAME)).map_err(of(SystemCall::Name))?;
+        folder.sync_all().map_err(of(SystemCall::Sync))
+    }
+
+    /// What the mark in a journal's directory says; `None`: it is none, so the journal never was a node's.
+    pub(super) fn read(root: &Path) -> io::Result<Option<Marked>> {
+        match fs::read_to_string(root.join(NAME)) {
+            Ok(text) => parse(&text).map(Some).ok_or_else(|| {
+                let path = root.join(NAME);
+                io::Error::other(format!("{} is no mark of a node's journal", path.display()))
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn parse(text: &str) -> Option<Marked> {
+    let (mut node, mut journal, mut region, mut from) = (None, None, None, Vec::new());
+    for line in text.lines() {
+        match *line.split(' ').collect::<Vec<_>>() {
+            ["node", id] => node = Some(NodeId(id.parse().ok()?)),
+            ["region", id] => region = Some(RegionId(u128::from_str_radix(id, 16).ok()?)),
+            ["journal", id] => journal = Some(JournalId(u128::from_str_radix(id, 16).ok()?)),
+            ["from", number, lsn] => from.push((Number(number.parse().ok()?), Lsn(lsn.parse().ok()?))),
+            _ => return None,
+        }
+    }
+    let whose = OldJournal {
+        node: node?,
+        journal: journal?,
+    };
+    (!from.is_empty()).then_some(Marked { whose, region, from })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_says_what_was_written_last() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Mark::read(folder.path()).unwrap(), None);
+        let whose = OldJournal {
+            node: NodeId(17),
+            journal: JournalId(u128::MAX / 3),
+        };
+        let region = RegionId(5);
+        let mark = Mark::create(folder.path(), whose, region, Lsn(8)).unwrap();
+        let from = vec![(Number(2), Lsn(160)), (Number(512), Lsn(81_920))];
+        mark.write(&from).unwrap();
+        let marked = Mark::read(folder.path()).unwrap();
+        assert_eq!(
+            marked,
+            Some(Marked {
+                whose,
+                region: Some(region),
+                from,
+            })
+        );
+    }
+
+    #[test]
+    fn other_text_is_no_mark() {
+        for text in [
+            "",
+            "node 3\n",
+            "node 3\njournal zz\nfrom 0 0\n",
+            "node 3\njournal 1\n",
+        ] {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+}

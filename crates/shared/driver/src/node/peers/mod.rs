@@ -1,0 +1,430 @@
+//! Records straight from node to node, at step 5 of a commit: by multicast, once for all, or over a link to each peer.
+//!
+//! Nothing depends on it. What does not fit, is lost, or comes to a peer that is slow or dead is forgotten, and the server's stream
+//! brings it. What may be taken of a peer `netram_shared_machine::node` decides; that its ranges lie under the locks that it wrote is
+//! checked here.
+//!
+//! | file | does |
+//! |---|---|
+//! | `lines.rs` | links and peers: who is sent what, and what has come |
+//! | `line.rs` | one link |
+//! | `cast.rs` | the multicast group: this node's channel, and those of its peers |
+//! | `pieces.rs` | a record that came in several datagrams |
+//! | `meet.rs` | the thread that goes to peers |
+//!
+//! **Threads.** Whoever commits sends its record itself, without waiting: a system call for the group, or one a link. If somebody else
+//! is at the links just now, the thread `netram-peers` sends it, which also receives, unless a thread of the program waits for what
+//! comes: then that one [listens](Peers::listen) itself, and need not be woken. `netram-meet` connects. The node's lock is never
+//! taken under that of the links.
+
+mod cast;
+mod line;
+mod lines;
+mod meet;
+mod pieces;
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+use netram_shared_machine::NodeId;
+use netram_shared_machine::message::{Hint, Reach};
+use netram_shared_machine::node::Straight;
+use netram_transport::{Events, Group, Interest, Poller, Security, WaitStep};
+
+use super::error::JoinError;
+use super::options::Options;
+use super::payload::Payload;
+use super::shared::Shared;
+use crate::channel::{Arrival, Bell, Door, DoorConfig, Service};
+use crate::limit::HINTS_QUEUED_MAX;
+use crate::server::Foreign;
+use lines::Lines;
+
+pub(super) use meet::run as meet;
+
+const BELL: u64 = 0;
+const EVENTS: usize = 64;
+/// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
+const REST_MAX: Duration = Duration::from_millis(50);
+/// The thread that receives looks this often whether others still do it. When they have what they waited for, what comes next may
+/// be taken so much later: waking a thread each time would cost the program more.
+const LISTENED_TO_MAX: Duration = Duration::from_millis(1);
+/// The region's number in records: the first segment at every node.
+const SEGMENT: u32 = 0;
+
+/// What became of records that went, or came, straight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StraightCounts {
+    /// Of others: applied before the server's stream brought them.
+    pub taken: u64,
+    /// Of others: came out of place, or after the stream, and were forgotten.
+    pub forgotten: u64,
+    /// Own ones that were multicast.
+    pub cast: u64,
+    /// Own ones that went over a link, once for each peer.
+    pub linked: u64,
+    /// Own ones that a peer was not sent, because it reads too slowly.
+    pub dropped: u64,
+    /// Peers that are sent records: over links, or by multicast.
+    pub peers: usize,
+}
+
+/// Peers, as the node's threads share them.
+pub(super) struct Peers {
+    post: Mutex<Post>,
+    any: AtomicBool,
+    /// Taken before the links.
+    ears: Mutex<Ears>,
+    /// Threads that wait for what comes, and take it.
+    listeners: AtomicU32,
+    /// The thread that receives when nobody else does.
+    receiver: OnceLock<Thread>,
+    lines: Mutex<Lines>,
+    lobby: Arc<Lobby>,
+    poller: Poller,
+    security: Security,
+    cast: AtomicU64,
+    linked: AtomicU64,
+    dropped: AtomicU64,
+    reached: AtomicU64,
+}
+
+/// What the machine says, in its order.
+#[derive(Default)]
+struct Post {
+    hints: VecDeque<Hint<Payload>>,
+    news: VecDeque<News>,
+}
+
+/// Of peers; the thread that receives sees to it.
+enum News {
+    Meet(String),
+    Peer(NodeId, Option<Reach>),
+}
+
+/// Peers that came, and links to those that were gone to.
+struct Lobby {
+    arrivals: Mutex<Vec<Arrival>>,
+    bell: Bell,
+}
+
+impl Service for Lobby {
+    fn take(&self, arrival: Arrival) {
+        self.arrivals
+            .lock()
+            .expect("nothing panics under this lock")
+            .push(arrival);
+        self.bell.ring();
+    }
+}
+
+/// What whoever receives works with.
+struct Ears {
+    events: Events,
+    hints: Vec<Hint<Payload>>,
+    /// How this node is reached, but for multicast.
+    reach: Reach,
+    /// Instead of the server's.
+    group: Option<Group>,
+    /// When something last came.
+    heard: Instant,
+}
+
+/// A thread that waits for what comes takes it itself, until this is dropped.
+pub(super) struct Listening<'s> {
+    shared: &'s Shared,
+    peers: Option<&'s Peers>,
+}
+
+impl Peers {
+    /// Opens the door for peers, if they are to come here. They are named by the server when it hears how this node is reached.
+    pub(super) fn open(shared: &Shared, options: &Options) -> Result<(Peers, Option<Door>), JoinError> {
+        let lobby = Arc::new(Lobby {
+            arrivals: Mutex::default(),
+            bell: Bell::new()?,
+        });
+        let poller = Poller::new()?;
+        poller.add(&lobby.bell, BELL, Interest::Read)?;
+        let door = match &options.listen {
+            None => None,
+            Some(address) => {
+                let config = DoorConfig::new(vec![address.clone()], options.security.clone());
+                let service = Arc::clone(&lobby) as Arc<dyn Service>;
+                Some(Door::open(config, service).map_err(JoinError::Listen)?)
+            }
+        };
+        let address = door.as_ref().and_then(|door| door.addresses().first());
+        let reach = Reach {
+            address: address.map(ToString::to_string).unwrap_or_default(),
+            tune: None,
+        };
+        let region = shared.core().machine.region().unwrap_or_default();
+        let goes = reach.address.is_empty();
+        let ears = Ears {
+            events: Events::with_capacity(EVENTS),
+            hints: Vec::new(),
+            reach,
+            group: options.group.clone(),
+            heard: Instant::now(),
+        };
+        let peers = Peers {
+            post: Mutex::default(),
+            any: AtomicBool::new(false),
+            ears: Mutex::new(ears),
+            listeners: AtomicU32::new(0),
+            receiver: OnceLock::new(),
+            lines: Mutex::new(Lines::new(region, shared.id, goes)),
+            lobby,
+            poller,
+            security: options.security.clone(),
+            cast: AtomicU64::new(0),
+            linked: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            reached: AtomicU64::new(0),
+        };
+        Ok((peers, door))
+    }
+
+    /// Takes what the machine says. It may be done under the node's lock; the rest is [`Peers::send`]'s.
+    pub(super) fn add(&self, straight: Straight<Payload>) {
+        let mut post = self.post.lock().expect("nothing panics under this lock");
+        match straight {
+            Straight::Meet(group) => post.news.push_back(News::Meet(group)),
+            Straight::Peer(node, reach) => post.news.push_back(News::Peer(node, reach)),
+            // Nobody waits for it: the oldest is the one that is of least use.
+            Straight::Hint(hint) => {
+                if post.hints.len() >= HINTS_QUEUED_MAX {
+                    post.hints.pop_front();
+                }
+                post.hints.push_back(hint);
+            }
+        }
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// Sends what was added, if nobody else is at the links; if somebody is, the thread that receives sends it. Waits for nobody.
+    pub(super) fn send(&self) {
+        if let Ok(mut lines) = self.lines.try_lock() {
+            self.send_hints(&mut lines);
+        }
+        // News, or what was added while somebody else had the links.
+        if self.any.load(Ordering::SeqCst) {
+            self.lobby.bell.ring();
+        }
+    }
+
+    fn send_hints(&self, lines: &mut Lines) {
+        while let Some(hint) = self.next_hint() {
+            let sent = lines.send(hint, &self.poller);
+            self.cast.fetch_add(sent.cast, Ordering::Relaxed);
+            self.linked.fetch_add(sent.linked, Ordering::Relaxed);
+            self.dropped.fetch_add(sent.dropped, Ordering::Relaxed);
+        }
+    }
+
+    fn next_hint(&self) -> Option<Hint<Payload>> {
+        let mut post = self.post.lock().expect("nothing panics under this lock");
+        let hint = post.hints.pop_front();
+        if post.hints.is_empty() && post.news.is_empty() {
+            self.any.store(false, Ordering::SeqCst);
+        }
+        hint
+    }
+
+    fn next_news(&self) -> Option<News> {
+        let mut post = self.post.lock().expect("nothing panics under this lock");
+        let news = post.news.pop_front();
+        if post.hints.is_empty() && post.news.is_empty() {
+            self.any.store(false, Ordering::SeqCst);
+        }
+        news
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().expect("nothing panics under this lock")
+    }
+
+    pub(super) fn counts(&self) -> StraightCounts {
+        StraightCounts {
+            cast: self.cast.load(Ordering::Relaxed),
+            linked: self.linked.load(Ordering::Relaxed),
+            dropped: self.dropped.load(Ordering::Relaxed),
+            peers: self.reached.load(Ordering::Relaxed) as usize,
+            ..StraightCounts::default()
+        }
+    }
+
+    /// Ends the rest of the thread that receives.
+    pub(super) fn ring(&self) {
+        self.lobby.bell.ring();
+    }
+
+    fn ears(&self) -> MutexGuard<'_, Ears> {
+        self.ears.lock().expect("nothing panics under this lock")
+    }
+
+    /// Takes what has come. Whether anything had, and when that was last so.
+    fn look(&self, ears: &mut Ears, shared: &Shared) -> io::Result<(bool, Instant)> {
+        self.poller.wait(&mut ears.events, Some(Duration::ZERO))?;
+        let (moved, reach) = turn(self, ears)?;
+        if let Some(reach) = reach {
+            shared.with(|core, _| core.machine.set_reach(reach));
+        }
+        take(shared, &mut ears.hints);
+        if moved {
+            ears.heard = Instant::now();
+        }
+        Ok((moved, ears.heard))
+    }
+}
+
+impl<'s> Listening<'s> {
+    /// The calling thread waits for what may come. It is to [`look`](Listening::look) all the time, and to drop this before it sleeps.
+    pub(super) fn begin(shared: &'s Shared) -> Listening<'s> {
+        let peers = shared.peers.get();
+        if let Some(peers) = peers {
+            peers.listeners.fetch_add(1, Ordering::Relaxed);
+        }
+        Listening { shared, peers }
+    }
+
+    /// Takes what has come from peers, unless somebody else does. Whether anything had.
+    pub(super) fn look(&self) -> bool {
+        let Some(peers) = self.peers else {
+            return false;
+        };
+        let Ok(mut ears) = peers.ears.try_lock() else {
+            return false;
+        };
+        // What fails here fails in the thread that receives as well, which says so.
+        peers.look(&mut ears, self.shared).is_ok_and(|(moved, _)| moved)
+    }
+
+    /// The calling thread is going to sleep: it is to be told of what comes.
+    pub(super) fn hand_back(self) {
+        let receiver = self.peers.and_then(|peers| peers.receiver.get());
+        drop(self);
+        if let Some(receiver) = receiver {
+            receiver.unpark();
+        }
+    }
+}
+
+impl Drop for Listening<'_> {
+    fn drop(&mut self) {
+        if let Some(peers) = self.peers {
+            peers.listeners.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Receives, until the node ends.
+pub(super) fn run(shared: &Shared, door: Option<Door>) {
+    let Some(peers) = shared.peers.get() else {
+        return;
+    };
+    // It is set once: a node has one such thread.
+    let _ = peers.receiver.set(std::thread::current());
+    let reach = peers.ears().reach.clone();
+    shared.with(|core, _| core.machine.set_reach(reach));
+    if let Err(error) = receive(shared, peers) {
+        tracing::error!(%error, "records do not come straight any more: only from the server");
+        shared.with(|core, _| core.machine.set_reach(Reach::default()));
+    }
+    drop(door);
+}
+
+fn receive(shared: &Shared, peers: &Peers) -> io::Result<()> {
+    while !shared.is_over() {
+        if peers.listeners.load(Ordering::Relaxed) > 0 {
+            std::thread::park_timeout(LISTENED_TO_MAX);
+            continue;
+        }
+        let (moved, heard) = peers.look(&mut peers.ears(), shared)?;
+        let step = match moved {
+            true => WaitStep::Poll,
+            false => shared.wait.step(heard.elapsed()),
+        };
+        match step {
+            WaitStep::Block => {
+                let news = || peers.any.load(Ordering::SeqCst) || shared.is_over();
+                peers
+                    .lobby
+                    .bell
+                    .nap(news, || peers.poller.sleep(Some(REST_MAX)))?;
+            }
+            WaitStep::Yield => std::thread::yield_now(),
+            WaitStep::Poll => std::hint::spin_loop(),
+        }
+    }
+    Ok(())
+}
+
+/// One look at everything. Whether anything was found, and how the node is reached, if that changed.
+fn turn(peers: &Peers, ears: &mut Ears) -> io::Result<(bool, Option<Reach>)> {
+    let mut lines = peers.lines();
+    let arrivals = std::mem::take(
+        &mut *peers
+            .lobby
+            .arrivals
+            .lock()
+            .expect("nothing panics under this lock"),
+    );
+    let mut moved = !arrivals.is_empty();
+    for arrival in arrivals {
+        lines.let_in(arrival, &peers.poller)?;
+    }
+    let mut changed = false;
+    while let Some(news) = peers.next_news() {
+        moved = true;
+        match news {
+            News::Meet(group) => {
+                let group = ears.group.clone().or_else(|| cast::named(&group));
+                changed |= lines.meet(group, &peers.poller);
+            }
+            News::Peer(node, reach) => lines.on_peer(node, reach),
+        }
+    }
+    moved |= lines.receive(&ears.events, &mut ears.hints, &peers.poller)?;
+    peers.send_hints(&mut lines);
+    changed |= lines.renew();
+    peers.reached.store(lines.reached() as u64, Ordering::Relaxed);
+    let reach = changed.then(|| Reach {
+        tune: lines.tune(),
+        ..ears.reach.clone()
+    });
+    Ok((moved, reach))
+}
+
+/// Tells the machine of hints, once they are checked.
+fn take(shared: &Shared, hints: &mut Vec<Hint<Payload>>) {
+    if hints.is_empty() {
+        return;
+    }
+    // Of a node, nothing counts behind what is none.
+    let mut liar = None;
+    hints.retain(|hint| {
+        if liar == Some(hint.node) {
+            return false;
+        }
+        let checked = Foreign::check(hint.payload.as_ref(), &shared.spans, SEGMENT);
+        if let Err(error) = &checked {
+            let (node, number) = (hint.node.0, hint.number.0);
+            tracing::error!(node, number, %error, "a peer sent what is no record of the region: nothing is taken of it any more");
+            liar = Some(hint.node);
+        }
+        checked.is_ok()
+    });
+    shared.with(|core, now| {
+        for hint in hints.drain(..) {
+            core.machine.on_hint(now, hint);
+        }
+        if let Some(node) = liar {
+            core.machine.distrust(node);
+        }
+    });
+}

@@ -1,0 +1,148 @@
+//! The end of a transaction that is to count.
+//!
+//! ```text
+//! stamp --> append --> machine told --> members --> machine told: tail to be sent --> locks free --> success
+//! ```
+//!
+//! Up to the append there is no message, system call or allocation; nor is there an allocation afterwards.
+
+use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes, WaitError};
+use netram_proto::time::Time;
+use netram_rvm::{CommitError as Uncommitted, Transaction};
+use netram_shared_machine::Number;
+use netram_shared_machine::node::State;
+
+use super::{Scratch, Txn};
+use crate::node::core::Core;
+use crate::node::error::{Commit, CommitError, Gone};
+use crate::node::tails::{Appended, Tails};
+
+impl Txn<'_> {
+    /// Commits: waits until the members (or the server's disk) hold what was declared, as it is now, and then frees the locks.
+    ///
+    /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A transaction that wrote nothing
+    /// sends nothing, and waits for nobody.
+    pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
+        self.gather()?;
+        if !self.scratch.held.any_written() {
+            return self.commit_reading();
+        }
+        self.stamp()?;
+        let logged = self.log();
+        let told = self.shared.with(|core, now| {
+            tell_appended(self.shared.rvm.log(), core, now);
+            core.end_commit();
+            let ticket = logged.as_ref().ok().copied().flatten()?;
+            Some((ticket, core.ends.number(ticket.end)?))
+        });
+        if let Err(error) = logged {
+            return Err(self.refused(error));
+        }
+        match told {
+            Some((ticket, number)) => self.wait(ticket, number, durability),
+            // Nothing was declared but empty ranges.
+            None => self.commit_reading(),
+        }
+    }
+
+    /// What the record is to say of locks. From here on the machine does not leave before it was told of the record.
+    fn stamp(&mut self) -> Result<(), CommitError> {
+        let mut core = self.shared.core();
+        core.alive()?;
+        if core.machine.state() != State::Whole {
+            return Err(CommitError::Lost);
+        }
+        for lock in self.scratch.held.written() {
+            core.machine.wrote(self.id, lock).ok_or(CommitError::Lost)?;
+        }
+        core.begin_commit();
+        core.machine.stamp_into(self.id, &mut self.scratch.stamp);
+        Ok(())
+    }
+
+    /// Appends the record. `None`: there was nothing to append.
+    fn log(&mut self) -> Result<Option<Ticket>, Uncommitted> {
+        let Scratch { stamp, preamble, .. } = &mut self.scratch;
+        preamble.clear();
+        stamp.encode(preamble);
+        let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
+        let given = inner.set_preamble(preamble);
+        given.expect("a stamp fits a preamble (rvm's limit.rs), and the transaction is open");
+        Ok(self.commit_inner()?.ticket)
+    }
+
+    fn wait(mut self, ticket: Ticket, number: Number, durability: Durability) -> Result<Commit, CommitError> {
+        let durability = match durability {
+            Durability::Lazy => Durability::Remote,
+            durability => durability,
+        };
+        let node = self.shared.id;
+        self.inner = None;
+        match self.shared.rvm.log().wait(ticket, durability) {
+            Ok(votes) => {
+                let scratch = std::mem::take(&mut self.scratch);
+                self.shared.with(|core, now| {
+                    core.machine.on_acked(now, number);
+                    core.ends.on_acked(number);
+                    core.machine.end(now, self.id, Some(number));
+                    core.give_scratch(scratch);
+                });
+                self.ended = true;
+                let record = Some((node, number));
+                Ok(Commit { record, votes })
+            }
+            Err(cause) => {
+                self.shared.fail(Gone::Journal(cause));
+                Err(CommitError::Unknown { node, number, cause })
+            }
+        }
+    }
+
+    fn commit_reading(mut self) -> Result<Commit, CommitError> {
+        if self.inner.as_ref().is_some_and(Transaction::is_open) {
+            self.commit_inner()?;
+        }
+        self.inner = None;
+        let scratch = std::mem::take(&mut self.scratch);
+        let read = !scratch.held.is_empty();
+        let leased = self.shared.with(|core, now| {
+            core.alive()?;
+            let leased = core.machine.tokens().leased(now);
+            core.machine.end(now, self.id, None);
+            core.give_scratch(scratch);
+            Ok::<bool, Gone>(leased)
+        })?;
+        self.ended = true;
+        let votes = Votes::default();
+        let record = None;
+        // Without a lease others may have written what this one has read under its tokens.
+        match leased || !read {
+            true => Ok(Commit { record, votes }),
+            false => Err(CommitError::Lost),
+        }
+    }
+
+    /// Nothing was logged. If the journal will take nothing more, neither will the node.
+    fn refused(self, error: Uncommitted) -> CommitError {
+        let gone = match error {
+            Uncommitted::Refused(AppendError::Fenced { held, seen }) => {
+                Some(WaitError::Fenced { held, seen })
+            }
+            Uncommitted::Refused(AppendError::DiskFailed(error)) => Some(WaitError::DiskFailed(error)),
+            Uncommitted::Refused(AppendError::Closed) => Some(WaitError::Closed),
+            _ => None,
+        };
+        if let Some(cause) = gone {
+            self.shared.fail(Gone::Journal(cause));
+        }
+        CommitError::Refused(error)
+    }
+}
+
+/// Tells the machine of everything that was appended, in the journal's order.
+fn tell_appended(tails: &Tails, core: &mut Core, now: Time) {
+    while let Some(Appended { end, payload }) = tails.next_appended() {
+        let number = core.machine.on_appended(now, end, payload);
+        core.ends.on_appended(number, end);
+    }
+}

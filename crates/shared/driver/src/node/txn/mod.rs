@@ -1,0 +1,341 @@
+//! Transactions on shared memory: locks, then ranges ([`held`]), then a commit ([`commit`]).
+//!
+//! A lock whose token is here costs the node's lock and a look at the clock, 80 ns: `cargo run --release -p netram-shared --example transaction`.
+
+mod commit;
+mod heap;
+mod held;
+mod stores;
+mod transact;
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use netram_proto::time::{Span, Time};
+use netram_rvm::{ExclusiveGuard, Mode, RangeError, RealStorage, Transaction};
+use netram_shared_machine::limit::STAMP_LOCKS_MAX;
+use netram_shared_machine::lock::{AcquireError as Refused, Acquired, TxnId};
+use netram_shared_machine::node::State;
+use netram_shared_machine::{Hold, LockId, Stamp};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::core::{Core, Sleeper};
+use super::error::{AcquireError, DeclareError, Gone, ReadError};
+use super::grip::Grip;
+use super::shared::Shared;
+use super::tails::Tails;
+use held::HeldSpans;
+pub(super) use stores::Stores;
+pub use transact::TxnEdit;
+
+/// A transaction of a node. Dropping it aborts it.
+///
+/// | the paper's | here |
+/// |---|---|
+/// | `Trans.Begin` | [`Node::begin`](crate::Node::begin) |
+/// | `Trans.Acquire` | [`acquire`](Txn::acquire), [`acquire_all`](Txn::acquire_all) |
+/// | `Trans.SetRange` | [`set_range`](Txn::set_range); [`write`](Txn::write) and [`set`](Txn::set) store, too |
+/// | `Trans.Commit` | [`commit`](Txn::commit) |
+/// | `Trans.Abort` | [`abort`](Txn::abort), or dropping it |
+///
+/// Locks are held until it ends. While one is waited for, and while it commits, the thread may hold no guard of the region: what it
+/// waits for may have to be applied there.
+pub struct Txn<'n> {
+    shared: Grip<'n>,
+    /// `None`: it has ended.
+    inner: Option<Transaction<Tails, RealStorage>>,
+    id: TxnId,
+    mode: Mode,
+    scratch: Scratch,
+    timeout: Duration,
+    /// The machine knows that it has ended.
+    ended: bool,
+    /// It counts among those who may store.
+    writes: bool,
+}
+
+/// What a transaction gathers. Its memory is used again, so that a short one allocates nothing.
+#[derive(Default)]
+pub(super) struct Scratch {
+    held: HeldSpans,
+    /// Locks in the order in which they are acquired.
+    locks: Vec<(LockId, Hold)>,
+    stamp: Stamp,
+    /// The same as bytes.
+    preamble: Vec<u8>,
+}
+
+impl Scratch {
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+        self.locks.clear();
+        self.stamp.clear();
+        self.preamble.clear();
+    }
+}
+
+impl<'n> Txn<'n> {
+    pub(super) fn begin(shared: Grip<'n>, mode: Mode, timeout: Duration) -> Result<Txn<'n>, Gone> {
+        let undoable = mode == Mode::Restore;
+        let (id, scratch) = {
+            let mut core = shared.core();
+            core.alive()?;
+            match core.machine.state() {
+                State::Whole => (core.machine.begin(undoable), core.take_scratch()),
+                _ => return Err(Gone::Behind),
+            }
+        };
+        let mut inner = shared.rvm.begin(shared.stores.mode(mode));
+        shared.stores.begin(&mut inner, &shared.region);
+        Ok(Txn {
+            inner: Some(inner),
+            shared,
+            id,
+            mode,
+            scratch,
+            timeout,
+            ended: false,
+            writes: false,
+        })
+    }
+
+    /// How long an acquire waits for others; at first [`Options::lock_timeout`](crate::Options::lock_timeout).
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// Acquires a lock, to hold until the transaction ends: shared to read what it covers, exclusive to write there.
+    ///
+    /// Locks are best acquired in ascending order, or all at once: then it waits for whoever uses them. Out of order it waits for no
+    /// transaction, and dies at once instead.
+    #[inline]
+    pub fn acquire(&mut self, lock: LockId, hold: Hold) -> Result<(), AcquireError> {
+        let place = self.shared.spans.find(lock).ok_or(AcquireError::NoLock(lock))?;
+        self.enter(hold)?;
+        let (id, timeout) = (self.id, self.timeout);
+        let sleeper = self.shared.with(|core, now| {
+            core.alive()?;
+            let acquired = core.machine.acquire(now, id, lock, hold, after(now, timeout));
+            sleeper(core, id, acquired)
+        })?;
+        self.await_turn(sleeper)?;
+        self.scratch.held.enter(self.shared.spans.at(place), hold);
+        Ok(())
+    }
+
+    /// Acquires several locks, in their order, whatever order they are named in.
+    pub fn acquire_all(&mut self, locks: &[(LockId, Hold)]) -> Result<(), AcquireError> {
+        for (lock, _) in locks {
+            self.shared.spans.find(*lock).ok_or(AcquireError::NoLock(*lock))?;
+        }
+        self.enter(locks.iter().map(|(_, hold)| *hold).max().unwrap_or(Hold::Shared))?;
+        let (id, timeout) = (self.id, self.timeout);
+        let sorted = &mut self.scratch.locks;
+        sorted.clear();
+        sorted.extend_from_slice(locks);
+        let sleeper = self.shared.with(|core, now| {
+            core.alive()?;
+            let until = after(now, timeout);
+            let acquired = core.machine.acquire_all(now, id, sorted, until);
+            sleeper(core, id, acquired)
+        })?;
+        self.await_turn(sleeper)?;
+        for (lock, hold) in locks {
+            if let Some(place) = self.shared.spans.find(*lock) {
+                self.scratch.held.enter(self.shared.spans.at(place), *hold);
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn await_turn(&self, sleeper: Option<std::sync::Arc<Sleeper>>) -> Result<(), AcquireError> {
+        if let Some(sleeper) = sleeper {
+            self.shared.sleep(self.id, &sleeper)?;
+        }
+        Ok(self.shared.catch_up()?)
+    }
+
+    /// A copy of the value at `offset`, which need not be aligned, as of now: all of it must be under locks that are held.
+    pub fn get<T: FromBytes>(&self, offset: usize) -> Result<T, ReadError> {
+        self.readable(offset, size_of::<T>())?;
+        Ok(self.shared.region.get(offset)?)
+    }
+
+    /// Copies bytes from `offset` on. All of them must be under locks that are held.
+    ///
+    /// [`Node::region`](crate::Node::region) reads without that check.
+    pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ReadError> {
+        self.readable(offset, into.len())?;
+        Ok(self.shared.region.read_into(offset, into)?)
+    }
+
+    fn readable(&self, offset: usize, length: usize) -> Result<(), ReadError> {
+        let end = self.inside(offset, length)?;
+        match self.scratch.held.cover(offset, end, Hold::Shared) {
+            Ok(_) => Ok(()),
+            Err(offset) => {
+                let (address, lock) = self.place_of(offset);
+                Err(match lock {
+                    Some(lock) => ReadError::NotHeld {
+                        offset,
+                        address,
+                        lock,
+                    },
+                    None => ReadError::NoLock { offset, address },
+                })
+            }
+        }
+    }
+
+    /// Declares that these bytes will change. All of them must be under locks that are held exclusively.
+    pub fn set_range(&mut self, offset: usize, length: usize) -> Result<(), DeclareError> {
+        self.declare(offset, length, |inner, shared| {
+            inner.set_range(&shared.region, offset, length)
+        })
+    }
+
+    /// Declares the bytes and stores them.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), DeclareError> {
+        self.declare(offset, bytes.len(), |inner, shared| {
+            inner.write(&shared.region, offset, bytes)
+        })
+    }
+
+    /// The same under a guard of the region that is held already, for many small changes. It must be given back before the transaction
+    /// acquires another lock, or commits.
+    pub fn write_in(
+        &mut self,
+        held: &mut ExclusiveGuard<'_>,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Result<(), DeclareError> {
+        if !std::ptr::eq(held.region(), &*self.shared.region) {
+            return Err(RangeError::ForeignRegion.into());
+        }
+        self.declare(offset, bytes.len(), |inner, _| {
+            inner.write_in(held, offset, bytes)
+        })
+    }
+
+    /// Declares the place of `value` and stores it there; `offset` need not be aligned.
+    pub fn set<T: IntoBytes + Immutable>(&mut self, offset: usize, value: &T) -> Result<(), DeclareError> {
+        self.write(offset, value.as_bytes())
+    }
+
+    fn declare(
+        &mut self,
+        offset: usize,
+        length: usize,
+        declare: impl FnOnce(&mut Transaction<Tails, RealStorage>, &Shared) -> Result<(), RangeError>,
+    ) -> Result<(), DeclareError> {
+        let places = self.admit(offset, length)?;
+        let inner = self.inner.as_mut().ok_or(RangeError::Ended)?;
+        declare(inner, &self.shared)?;
+        self.scratch.held.set_written(places);
+        Ok(())
+    }
+
+    /// The held spans that the bytes lie in.
+    fn admit(&self, offset: usize, length: usize) -> Result<Range<usize>, DeclareError> {
+        let end = self.inside(offset, length)?;
+        let covered = self.scratch.held.cover(offset, end, Hold::Exclusive);
+        covered.map_err(|offset| {
+            let (address, lock) = self.place_of(offset);
+            match lock {
+                Some(lock) => DeclareError::NotHeld {
+                    offset,
+                    address,
+                    lock,
+                },
+                None => DeclareError::NoLock { offset, address },
+            }
+        })
+    }
+
+    /// Where the bytes end, if that is in the region.
+    fn inside(&self, offset: usize, length: usize) -> Result<usize, RangeError> {
+        let region = self.shared.region.len();
+        let end = offset.checked_add(length).filter(|end| *end <= region);
+        end.ok_or(RangeError::OutOfRegion {
+            offset,
+            length,
+            region,
+        })
+    }
+
+    /// A byte's address in this process, and its lock.
+    #[cold]
+    fn place_of(&self, offset: usize) -> (usize, Option<LockId>) {
+        let address = self.shared.region.as_ptr().addr() + offset;
+        (address, self.shared.lock_at(offset as u64))
+    }
+
+    /// Ends the transaction without a trace. What one of [`Mode::NoRestore`] has declared spoils the node's copy: it is none any more.
+    pub fn abort(self) {
+        // The drop does it.
+    }
+}
+
+fn after(now: Time, timeout: Duration) -> Time {
+    now + Span(
+        u64::try_from(timeout.as_nanos())
+            .unwrap_or(u64::MAX / 2)
+            .min(u64::MAX / 2),
+    )
+}
+
+/// What is to be waited for.
+fn sleeper(
+    core: &mut Core,
+    txn: TxnId,
+    acquired: Result<Acquired, Refused>,
+) -> Result<Option<std::sync::Arc<Sleeper>>, AcquireError> {
+    match acquired {
+        Ok(Acquired::Held) => Ok(None),
+        Ok(Acquired::Waits) => {
+            let sleeper = Sleeper::here();
+            core.sleeps(txn, sleeper.clone());
+            Ok(Some(sleeper))
+        }
+        Err(Refused::Died(lock)) => Err(AcquireError::Died(lock)),
+        Err(Refused::OutOfOrder(lock)) => Err(AcquireError::OutOfOrder(lock)),
+        Err(Refused::TooMany) => Err(AcquireError::TooMany(STAMP_LOCKS_MAX)),
+        // A transaction that waits is borrowed by its waiting thread, and one that has ended is no more.
+        Err(Refused::Lost | Refused::Waiting | Refused::NoSuchTxn) => Err(AcquireError::Lost),
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        if self.inner.as_ref().is_some_and(Transaction::is_open) {
+            self.before_undoing();
+        }
+        // Memory is as it was before anybody else has the locks.
+        self.inner = None;
+        if self.writes {
+            self.shared.writers.fetch_sub(1, Ordering::SeqCst);
+        }
+        let scratch = std::mem::take(&mut self.scratch);
+        if self.ended {
+            return;
+        }
+        self.shared.with(|core, now| {
+            // Of one whose outcome is unknown the locks stay taken until the server has read the journal.
+            if core.gone.is_none() {
+                core.machine.end(now, self.id, None);
+            }
+            core.give_scratch(scratch);
+        });
+    }
+}
+
+impl std::fmt::Debug for Txn<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("Txn")
+            .field("id", &self.id)
+            .field("mode", &self.mode)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,154 @@
+//! What a heap needs of a transaction under locks.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+
+use netram_heap::{AllocError, Apart, EditBytes, Transact};
+use netram_rvm::{EditGuard, Mode, Participant, RangeError, RealStorage, Region, Transaction};
+use netram_shared_machine::Hold;
+
+use super::held::HeldSpans;
+use super::{DeclareError, Shared, Tails, Txn};
+
+/// A region's bytes, lent to a transaction for changing what is under its locks.
+pub struct TxnEdit<'t> {
+    guard: EditGuard<'t, Tails, RealStorage>,
+    held: &'t mut HeldSpans,
+    shared: &'t Shared,
+}
+
+impl Deref for TxnEdit<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.guard
+    }
+}
+
+impl EditBytes for TxnEdit<'_> {
+    fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError> {
+        let places = admit(self.held, self.shared, offset, length)?;
+        self.held.set_written(places);
+        self.guard.range_mut(offset, length)
+    }
+}
+
+impl std::fmt::Debug for TxnEdit<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        out.debug_struct("TxnEdit").finish_non_exhaustive()
+    }
+}
+
+impl Txn<'_> {
+    fn own(&self, region: &Region) -> Result<(), RangeError> {
+        match std::ptr::eq(region, &*self.shared.region) {
+            true => Ok(()),
+            false => Err(RangeError::ForeignRegion),
+        }
+    }
+
+    fn open(&mut self) -> &mut Transaction<Tails, RealStorage> {
+        self.inner.as_mut().expect("only a commit ends it, and takes it")
+    }
+}
+
+impl Transact for Txn<'_> {
+    type Edit<'t>
+        = TxnEdit<'t>
+    where
+        Self: 't;
+
+    fn is_open(&self) -> bool {
+        self.inner.as_ref().is_some_and(Transaction::is_open)
+    }
+
+    fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    fn admits(&self, region: &Region, offset: usize, length: usize) -> Result<(), RangeError> {
+        self.own(region)?;
+        self.admit(offset, length)?;
+        Ok(())
+    }
+
+    /// Whoever else has one open does not have the heap's lock.
+    fn others_in(&self, _: &Region) -> usize {
+        0
+    }
+
+    fn write(&mut self, region: &Region, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
+        self.own(region)?;
+        Ok(Txn::write(self, offset, bytes)?)
+    }
+
+    fn edit<'t>(&'t mut self, region: &'t Region) -> TxnEdit<'t> {
+        let inner = self.inner.as_mut().expect("only a commit ends it, and takes it");
+        TxnEdit {
+            guard: inner.edit(region),
+            held: &mut self.scratch.held,
+            shared: &self.shared,
+        }
+    }
+
+    fn enlist(&mut self, participant: &Arc<dyn Participant>, note: u64) {
+        self.open().enlist(participant, note);
+    }
+
+    fn note_of(&self, participant: &Arc<dyn Participant>) -> Option<u64> {
+        self.inner.as_ref()?.note_of(participant)
+    }
+
+    /// Nobody else has the heap's lock before this transaction ends: a record of its own would serve nobody.
+    fn apart(
+        &mut self,
+        change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
+    ) -> Result<Apart, AllocError> {
+        change(self)?;
+        Ok(Apart::Within)
+    }
+}
+
+/// Which of the held spans the bytes lie in, if they may be written.
+fn admit(
+    held: &HeldSpans,
+    shared: &Shared,
+    offset: usize,
+    length: usize,
+) -> Result<Range<usize>, RangeError> {
+    let region = shared.region.len();
+    let end = offset.checked_add(length).filter(|end| *end <= region);
+    let end = end.ok_or(RangeError::OutOfRegion {
+        offset,
+        length,
+        region,
+    })?;
+    held.cover(offset, end, Hold::Exclusive)
+        .map_err(|offset| RangeError::NotHeld {
+            offset,
+            address: shared.region.as_ptr().addr() + offset,
+            lock: shared.lock_at(offset as u64).map(|lock| lock.0),
+        })
+}
+
+impl From<DeclareError> for RangeError {
+    fn from(error: DeclareError) -> RangeError {
+        match error {
+            DeclareError::NotHeld {
+                offset,
+                address,
+                lock,
+            } => RangeError::NotHeld {
+                offset,
+                address,
+                lock: Some(lock.0),
+            },
+            DeclareError::NoLock { offset, address } => RangeError::NotHeld {
+                offset,
+                address,
+                lock: None,
+            },
+            DeclareError::Range(error) => error,
+        }
+    }
+}

@@ -1,0 +1,385 @@
+//! Merging what nodes left in their directories into a region that nobody serves: after a power cut of everything, or when
+//! a node's lenders are lost and its disk is not.
+//!
+//! First everything is read and put in order, then it is merged. What cannot all be merged is refused, and nothing has
+//! changed: something is missing, which a further directory may have. Cut off at any point, it is done again: records that were
+//! merged have their numbers in the table. Last the nodes are written down as gone, and only then their logs are emptied.
+
+use std::path::{Path, PathBuf};
+
+use netram_journal::{Inspect, JournalConfig, Left, Place};
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::{LogError, WaitError};
+use netram_rvm::record::KIND_COMPACT;
+use netram_shared_machine::{Alien, Merge, Missing, NodeId, Number, Queued};
+use netram_store::{Home, HomeError};
+
+use crate::node::marked_in;
+
+use super::store::{MergeError, RecordError, Store, StoreError};
+use super::table::Node;
+
+/// What became of one directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// The directory.
+    pub root: PathBuf,
+    /// Whose it was.
+    pub node: NodeId,
+    /// Its last record. There is none after it.
+    pub last: Number,
+    /// How many of its records were merged now.
+    pub merged: u64,
+    /// Why acknowledged records may be missing, which was accepted.
+    pub loss_accepted: Option<String>,
+}
+
+/// Why directories were not merged.
+#[derive(Debug, thiserror::Error)]
+pub enum OfflineError {
+    /// It cannot be read.
+    #[error("{root}: {cause}")]
+    Directory {
+        /// The directory.
+        root: PathBuf,
+        /// What the system said.
+        cause: std::io::Error,
+    },
+    /// The node's settings, or its files.
+    #[error("{root}: {cause}")]
+    Home {
+        /// The directory.
+        root: PathBuf,
+        /// Why.
+        cause: HomeError,
+    },
+    /// The node's journal could not be recovered.
+    #[error("{root}: {cause}")]
+    Journal {
+        /// The directory.
+        root: PathBuf,
+        /// Why.
+        cause: netram_journal::OpenError,
+    },
+    /// Its records could not be read.
+    #[error("{root}: {cause}")]
+    Read {
+        /// The directory.
+        root: PathBuf,
+        /// Why.
+        cause: LogError,
+    },
+    /// Of another region, or of none.
+    #[error(
+        "{root} has journal {journal}, which no node of this region has or had; name the right directory"
+    )]
+    Alien {
+        /// The directory.
+        root: PathBuf,
+        /// Its journal.
+        journal: JournalId,
+    },
+    /// Nothing that a node could have left.
+    #[error(
+        "{root} has no journal of a node; name the node's own directory, or leave it out if the node had left nothing. Nothing was changed"
+    )]
+    Empty {
+        /// The directory.
+        root: PathBuf,
+    },
+    /// One journal named twice.
+    #[error("{root} has the same journal as another directory that was named; name one of them, the newer")]
+    Twice {
+        /// The directory.
+        root: PathBuf,
+    },
+    /// The region does not have what is before the journal's records, or has other records.
+    #[error(
+        "{root} does not continue what the region has of node {node}, up to LSN {at}: it is another copy of the journal, or older"
+    )]
+    Apart {
+        /// The directory.
+        root: PathBuf,
+        /// Whose it is.
+        node: NodeId,
+        /// Where the region's knowledge ends.
+        at: Lsn,
+    },
+    /// A record that is none.
+    #[error("{root}: record {number} of node {node}: {cause}")]
+    Record {
+        /// The directory.
+        root: PathBuf,
+        /// Whose it is.
+        node: NodeId,
+        /// Which.
+        number: Number,
+        /// Why.
+        cause: RecordError,
+    },
+    /// A record that cannot be.
+    #[error("{0}")]
+    Impossible(#[from] Alien),
+    /// Something is missing.
+    #[error("{}; name the directories of all nodes that took part. Nothing was changed", sentences(.0))]
+    Missing(Vec<Missing>),
+    /// The region did not take a record.
+    #[error("{0}")]
+    Merge(#[from] MergeError),
+    /// The region did not take a change.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The region's log failed.
+    #[error("the server's log failed: {0}")]
+    Wait(#[from] WaitError),
+}
+
+fn sentences(missing: &[Missing]) -> String {
+    let said: Vec<String> = missing.iter().map(ToString::to_string).collect();
+    said.join("; ")
+}
+
+/// One directory.
+struct Lane {
+    root: PathBuf,
+    left: Left,
+    node: NodeId,
+    /// The last record when it was opened.
+    before: Number,
+    /// The node is gone already: only its log may be left to be emptied.
+    gone: bool,
+    loss_accepted: Option<String>,
+}
+
+/// Where a record stands.
+#[derive(Clone, Copy)]
+struct At {
+    lane: usize,
+    lsn: Lsn,
+    next: Lsn,
+}
+
+/// Merges what is in these directories and not in the region, in an order that their stamps allow; what their lenders have of them
+/// counts too. Afterwards their nodes are gone. A directory is a journal's, or a node's, which has journals.
+///
+/// A node's process must have ended. A stamp of every record is in memory meanwhile, and one whole record.
+pub fn merge_left(
+    store: &mut Store,
+    roots: &[PathBuf],
+    accept_loss: bool,
+) -> Result<Vec<LeftBehind>, OfflineError> {
+    let mut lanes: Vec<Lane> = Vec::with_capacity(roots.len());
+    for (root, journal) in journals_of(roots)? {
+        lanes.push(Lane::open(store, &root, journal, accept_loss)?);
+    }
+    for (number, node, place) in order(store, &lanes)? {
+        let lane = &lanes[place.lane];
+        let ends = lane
+            .left
+            .link_at(place.next)
+            .map_err(|cause| lane.read_error(cause))?;
+        let payload = lane.payload(place.lsn)?;
+        store.merge(node, number, Some(ends), &payload)?;
+    }
+    let mut done = Vec::with_capacity(lanes.len());
+    for lane in lanes {
+        done.push(lane.end(store)?);
+    }
+    Ok(done)
+}
+
+/// The journals in these directories. None of them is opened before all are known to differ: opening one seals its members, and what it
+/// has there would be refused to its copy.
+fn journals_of(roots: &[PathBuf]) -> Result<Vec<(PathBuf, JournalId)>, OfflineError> {
+    let mut journals: Vec<(PathBuf, JournalId)> = Vec::new();
+    for root in roots {
+        for root in journals_at(root)? {
+            let found = Inspect::open(&root).map_err(|cause| OfflineError::Journal {
+                root: root.clone(),
+                cause,
+            })?;
+            let journal = found.superblock().journal;
+            if journals.iter().any(|(_, other)| *other == journal) {
+                return Err(OfflineError::Twice { root });
+            }
+            journals.push((root, journal));
+        }
+    }
+    Ok(journals)
+}
+
+/// The journals in one directory.
+fn journals_at(root: &Path) -> Result<Vec<PathBuf>, OfflineError> {
+    if !root.is_dir() || Place::at(root).log().exists() {
+        return Ok(vec![root.to_owned()]);
+    }
+    let root = root.to_owned();
+    match marked_in(&root) {
+        // Taken for merged, what the right directory has would be thought safe.
+        Ok(journals) if journals.is_empty() => Err(OfflineError::Empty { root }),
+        Ok(journals) => Ok(journals),
+        Err(cause) => Err(OfflineError::Directory { root, cause }),
+    }
+}
+
+/// The records that the region lacks, in the order in which they are to be merged.
+fn order(store: &Store, lanes: &[Lane]) -> Result<Vec<(Number, NodeId, At)>, OfflineError> {
+    let mut merge = Merge::new(store.table().versions(), store.table().numbers());
+    for (index, lane) in lanes.iter().enumerate() {
+        if let Some(node) = store.table().node(lane.node) {
+            lane.queue(index, store, node, &mut merge)?;
+        }
+    }
+    let mut order = Vec::new();
+    while let Some(entry) = merge.pop()? {
+        order.push((entry.record.number, entry.node, entry.record.ticket));
+    }
+    match merge.missing() {
+        missing if missing.is_empty() => Ok(order),
+        missing => Err(OfflineError::Missing(missing)),
+    }
+}
+
+impl Lane {
+    fn open(store: &Store, root: &Path, journal: JournalId, accept_loss: bool) -> Result<Lane, OfflineError> {
+        let journal_error = |cause| OfflineError::Journal {
+            root: root.to_owned(),
+            cause,
+        };
+        let live = store
+            .table()
+            .nodes
+            .iter()
+            .find(|node| node.view.journal == journal);
+        let gone = store.table().gone.iter().rfind(|gone| gone.journal == journal);
+        let (node, before, is_gone) = match (live, gone) {
+            (Some(node), _) => (node.id, node.merged, false),
+            (None, Some(gone)) => (gone.id, gone.last, true),
+            (None, None) => {
+                let root = root.to_owned();
+                return Err(OfflineError::Alien { root, journal });
+            }
+        };
+        let home_error = |cause| OfflineError::Home {
+            root: root.to_owned(),
+            cause,
+        };
+        let settings = Home::at(root).settings().map_err(home_error)?;
+        let config = settings
+            .journal_config()
+            .map_err(|error| home_error(error.into()))?;
+        let config = JournalConfig {
+            accept_loss: config.accept_loss || accept_loss,
+            ..config
+        };
+        let (left, recovered) = Left::open(root, &config).map_err(journal_error)?;
+        Ok(Lane {
+            root: root.to_owned(),
+            left,
+            node,
+            before,
+            gone: is_gone,
+            loss_accepted: recovered.loss_accepted,
+        })
+    }
+
+    /// Queues the stamps of the records that the region lacks.
+    fn queue(
+        &self,
+        lane: usize,
+        store: &Store,
+        node: &Node,
+        merge: &mut Merge<At>,
+    ) -> Result<(), OfflineError> {
+        let from = node.end.lsn;
+        // The server's disk was faster than the node's, and members did not have it, or are lost: all that is here is there.
+        if self.left.end().lsn < from {
+            return Ok(());
+        }
+        if self.left.link_at(from).ok() != Some(node.end) {
+            return Err(OfflineError::Apart {
+                root: self.root.clone(),
+                node: node.id,
+                at: from,
+            });
+        }
+        let (mut number, mut outcome) = (node.marked, Ok(()));
+        let read = self.left.read(from, &mut |record| {
+            number = number.next();
+            if number <= node.merged {
+                return true;
+            }
+            let foreign = match record.kind {
+                KIND_COMPACT => store.check(record.payload),
+                _ => Err(RecordError::Kind(record.kind.0)),
+            };
+            let place = At {
+                lane,
+                lsn: record.lsn,
+                next: record.next,
+            };
+            let pushed = match foreign {
+                Err(cause) => Err(OfflineError::Record {
+                    root: self.root.clone(),
+                    node: node.id,
+                    number,
+                    cause,
+                }),
+                Ok(foreign) => {
+                    let queued = Queued {
+                        number,
+                        stamp: foreign.stamp,
+                        ticket: place,
+                    };
+                    merge.push(node.id, queued).map_err(OfflineError::from)
+                }
+            };
+            outcome = pushed;
+            outcome.is_ok()
+        });
+        read.map_err(|cause| self.read_error(cause))?;
+        outcome
+    }
+
+    fn payload(&self, at: Lsn) -> Result<Vec<u8>, OfflineError> {
+        let mut payload = Vec::new();
+        let read = self.left.read(at, &mut |record| {
+            payload = record.payload.to_vec();
+            false
+        });
+        read.map_err(|cause| self.read_error(cause))?;
+        Ok(payload)
+    }
+
+    fn read_error(&self, cause: LogError) -> OfflineError {
+        OfflineError::Read {
+            root: self.root.clone(),
+            cause,
+        }
+    }
+
+    /// Writes down that the node is gone, and empties its log.
+    fn end(self, store: &mut Store) -> Result<LeftBehind, OfflineError> {
+        let last = match store.table().node(self.node) {
+            Some(node) => node.merged,
+            None => self.before,
+        };
+        if !self.gone {
+            // The server tells its lenders when it is started.
+            let end = store.bury_untold(self.node)?;
+            store.wait(end)?;
+        }
+        let Lane { root, left, .. } = self;
+        left.merged().map_err(|cause| OfflineError::Journal {
+            root: root.clone(),
+            cause,
+        })?;
+        Ok(LeftBehind {
+            root,
+            node: self.node,
+            last,
+            merged: last.0 - self.before.0,
+            loss_accepted: self.loss_accepted,
+        })
+    }
+}

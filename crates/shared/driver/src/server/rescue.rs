@@ -1,0 +1,226 @@
+//! A region made again of copies that living nodes saved, when its server is lost for good.
+//!
+//! A node applies records whole and in the order of their versions, and a copy has nothing that was not acknowledged. So the copy with a lock's
+//! highest version has all that the others have under it; and a record that wrote under several locks is, wherever one copy has it, in
+//! each of the spans that are chosen, or written over there. What no copy has is lost: it is said whose records were seen at all.
+//!
+//! The result is another region, with an id of its own: nodes, journals and servers of the old one are refused by it, and it by them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use netram_shared_machine::{LockId, NodeId, Number, RegionId, Version};
+
+use super::spans::{Span, SpanError, Spans};
+use super::store::{CreateError, Plan, Store};
+use crate::saved::{CopyError, Saved};
+
+/// What was made of which copies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rescued {
+    /// The new region.
+    pub region: RegionId,
+    /// The old one.
+    pub was: RegionId,
+    /// Each copy: who saved it, and of how many locks that were written it had the newest version.
+    pub copies: Vec<(PathBuf, NodeId, usize)>,
+    /// Nodes that no copy is of, with the last of their records that is in one: what they committed afterwards is lost.
+    pub absent: Vec<(NodeId, Number)>,
+}
+
+/// Why no region was made. Nothing is left of the attempt.
+#[derive(Debug, thiserror::Error)]
+pub enum RescueError {
+    /// A copy cannot be used.
+    #[error("{0}")]
+    Copy(#[from] CopyError),
+    /// No copy was named.
+    #[error("name the copies that nodes have saved")]
+    None,
+    /// Copies of different regions.
+    #[error("{path} is of another region than the first copy; name copies of one")]
+    Alien {
+        /// Which.
+        path: PathBuf,
+    },
+    /// Two copies have other bytes for one version of a lock.
+    #[error(
+        "{one} and {other} have different bytes under lock {lock} at version {version}: one of them is of a node that is none; leave it out"
+    )]
+    Fork {
+        /// One copy.
+        one: PathBuf,
+        /// The other.
+        other: PathBuf,
+        /// The lock.
+        lock: LockId,
+        /// Its version.
+        version: Version,
+    },
+    /// The copies' spans are none.
+    #[error("the copies' spans: {0}")]
+    Spans(#[from] SpanError),
+    /// The new region.
+    #[error("{0}")]
+    Create(#[from] CreateError),
+    /// Reading a copy.
+    #[error("{path}: {cause}")]
+    System {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+}
+
+/// A lock's span, and the copies that have its highest version.
+struct Chosen {
+    span: Span,
+    version: Version,
+    copies: Vec<usize>,
+}
+
+/// Makes a new region at `root` of these copies.
+pub fn rescue(root: &Path, copies: &[PathBuf], log_bytes: u64) -> Result<Rescued, RescueError> {
+    let copies: Vec<Saved> = copies
+        .iter()
+        .map(|path| Saved::open(path))
+        .collect::<Result<_, _>>()?;
+    let chosen = choose(&copies)?;
+    agree(&copies, &chosen)?;
+    let first = &copies[0];
+    let spans = chosen.iter().map(|chosen| chosen.span).collect();
+    let plan = Plan {
+        bytes: first.description.bytes,
+        address: first.description.address,
+        spans: Spans::new(first.description.bytes, spans)?,
+        log_bytes,
+        nodes_settings: first.description.settings.clone(),
+    };
+    let region = Store::create_filled(root, &plan, &mut |file| fill(file, &copies, &chosen))?;
+    let told = copies.iter().enumerate().map(|(index, copy)| {
+        let its = |chosen: &&Chosen| chosen.version > Version(0) && chosen.copies[0] == index;
+        let node = NodeId(copy.description.node);
+        (copy.path.clone(), node, chosen.iter().filter(its).count())
+    });
+    Ok(Rescued {
+        region,
+        was: first.region,
+        copies: told.collect(),
+        absent: absent(&copies),
+    })
+}
+
+/// For each lock the copies that have its highest version.
+fn choose(copies: &[Saved]) -> Result<Vec<Chosen>, RescueError> {
+    let first = copies.first().ok_or(RescueError::None)?;
+    let mut chosen: BTreeMap<u32, Chosen> = BTreeMap::new();
+    for (index, copy) in copies.iter().enumerate() {
+        let (one, other) = (&first.description, &copy.description);
+        let same = first.region == copy.region
+            && (one.bytes, one.address, one.locks.len()) == (other.bytes, other.address, other.locks.len());
+        let alien = || RescueError::Alien {
+            path: copy.path.clone(),
+        };
+        if !same {
+            return Err(alien());
+        }
+        for (lock, offset, length, version) in &copy.description.locks {
+            let (span, version) = (
+                Span {
+                    lock: LockId(*lock),
+                    offset: *offset,
+                    length: *length,
+                },
+                Version(*version),
+            );
+            let fresh = || Chosen {
+                span,
+                version,
+                copies: Vec::new(),
+            };
+            let best = match index {
+                0 => chosen.entry(*lock).or_insert_with(fresh),
+                _ => chosen.get_mut(lock).ok_or_else(alien)?,
+            };
+            if best.span != span {
+                return Err(alien());
+            }
+            if version > best.version {
+                (best.version, best.copies) = (version, Vec::new());
+            }
+            if version == best.version {
+                best.copies.push(index);
+            }
+        }
+    }
+    Ok(chosen.into_values().collect())
+}
+
+/// Copies with the same version of a lock have the same bytes under it.
+fn agree(copies: &[Saved], chosen: &[Chosen]) -> Result<(), RescueError> {
+    for Chosen {
+        span,
+        version,
+        copies: have,
+    } in chosen
+    {
+        for other in &have[1..] {
+            let (one, other) = (&copies[have[0]], &copies[*other]);
+            let mut same = true;
+            let compared = one.each(span.offset, span.length, &mut |at, bytes| {
+                other.each(at, bytes.len() as u64, &mut |_, others| {
+                    same &= bytes == others;
+                    Ok(())
+                })
+            });
+            compared.map_err(|cause| RescueError::System {
+                path: other.path.clone(),
+                cause,
+            })?;
+            if !same {
+                return Err(RescueError::Fork {
+                    one: one.path.clone(),
+                    other: other.path.clone(),
+                    lock: span.lock,
+                    version: *version,
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes the bytes; what is zero already stays a hole.
+fn fill(file: &File, copies: &[Saved], chosen: &[Chosen]) -> io::Result<()> {
+    for Chosen {
+        span, copies: have, ..
+    } in chosen
+    {
+        copies[have[0]].each(span.offset, span.length, &mut |at, bytes| match bytes
+            .iter()
+            .any(|byte| *byte != 0)
+        {
+            true => file.write_all_at(bytes, at),
+            false => Ok(()),
+        })?;
+    }
+    file.sync_all()
+}
+
+/// Nodes whose records were seen and that no copy is of.
+fn absent(copies: &[Saved]) -> Vec<(NodeId, Number)> {
+    let present: BTreeSet<u64> = copies.iter().map(|copy| copy.description.node).collect();
+    let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+    for (node, number) in copies.iter().flat_map(|copy| &copy.description.numbers) {
+        let last = seen.entry(*node).or_default();
+        *last = (*last).max(*number);
+    }
+    let absent = seen.into_iter().filter(|(node, _)| !present.contains(node));
+    absent
+        .map(|(node, number)| (NodeId(node), Number(number)))
+        .collect()
+}

@@ -1,0 +1,261 @@
+//! Reading dead nodes' journals from their members: one attempt a thread, again and again until it is proven.
+//!
+//! An attempt seals the members. So none may run while the journal's own library offers it: that may have the journal
+//! begun anew as soon as the server has everything, and would be sealed out of it. An offer that comes during an
+//! attempt waits for its end ([`Readings::is_running`]); while one is under way no attempt begins.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use netram_journal::seal::{DataKey, KEY_BYTES};
+use netram_journal::{JournalConfig, Remains, RemainsError};
+use netram_proto::journal::{PeerAnswer, RecoveryRefusal};
+use netram_shared_machine::NodeId;
+use netram_shared_machine::server::{Journal, Session};
+use netram_transport::Security;
+
+use super::post::{News, Post};
+use super::report::StuckReport;
+use crate::limit::{FORGET_PATIENCE, OFFER_PATIENCE, READ_AGAIN, READ_PATIENCE};
+
+/// The journals that are to be read.
+pub(super) struct Readings {
+    all: BTreeMap<NodeId, Reading>,
+    offers: BTreeMap<NodeId, (Session, Instant)>,
+    security: Security,
+    post: Arc<Post>,
+}
+
+struct Reading {
+    journal: Journal,
+    /// What cannot be proven is given up.
+    accept_loss: bool,
+    state: State,
+    attempts: u32,
+    since: Instant,
+    trouble: Option<RemainsError>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// The next attempt is due then.
+    Due(Instant),
+    Running,
+    /// It was read by this process.
+    Read,
+}
+
+impl Readings {
+    pub(super) fn new(security: Security, post: Arc<Post>) -> Readings {
+        Readings {
+            all: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            security,
+            post,
+        }
+    }
+
+    /// A node is fenced, and that is durable.
+    pub(super) fn add(&mut self, node: NodeId, journal: Journal, accept_loss: bool, now: Instant) {
+        let reading = Reading {
+            journal,
+            accept_loss,
+            state: State::Due(now),
+            attempts: 0,
+            since: now,
+            trouble: None,
+        };
+        self.all.insert(node, reading);
+    }
+
+    /// Somebody has the node's journal, and offers it.
+    pub(super) fn offered(&mut self, node: NodeId, by: Session, now: Instant) {
+        self.offers.insert(node, (by, now + OFFER_PATIENCE));
+    }
+
+    /// Whoever offered the journal has sent some of it.
+    pub(super) fn goes_on(&mut self, node: NodeId, by: Session, now: Instant) {
+        if let Some(offer) = self.offers.get_mut(&node).filter(|(who, _)| *who == by) {
+            offer.1 = now + OFFER_PATIENCE;
+        }
+    }
+
+    /// A session is no more, and with it what it offered.
+    pub(super) fn closed(&mut self, session: Session) {
+        self.offers.retain(|_, (by, _)| *by != session);
+    }
+
+    /// Whether the node's members are being sealed and read now.
+    pub(super) fn is_running(&self, node: NodeId) -> bool {
+        self.all
+            .get(&node)
+            .is_some_and(|reading| reading.state == State::Running)
+    }
+
+    /// Begins what is due. `waits` says whether a node's journal is still needed.
+    pub(super) fn start_due(&mut self, now: Instant, waits: impl Fn(NodeId) -> bool) {
+        if self.all.is_empty() && self.offers.is_empty() {
+            return;
+        }
+        self.offers.retain(|_, (_, until)| *until > now);
+        let offers = &self.offers;
+        self.all
+            .retain(|node, reading| !matches!(reading.state, State::Due(_)) || waits(*node));
+        for (node, reading) in &mut self.all {
+            let due = matches!(reading.state, State::Due(at) if at <= now);
+            if !due || offers.contains_key(node) {
+                continue;
+            }
+            reading.attempts = reading.attempts.saturating_add(1);
+            match attempt(*node, reading, &self.security, &self.post) {
+                Ok(()) => reading.state = State::Running,
+                Err(error) => {
+                    tracing::error!(node = node.0, %error, "no thread to read a dead node's journal; trying again");
+                    reading.state = State::Due(now + READ_AGAIN);
+                }
+            }
+        }
+    }
+
+    /// The journal that was being read.
+    pub(super) fn journal(&self, node: NodeId) -> Option<&Journal> {
+        self.all.get(&node).map(|reading| &reading.journal)
+    }
+
+    /// What cannot be proven of a node's journal is given up: it is read once more.
+    pub(super) fn accept_loss(&mut self, node: NodeId, now: Instant) {
+        if let Some(reading) = self.all.get_mut(&node) {
+            reading.accept_loss = true;
+            if matches!(reading.state, State::Due(_)) {
+                reading.state = State::Due(now);
+            }
+        }
+    }
+
+    /// An attempt has read everything.
+    pub(super) fn succeeded(&mut self, node: NodeId) {
+        if let Some(reading) = self.all.get_mut(&node) {
+            reading.state = State::Read;
+            reading.trouble = None;
+        }
+    }
+
+    /// An attempt was in vain. Whoever looks after this is told at the first, and when the reason changes.
+    pub(super) fn failed(&mut self, node: NodeId, error: RemainsError, now: Instant) {
+        let Some(reading) = self.all.get_mut(&node) else {
+            return;
+        };
+        let before = reading.trouble.as_ref().map(ToString::to_string);
+        if before != Some(error.to_string()) {
+            tracing::error!(
+                node = node.0,
+                %error,
+                "a fenced node's journal cannot be read to its proven end: what it had locked stays locked until it can; trying on"
+            );
+        }
+        reading.trouble = Some(error);
+        reading.state = State::Due(now + READ_AGAIN);
+    }
+
+    /// Why a node's journal has not been read.
+    pub(super) fn stuck(&self, node: NodeId, now: Instant) -> Option<StuckReport> {
+        let reading = self.all.get(&node)?;
+        let trouble = reading.trouble.as_ref()?;
+        Some(StuckReport {
+            reason: trouble.to_string(),
+            lenders: missing(trouble),
+            attempts: reading.attempts,
+            seconds: now.duration_since(reading.since).as_secs(),
+        })
+    }
+
+    /// Of a journal that was read, since when that was wanted.
+    pub(super) fn read_since(&self, node: NodeId, now: Instant) -> StuckReport {
+        let reading = self.all.get(&node);
+        StuckReport {
+            attempts: reading.map_or(0, |reading| reading.attempts),
+            seconds: reading.map_or(0, |reading| now.duration_since(reading.since).as_secs()),
+            ..StuckReport::default()
+        }
+    }
+
+    /// A node is gone: the members of its journal are told that they may give its windows back, and `lenders`, who may have some.
+    pub(super) fn forget(&mut self, node: NodeId, journal: &Journal, lenders: &[String]) {
+        self.offers.remove(&node);
+        self.all.remove(&node);
+        let Some(remains) = remains(journal) else {
+            // Whoever has such a journal was never let in.
+            return self.post.send(News::Told(node, Vec::new()));
+        };
+        let config = JournalConfig {
+            patience: FORGET_PATIENCE,
+            ..config(journal, &self.security)
+        };
+        let others = lenders.to_vec();
+        let post = Arc::clone(&self.post);
+        let tell = move || post.send(News::Told(node, remains.forget(&others, &config)));
+        let started = std::thread::Builder::new()
+            .name("netram-forget".to_owned())
+            .spawn(tell);
+        if let Err(error) = started {
+            tracing::error!(node = node.0, %error, "no thread to tell a gone node's lenders to forget it; trying again");
+            self.post.send(News::Told(node, lenders.to_vec()));
+        }
+    }
+}
+
+/// Whether a journal's key is one, or says that there is none.
+pub(super) fn is_key(key: &[u8]) -> bool {
+    key.is_empty() || key.len() == KEY_BYTES
+}
+
+fn remains(journal: &Journal) -> Option<Remains> {
+    // Without a key nothing is sealed, and any will do.
+    let key = match journal.key.is_empty() {
+        true => [0; KEY_BYTES],
+        false => journal.key.as_slice().try_into().ok()?,
+    };
+    Some(Remains {
+        view: journal.view.clone(),
+        kept: journal.end,
+        key: DataKey::from_bytes(key),
+    })
+}
+
+fn config(journal: &Journal, security: &Security) -> JournalConfig {
+    JournalConfig {
+        security: security.clone(),
+        seal: !journal.key.is_empty(),
+        patience: READ_PATIENCE,
+        ..JournalConfig::default()
+    }
+}
+
+/// Seals and reads once, in a thread of its own.
+fn attempt(node: NodeId, reading: &Reading, security: &Security, post: &Arc<Post>) -> std::io::Result<()> {
+    let journal = &reading.journal;
+    let remains = remains(journal).ok_or_else(|| std::io::Error::other("the journal's key is none"))?;
+    let config = JournalConfig {
+        accept_loss: reading.accept_loss,
+        ..config(journal, security)
+    };
+    let post = Arc::clone(post);
+    let read = move || post.send(News::Read(node, remains.read(&config)));
+    let started = std::thread::Builder::new()
+        .name("netram-remains".to_owned())
+        .spawn(read);
+    started.map(drop)
+}
+
+fn missing(error: &RemainsError) -> Vec<String> {
+    let RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }, _) = error else {
+        return Vec::new();
+    };
+    let named = missing.iter().map(|(address, answer)| match answer {
+        PeerAnswer::Amnesiac => format!("{address} (restarted without its memory)"),
+        PeerAnswer::Unreachable => format!("{address} (unreachable)"),
+        _ => format!("{address} (no answer)"),
+    });
+    named.collect()
+}

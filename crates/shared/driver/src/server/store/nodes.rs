@@ -1,0 +1,230 @@
+//! Who takes part: what must be durable before it is told, or acted upon.
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
+use netram_proto::limit::DATA_KEY_BYTES_MAX;
+use netram_proto::port::WaitError;
+use netram_proto::wire::Link;
+use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
+use netram_shared_machine::{Grant, NodeId, Number};
+
+use super::{Store, StoreError};
+use crate::server::table::{
+    COUNTERS_AT, GONE_MAX, Gone, KEY_AT, NAME_AT, NODES_MAX, Node, Standing, VIEW_AT, counters, gone_bytes,
+    head, view_bytes,
+};
+
+/// A node that is to take part.
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// What it calls itself.
+    pub name: String,
+    /// The newest view of its journal.
+    pub view: View,
+    /// The key that seals its journal's records; empty: none.
+    pub key: Vec<u8>,
+    /// Where its first record will stand.
+    pub begins: Link,
+}
+
+/// Why nodes cannot be told how long their records may be.
+#[derive(Debug, thiserror::Error)]
+pub enum PromiseError {
+    /// Some may have longer ones.
+    #[error(
+        "the region's nodes were told that a record may have {told} bytes, and the server's log takes {takes}: what they have committed might find no room. Give it the `window` (in its netram.toml) that it had; a smaller one when these nodes have left"
+    )]
+    Less {
+        /// What they were told.
+        told: u64,
+        /// What the log takes.
+        takes: u64,
+    },
+    /// The table.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+    /// The disk.
+    #[error("the server's disk has failed: {0}; start it again when the disk works")]
+    Disk(#[from] WaitError),
+}
+
+impl Store {
+    /// Gives a node the next id. Not to be told before it is durable: it is never given again.
+    pub fn join(&mut self, joining: Joining) -> Result<(NodeId, Lsn), StoreError> {
+        let id = self.table.counters.last_node.next();
+        Ok((id, self.join_as(id, joining)?))
+    }
+
+    /// The same with an id that the caller chose: above all before.
+    pub fn join_as(&mut self, id: NodeId, joining: Joining) -> Result<Lsn, StoreError> {
+        if id <= self.table.counters.last_node {
+            return Err(StoreError::OldId(id));
+        }
+        if joining.name.len() > NODE_NAME_BYTES_MAX {
+            return Err(StoreError::TooLong("name"));
+        }
+        if joining.key.len() > DATA_KEY_BYTES_MAX {
+            return Err(StoreError::TooLong("key"));
+        }
+        let slot = self.table.vacant().ok_or(StoreError::Full(NODES_MAX))?;
+        let node = Node {
+            id,
+            standing: Standing::Live,
+            loss_accepted: false,
+            name: joining.name,
+            key: joining.key,
+            view: joining.view,
+            merged: Number(0),
+            marked: Number(0),
+            end: joining.begins,
+            slot,
+        };
+        let view = view_bytes(&node.view);
+        let mut after = self.table.counters;
+        after.last_node = id;
+        let place = self.table.places().node(slot);
+        let end = self.change(&[
+            (place, &head(&node, view.len())),
+            (place + KEY_AT, &node.key),
+            (place + NAME_AT, node.name.as_bytes()),
+            (place + VIEW_AT, &view),
+            (COUNTERS_AT, &counters(&after)),
+        ])?;
+        self.table.counters = after;
+        self.table.nodes.push(node);
+        Ok(end)
+    }
+
+    /// Takes a view of a node's journal. It counts when it is durable here.
+    pub fn set_view(&mut self, id: NodeId, view: View) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let mut node = self.table.nodes[index].clone();
+        node.view = view;
+        let view = view_bytes(&node.view);
+        let end = self.change(&[(place, &head(&node, view.len())), (place + VIEW_AT, &view)])?;
+        self.table.nodes[index] = node;
+        Ok(end)
+    }
+
+    /// Writes down that a node is being fenced. Its journal may be sealed when that is durable.
+    pub fn fence(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let mut node = self.table.nodes[index].clone();
+        node.standing = Standing::Fencing;
+        let view = view_bytes(&node.view).len();
+        let end = self.change(&[(place, &head(&node, view))])?;
+        self.table.nodes[index] = node;
+        Ok(end)
+    }
+
+    /// Writes down that acknowledged records of a node that is being fenced may be given up. That stays with its id when it is gone.
+    pub fn accept_loss(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let mut node = self.table.nodes[index].clone();
+        (node.standing, node.loss_accepted) = (Standing::Fencing, true);
+        let view = view_bytes(&node.view).len();
+        let end = self.change(&[(place, &head(&node, view))])?;
+        self.table.nodes[index] = node;
+        Ok(end)
+    }
+
+    /// Writes down that a node is gone: there is, and will be, no record of it beyond those that were merged.
+    pub fn bury(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        self.bury_as(id, false)
+    }
+
+    /// The same, and remembers its journal until its lenders have been [told](Store::told).
+    pub fn bury_untold(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        self.bury_as(id, true)
+    }
+
+    fn bury_as(&mut self, id: NodeId, untold: bool) -> Result<Lsn, StoreError> {
+        let (index, place) = self.place_of(id)?;
+        let last = self.table.nodes[index].merged;
+        let mut after = self.table.counters;
+        after.gone += 1;
+        let replaced = (self.table.gone.len() == GONE_MAX).then(|| self.table.gone[0]);
+        after.forgotten += replaced.map_or(0, |gone| gone.last.0);
+        let journal = self.table.nodes[index].view.journal;
+        let gone = Gone {
+            id,
+            last,
+            journal,
+            loss_accepted: self.table.nodes[index].loss_accepted,
+        };
+        let turn = self.table.places().gone(self.table.counters.gone);
+        let mut buried = self.table.nodes[index].clone();
+        buried.standing = Standing::Buried;
+        let head = match untold {
+            true => head(&buried, view_bytes(&buried.view).len()).to_vec(),
+            false => vec![0; 8],
+        };
+        // Its records are not read any more.
+        let key = vec![0; buried.key.len()];
+        let end = self.change(&[
+            (place, &head),
+            (place + KEY_AT, &key),
+            (turn, &gone_bytes(&gone)),
+            (COUNTERS_AT, &counters(&after)),
+        ])?;
+        self.table.counters = after;
+        if replaced.is_some() {
+            self.table.gone.remove(0);
+        }
+        self.table.gone.push(gone);
+        self.table.nodes.remove(index);
+        if untold {
+            buried.key = key;
+            self.table.buried.push(buried);
+        }
+        Ok(end)
+    }
+
+    /// Forgets the journal of a node that is gone: its lenders know that they may, or are not told any more.
+    pub fn told(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+        let Some(index) = self.table.buried.iter().position(|node| node.id == id) else {
+            return Ok(self.durable());
+        };
+        let place = self.table.places().node(self.table.buried[index].slot);
+        let end = self.change(&[(place, &[0; 8])])?;
+        self.table.buried.remove(index);
+        Ok(end)
+    }
+
+    /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every lock go on above it.
+    pub fn raise_ceiling(&mut self, ceiling: Grant) -> Result<Lsn, StoreError> {
+        let mut after = self.table.counters;
+        after.ceiling = ceiling.max(self.table.counters.ceiling);
+        let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
+        self.table.counters = after;
+        Ok(end)
+    }
+
+    /// Writes down how long a node's record may be, before any node is told. Waits for the disk.
+    ///
+    /// Refused where nodes that are not gone were told more than the log takes now: they may have such a record, acknowledged by their members, and
+    /// nobody could ever merge it.
+    pub fn promise(&mut self) -> Result<(), PromiseError> {
+        let (told, takes) = (
+            self.table.counters.told_bytes_max,
+            self.payload_bytes_max() as u64,
+        );
+        if takes < told && !self.table.nodes.is_empty() {
+            return Err(PromiseError::Less { told, takes });
+        }
+        if takes != told {
+            let mut after = self.table.counters;
+            after.told_bytes_max = takes;
+            let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
+            self.table.counters = after;
+            self.wait(end)?;
+        }
+        Ok(())
+    }
+
+    fn place_of(&self, id: NodeId) -> Result<(usize, usize), StoreError> {
+        let index = self.table.nodes.iter().position(|node| node.id == id);
+        let index = index.ok_or(StoreError::NoNode(id))?;
+        Ok((index, self.table.places().node(self.table.nodes[index].slot)))
+    }
+}

@@ -1,0 +1,55 @@
+//! The locks' versions.
+
+use netram_shared_machine::Version;
+
+/// Each lock's version, in the spans' order, and how many were ever written under: a region has millions of locks, and whoever asks for its
+/// status is not to have them counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Versions {
+    all: Vec<Version>,
+    written: usize,
+}
+
+impl Versions {
+    pub(super) fn new(all: Vec<Version>) -> Versions {
+        let written = all.iter().filter(|version| version.0 > 0).count();
+        Versions { all, written }
+    }
+
+    /// The version of the lock whose span is at this place.
+    pub(super) fn at(&self, place: usize) -> Version {
+        self.all[place]
+    }
+
+    pub(crate) fn set(&mut self, place: usize, version: Version) {
+        let old = std::mem::replace(&mut self.all[place], version);
+        self.written += usize::from(version.0 > 0);
+        self.written -= usize::from(old.0 > 0);
+    }
+
+    /// How many locks were written under.
+    pub(super) fn written(&self) -> usize {
+        self.written
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Version> {
+        self.all.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_that_were_written_under_are_counted_as_they_are_written() {
+        let mut versions = Versions::new(vec![Version(0), Version(3), Version(0)]);
+        assert_eq!(versions.written(), 1);
+        versions.set(1, Version(4));
+        assert_eq!(versions.written(), 1, "it was before");
+        versions.set(2, Version(1));
+        assert_eq!(versions.written(), 2);
+        assert_eq!(versions, Versions::new(versions.iter().collect()));
+    }
+}

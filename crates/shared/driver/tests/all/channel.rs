@@ -1,0 +1,307 @@
+//! Messages between nodes and the server: whole and in order, or the session ends, and only that.
+
+use std::time::{Duration, Instant};
+
+use crate::common::{House, PATIENCE, Random, next, receive, until};
+use netram_lender::{Config, Lender};
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_shared::channel::{Channel, ChannelError, OpenError, Rest};
+use netram_shared::limit::GREETING_BYTES_MAX;
+use netram_shared_machine::limit::{REGION_NODES_MAX, SHARED_MESSAGE_BYTES_MAX};
+use netram_shared_machine::{NodeId, Number, RegionId, ToServer};
+use netram_transport::{Address, ClusterKey, ConnectError, LinkError, Security, WaitPolicy};
+
+/// Sends what is queued, and has the next message come out at the other end.
+fn carry(from: &mut Channel, to: &mut Channel) -> Vec<u8> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        from.flush().unwrap();
+        if let Some(came) = to.receive().unwrap() {
+            return came.to_vec();
+        }
+        assert!(Instant::now() < end, "nothing comes");
+    }
+}
+
+fn pass(from: &mut Channel, to: &mut Channel, message: &[u8]) {
+    let (front, back) = message.split_at(message.len() / 3);
+    from.queue(&[front, back]);
+    assert!(carry(from, to) == message, "{} bytes changed", message.len());
+}
+
+#[test]
+fn messages_of_every_size_arrive_whole_and_in_order() {
+    let house = House::open();
+    let (mut node, mut arrival) = house.pair();
+    let mut random = Random(1);
+    for length in [
+        1,
+        2,
+        100,
+        61_479,
+        61_480,
+        61_481,
+        123_000,
+        1 << 20,
+        SHARED_MESSAGE_BYTES_MAX,
+    ] {
+        let message = random.bytes(length);
+        pass(&mut node, &mut arrival.channel, &message);
+        pass(&mut arrival.channel, &mut node, &message);
+    }
+    for round in 0..20_u32 {
+        let mut messages = Vec::new();
+        for _ in 0..250 {
+            let length = 1 + random.below(300) as usize;
+            messages.push(random.bytes(length));
+        }
+        for message in &messages {
+            node.queue(&[message]);
+            if round % 2 == 0 {
+                node.flush().unwrap();
+            }
+        }
+        for message in &messages {
+            assert_eq!(&carry(&mut node, &mut arrival.channel), message);
+        }
+    }
+}
+
+#[test]
+fn small_messages_share_a_packet() {
+    let house = House::open();
+    let (mut link, mut arrival) = house.raw();
+    for number in 0..1000_u32 {
+        arrival.channel.queue(&[&number.to_le_bytes()]);
+    }
+    assert!(arrival.channel.flush().unwrap());
+    let packet = receive(&mut link).unwrap();
+    assert_eq!(packet.len(), 8000);
+    assert_eq!(packet[7992..], [4, 0, 0, 0, 231, 3, 0, 0]);
+}
+
+#[test]
+fn whoever_reads_nothing_is_sent_a_bounded_number_of_bytes() {
+    let house = House::open();
+    let (mut node, mut arrival) = house.pair();
+    let (message, mut sent) = (vec![5; 100_000], 0);
+    while arrival.channel.has_room() {
+        arrival.channel.queue(&[&message]);
+        arrival.channel.flush().unwrap();
+        sent += 1;
+        assert!(sent < 1000, "the sockets' buffers have no end");
+    }
+    // The node reads again, and nothing was lost.
+    for _ in 0..sent {
+        arrival.channel.flush().unwrap();
+        assert_eq!(next(&mut node).unwrap().len(), message.len());
+        arrival.channel.flush().unwrap();
+    }
+    assert!(arrival.channel.has_room() && arrival.channel.queued_bytes() == 0);
+}
+
+#[test]
+fn a_length_that_cannot_be_ends_the_session() {
+    let house = House::open();
+    for (let_in, length) in [
+        (true, 0),
+        (true, SHARED_MESSAGE_BYTES_MAX + 1),
+        (true, u32::MAX as usize),
+        (false, GREETING_BYTES_MAX + 1),
+    ] {
+        let (mut link, mut arrival) = house.raw();
+        if let_in {
+            arrival.channel.let_in();
+        }
+        link.send(&[&[1, 0, 0, 0, 9], &(length as u32).to_le_bytes(), b"rest"])
+            .unwrap();
+        assert_eq!(next(&mut arrival.channel), Ok(vec![9]));
+        let refused = next(&mut arrival.channel);
+        assert_eq!(refused, Err(ChannelError::Length { length }));
+        // And stays ended, whatever comes behind.
+        link.send(&[&[1, 0, 0, 0, 9]]).unwrap();
+        assert_eq!(next(&mut arrival.channel), Err(ChannelError::Length { length }));
+    }
+    let (mut node, mut arrival) = house.pair();
+    pass(&mut node, &mut arrival.channel, b"others go on");
+}
+
+/// A node of a region where more than some 16,000 nodes had been was cut off whenever it came back: what it said of them was longer than
+/// anything that a server took from somebody it did not know yet.
+#[test]
+fn a_node_may_come_back_where_as_many_nodes_have_been_as_there_may_be() {
+    let house = House::open();
+    let (mut node, mut arrival) = house.pair();
+    // Ids as far from each other, and numbers as long, as they can be.
+    let nodes = (0..REGION_NODES_MAX as u64).map(|index| (NodeId(1 + (index << 47)), Number(u64::MAX)));
+    let resume: ToServer<Vec<u8>> = ToServer::Resume {
+        region: RegionId(u128::MAX),
+        node: NodeId(u64::MAX),
+        link: u64::MAX,
+        whole: true,
+        applied: nodes.collect(),
+    };
+    let mut message = Vec::new();
+    resume.head(&mut message);
+    assert!(message.len() > 1 << 20, "{} bytes", message.len());
+    pass(&mut node, &mut arrival.channel, &message);
+}
+
+#[test]
+fn a_message_that_is_cut_off_never_arrives() {
+    let house = House::open();
+    let (mut link, mut arrival) = house.raw();
+    arrival.channel.let_in();
+    link.send(&[&[2, 0, 0, 0, 1, 2, 100, 0]]).unwrap();
+    link.send(&[&[0, 0], &[3; 99]]).unwrap();
+    assert_eq!(next(&mut arrival.channel), Ok(vec![1, 2]));
+    drop(link);
+    let ended = next(&mut arrival.channel);
+    assert_eq!(ended, Err(ChannelError::Link(LinkError::Closed)));
+}
+
+#[test]
+fn any_packets_are_messages_or_end_their_session() {
+    let house = House::open();
+    let mut random = Random(3);
+    for _ in 0..100 {
+        let (mut link, mut arrival) = house.raw();
+        for _ in 0..20 {
+            let length = 1 + random.below(200) as usize;
+            let mut packet = random.bytes(length);
+            // Half of them look as if they were a message of a believable length.
+            if random.below(2) == 0 && length > 4 {
+                packet[..4].copy_from_slice(&(random.below(300) as u32).to_le_bytes());
+            }
+            link.send(&[&packet]).unwrap();
+        }
+        drop(link);
+        while next(&mut arrival.channel).is_ok() {}
+    }
+    let (mut node, mut arrival) = house.pair();
+    pass(&mut node, &mut arrival.channel, b"still here");
+}
+
+#[test]
+fn whoever_asks_for_something_else_is_told_what_is_served() {
+    let house = House::open();
+    let told = |packet: &[u8]| {
+        let mut link = house.dial();
+        link.send(&[packet]).unwrap();
+        let answer = receive(&mut link).unwrap();
+        assert!(matches!(receive(&mut link), Err(LinkError::Closed)));
+        let header = Frame::parse(&answer).unwrap().header;
+        assert_eq!(header.kind, FrameKind::Refuse);
+        Refusal::from_byte(header.flags)
+    };
+    for kind in [
+        FrameKind::Bind,
+        FrameKind::Follow,
+        FrameKind::Status,
+        FrameKind::Inquire,
+    ] {
+        assert_eq!(
+            told(&Header::new(kind).encode(0)),
+            Some(Refusal::RegionOnly),
+            "{kind:?}"
+        );
+    }
+    let mut random = Random(4);
+    for _ in 0..50 {
+        // A first byte that is no kind of frame.
+        let length = random.below(2000) as usize;
+        let bytes = random.bytes(length);
+        assert_eq!(told(&[&[200], &bytes[..]].concat()), Some(Refusal::Malformed));
+    }
+    until("their places are free", || house.door.occupied() == 0);
+    house.pair();
+}
+
+#[test]
+fn a_node_is_told_when_it_asks_a_lender_or_has_another_key() {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let lender = Lender::start(Config {
+        listen: vec![Address::Unix(dir.path().join("socket"))],
+        store: Some(dir.path().join("store")),
+        memory: 1 << 20,
+        ..Config::default()
+    })
+    .unwrap();
+    let refused = Channel::open(&lender.addresses()[0], &Security::Insecure, PATIENCE);
+    assert!(matches!(refused, Err(OpenError::Lender)), "{refused:?}");
+    let house = House::open();
+    let alien = Security::Key(ClusterKey::generate());
+    let refused = Channel::open(house.address(), &alien, PATIENCE);
+    assert!(
+        matches!(refused, Err(OpenError::Connect(ConnectError::WrongKey))),
+        "{refused:?}"
+    );
+}
+
+#[test]
+fn strangers_who_say_nothing_do_not_keep_nodes_out() {
+    let house = House::open_with(|config| config.strangers_max = 8);
+    let strangers: Vec<_> = (0..8).map(|_| house.dial()).collect();
+    until("all are inside", || house.door.occupied() == 8);
+    // An honest node retries when it is told that the server is busy.
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = Channel::open(house.address(), &house.security, PATIENCE) {
+        assert!(
+            Instant::now() < end && matches!(error, OpenError::Connect(ConnectError::Busy)),
+            "{error}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(strangers);
+}
+
+#[test]
+fn sessions_are_counted_until_they_end() {
+    let house = House::open_with(|config| config.sessions_max = 2);
+    let (first, second) = (house.pair(), house.pair());
+    let refused = Channel::open(house.address(), &house.security, PATIENCE);
+    assert!(
+        matches!(refused, Err(OpenError::Connect(ConnectError::Busy))),
+        "{refused:?}"
+    );
+    drop(first);
+    until("one place is free", || house.door.occupied() == 1);
+    house.pair();
+    drop(second);
+}
+
+#[test]
+fn a_resting_thread_is_woken_by_a_message_and_by_its_bell() {
+    let house = House::open();
+    for policy in ["spin", "yield:50", "block"] {
+        let policy: WaitPolicy = policy.parse().unwrap();
+        let (mut node, mut arrival) = house.pair();
+        let rest = Rest::new(&node, policy).unwrap();
+        let bell = rest.bell();
+        let rung = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 0..200_u8 {
+                    arrival.channel.queue(&[&[number]]);
+                    arrival.channel.flush().unwrap();
+                    assert_eq!(next(&mut arrival.channel).unwrap(), [number]);
+                }
+                rung.store(true, std::sync::atomic::Ordering::SeqCst);
+                bell.ring();
+            });
+            // Each sleep may last as long as the whole test: a lost wake-up fails it.
+            let (mut since, news) = (Instant::now(), || rung.load(std::sync::atomic::Ordering::SeqCst));
+            while !news() {
+                assert!(since.elapsed() < PATIENCE, "nobody woke it");
+                if let Some(message) = node.receive().unwrap().map(<[u8]>::to_vec) {
+                    node.queue(&[&message]);
+                    since = Instant::now();
+                    continue;
+                }
+                let flushed = node.flush().unwrap();
+                rest.rest(&node, flushed, since.elapsed(), PATIENCE, news)
+                    .unwrap();
+            }
+        });
+    }
+}

@@ -1,0 +1,292 @@
+//! A node that is played by hand: it says and hears messages over a real channel, and has no memory.
+
+use std::time::{Duration, Instant};
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::journal::View;
+use netram_proto::wire::Link;
+use netram_shared::channel::{Channel, ChannelError};
+use netram_shared_machine::lock::{Ask, Order, ToCache, ToService};
+use netram_shared_machine::message::{Join, Joined};
+use netram_shared_machine::{
+    Grant, Hold, LockId, NodeId, Number, Position, RegionId, Stamp, ToNode, ToServer, Version,
+};
+use netram_transport::{Address, Security};
+
+use super::PATIENCE;
+use super::history::{SPAN, payload};
+
+pub(crate) type Bytes = Vec<u8>;
+
+/// Far oftener than any lease ends.
+const PING_EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) struct Script {
+    pub(crate) channel: Channel,
+    pub(crate) id: NodeId,
+    pub(crate) region: RegionId,
+    pub(crate) journal: JournalId,
+    /// Its last record.
+    pub(crate) number: Number,
+    /// It keeps its lease while it listens.
+    pub(crate) pings: bool,
+    segment: u32,
+    asks: u64,
+    links: u64,
+    pinged: Instant,
+}
+
+pub(crate) fn join_message(view: View) -> ToServer<Bytes> {
+    ToServer::Join(Join {
+        region: None,
+        name: "script".to_owned(),
+        view,
+        key: Vec::new(),
+        begins: Link::default(),
+        lazy: false,
+        link: 1,
+    })
+}
+
+/// Where a record ends in the journal that is not there.
+pub(crate) fn end_of(number: Number) -> Link {
+    Link {
+        lsn: Lsn(number.0 * 1000),
+        chain: number.0 as u32,
+    }
+}
+
+impl Script {
+    /// A session without a node.
+    pub(crate) fn stranger(address: &Address, security: &Security, segment: u32) -> Script {
+        Script {
+            channel: Channel::open(address, security, PATIENCE).unwrap(),
+            id: NodeId(0),
+            region: RegionId(0),
+            journal: JournalId(0),
+            number: Number(0),
+            pings: false,
+            segment,
+            asks: 0,
+            links: 1,
+            pinged: Instant::now(),
+        }
+    }
+
+    pub(crate) fn join(
+        address: &Address,
+        security: &Security,
+        segment: u32,
+        journal: u128,
+    ) -> (Script, Joined) {
+        Script::join_with(address, security, segment, View::first(JournalId(journal)))
+    }
+
+    pub(crate) fn join_with(
+        address: &Address,
+        security: &Security,
+        segment: u32,
+        view: View,
+    ) -> (Script, Joined) {
+        let mut script = Script::stranger(address, security, segment);
+        script.journal = view.journal;
+        script.say(&join_message(view));
+        let joined = script.expect("Joined", |message| match message {
+            ToNode::Joined(joined) => Some(joined.clone()),
+            _ => None,
+        });
+        (script.id, script.region, script.pings) = (joined.node, joined.opening.region, true);
+        (script, joined)
+    }
+
+    /// Hears until the region is whole; returns it.
+    pub(crate) fn whole(&mut self, bytes: u64) -> Bytes {
+        let mut region = vec![0; bytes as usize];
+        loop {
+            match self.hear("Current").unwrap() {
+                ToNode::Page { offset, bytes } => {
+                    region[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+                }
+                ToNode::Current => return region,
+                _ => (),
+            }
+        }
+    }
+
+    pub(crate) fn say(&mut self, message: &ToServer<Bytes>) {
+        let mut head = Vec::new();
+        message.head(&mut head);
+        let payload: &[u8] = message.payload().map_or(&[], Vec::as_slice);
+        self.raw(&[head.as_slice(), payload]);
+    }
+
+    pub(crate) fn raw(&mut self, parts: &[&[u8]]) {
+        self.channel.queue(parts);
+        // Whoever listens finds out if the link is no more.
+        let _ = self.channel.flush();
+    }
+
+    pub(crate) fn hear(&mut self, what: &str) -> Result<ToNode<Bytes>, ChannelError> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            if self.pings && self.pinged.elapsed() > PING_EVERY {
+                self.pinged = Instant::now();
+                self.say(&ToServer::Ping {
+                    nonce: 1,
+                    applied: Position(0),
+                });
+            }
+            self.channel.flush()?;
+            if let Some(bytes) = self.channel.receive()? {
+                let message = ToNode::decode(bytes).expect("what the server says is a message");
+                return Ok(message.map(<[u8]>::to_vec));
+            }
+            assert!(Instant::now() < end, "node {} never heard {what}", self.id);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Hears until something of interest comes. What comes before it is not heard again: so order is checked too.
+    pub(crate) fn expect<T>(&mut self, what: &str, interest: impl Fn(&ToNode<Bytes>) -> Option<T>) -> T {
+        loop {
+            let message = self
+                .hear(what)
+                .unwrap_or_else(|error| panic!("waiting for {what}: {error}"));
+            if let Some(found) = interest(&message) {
+                return found;
+            }
+        }
+    }
+
+    /// Records that are still in a link whose other end is gone.
+    pub(crate) fn drain(&mut self) -> Vec<(NodeId, Number)> {
+        let end = Instant::now() + PATIENCE;
+        let mut records = Vec::new();
+        loop {
+            match self.channel.receive() {
+                Ok(Some(bytes)) => {
+                    if let Ok(ToNode::Record { node, number, .. }) = ToNode::decode(bytes) {
+                        records.push((node, number));
+                    }
+                }
+                Ok(None) => std::thread::sleep(Duration::from_micros(100)),
+                Err(_) => return records,
+            }
+            assert!(Instant::now() < end, "the link's other end is gone");
+        }
+    }
+
+    /// Hears until the link ends.
+    pub(crate) fn expect_end(&mut self) {
+        self.pings = false;
+        while self.hear("the link's end").is_ok() {}
+    }
+
+    pub(crate) fn ask(&mut self, lock: u32, hold: Hold) {
+        self.asks += 1;
+        self.say(&ToServer::Lock(ToService::Acquire {
+            lock: LockId(lock),
+            hold,
+            order: Order::Up,
+            ask: Ask(self.asks),
+        }));
+    }
+
+    pub(crate) fn granted(&mut self, lock: u32) -> (Grant, Version) {
+        self.expect("Grant", |message| match message {
+            ToNode::Lock(ToCache::Grant {
+                lock: which,
+                grant,
+                version,
+                ..
+            }) if which.0 == lock => Some((*grant, *version)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn acquire(&mut self, lock: u32) -> (Grant, Version) {
+        self.ask(lock, Hold::Exclusive);
+        self.granted(lock)
+    }
+
+    pub(crate) fn release(&mut self, lock: u32, grant: Grant, version: Version) {
+        self.say(&ToServer::Lock(ToService::Release {
+            lock: LockId(lock),
+            grant,
+            version,
+            keep: None,
+        }));
+    }
+
+    /// The payload of a record that makes `version` of a lock, and writes `bytes` at the start of its span.
+    pub(crate) fn record(&self, lock: u32, version: u64, bytes: &[u8]) -> Bytes {
+        let stamp = Stamp {
+            written: vec![(LockId(lock), Version(version))],
+            read: Vec::new(),
+        };
+        payload(&stamp, self.segment, &[(u64::from(lock) * SPAN, bytes.to_vec())])
+    }
+
+    /// Commits such a record, and sends it.
+    pub(crate) fn write(&mut self, lock: u32, version: u64, bytes: &[u8]) -> Bytes {
+        let payload = self.record(lock, version, bytes);
+        self.number = self.number.next();
+        self.tail(self.number, payload.clone());
+        payload
+    }
+
+    pub(crate) fn tail(&mut self, number: Number, payload: Bytes) {
+        self.say(&ToServer::Tail {
+            number,
+            end: end_of(number),
+            acked: true,
+            payload,
+        });
+    }
+
+    pub(crate) fn next_record(&mut self) -> (NodeId, Number, Bytes) {
+        self.expect("Record", |message| match message {
+            ToNode::Record {
+                node,
+                number,
+                payload,
+                ..
+            } => Some((*node, *number, payload.clone())),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn kept(&mut self, number: Number) {
+        self.expect("Kept", |message| match message {
+            ToNode::Kept { number: kept, .. } if *kept >= number => Some(()),
+            _ => None,
+        });
+    }
+
+    /// Goes on over a new link: what it has of others' records is said. Returns its last record that is merged.
+    pub(crate) fn resume(
+        &mut self,
+        address: &Address,
+        security: &Security,
+        mut applied: Vec<(NodeId, Number)>,
+    ) -> Number {
+        // Its own it has.
+        applied.push((self.id, self.number));
+        applied.sort_unstable();
+        let next = Channel::open(address, security, PATIENCE).unwrap();
+        // The one before is closed when the next has been answered, as a node does.
+        let _before = std::mem::replace(&mut self.channel, next);
+        self.links += 1;
+        self.say(&ToServer::Resume {
+            region: self.region,
+            node: self.id,
+            link: self.links,
+            whole: true,
+            applied,
+        });
+        self.expect("Resumed", |message| match message {
+            ToNode::Resumed { merged, .. } => Some(*merged),
+            _ => None,
+        })
+    }
+}

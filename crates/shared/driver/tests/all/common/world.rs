@@ -1,0 +1,227 @@
+//! A server, a lender and a directory for the nodes of one test.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use netram_journal::JournalConfig;
+use netram_lender::{Config, Lender};
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::node::{AcquireError, Commit, CommitError};
+use netram_shared::server::serve::{ServeConfig, Serving};
+use netram_shared::server::{Plan, Spans, Store};
+use netram_shared::{Node, Options, Txn};
+use netram_shared_machine::{Hold, LockId};
+use netram_store::Settings;
+use netram_transport::{Address, Security};
+
+use super::PATIENCE;
+
+/// Bytes under one lock.
+pub(crate) const SPAN: usize = 4096;
+/// Where nobody is to die: longer than any test.
+pub(crate) const LEASE_LONG: Duration = Duration::from_secs(300);
+/// Where somebody dies, and is to be buried soon. On a loaded machine it may end for others, too: such a test bears that.
+pub(crate) const LEASE_SHORT: Duration = Duration::from_secs(1);
+
+/// Where everything of a test is.
+pub(crate) struct Place {
+    pub(crate) directory: PathBuf,
+}
+
+impl Place {
+    pub(crate) fn address(&self, name: &str) -> Address {
+        Address::Unix(self.directory.join(format!("{name}.sock")))
+    }
+
+    pub(crate) fn region(&self) -> PathBuf {
+        self.directory.join("region")
+    }
+
+    pub(crate) fn lender(&self, name: &str) -> Lender {
+        self.lender_as(name, |_| ())
+    }
+
+    /// Starts a lender with other settings than most.
+    pub(crate) fn lender_as(&self, name: &str, choose: impl FnOnce(&mut Config)) -> Lender {
+        let mut config = Config {
+            name: name.to_owned(),
+            listen: vec![self.address(name)],
+            security: Security::Insecure,
+            memory: 64 << 20,
+            store: Some(self.directory.join(format!("{name}.mem"))),
+            ..Config::default()
+        };
+        choose(&mut config);
+        Lender::start(config).expect("a lender starts")
+    }
+
+    fn settings(&self, lenders: &[&str]) -> String {
+        let names = lenders.iter().map(|name| format!("\"{}\"", self.address(name)));
+        let names: Vec<String> = names.collect();
+        format!(
+            "lenders = [{}]\ninsecure = true\none-domain = true\nmembers = {}\nwindow = \"1MiB\"\npatience = \"2s\"\n",
+            names.join(", "),
+            lenders.len()
+        )
+    }
+
+    /// Makes a region of so many locks, whose nodes are told these lenders.
+    pub(crate) fn create(&self, locks: usize, lenders: &[&str]) {
+        self.create_with(locks, lenders, |_| ());
+    }
+
+    /// Makes a region of so many locks, each over so many bytes.
+    pub(crate) fn create_of(&self, locks: usize, span: usize, lenders: &[&str]) {
+        self.create_with(locks, lenders, |plan| {
+            plan.bytes = (locks * span) as u64;
+            plan.spans = Spans::even(plan.bytes, span as u64).expect("spans");
+        });
+    }
+
+    pub(crate) fn create_with(&self, locks: usize, lenders: &[&str], choose: impl FnOnce(&mut Plan)) {
+        let bytes = (locks * SPAN) as u64;
+        let mut plan = Plan {
+            bytes,
+            address: 0,
+            spans: Spans::even(bytes, SPAN as u64).expect("spans"),
+            log_bytes: 4 << 20,
+            nodes_settings: self.settings(lenders),
+        };
+        choose(&mut plan);
+        Store::create(&self.region(), &plan).expect("a region is made");
+    }
+
+    /// With a lease that does not end.
+    pub(crate) fn serve(&self) -> Serving {
+        self.serve_with(LEASE_LONG)
+    }
+
+    /// With one that ends soon for whoever is silent.
+    pub(crate) fn serve_shortly(&self) -> Serving {
+        self.serve_with(LEASE_SHORT)
+    }
+
+    pub(crate) fn serve_with(&self, lease: Duration) -> Serving {
+        self.serve_as(|config| config.lease = lease)
+    }
+
+    pub(crate) fn serve_as(&self, choose: impl FnOnce(&mut ServeConfig)) -> Serving {
+        let mut config = ServeConfig::new(vec![self.address("server")], Security::Insecure);
+        choose(&mut config);
+        let served = unhurried(|| Serving::start(&self.region(), config.clone()));
+        served.expect("the region is served")
+    }
+
+    pub(crate) fn options(&self, name: &str) -> Options {
+        Options {
+            name: name.to_owned(),
+            log_bytes: 4 << 20,
+            patience: PATIENCE,
+            ..Options::new(
+                self.address("server"),
+                Security::Insecure,
+                self.directory.join(name),
+            )
+        }
+    }
+
+    /// How a node's journal replicates that does not ask the server.
+    pub(crate) fn journal(&self, lenders: &[&str]) -> JournalConfig {
+        let settings = Settings::parse(&self.settings(lenders), &self.directory).expect("settings");
+        settings.journal_config().expect("settings")
+    }
+
+    pub(crate) fn join(&self, name: &str) -> Node {
+        self.join_as(name, |_| ())
+    }
+
+    pub(crate) fn join_as(&self, name: &str, choose: impl Fn(&mut Options)) -> Node {
+        let options = || {
+            let mut options = self.options(name);
+            choose(&mut options);
+            options
+        };
+        unhurried(|| Node::join(options())).expect("the node joins")
+    }
+}
+
+/// Tries again while a directory's lock is held: a process that another test starts holds all descriptors of this one until it runs its own
+/// program, those of locks that were given up meanwhile, too.
+fn unhurried<T, E: std::fmt::Debug>(mut start: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let end = std::time::Instant::now() + PATIENCE;
+    loop {
+        match start() {
+            Err(error) if format!("{error:?}").contains("InUse") && std::time::Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Adds to the counter at the beginning of a lock's span. Returns what it is then.
+pub(crate) fn add(node: &Node, lock: u32, more: u64) -> Result<u64, CommitError> {
+    add_as(node, lock, more).map(|(value, _)| value)
+}
+
+/// The same; says which record that is.
+pub(crate) fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, Commit), CommitError> {
+    let mut txn = node.begin(Mode::Restore)?;
+    acquire(&mut txn, lock, Hold::Exclusive)?;
+    let at = lock as usize * SPAN;
+    let value: u64 = node.region().get(at).expect("inside");
+    txn.set(at, &(value + more)).expect("it is held");
+    let commit = txn.commit(Durability::Remote)?;
+    Ok((value + more, commit))
+}
+
+/// Adds one to the counter, and writes it all over the lock's span.
+pub(crate) fn add_and_fill(node: &Node, lock: u32) -> Result<Commit, CommitError> {
+    let mut txn = node.begin(Mode::Restore)?;
+    acquire(&mut txn, lock, Hold::Exclusive)?;
+    let at = lock as usize * SPAN;
+    let value: u64 = node.region().get(at).expect("inside");
+    let bytes = (value + 1).to_le_bytes().repeat(SPAN / 8);
+    txn.write(at, &bytes).expect("it is held");
+    txn.commit(Durability::Remote)
+}
+
+/// The counter at the beginning of a lock's span, as of now.
+pub(crate) fn read(node: &Node, lock: u32) -> u64 {
+    try_read(node, lock).expect("the node stays one")
+}
+
+/// The same, of a node that may be fenced meanwhile.
+pub(crate) fn try_read(node: &Node, lock: u32) -> Result<u64, CommitError> {
+    let mut txn = node.begin(Mode::Restore)?;
+    acquire(&mut txn, lock, Hold::Shared)?;
+    let value = node.region().get(lock as usize * SPAN).expect("inside");
+    let commit = txn.commit(Durability::Remote)?;
+    assert_eq!(commit.record, None, "nothing was written");
+    Ok(value)
+}
+
+fn acquire(txn: &mut Txn<'_>, lock: u32, hold: Hold) -> Result<(), CommitError> {
+    match txn.acquire(LockId(lock), hold) {
+        Ok(()) => Ok(()),
+        Err(AcquireError::Gone(gone)) => Err(gone.into()),
+        Err(AcquireError::Lost) => Err(CommitError::Lost),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Moves money between the counters of two locks.
+pub(crate) fn transfer(node: &Node, from: u32, to: u32, money: u64) {
+    let mut txn = node.begin(Mode::Restore).expect("there is a node");
+    let locks = [from, to].map(|lock| (LockId(lock), Hold::Exclusive));
+    txn.acquire_all(&locks).expect("they are free some day");
+    let [one, other] = [from, to].map(|lock| lock as usize * SPAN);
+    let (had, has): (u64, u64) = (
+        node.region().get(one).expect("inside"),
+        node.region().get(other).expect("inside"),
+    );
+    txn.set(one, &had.wrapping_sub(money)).expect("it is held");
+    txn.set(other, &has.wrapping_add(money)).expect("it is held");
+    txn.commit(Durability::Remote).expect("it commits");
+}

@@ -1,0 +1,282 @@
+//! The status asked over a link: the directory's answer, for whoever has the key, and for nobody else.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
+use crate::common::scene::{LONG, Scene};
+use crate::common::script::join_message;
+use crate::common::{House, PATIENCE, receive, until};
+use netram_lender::{Config, Lender};
+use netram_proto::id::JournalId;
+use netram_proto::journal::View;
+use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_shared::channel::{Arrival, ChannelError, Errand, OpenError};
+use netram_shared::limit::STATUS_SESSIONS_MAX;
+use netram_shared::node::{Node, Options};
+use netram_shared::server::Report;
+use netram_shared::server::serve::inquiry::{self, InquiryError};
+use netram_shared::server::serve::{ServeConfig, Serving, control};
+use netram_shared_machine::Number;
+use netram_transport::link::Link;
+use netram_transport::{Address, ClusterKey, ConnectError, LinkError, Security, connect};
+
+fn asked(place: &Scene) -> Result<Report, InquiryError> {
+    inquiry::ask(place.address(), &place.security, PATIENCE)
+}
+
+fn refused(address: &Address, security: &Security) -> OpenError {
+    match inquiry::ask(address, security, PATIENCE) {
+        Err(InquiryError::Open { cause, .. }) => cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Asks, and leaves the answer alone.
+fn raw(address: &Address, security: &Security) -> Link {
+    let mut link = connect(address, security, PATIENCE).unwrap();
+    link.send(&[&Header::new(FrameKind::Status).encode(0)]).unwrap();
+    link
+}
+
+#[test]
+fn a_link_tells_what_the_directory_tells() {
+    let place = Scene::new(LONG);
+    let mut node = place.node(1);
+    node.acquire(5);
+    node.write(5, 1, b"true");
+    node.kept(Number(1));
+    until("both say the same", || {
+        let there = control::ask(&place.root()).unwrap().expect("it is served");
+        let here = asked(&place).unwrap();
+        // The answer to the question before may still be on its way.
+        let timeless = |report: Report| Report {
+            uptime_s: 0,
+            strangers: 0,
+            ..report
+        };
+        assert_eq!(here.nodes[0].merged, 1);
+        assert!(
+            here.region
+                .as_ref()
+                .is_some_and(|region| region.locks_written == 1)
+        );
+        timeless(here) == timeless(there)
+    });
+}
+
+#[test]
+fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
+    let place = Scene::new(LONG);
+    let alien = Security::Key(ClusterKey::generate());
+    let wrong = refused(place.address(), &alien);
+    assert!(
+        matches!(wrong, OpenError::Connect(ConnectError::WrongKey)),
+        "{wrong}"
+    );
+    let plain = refused(place.address(), &Security::Insecure);
+    assert!(
+        matches!(plain, OpenError::Connect(ConnectError::SecureRequired)),
+        "{plain}"
+    );
+
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let lender = Lender::start(Config {
+        listen: vec![Address::Unix(folder.path().join("socket"))],
+        store: Some(folder.path().join("store")),
+        memory: 1 << 20,
+        ..Config::default()
+    })
+    .unwrap();
+    let lends = refused(&lender.addresses()[0], &Security::Insecure);
+    assert!(matches!(lends, OpenError::Lender), "{lends}");
+    let gone = lender.addresses()[0].clone();
+    drop(lender);
+    let nobody = refused(&gone, &Security::Insecure);
+    assert!(
+        matches!(nobody, OpenError::Connect(ConnectError::Unreachable { .. })),
+        "{nobody}"
+    );
+    // A node's door, where its peers come in.
+    let house = House::open();
+    let node = refused(house.address(), &house.security);
+    assert!(matches!(node, OpenError::NoStatus), "{node}");
+    // Somebody who says nothing.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", silent.local_addr().unwrap());
+    let late = inquiry::ask(&address.parse().unwrap(), &alien, Duration::from_millis(100));
+    assert!(
+        matches!(
+            late,
+            Err(InquiryError::Open {
+                cause: OpenError::Connect(ConnectError::TimedOut),
+                ..
+            })
+        ),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn a_server_that_ends_is_told_from_one_that_talks_nonsense() {
+    let house = House::open_with(|config| config.tells_status = true);
+    let ask = || {
+        let (address, security) = (house.address().clone(), house.security.clone());
+        thread::spawn(move || inquiry::ask(&address, &security, PATIENCE))
+    };
+    let asking = ask();
+    let arrival = house.arrival();
+    assert_eq!(arrival.errand, Errand::Status);
+    drop(arrival);
+    let ended = asking.join().unwrap();
+    assert!(
+        matches!(
+            ended,
+            Err(InquiryError::Open {
+                cause: OpenError::Link(LinkError::Closed),
+                ..
+            })
+        ),
+        "{ended:?}"
+    );
+    for (answer, understood) in [
+        (&b"{\"refused\":\"no\"}"[..], true),
+        (b"{}", false),
+        (b"\xff", false),
+        (
+            b"{\"accepted\":{\"reason\":\"\",\"lenders\":[],\"attempts\":0,\"seconds\":0}}",
+            false,
+        ),
+    ] {
+        let asking = ask();
+        let mut arrival = house.arrival();
+        arrival.channel.queue(&[answer]);
+        assert!(arrival.channel.flush().unwrap());
+        match asking.join().unwrap() {
+            Err(InquiryError::Refused { .. }) => assert!(understood),
+            Err(InquiryError::Answer { .. }) => assert!(!understood),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
+    let place = Scene::new(LONG);
+    let mut node = place.node(1);
+    node.acquire(5);
+    // They never read, and never go.
+    let mut deaf: Vec<Link> = (0..100).map(|_| raw(place.address(), &place.security)).collect();
+    for version in 1..20 {
+        node.write(5, version, b"true");
+        node.kept(Number(version));
+    }
+    // They talk on as if they were nodes: nothing of that counts.
+    let mut join = Vec::new();
+    join_message(View::first(JournalId(9))).head(&mut join);
+    let length = u32::try_from(join.len()).unwrap().to_le_bytes();
+    for link in &mut deaf {
+        // Its session may have ended already, or have been refused.
+        let _ = link.send(&[&length, &join]);
+    }
+    until("their sessions are over", || {
+        place
+            .serving()
+            .report()
+            .is_some_and(|report| report.strangers == 0)
+    });
+    drop(deaf);
+    let told = asked(&place).unwrap();
+    assert_eq!((told.position, told.nodes.len()), (19, 1));
+}
+
+#[test]
+fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
+    let place = Scene::new(LONG);
+    // Cut short behind its kind.
+    let mut link = connect(place.address(), &place.security, PATIENCE).unwrap();
+    let question = Header::new(FrameKind::Status).encode(0);
+    link.send(&[&question[..5]]).unwrap();
+    let answer = receive(&mut link).unwrap();
+    let answer = Frame::parse(&answer).unwrap().header;
+    assert_eq!(
+        (answer.kind, Refusal::from_byte(answer.flags)),
+        (FrameKind::Refuse, Some(Refusal::Malformed))
+    );
+    assert!(matches!(receive(&mut link), Err(LinkError::Closed)));
+    // A session, and in it a message that is none.
+    let mut stranger = place.stranger();
+    stranger.raw(&[&[200]]);
+    assert_eq!(
+        stranger.hear("why").unwrap_err(),
+        ChannelError::Link(LinkError::Closed)
+    );
+    assert_eq!(asked(&place).unwrap().nodes, []);
+}
+
+/// Whoever watched a region had the places of nodes.
+#[test]
+fn those_who_ask_have_places_of_their_own_and_only_so_many() {
+    let house = House::open_with(|config| {
+        config.tells_status = true;
+        config.sessions_max = 1;
+    });
+    let asks = || -> (Link, Arrival) {
+        let mut link = raw(house.address(), &house.security);
+        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::Shared as u8);
+        let arrival = house.arrival();
+        assert_eq!(arrival.errand, Errand::Status);
+        (link, arrival)
+    };
+    let mut asking: Vec<_> = (0..STATUS_SESSIONS_MAX).map(|_| asks()).collect();
+    let one_more = refused(house.address(), &house.security);
+    assert!(matches!(one_more, OpenError::Busy), "{one_more}");
+    until("the refused one has gone", || house.door.occupied() == 0);
+    let node = house.pair();
+    assert_eq!((node.1.errand, house.door.occupied()), (Errand::Node, 1));
+    // A place is free again when its session is over, whoever else is there.
+    drop(node);
+    asking.pop();
+    asking.push(asks());
+}
+
+#[test]
+fn a_server_with_no_room_says_so() {
+    let mut place = Scene::new(LONG);
+    place.stop();
+    let config = ServeConfig {
+        sessions_max: 1,
+        ..place.config()
+    };
+    place.serving = Some(Serving::start(&place.root(), config).unwrap());
+    let mut node = place.node(1);
+    node.acquire(5);
+    let busy = asked(&place);
+    assert!(
+        matches!(
+            busy,
+            Err(InquiryError::Open {
+                cause: OpenError::Connect(ConnectError::Busy),
+                ..
+            })
+        ),
+        "{busy:?}"
+    );
+    let there = control::ask(&place.root()).unwrap();
+    assert!(there.is_some(), "the directory's socket has its own place");
+}
+
+/// It was a panic of a thread, far from who gave the name.
+#[test]
+fn a_name_that_is_too_long_is_refused_with_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let address = Address::Unix(folder.path().join("nobody.sock"));
+    let mut options = Options::new(address, Security::Insecure, folder.path().join("node"));
+    options.name = "y".repeat(257);
+    let refused = Node::join(options).map(drop).unwrap_err().to_string();
+    assert!(
+        refused.contains("257 bytes; at most 256 are possible"),
+        "{refused}"
+    );
+    assert!(!folder.path().join("node").exists(), "nothing was begun");
+}

@@ -1,0 +1,185 @@
+//! A node that joins slowly: its disk, or whatever it opens, takes many times its lease.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::common::until;
+use crate::common::world::{Place, add};
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::limit::{JOINING_BYTES_MAX, LEASE_MIN};
+use netram_shared::node::JoinError;
+use netram_shared::{Node, Options};
+use netram_shared_machine::{Hold, LockId};
+use netram_transport::ClusterKey;
+
+/// On a loaded machine so short a lease may end for whoever does nothing wrong.
+const ATTEMPTS: usize = 20;
+const SPAN: usize = 256 << 10;
+/// More than waits for the copy and fits what lies between.
+const SPANS: usize = 2 * JOINING_BYTES_MAX / SPAN;
+const _: () = assert!(JOINING_BYTES_MAX.is_multiple_of(SPAN));
+
+/// A key file on a disk that takes seven leases to read it: a pipe.
+struct SlowKey {
+    path: PathBuf,
+    reads: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SlowKey {
+    fn make(path: PathBuf) -> SlowKey {
+        let made = Command::new("mkfifo").args(["-m", "600"]).arg(&path).status();
+        assert!(made.unwrap().success());
+        let key = path.with_extension("real");
+        ClusterKey::generate().save_new(&key).unwrap();
+        let text = std::fs::read(&key).unwrap();
+        let (reads, stop) = (Arc::default(), Arc::default());
+        let thread = std::thread::spawn({
+            let (path, reads, stop) = (path.clone(), Arc::clone(&reads), Arc::clone(&stop));
+            move || give(&path, &text, &reads, &stop)
+        });
+        SlowKey {
+            path,
+            reads,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+fn give(path: &Path, text: &[u8], reads: &AtomicU64, stop: &AtomicBool) {
+    loop {
+        // Until somebody reads.
+        let mut pipe = OpenOptions::new().write(true).open(path).unwrap();
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        reads.fetch_add(1, Ordering::SeqCst);
+        std::thread::sleep(7 * LEASE_MIN);
+        pipe.write_all(text).unwrap();
+        drop(pipe);
+        // Until he has the end of it: the next one's is not his.
+        while !stop.load(Ordering::SeqCst) && is_read(path) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn is_read(path: &Path) -> bool {
+    let pipe = OpenOptions::new()
+        .write(true)
+        .custom_flags(nonblocking())
+        .open(path);
+    pipe.is_ok()
+}
+
+fn nonblocking() -> i32 {
+    rustix::fs::OFlags::NONBLOCK.bits().cast_signed()
+}
+
+impl Drop for SlowKey {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        let _reader: File = OpenOptions::new()
+            .read(true)
+            .custom_flags(nonblocking())
+            .open(&self.path)
+            .unwrap();
+        // A panic of the thread has been reported by itself.
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+/// Each attempt left a log's bytes behind.
+#[test]
+fn an_attempt_to_join_that_nobody_has_heard_of_leaves_nothing() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let impatient = || {
+        Node::join(Options {
+            patience: Duration::from_millis(1),
+            ..place.options("one")
+        })
+    };
+    for _ in 0..3 {
+        assert!(matches!(impatient(), Err(JoinError::Link(_))));
+    }
+    let left = std::fs::read_dir(place.directory.join("one")).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let journals: Vec<String> = left.filter(|name| name.starts_with("journal")).collect();
+    assert_eq!(journals, Vec::<String>::new());
+}
+
+/// While it was made its journal the node said nothing, was fenced, and joined again, for ever.
+#[test]
+fn a_node_keeps_its_lease_while_its_copy_is_made() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let key = SlowKey::make(place.directory.join("key"));
+    place.create_of(SPANS, SPAN, &[]);
+    let settings = format!("key-file = \"{}\"\nmembers = 0\n", key.path.display());
+    std::fs::write(place.region().join("nodes.toml"), settings).unwrap();
+    let quick = |name: &str| Options {
+        journal: Some(place.journal(&[])),
+        ..place.options(name)
+    };
+    // A region whose pages are more than what a node takes before it can put them somewhere.
+    let serving = place.serve();
+    let one = Node::join(quick("one")).expect("it joins");
+    for span in 0..SPANS {
+        let mut txn = one.begin(Mode::Restore).unwrap();
+        txn.acquire(LockId(span as u32), Hold::Exclusive).unwrap();
+        txn.write(span * SPAN, &vec![span as u8 + 1; SPAN]).unwrap();
+        txn.commit(Durability::Remote).unwrap();
+    }
+    one.leave().expect("it leaves");
+    drop(serving);
+    let _serving = place.serve_with(LEASE_MIN);
+    let mut refused = Vec::new();
+    let joined = (0..ATTEMPTS).find_map(|_| {
+        let joined = Node::join(place.options("slow"));
+        joined.map_err(|error| refused.push(error.to_string())).ok()
+    });
+    assert!(joined.is_some(), "it takes longer than its lease: {refused:?}");
+    let node = joined.expect("it joins");
+    assert!(key.reads.load(Ordering::SeqCst) > 0, "it was slow");
+    let memory = node.region().read();
+    for span in 0..SPANS {
+        let bytes = &memory[span * SPAN..][..SPAN];
+        assert!(bytes.iter().all(|byte| *byte == span as u8 + 1), "span {span}");
+    }
+}
+
+/// Its server keeps what it commits meanwhile.
+#[test]
+fn a_node_says_why_its_lenders_do_not_count() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    place.create(1, &["nobody"]);
+    let _serving = place.serve();
+    let node = place.join("one");
+    let nothing = netram_journal::Away::NothingListens.to_string();
+    until("it says why", || {
+        node.uncounted()
+            .is_some_and(|why| why.to_string().contains(&nothing))
+    });
+    assert_eq!(add(&node, 0, 1).unwrap(), 1);
+    let _lender = place.lender("nobody");
+    until("the lender counts", || node.uncounted().is_none());
+    node.leave().unwrap();
+}

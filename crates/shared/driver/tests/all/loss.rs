@@ -1,0 +1,91 @@
+//! A node dies, and its only lender is gone for good: its locks stay taken until whoever looks after the region gives up what may be lost.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::common::world::{Place, add};
+use crate::common::{Process, until};
+use netram_rvm::Mode;
+use netram_shared::server::Store;
+use netram_shared::server::serve::control;
+use netram_shared_machine::{Hold, LockId, NodeId};
+
+const PLACE: &str = "NETRAM_TEST_PLACE";
+
+/// Not a test of its own: a node that keeps what it has locked.
+#[test]
+#[ignore = "the process that the other test kills"]
+fn node() {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let node = Place { directory }.join("one");
+    for value in 1..=5 {
+        assert_eq!(add(&node, 1, 1).unwrap(), value);
+    }
+    assert_eq!(add(&node, 2, 7).unwrap(), 7);
+    writeln!(std::io::stdout(), "\nhas it").unwrap();
+    std::thread::sleep(Duration::from_secs(120));
+}
+
+#[test]
+fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_written_down() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lender = place.lender("a");
+    place.create(4, &["a"]);
+    let serving = place.serve_with(Duration::from_secs(60));
+    let other = place.join("other");
+    let mut child = Process(
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "loss::node", "--ignored", "--nocapture"])
+            .env(PLACE, &place.directory)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap(),
+    );
+    let mut said = BufReader::new(child.0.stdout.take().unwrap()).lines();
+    assert!(
+        said.any(|line| line.is_ok_and(|line| line == "has it")),
+        "the node ended before it had the lock"
+    );
+    let report = |name: &str| {
+        let report = serving.report().expect("it answers");
+        report.nodes.into_iter().find(|node| node.name == name)
+    };
+    until("the server knows the node's lender", || {
+        report("one").is_some_and(|node| !node.lenders.is_empty())
+    });
+    let id = NodeId(report("one").unwrap().node);
+    // Both at once: the node does not learn that its lender is gone.
+    child.freeze();
+    lender.stop_and_forget(Duration::ZERO);
+    drop(lender);
+    drop(child);
+    let mut stuck = None;
+    until("it is stuck", || {
+        stuck = report("one").and_then(|node| node.stuck);
+        stuck.is_some()
+    });
+    let stuck = stuck.unwrap();
+    assert!(stuck.lenders[0].contains("a.sock"), "{stuck:?}");
+    // Until somebody decides, nobody gets its lock.
+    let mut txn = other.begin(Mode::Restore).unwrap();
+    txn.set_timeout(Duration::from_millis(300));
+    assert!(txn.acquire(LockId(2), Hold::Exclusive).is_err());
+    drop(txn);
+    let accepted = control::accept_loss(&place.region(), id).unwrap().unwrap();
+    assert_eq!(accepted.lenders, stuck.lenders);
+    until("it is gone", || report("one").is_none());
+    // What had come over its link is there.
+    assert_eq!(add(&other, 2, 1).unwrap(), 8);
+    drop(other);
+    drop(serving);
+    let (store, _) = Store::open(&place.region(), || ()).unwrap();
+    let gone = store.table().gone.iter().find(|gone| gone.id == id).unwrap();
+    assert!(gone.loss_accepted, "{gone:?}");
+}

@@ -1,0 +1,357 @@
+//! Nodes of a region in one process, with a real server, lenders and files.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::common::world::{LEASE_SHORT, Place, SPAN, add, read, transfer};
+use crate::common::{PATIENCE, Random, until};
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::Node;
+use netram_shared::node::{AcquireError, CommitError, DeclareError, Gone, ReadError};
+use netram_shared_machine::message::Fate;
+use netram_shared_machine::{Hold, LockId, Number, Version};
+
+fn place() -> (tempfile::TempDir, Place) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    (directory, place)
+}
+
+/// Whether both have the same bytes, once everything has come.
+fn equal(one: &Node, other: &Node) {
+    until("both nodes have the same bytes", || {
+        let mut bytes = vec![0; one.region().len()];
+        one.region().read_into(0, &mut bytes).expect("inside");
+        *other.region().read() == bytes[..]
+    });
+}
+
+#[test]
+fn what_one_node_commits_the_other_finds_under_the_lock() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let one = place.join("one");
+    assert_eq!(add(&one, 2, 40).unwrap(), 40);
+    // It joins behind that, and has it in its pages.
+    let other = place.join("other");
+    assert_ne!(one.id(), other.id());
+    assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 40);
+    assert_eq!(add(&other, 2, 2).unwrap(), 42);
+    assert_eq!(read(&one, 2), 42);
+    assert_eq!(add(&one, 1, 7).unwrap(), 7);
+    equal(&one, &other);
+    one.leave().expect("it leaves");
+    assert_eq!(add(&other, 2, 1).unwrap(), 43);
+    other.leave().expect("it leaves");
+    for name in ["one", "other"] {
+        let files = std::fs::read_dir(place.directory.join(name)).unwrap();
+        assert_eq!(files.count(), 0, "nothing is left of a node that left");
+    }
+}
+
+#[test]
+fn many_threads_of_three_nodes_lose_no_money() {
+    const LOCKS: u64 = 6;
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(LOCKS as usize, &["a"]);
+    let _serving = place.serve();
+    let nodes = ["one", "two", "three"].map(|name| place.join(name));
+    for lock in 0..LOCKS as u32 {
+        add(&nodes[0], lock, 1000).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for (index, node) in nodes.iter().chain(nodes.iter()).enumerate() {
+            scope.spawn(move || {
+                let mut random = Random(index as u64 + 1);
+                for _ in 0..100 {
+                    let from = random.below(LOCKS) as u32;
+                    let to = (from + 1 + random.below(LOCKS - 1) as u32) % LOCKS as u32;
+                    transfer(node, from, to, random.below(50));
+                }
+            });
+        }
+    });
+    let sum = |node: &Node| {
+        let balances = (0..LOCKS as u32).map(|lock| read(node, lock));
+        balances.fold(0_u64, u64::wrapping_add)
+    };
+    for node in &nodes {
+        assert_eq!(sum(node), LOCKS * 1000);
+        equal(&nodes[0], node);
+    }
+    for node in nodes {
+        node.leave().expect("it leaves");
+    }
+}
+
+#[test]
+fn bytes_are_written_under_their_lock_and_no_other() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let node = place.join("one");
+    let mut txn = node.begin(Mode::Restore).unwrap();
+    txn.acquire(LockId(1), Hold::Exclusive).unwrap();
+    txn.acquire(LockId(2), Hold::Shared).unwrap();
+    let refused = txn.write(2 * SPAN - 4, &[1; 8]).unwrap_err();
+    let not_held =
+        matches!(refused, DeclareError::NotHeld { offset, lock: LockId(2), .. } if offset == 2 * SPAN);
+    assert!(not_held, "{refused}");
+    let mut held = node.region().exclusive();
+    let refused = txn.write_in(&mut held, 2 * SPAN - 4, &[1; 8]).unwrap_err();
+    assert!(
+        matches!(refused, DeclareError::NotHeld { lock: LockId(2), .. }),
+        "{refused}"
+    );
+    txn.write_in(&mut held, 2 * SPAN - 4, &[0; 4]).unwrap();
+    drop(held);
+    assert!(matches!(txn.set_range(4 * SPAN, 1), Err(DeclareError::Range(_))));
+    // Reading is checked as well, for whoever wants that.
+    assert_eq!(txn.get::<u64>(2 * SPAN - 4), Ok(0));
+    let unread = txn.get::<u64>(3 * SPAN - 4).unwrap_err();
+    let not_held = matches!(unread, ReadError::NotHeld { offset, lock: LockId(3), .. } if offset == 3 * SPAN);
+    assert!(not_held, "{unread}");
+    assert!(matches!(
+        txn.read(4 * SPAN - 1, &mut [0; 2]),
+        Err(ReadError::Range(_))
+    ));
+    // Reading there becomes writing, and then both spans are one stretch.
+    txn.acquire(LockId(2), Hold::Exclusive).unwrap();
+    txn.write(2 * SPAN - 4, &[1; 8]).unwrap();
+    assert!(matches!(
+        txn.acquire(LockId(9), Hold::Shared),
+        Err(AcquireError::NoLock(_))
+    ));
+    drop(txn);
+    assert_eq!(
+        node.region().get::<u64>(2 * SPAN - 4).unwrap(),
+        0,
+        "an abort leaves no trace"
+    );
+    node.leave().expect("it leaves");
+}
+
+#[test]
+fn an_abort_that_cannot_be_undone_ends_the_node_and_nobody_else_sees_it() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    let mut txn = one.begin(Mode::NoRestore).unwrap();
+    txn.acquire(LockId(2), Hold::Exclusive).unwrap();
+    let refused = txn.acquire(LockId(1), Hold::Exclusive);
+    assert!(
+        matches!(refused, Err(AcquireError::OutOfOrder(LockId(1)))),
+        "{refused:?}"
+    );
+    txn.set(2 * SPAN, &7_u64).unwrap();
+    txn.abort();
+    assert_eq!(one.gone(), Some(Gone::Spoilt));
+    assert_eq!(one.begin(Mode::Restore).err(), Some(Gone::Spoilt));
+    // The next process of its directory says that it is dead: that ends its hold of the lock.
+    drop(one);
+    let _one = place.join("one");
+    assert_eq!(add(&other, 2, 1).unwrap(), 1);
+}
+
+#[test]
+fn a_lock_in_use_is_waited_for_and_not_for_ever() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    let mut holds = one.begin(Mode::Restore).unwrap();
+    holds.acquire(LockId(1), Hold::Exclusive).unwrap();
+    let mut waits = other.begin(Mode::Restore).unwrap();
+    waits.set_timeout(Duration::from_millis(100));
+    let refused = waits.acquire(LockId(1), Hold::Shared);
+    assert!(
+        matches!(refused, Err(AcquireError::TimedOut(LockId(1)))),
+        "{refused:?}"
+    );
+    waits.acquire(LockId(2), Hold::Exclusive).unwrap();
+    let died = waits.acquire(LockId(1), Hold::Exclusive);
+    assert!(matches!(died, Err(AcquireError::Died(LockId(1)))), "{died:?}");
+    drop(holds);
+    drop(waits);
+    assert_eq!(add(&other, 1, 5).unwrap(), 5);
+}
+
+#[test]
+fn a_pinned_reader_sees_what_was_until_it_accepts() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    add(&one, 1, 1).unwrap();
+    assert_eq!(read(&other, 1), 1);
+    let mut reader = other.reader().unwrap();
+    add(&one, 1, 1).unwrap();
+    until("the record has come", || reader.age().positions > 0);
+    let at = SPAN..SPAN + 8;
+    assert_eq!(reader.read().unwrap()[at.clone()], 1_u64.to_le_bytes());
+    reader.accept().unwrap();
+    assert_eq!(reader.read().unwrap()[at.clone()], 2_u64.to_le_bytes());
+    drop(reader);
+    add(&one, 1, 1).unwrap();
+    until("it is applied at once", || {
+        other.region().get::<u64>(SPAN).unwrap() == 3
+    });
+}
+
+/// Interfaces of other languages keep transactions in tables, and end them in any thread.
+#[test]
+fn what_owns_its_node_outlives_no_node_and_changes_threads() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let node = Arc::new(place.join("one"));
+    let mut txn = node.begin_owned(Mode::Restore).unwrap();
+    let reader = node.reader_owned().unwrap();
+    assert_eq!(reader.read().unwrap()[SPAN..SPAN + 8], [0; 8]);
+    txn.acquire(LockId(1), Hold::Exclusive).unwrap();
+    txn.set(SPAN, &7_u64).unwrap();
+    // Whoever held it alone could leave, or drop it.
+    let node = Arc::try_unwrap(node).expect_err("both have a share");
+    let commit = std::thread::spawn(move || txn.commit(Durability::Remote));
+    commit.join().expect("no panic").expect("it commits");
+    drop(reader);
+    let node = Arc::into_inner(node).expect("nobody else has it");
+    assert_eq!(read(&node, 1), 7);
+    node.leave().expect("it leaves");
+}
+
+#[test]
+fn without_lenders_commits_wait_for_the_servers_disk() {
+    let (_directory, place) = place();
+    place.create(4, &[]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    for _ in 0..20 {
+        add(&one, 1, 1).unwrap();
+    }
+    assert_eq!(read(&other, 1), 20);
+    one.leave().expect("it leaves");
+    other.leave().expect("it leaves");
+}
+
+#[test]
+fn a_log_and_a_window_that_are_full_again_and_again_stop_nobody() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(64, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    // 16 MB through a window of 1 MiB and a log of 4 MiB.
+    for round in 0..64_u8 {
+        let mut txn = one.begin(Mode::Restore).unwrap();
+        let locks: Vec<_> = (0..64).map(|lock| (LockId(lock), Hold::Exclusive)).collect();
+        txn.acquire_all(&locks).unwrap();
+        txn.write(0, &vec![round; 64 * SPAN]).unwrap();
+        txn.commit(Durability::Remote).unwrap();
+    }
+    assert_eq!(read(&other, 63).to_le_bytes(), [63; 8]);
+    equal(&one, &other);
+    one.leave().expect("it leaves");
+}
+
+#[test]
+fn what_a_process_left_is_offered_by_the_next_and_removed() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let one = place.join("one");
+    let id = one.id();
+    for _ in 0..10 {
+        add(&one, 1, 1).unwrap();
+    }
+    // As good as a crash.
+    drop(one);
+    let one = place.join("one");
+    until("what was left is offered", || one.left_behind().is_empty());
+    assert_eq!(read(&one, 1), 10);
+    let fate = |number| one.outcome(id, Number(number), PATIENCE).unwrap();
+    assert_eq!((fate(10), fate(11)), (Fate::Committed, Fate::Aborted));
+    one.leave().expect("it leaves");
+    let files = std::fs::read_dir(place.directory.join("one")).unwrap();
+    assert_eq!(files.count(), 0);
+}
+
+#[test]
+fn a_server_that_is_stopped_and_started_again_finds_its_nodes() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    add(&one, 1, 1).unwrap();
+    // The other may not have heard of that: the next server finds it in its log.
+    drop(serving);
+    let _serving = std::thread::scope(|scope| {
+        // While its lease runs it needs no server: its token is here. After that it waits for one.
+        scope.spawn(|| add(&one, 1, 1).unwrap());
+        place.serve()
+    });
+    assert_eq!(add(&other, 1, 1).unwrap(), 3);
+    assert_eq!(read(&one, 1), 3);
+    equal(&one, &other);
+}
+
+#[test]
+fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
+    let (_directory, place) = place();
+    let _lender = place.lender("a");
+    place.create(4, &["a"]);
+    let _serving = place.serve();
+    let (one, other) = (place.join("one"), place.join("other"));
+    let lock = LockId(2);
+    let soon = Duration::from_millis(20);
+    assert_eq!(other.wait_version(lock, Version(1), soon), Ok(false));
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| other.wait_version(lock, Version(1), PATIENCE));
+        add(&one, 2, 5).unwrap();
+        assert_eq!(waiting.join().unwrap(), Ok(true));
+    });
+    assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 5);
+    let reader = other.reader().unwrap();
+    add(&one, 2, 5).unwrap();
+    until("the second write has come", || other.version(lock) == Version(2));
+    assert_eq!(other.wait_version(lock, Version(1), soon), Ok(true));
+    assert_eq!(other.wait_version(lock, Version(2), soon), Ok(false));
+    drop(reader);
+    assert_eq!(other.wait_version(lock, Version(2), PATIENCE), Ok(true));
+    assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 10);
+    // Its own writes are there as soon as they are committed.
+    add(&other, 3, 1).unwrap();
+    assert_eq!(other.wait_version(LockId(3), Version(1), soon), Ok(true));
+}
+
+/// What was read under a kept token counts as current only while there is a lease: this was so of exclusive locks, and not of shared ones.
+#[test]
+fn what_was_read_beyond_the_lease_is_not_said_to_be_current() {
+    for hold in [Hold::Shared, Hold::Exclusive] {
+        let (_directory, place) = place();
+        place.create(4, &[]);
+        let serving = place.serve_with(LEASE_SHORT);
+        let one = place.join("one");
+        let mut reads = one.begin(Mode::Restore).unwrap();
+        reads.acquire(LockId(1), hold).unwrap();
+        drop(serving);
+        // Nobody renews it.
+        std::thread::sleep(LEASE_SHORT);
+        assert_eq!(reads.get::<u64>(SPAN), Ok(0));
+        assert_eq!(reads.commit(Durability::Remote).err(), Some(CommitError::Lost));
+    }
+}

@@ -1,0 +1,304 @@
+//! Nodes whose stores are found, not declared: pages under several locks that several nodes have. Nothing diverges, and
+//! whoever stores without the lock is refused and named.
+
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use crate::common::world::Place;
+use crate::common::{PATIENCE, Random, skipped, until};
+use netram_proto::port::Durability;
+use netram_rvm::{Capture, CaptureError, Find, Mode, Verify};
+use netram_shared::node::{AcquireError, CommitError, JoinError, Stray};
+use netram_shared::server::Spans;
+use netram_shared::{Node, Options, Txn};
+use netram_shared_machine::{Hold, LockId};
+
+/// Bytes under a lock: pages have parts of five, and some are whole pages apart.
+const SPAN: usize = 1032;
+const LOCKS: usize = 24;
+
+fn place(span: u64) -> (tempfile::TempDir, Place) {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    place.create_with(1, &["a"], |plan| {
+        plan.bytes = (span * LOCKS as u64).next_multiple_of(4096);
+        plan.spans = Spans::even(plan.bytes, span).expect("spans");
+    });
+    (directory, place)
+}
+
+/// `None`: this machine cannot find stores so, which is said aloud.
+fn join(place: &Place, name: &str, capture: Capture) -> Option<Node> {
+    let options = Options {
+        capture,
+        ..place.options(name)
+    };
+    match Node::join(options) {
+        Ok(node) => Some(node),
+        Err(JoinError::Capture(refused @ CaptureError::NoWatch { .. })) => {
+            skipped(refused);
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+const BY_PAGE: [Capture; 4] = [
+    Capture::Twins(Find::Trap),
+    Capture::Pages(Find::Trap),
+    Capture::Twins(Find::Watch),
+    Capture::Pages(Find::Watch),
+];
+
+/// Stores as this capture lets a program: past the library where pages are watched.
+fn store(txn: &mut Txn<'_>, node: &Node, capture: Capture, at: usize, bytes: &[u8]) {
+    match capture {
+        Capture::Twins(_) | Capture::Pages(_) => node.region().put_back(at, bytes).expect("inside"),
+        _ => txn.write(at, bytes).expect("it is held"),
+    }
+}
+
+/// Adds to counters under random locks, and stores random bytes behind them. Returns how much it added.
+fn work(node: &Node, capture: Capture, seed: u64) -> u64 {
+    let mut random = Random(seed);
+    let mut added = 0;
+    for _ in 0..60 {
+        let locks: Vec<u32> = (0..1 + random.below(3))
+            .map(|_| random.below(LOCKS as u64) as u32)
+            .collect();
+        let mut txn = node.begin(Mode::Restore).expect("there is a node");
+        let held: Vec<_> = locks
+            .iter()
+            .map(|lock| (LockId(*lock), Hold::Exclusive))
+            .collect();
+        txn.acquire_all(&held).expect("they are free some day");
+        for lock in &locks {
+            let start = *lock as usize * SPAN;
+            let counter: u64 = node.region().get(start).expect("inside");
+            store(&mut txn, node, capture, start, &(counter + 1).to_le_bytes());
+            let at = 8 + random.below(SPAN as u64 - 8) as usize;
+            let bytes = vec![random.below(4) as u8; (SPAN - at).min(1 + random.below(300) as usize)];
+            store(&mut txn, node, capture, start + at, &bytes);
+        }
+        if random.below(5) == 0 {
+            txn.abort();
+            continue;
+        }
+        txn.commit(Durability::Remote).expect("it commits");
+        added += locks.len() as u64;
+    }
+    added
+}
+
+fn bytes(node: &Node) -> Vec<u8> {
+    let mut bytes = vec![0; node.region().len()];
+    node.region().read_into(0, &mut bytes).expect("inside");
+    bytes
+}
+
+#[test]
+fn nodes_that_share_pages_under_several_locks_end_with_the_same_bytes() {
+    let ways = [
+        (Capture::Declared, Capture::Twins(Find::Trap)),
+        (Capture::Pages(Find::Trap), Capture::Pages(Find::Watch)),
+        (Capture::Twins(Find::Watch), Capture::Twins(Find::Trap)),
+        (Capture::Adaptive, Capture::Pages(Find::Trap)),
+        (Capture::Adaptive, Capture::Verified(Verify::Refuse)),
+    ];
+    for (index, (one_way, other_way)) in ways.into_iter().enumerate() {
+        let (_directory, place) = place(SPAN as u64);
+        let _lender = place.lender("a");
+        let _serving = place.serve();
+        let (Some(one), Some(other)) = (join(&place, "one", one_way), join(&place, "other", other_way))
+        else {
+            continue;
+        };
+        let seed = index as u64 * 10 + 1;
+        let added: u64 = std::thread::scope(|scope| {
+            // Two threads of one: where stores are found by page, one waits for the other.
+            let works = [
+                scope.spawn(|| work(&one, one_way, seed)),
+                scope.spawn(|| work(&one, one_way, seed + 1)),
+                scope.spawn(|| work(&other, other_way, seed + 2)),
+            ];
+            works.map(|work| work.join().expect("no panic")).iter().sum()
+        });
+        until("both have the same bytes", || bytes(&one) == bytes(&other));
+        // What the server has is what a node gets that joins now.
+        let third = place.join("third");
+        assert!(bytes(&third) == bytes(&one), "{one_way:?}, {other_way:?}");
+        let counters = (0..LOCKS).map(|lock| third.region().get::<u64>(lock * SPAN).expect("inside"));
+        assert_eq!(counters.sum::<u64>(), added, "{one_way:?}, {other_way:?}");
+        for node in [one, other, third] {
+            node.leave().expect("it leaves");
+        }
+    }
+}
+
+fn stray(refused: Result<netram_shared::node::Commit, CommitError>) -> Stray {
+    match refused {
+        Err(CommitError::Stray(stray)) => stray,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
+    for capture in BY_PAGE {
+        for mode in [Mode::Restore, Mode::NoRestore] {
+            let (_directory, place) = place(SPAN as u64);
+            let _lender = place.lender("a");
+            let _serving = place.serve();
+            let Some(one) = join(&place, "one", capture) else {
+                continue;
+            };
+            let other = place.join("other");
+            let mut txn = one.begin(mode).expect("there is a node");
+            txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+            txn.acquire(LockId(2), Hold::Shared).expect("it is free");
+            one.region().put_back(SPAN + 100, &[1; 8]).expect("inside");
+            one.region().put_back(2 * SPAN, &[2; 3]).expect("inside");
+            let found = stray(txn.commit(Durability::Remote));
+            let address = one.region().as_ptr().addr() + 2 * SPAN;
+            let expected = Stray {
+                offset: 2 * SPAN,
+                address,
+                length: 3,
+                count: 1,
+                lock: Some(LockId(2)),
+                held: false,
+            };
+            assert_eq!(found, expected, "{capture:?}");
+            assert!(found.to_string().contains(&format!("{address:#x}")), "{found}");
+            assert_eq!(one.gone(), None, "twins undo it, whatever the mode");
+            assert!(bytes(&one) == bytes(&other));
+            // It goes on, and the same stores under the locks count.
+            let mut txn = one.begin(mode).expect("there is a node");
+            let both = [1, 2].map(|lock| (LockId(lock), Hold::Exclusive));
+            txn.acquire_all(&both).expect("they are free");
+            one.region().put_back(2 * SPAN, &[2; 3]).expect("inside");
+            let commit = txn.commit(Durability::Remote).expect("it commits");
+            assert!(commit.record.is_some());
+            until("it comes", || bytes(&one) == bytes(&other));
+            assert_eq!(other.version(LockId(2)).0, 1);
+            assert_eq!(other.version(LockId(1)).0, 0, "nothing was stored there");
+            for node in [one, other] {
+                node.leave().expect("it leaves");
+            }
+        }
+    }
+}
+
+#[test]
+fn whole_pages_that_cannot_be_undone_spoil_the_copy_only_when_stored_to() {
+    // A span is a page: no twin is made, and an abort finds nothing to put back.
+    let (_directory, place) = place(4096);
+    let _lender = place.lender("a");
+    let _serving = place.serve();
+    let one = join(&place, "one", Capture::Pages(Find::Trap)).expect("every system can");
+    let other = place.join("other");
+    let begin = || {
+        let mut txn = one.begin(Mode::NoRestore).expect("there is a node");
+        txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+        txn
+    };
+    begin().abort();
+    let txn = begin();
+    one.region().put_back(4096 + 7, &[1]).expect("inside");
+    txn.commit(Durability::Remote).expect("it commits");
+    until("it comes", || bytes(&one) == bytes(&other));
+    assert_eq!(one.gone(), None);
+    let txn = begin();
+    one.region().put_back(5 * 4096 + 7, &[1]).expect("inside");
+    let found = stray(txn.commit(Durability::Remote));
+    assert_eq!((found.offset, found.lock), (5 * 4096, Some(LockId(5))));
+    assert_eq!(one.gone(), Some(netram_shared::node::Gone::Spoilt));
+    assert_eq!(other.region().get::<u8>(5 * 4096 + 7).expect("inside"), 0);
+}
+
+#[test]
+fn one_transaction_at_a_time_stores_where_stores_are_found_by_page() {
+    let (_directory, place) = place(SPAN as u64);
+    let _lender = place.lender("a");
+    let _serving = place.serve();
+    let node = join(&place, "one", Capture::Twins(Find::Trap)).expect("every system can");
+    let mut first = node.begin(Mode::Restore).expect("there is a node");
+    first.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+    let mut second = node.begin(Mode::Restore).expect("there is a node");
+    second.set_timeout(Duration::from_millis(20));
+    let refused = second.acquire(LockId(5), Hold::Exclusive);
+    assert!(matches!(refused, Err(AcquireError::Captured)), "{refused:?}");
+    // Readers are as many as like.
+    second.acquire(LockId(5), Hold::Shared).expect("it is free");
+    second.set_timeout(PATIENCE);
+    let refused = second.acquire(LockId(6), Hold::Exclusive);
+    assert!(
+        matches!(refused, Err(AcquireError::Captured)),
+        "who has locks does not wait"
+    );
+    drop(second);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut third = node.begin(Mode::Restore).expect("there is a node");
+            third.acquire(LockId(5), Hold::Exclusive)
+        });
+        first.commit(Durability::Remote).expect("it commits");
+        waits.join().expect("no panic").expect("the first has ended");
+    });
+    node.leave().expect("it leaves");
+}
+
+/// Stores as a program does that declares nothing: past this library, through the system.
+fn store_past(node: &Node, at: usize, bytes: &[u8]) {
+    let memory = std::fs::File::options()
+        .write(true)
+        .open("/proc/self/mem")
+        .expect("Linux has it");
+    let address = node.region().as_ptr().addr() + at;
+    memory.write_all_at(bytes, address as u64).expect("it is mapped");
+}
+
+#[test]
+fn verified_a_store_that_was_not_declared_is_refused_named_and_put_back() {
+    let (_directory, place) = place(SPAN as u64);
+    let _lender = place.lender("a");
+    let _serving = place.serve();
+    // By protection, stores that the system makes for the program are not found, as these are.
+    let Some(probe) = join(&place, "probe", Capture::Twins(Find::Watch)) else {
+        return;
+    };
+    probe.leave().expect("it leaves");
+    let one = join(&place, "one", Capture::Verified(Verify::Refuse)).expect("every system can");
+    let other = place.join("other");
+    for (at, lock, held) in [(SPAN + 50, 1, true), (3 * SPAN, 3, false)] {
+        let before = bytes(&one);
+        let mut txn = one.begin(Mode::Restore).expect("there is a node");
+        txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+        txn.write(SPAN, &[7; 8]).expect("it is held");
+        store_past(&one, at, &[9; 4]);
+        let found = stray(txn.commit(Durability::Remote));
+        let address = one.region().as_ptr().addr() + at;
+        assert_eq!((found.offset, found.address, found.length), (at, address, 4));
+        assert_eq!((found.lock, found.held), (Some(LockId(lock)), held), "{found}");
+        assert!(bytes(&one) == before);
+    }
+    // Also by a transaction that reads, or is aborted.
+    let txn = one.begin(Mode::Restore).expect("there is a node");
+    store_past(&one, 0, &[9; 4]);
+    assert_eq!(stray(txn.commit(Durability::Remote)).offset, 0);
+    let txn = one.begin(Mode::Restore).expect("there is a node");
+    store_past(&one, 0, &[9; 4]);
+    txn.abort();
+    assert!(bytes(&one) == bytes(&other));
+    let mut txn = one.begin(Mode::Restore).expect("there is a node");
+    txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+    txn.set_range(SPAN, 4).expect("it is held");
+    store_past(&one, SPAN, &[5; 4]);
+    txn.commit(Durability::Remote).expect("it was declared");
+    until("it comes", || bytes(&one) == bytes(&other));
+    for node in [one, other] {
+        node.leave().expect("it leaves");
+    }
+}

@@ -1,0 +1,343 @@
+//! Nodes and their server in processes of their own, killed and stopped by signals while they commit: others go on, nothing that was
+//! acknowledged is missing, nothing happens twice.
+//!
+//! Every commit adds one to a counter, so that the counters say how many there were.
+
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use crate::common::processes::{Process, commit_until_told, name, place_of_child, serve};
+use crate::common::world::{LEASE_LONG, LEASE_SHORT, Place, SPAN, add_and_fill, add_as, try_read};
+use crate::common::{PATIENCE, until};
+use netram_lender::Lender;
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::Node;
+use netram_shared::node::CommitError;
+use netram_shared::server::{Store, merge_left};
+use netram_shared_machine::message::Fate;
+use netram_shared_machine::{Hold, LockId, Number};
+
+/// A child that has not become another program yet has copies of this process's files, and with them its locks: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const LOCKS: u32 = 3;
+/// A node's log and its members' windows hold a few records of a span each.
+const LOG_SMALL: u64 = 64 << 10;
+
+/// Not a test of its own: the server.
+#[test]
+#[ignore = "a process of the other tests"]
+fn server() {
+    let Some(place) = place_of_child() else { return };
+    serve(place.serve_shortly());
+}
+
+/// Not a test of its own: a server of whose nodes none is to be fenced.
+#[test]
+#[ignore = "a process of the other tests"]
+fn patient_server() {
+    let Some(place) = place_of_child() else { return };
+    serve(place.serve());
+}
+
+/// Not a test of its own: a lender.
+#[test]
+#[ignore = "a process of the other tests"]
+fn lender() {
+    let Some(place) = place_of_child() else { return };
+    serve(place.lender(&name()));
+}
+
+/// Not a test of its own: a node.
+#[test]
+#[ignore = "a process of the other tests"]
+fn node() {
+    let Some(place) = place_of_child() else { return };
+    let add = |node: &Node, lock| add_as(node, lock, 1).map(|(_, commit)| commit);
+    commit_until_told(LOCKS, || place.join(&name()), add);
+}
+
+/// Not a test of its own: a node whose log holds few of its records.
+#[test]
+#[ignore = "a process of the other tests"]
+fn fat_node() {
+    let Some(place) = place_of_child() else { return };
+    let join = || place.join_as(&name(), |options| options.log_bytes = LOG_SMALL);
+    commit_until_told(LOCKS, join, add_and_fill);
+}
+
+/// A server and two nodes that commit.
+struct World {
+    place: Place,
+    server: Process,
+    nodes: [Process; 2],
+    _lender: Lender,
+    _directory: tempfile::TempDir,
+    // The last to be dropped: until then there are children.
+    _alone: MutexGuard<'static, ()>,
+}
+
+impl World {
+    fn start() -> World {
+        let alone = alone();
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let place = Place {
+            directory: directory.path().to_owned(),
+        };
+        let lender = place.lender("a");
+        place.create(LOCKS as usize, &["a"]);
+        let server = World::serve(&place);
+        let nodes = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
+        nodes.iter().for_each(|node| node.commits(30));
+        World {
+            place,
+            server,
+            nodes,
+            _lender: lender,
+            _directory: directory,
+            _alone: alone,
+        }
+    }
+
+    fn serve(place: &Place) -> Process {
+        Process::serve(place, "node_kill::server", "server")
+    }
+}
+
+/// All commits that there were.
+fn commits(place: &Place) -> u64 {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let judge = place.join("judge");
+        let counted = (0..LOCKS).map(|lock| try_read(&judge, lock));
+        match counted.sum::<Result<u64, CommitError>>() {
+            Ok(counted) => return counted,
+            // The machine let the judge wait for longer than a lease.
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+    }
+}
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there() {
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
+    let killed = one.kill();
+    // Enough to have had every lock.
+    two.commits(60);
+    let acked = killed + two.leave();
+    let counted = commits(place);
+    // Its last one may be in, or not.
+    assert!(
+        (acked..=acked + 1).contains(&counted),
+        "{acked} were acknowledged, {counted} are there"
+    );
+    // The same machine again: what it left is offered, and nothing comes twice.
+    let again = place.join("one");
+    until("what was left is offered", || again.left_behind().is_empty());
+    again.leave().expect("it leaves");
+    assert_eq!(commits(place), counted);
+}
+
+#[test]
+fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
+    one.freeze();
+    std::thread::sleep(LEASE_SHORT * 2);
+    two.commits(60);
+    one.signal("-CONT");
+    until("it is told that it was fenced", || {
+        one.said.ended.load(Ordering::SeqCst) > 0
+    });
+    one.commits(30);
+    let acked = one.leave() + two.leave();
+    assert_eq!(commits(place), acked);
+}
+
+#[test]
+fn a_server_that_is_killed_and_started_again_loses_nothing() {
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
+    world.server.kill();
+    let _server = World::serve(place);
+    one.commits(60);
+    two.commits(60);
+    let acked = one.leave() + two.leave();
+    assert_eq!(commits(place), acked);
+}
+
+/// Every commit adds to what its node's copy says: one that lacked a record would make the counters wrong.
+#[test]
+fn nodes_that_join_while_others_write_lack_nothing() {
+    let world = World::start();
+    let ([one, two], place) = (world.nodes, &world.place);
+    let mut acked = 0;
+    for _ in 0..4 {
+        let three = Process::start(place, "node_kill::node", "three");
+        three.commits(10);
+        acked += three.leave();
+    }
+    acked += one.leave() + two.leave();
+    assert_eq!(commits(place), acked);
+}
+
+/// Each writes many times what its log and its windows hold, under locks that go round: what is trimmed is in the region.
+#[test]
+fn logs_of_several_writers_that_wear_round_lose_nothing() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let _lender = place.lender("a");
+    place.create_with(LOCKS as usize, &["a"], |plan| {
+        plan.nodes_settings = plan.nodes_settings.replace("1MiB", "32KiB");
+    });
+    let server = World::serve(&place);
+    let nodes = ["one", "two", "three"].map(|name| Process::start(&place, "node_kill::fat_node", name));
+    let worn = 5 * LOG_SMALL / SPAN as u64;
+    nodes.iter().for_each(|node| node.commits(worn));
+    server.kill();
+    let _server = World::serve(&place);
+    nodes.iter().for_each(|node| node.commits(worn));
+    let acked: u64 = nodes.map(Process::leave).into_iter().sum();
+    assert_eq!(commits(&place), acked);
+}
+
+/// One member suffices meanwhile; the one that comes back has its memory, and is a member again.
+#[test]
+fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lend = |name: &str| Process::serve(&place, "node_kill::lender", name);
+    let mut lenders = ["a", "b"].map(|name| Some(lend(name)));
+    place.create(LOCKS as usize, &["a", "b"]);
+    let _server = World::serve(&place);
+    let [one, two] = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
+    [&one, &two].iter().for_each(|node| node.commits(30));
+    for (at, name) in ["a", "b"].into_iter().enumerate() {
+        // Until it has ended it has its memory locked.
+        lenders[at].take().expect("it runs").kill();
+        [&one, &two].iter().for_each(|node| node.commits(30));
+        lenders[at] = Some(lend(name));
+        [&one, &two].iter().for_each(|node| node.commits(30));
+    }
+    let killed = one.kill();
+    two.commits(30);
+    let acked = killed + two.leave();
+    let counted = commits(&place);
+    assert!(
+        (acked..=acked + 1).contains(&counted),
+        "{acked} were acknowledged, {counted} are there"
+    );
+}
+
+/// Its link takes no more, and the server keeps only so many records for it.
+#[test]
+fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let _lender = place.lender("a");
+    place.create(LOCKS as usize + 1, &["a"]);
+    // The server keeps what its window holds in any case.
+    std::fs::write(place.region().join("netram.toml"), "window = \"1MiB\"\n").unwrap();
+    let serving = place.serve_as(|config| {
+        config.lease = LEASE_LONG;
+        // More than the writer may send before the server looks at what it has for others.
+        config.recent_bytes = 1 << 20;
+    });
+    let one = Process::start(&place, "node_kill::node", "one");
+    one.commits(30);
+    one.freeze();
+    // Under a lock that the other never has; more than all buffers on the way.
+    let writer = place.join("writer");
+    for round in 0..1500_u32 {
+        let mut txn = writer.begin(Mode::Restore).expect("there is a node");
+        txn.acquire(LockId(LOCKS), Hold::Exclusive).expect("it is free");
+        txn.write(LOCKS as usize * SPAN, &[round as u8; SPAN])
+            .expect("it is held");
+        txn.commit(Durability::Remote).expect("it commits");
+    }
+    one.signal("-CONT");
+    until("it is told to begin anew", || {
+        one.said.ended.load(Ordering::SeqCst) > 0
+    });
+    one.commits(30);
+    let acked = one.leave();
+    assert_eq!(commits(&place), acked);
+    drop(serving);
+}
+
+/// What the server's disk has is there; what only memories had is lost, and nobody is told otherwise.
+#[test]
+fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_truth_is_told() {
+    let _alone = alone();
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let lender = Process::serve(&place, "node_kill::lender", "a");
+    place.create(LOCKS as usize, &["a"]);
+    let serves = || Process::serve(&place, "node_kill::patient_server", "server");
+    let server = serves();
+    let nodes = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
+    nodes.iter().for_each(|node| node.commits(30));
+    let kept = nodes.each_ref().map(Process::record);
+    let judge = place.join("judge");
+    for (node, number) in kept {
+        let fate = judge.outcome(node, number, PATIENCE);
+        assert_eq!(fate, Ok(Fate::Committed));
+    }
+    // A dead one would have to be waited for.
+    judge.leave().expect("it leaves");
+    nodes.iter().for_each(|node| node.commits(30));
+    let ids: Vec<String> = [&lender, &server, &nodes[0], &nodes[1]]
+        .map(|process| process.child.id().to_string())
+        .to_vec();
+    let killed = Command::new("kill").arg("-9").args(ids).status();
+    assert!(killed.expect("kill runs").success());
+    lender.wait();
+    server.wait();
+    let acked = nodes.map(|node| {
+        let said = Arc::clone(&node.said);
+        node.wait();
+        *said.record.lock().expect("no panic")
+    });
+    // The lender comes back empty. What the nodes' disks have is all that is left, and no proof.
+    std::fs::remove_file(place.directory.join("a.mem")).expect("the lender had it");
+    let _lender = Process::serve(&place, "node_kill::lender", "a");
+    let (mut store, _) = Store::open(&place.region(), || ()).expect("the region is whole");
+    let roots = ["one", "two"].map(|name| place.directory.join(name));
+    let merged = merge_left(&mut store, &roots, true).expect("it is merged");
+    store.close().expect("it closes");
+    let _server = serves();
+    let judge = place.join("another judge");
+    let mut counted = 0;
+    for ((node, number), (id, acked)) in kept.into_iter().zip(acked) {
+        assert_eq!(node.0, id, "it was never fenced");
+        let its = merged.iter().find(|left| left.node == node);
+        let last = its.expect("its directory was named").last;
+        assert!(last >= number, "{number} was kept, {last} is there");
+        assert!(last.0 <= acked + 1, "{last} is there, {acked} was acknowledged");
+        let fate = |number| judge.outcome(node, Number(number), PATIENCE);
+        assert_eq!(fate(last.0), Ok(Fate::Committed));
+        assert_eq!(fate(last.0 + 1), Ok(Fate::Aborted));
+        counted += last.0;
+    }
+    judge.leave().expect("it leaves");
+    assert_eq!(commits(&place), counted);
+}

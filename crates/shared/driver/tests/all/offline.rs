@@ -1,0 +1,275 @@
+//! Merging what nodes left in their directories: whatever was cut off, and wherever.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::common::history::{Model, NODES, TERM, open, payload, plan};
+use crate::common::{PATIENCE, Random};
+use netram_journal::{Journal, JournalConfig};
+use netram_proto::id::Lsn;
+use netram_proto::journal::Voter;
+use netram_proto::port::Log;
+use netram_proto::wire::Link;
+use netram_rvm::record::KIND_COMPACT;
+use netram_shared::server::{Joining, OfflineError, Store, merge_left};
+use netram_shared_machine::{LockId, NodeId, Stamp};
+use netram_store::{Home, Layout};
+
+/// A child that has not become another program yet has copies of this process's files, and with them its locks: no test opens a region
+/// while another one starts a child.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const PLACE: &str = "NETRAM_TEST_REGION";
+const SEED: u64 = 21;
+
+/// A region whose nodes have joined, and their directories, with the history's first records.
+struct Left {
+    folder: tempfile::TempDir,
+    model: Model,
+}
+
+impl Left {
+    /// The records as they were acknowledged; of the first `merged` the server has had the tails.
+    fn new(records: u64, merged: u64) -> Left {
+        Left::with(records, merged, |_, _| None)
+    }
+
+    /// The same, and the first node has one more record.
+    fn with(records: u64, merged: u64, more: impl FnOnce(&Model, u32) -> Option<Vec<u8>>) -> Left {
+        assert!(records <= TERM, "the history's nodes are the first ones");
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("region");
+        Store::create(&root, &plan(64 * 1024)).unwrap();
+        let mut store = open(&root);
+        let segment = store.segment();
+        let mut journals = Vec::new();
+        for node in 1..=NODES {
+            let home = Home::create(&Left::node_in(folder.path(), node), Layout::Directory, 1 << 20).unwrap();
+            let config = JournalConfig {
+                voter: Voter::Server,
+                ..home.settings().unwrap().journal_config().unwrap()
+            };
+            let (journal, _) = Journal::open(home.path(), config).unwrap();
+            let joining = Joining {
+                name: String::new(),
+                view: journal.newest_view(),
+                key: Vec::new(),
+                begins: journal.link_at(journal.state().tail).unwrap(),
+            };
+            store.join(joining).unwrap();
+            journals.push(journal);
+        }
+        let mut model = Model::new(SEED);
+        for index in 0..records {
+            let record = model.step();
+            let payload = record.payload(segment);
+            let journal = &journals[record.node.0 as usize - 1];
+            let fill = &mut |into: &mut [u8]| into.copy_from_slice(&payload);
+            let (_, end) = journal.append_linked(KIND_COMPACT, payload.len(), fill).unwrap();
+            if index < merged {
+                store
+                    .merge(record.node, record.number, Some(end), &payload)
+                    .unwrap();
+            }
+        }
+        if let Some(payload) = more(&model, segment) {
+            let fill = &mut |into: &mut [u8]| into.copy_from_slice(&payload);
+            journals[0].append(KIND_COMPACT, payload.len(), fill).unwrap();
+        }
+        for journal in journals {
+            let deadline = Instant::now() + PATIENCE;
+            while journal.stable_link().lsn < journal.state().tail {
+                assert!(Instant::now() < deadline, "the disk follows");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        store.close().unwrap();
+        Left { folder, model }
+    }
+
+    fn region(&self) -> PathBuf {
+        self.folder.path().join("region")
+    }
+
+    fn node_in(folder: &Path, node: u64) -> PathBuf {
+        folder.join(format!("node-{node}"))
+    }
+
+    fn nodes(folder: &Path) -> Vec<PathBuf> {
+        (1..=NODES).map(|node| Left::node_in(folder, node)).collect()
+    }
+
+    fn dirs(&self) -> Vec<PathBuf> {
+        Left::nodes(self.folder.path())
+    }
+}
+
+#[test]
+fn what_all_left_makes_the_region_whole() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for merged in [0, 7, TERM] {
+        let left = Left::new(TERM, merged);
+        let mut store = open(&left.region());
+        let done = merge_left(&mut store, &left.dirs(), false).unwrap();
+        left.model.assert_is(&store);
+        assert_eq!(done.iter().map(|one| one.merged).sum::<u64>(), TERM - merged);
+        assert_eq!(
+            store.table().counters.gone,
+            NODES,
+            "nothing more will come of them"
+        );
+        // Once more: there is nothing, and nothing happens.
+        let again = merge_left(&mut store, &left.dirs(), false).unwrap();
+        assert!(again.iter().all(|one| one.merged == 0));
+        left.model.assert_is(&store);
+        drop(store);
+        left.model.assert_is(&open(&left.region()));
+    }
+}
+
+/// After a power cut of everything this was refused as another journal's, and its node's locks stayed taken.
+#[test]
+fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut left = Left::new(10, 10);
+    let mut store = open(&left.region());
+    let record = left.model.step();
+    let end = Link {
+        lsn: Lsn(1 << 30),
+        ..record.end
+    };
+    let payload = record.payload(store.segment());
+    store
+        .merge(record.node, record.number, Some(end), &payload)
+        .unwrap();
+    let done = merge_left(&mut store, &left.dirs(), false).unwrap();
+    assert!(done.iter().all(|one| one.merged == 0));
+    let its = done.iter().find(|one| one.node == record.node);
+    assert_eq!(its.unwrap().last, record.number);
+    assert_eq!(store.table().counters.gone, NODES);
+    left.model.assert_is(&store);
+}
+
+#[test]
+fn what_is_missing_is_named_and_nothing_changes() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let left = Left::new(TERM, 5);
+    let mut store = open(&left.region());
+    let before = store.table().clone();
+    let error = merge_left(&mut store, &left.dirs()[..2], false).unwrap_err();
+    let OfflineError::Missing(missing) = &error else {
+        panic!("{error}");
+    };
+    let first = missing[0];
+    assert!(first.needs > first.stands && first.node < NodeId(3), "{first}");
+    for named in [
+        format!("lock {}", first.lock),
+        format!("record {}", first.number),
+        format!("node {}", first.node),
+    ] {
+        assert!(error.to_string().contains(&named), "{error}");
+    }
+    assert_eq!(store.table(), &before);
+    Model::after(SEED, 5).assert_is(&store);
+    merge_left(&mut store, &left.dirs(), false).unwrap();
+    left.model.assert_is(&store);
+}
+
+#[test]
+fn directories_that_do_not_belong_are_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let left = Left::new(10, 3);
+    let mut store = open(&left.region());
+    let alien = Home::create(&left.folder.path().join("alien"), Layout::Directory, 1 << 20).unwrap();
+    let refused = merge_left(&mut store, &[alien.path().to_owned()], false);
+    assert!(matches!(refused, Err(OfflineError::Alien { .. })), "{refused:?}");
+    let refused = merge_left(&mut store, &[left.folder.path().join("none")], false);
+    assert!(
+        matches!(refused, Err(OfflineError::Journal { .. })),
+        "{refused:?}"
+    );
+    // The directory that the node's is in, say: nothing of it would be merged, and that would look like success.
+    let empty = left.folder.path().join("empty");
+    std::fs::create_dir(&empty).unwrap();
+    let refused = merge_left(&mut store, &[left.dirs(), vec![empty]].concat(), false);
+    assert!(matches!(refused, Err(OfflineError::Empty { .. })), "{refused:?}");
+    // A copy of the directory, as it was before: two copies would be merged one over the other.
+    let (one, copy) = (left.dirs()[0].clone(), left.folder.path().join("copy"));
+    std::fs::create_dir(&copy).unwrap();
+    for file in std::fs::read_dir(&one).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
+    }
+    let refused = merge_left(&mut store, &[one, copy], false);
+    assert!(matches!(refused, Err(OfflineError::Twice { .. })), "{refused:?}");
+    Model::after(SEED, 3).assert_is(&store);
+}
+
+#[test]
+fn a_record_outside_its_locks_is_refused_by_name() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // The first node's last record changes bytes of lock 0, and says that it wrote under lock 2.
+    let left = Left::with(10, 10, |model, segment| {
+        let version = model.versions.get(&LockId(2)).copied().unwrap_or_default();
+        let stamp = Stamp {
+            written: vec![(LockId(2), version.next())],
+            read: Vec::new(),
+        };
+        Some(payload(&stamp, segment, &[(0, vec![1; 8])]))
+    });
+    let mut store = open(&left.region());
+    let number = store.table().node(NodeId(1)).unwrap().merged.next();
+    let error = merge_left(&mut store, &left.dirs(), false).unwrap_err();
+    assert!(
+        matches!(&error, OfflineError::Record { number: found, node: NodeId(1), .. } if *found == number),
+        "{error}"
+    );
+    left.model.assert_is(&store);
+}
+
+#[test]
+#[ignore = "the process that the other test kills"]
+fn merger() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let mut store = open(&folder.join("region"));
+    merge_left(&mut store, &Left::nodes(&folder), false).unwrap();
+    store.close().unwrap();
+}
+
+#[test]
+fn a_merge_that_is_killed_is_done_again() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut random = Random(9);
+    for round in 0..2 {
+        let left = Left::new(TERM, 4);
+        // Longer each time, until one lives to its end, however slow the machine.
+        for attempt in 0.. {
+            let mut merger = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "offline::merger", "--ignored", "--nocapture"])
+                .env(PLACE, left.folder.path())
+                .stdout(Stdio::null())
+                .spawn()
+                .unwrap();
+            let end = Instant::now() + Duration::from_millis(random.below(20) + (attempt * attempt));
+            while Instant::now() < end && merger.try_wait().unwrap().is_none() {
+                std::thread::yield_now();
+            }
+            let _ = merger.kill();
+            if merger.wait().unwrap().success() {
+                break;
+            }
+            let store = open(&left.region());
+            let position = store.table().counters.position.0;
+            assert!(
+                position >= 4 && store.table().faults().is_empty(),
+                "round {round}"
+            );
+            assert!(attempt < 1000, "it never comes to its end");
+        }
+        left.model.assert_is(&open(&left.region()));
+    }
+}

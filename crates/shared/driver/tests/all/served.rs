@@ -1,0 +1,249 @@
+//! The server's process is killed in the middle of everything: nodes resume with the next one, and everything that they had sent is
+//! there once, in order, on its disk too.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::common::Random;
+use crate::common::history::{SPAN, all_pages, plan};
+use crate::common::script::{Bytes, Script};
+use netram_shared::server::{ServeConfig, Serving, Store};
+use netram_shared_machine::lock::{Claim, ToCache};
+use netram_shared_machine::{Grant, Hold, LockId, NodeId, Number, Position, ToNode, ToServer, Version};
+use netram_transport::{Address, Security};
+
+const PLACE: &str = "NETRAM_TEST_SERVED";
+/// Nodes come back well within it, on a busy machine too.
+const LEASE: Duration = Duration::from_secs(30);
+const ROUNDS: u64 = 6;
+
+fn address(root: &Path) -> Address {
+    format!("unix:{}.sock", root.display()).parse().unwrap()
+}
+
+/// Serves until nobody holds its standard input any more.
+#[test]
+#[ignore = "the process that the other test kills"]
+fn server() {
+    let Some(root) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    std::thread::spawn(|| {
+        std::thread::sleep(Duration::from_secs(120));
+        std::process::exit(3);
+    });
+    let config = ServeConfig {
+        lease: LEASE,
+        ..ServeConfig::new(vec![address(&root)], Security::Insecure)
+    };
+    let serving = Serving::start(&root, config).unwrap();
+    eprintln!("serves");
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    serving.stop();
+    serving.wait().unwrap();
+}
+
+/// Starts a server, and waits until it serves.
+fn serve(root: &Path) -> Child {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "served::server", "--ignored", "--nocapture"])
+        .env(PLACE, root)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(
+        said.any(|line| line.is_ok_and(|line| line.contains("serves"))),
+        "the server ended before it served"
+    );
+    // What it logs later is of no interest, and must not stop it.
+    std::thread::spawn(move || said.for_each(drop));
+    child
+}
+
+/// One who writes under a lock of his own, and remembers what he wrote.
+struct Writer {
+    script: Script,
+    lock: u32,
+    grant: Grant,
+    /// What the others had sent, as far as it came.
+    heard: Vec<(NodeId, Number)>,
+}
+
+impl Writer {
+    fn join(root: &Path, segment: u32, journal: u128, lock: u32) -> Writer {
+        let (script, joined) = Script::join(&address(root), &Security::Insecure, segment, journal);
+        let mut writer = Writer {
+            script,
+            lock,
+            grant: Grant(0),
+            heard: joined.applied,
+        };
+        writer.until("Current", |message| {
+            matches!(message, ToNode::Current).then_some(())
+        });
+        writer.script.ask(lock, Hold::Exclusive);
+        let (grant, version) = writer.until("Grant", |message| match message {
+            ToNode::Lock(ToCache::Grant { grant, version, .. }) => Some((*grant, *version)),
+            _ => None,
+        });
+        assert_eq!(version, Version(0), "of lock {lock}");
+        writer.grant = grant;
+        writer
+    }
+
+    fn bytes(&self, number: Number) -> Vec<u8> {
+        let mut bytes = number.0.to_le_bytes().to_vec();
+        bytes.push(self.lock as u8);
+        bytes
+    }
+
+    fn write(&mut self) {
+        let next = self.script.number.next();
+        let bytes = self.bytes(next);
+        self.script.write(self.lock, next.0, &bytes);
+    }
+
+    /// Hears until something of interest comes, and remembers the records before it.
+    fn until<T>(&mut self, what: &str, interest: impl Fn(&ToNode<Bytes>) -> Option<T>) -> T {
+        loop {
+            let message = self.script.hear(what).unwrap();
+            if let ToNode::Record { node, number, .. } = message {
+                self.note(node, number);
+            }
+            if let Some(found) = interest(&message) {
+                return found;
+            }
+        }
+    }
+
+    fn hear(&mut self, from: NodeId, until: Number) {
+        while self.heard_of(from) < until {
+            self.until("Record", |message| {
+                matches!(message, ToNode::Record { .. }).then_some(())
+            });
+        }
+    }
+
+    /// A record that came before may come again; none is left out.
+    fn note(&mut self, node: NodeId, number: Number) {
+        let before = self.heard_of(node);
+        assert!(
+            number <= before.next(),
+            "record {number} of node {node} came after {before}"
+        );
+        self.heard.retain(|(whose, _)| *whose != node);
+        self.heard.push((node, number.max(before)));
+        self.heard.sort_unstable();
+    }
+
+    fn heard_of(&self, node: NodeId) -> Number {
+        let known = self.heard.iter().find(|(whose, _)| *whose == node);
+        known.map_or(Number(0), |(_, number)| *number)
+    }
+
+    /// As a node does that finds its server gone: it sends again what is not merged, then claims. What it lacks it is sent, whatever the
+    /// server before had on its disk and had not sent.
+    fn resume(&mut self, root: &Path, reads_all: bool) {
+        if reads_all {
+            for (node, number) in self.script.drain() {
+                self.note(node, number);
+            }
+        }
+        let merged = self
+            .script
+            .resume(&address(root), &Security::Insecure, self.heard.clone());
+        assert!(merged <= self.script.number);
+        let mut number = merged.next();
+        while number <= self.script.number {
+            let payload = self.script.record(self.lock, number.0, &self.bytes(number));
+            self.script.tail(number, payload);
+            number = number.next();
+        }
+        self.script.say(&ToServer::Claims(vec![Claim {
+            lock: LockId(self.lock),
+            grant: self.grant,
+            hold: Hold::Exclusive,
+            version: Version(self.script.number.0),
+        }]));
+        self.script.say(&ToServer::Ping {
+            nonce: 77,
+            applied: Position(0),
+        });
+        self.until("Pong", |message| match message {
+            ToNode::Anew => panic!("it lacks something, and is to begin anew"),
+            ToNode::Pong { nonce: 77, .. } => Some(()),
+            _ => None,
+        });
+    }
+}
+
+#[test]
+fn a_killed_server_is_gone_on_with_by_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("region");
+    // A log that is not trimmed meanwhile: what it has no more, nobody can be sent.
+    Store::create(&root, &plan(8 << 20)).unwrap();
+    let (store, _) = Store::open(&root, || ()).unwrap();
+    let segment = store.segment();
+    store.close().unwrap();
+    let mut server = serve(&root);
+    let mut writers: Vec<Writer> = (0..3)
+        .map(|index| Writer::join(&root, segment, u128::from(index) + 1, index * 5))
+        .collect();
+    let mut random = Random(3);
+    for round in 0..ROUNDS {
+        for _ in 0..random.below(300) {
+            let who = random.below(3) as usize;
+            writers[who].write();
+        }
+        // Some of it may have been heard, some kept, some not even have come.
+        if round % 2 == 0 {
+            let (from, until) = (writers[0].script.id, writers[0].script.number);
+            writers[1].hear(from, until);
+        }
+        // Some has been made durable, and gets lost on its way to others.
+        writers[0].write();
+        let last = writers[0].script.number;
+        writers[0].until("Kept", |message| match message {
+            ToNode::Kept { number, .. } if *number >= last => Some(()),
+            _ => None,
+        });
+        server.kill().unwrap();
+        server.wait().unwrap();
+        server = serve(&root);
+        for (index, writer) in writers.iter_mut().enumerate() {
+            writer.resume(&root, index != 2);
+        }
+        let all: Vec<(NodeId, Number)> = writers
+            .iter()
+            .map(|writer| (writer.script.id, writer.script.number))
+            .collect();
+        for writer in &mut writers {
+            let own = writer.script.id;
+            for (from, until) in all.iter().filter(|(from, _)| *from != own) {
+                writer.hear(*from, *until);
+            }
+        }
+    }
+    for writer in &mut writers {
+        writer.write();
+        writer.script.kept(writer.script.number);
+    }
+    drop(server.stdin.take());
+    assert!(server.wait().unwrap().success(), "it ends well");
+    let (store, _) = Store::open(&root, || ()).unwrap();
+    let region = all_pages(&store);
+    assert_eq!(store.table().faults(), []);
+    for writer in &writers {
+        let start = (u64::from(writer.lock) * SPAN) as usize;
+        let bytes = writer.bytes(writer.script.number);
+        assert_eq!(region[start..start + bytes.len()], bytes);
+        let node = store.table().node(writer.script.id).unwrap();
+        assert_eq!(node.merged, writer.script.number);
+    }
+}

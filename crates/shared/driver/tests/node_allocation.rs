@@ -1,0 +1,75 @@
+//! A steady transaction on shared memory allocates nothing in the thread that runs it.
+
+#[allow(dead_code, reason = "the other tests need more of it")]
+#[path = "all/common/mod.rs"]
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use common::world::{Place, SPAN};
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared_machine::{Hold, LockId};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(start, layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(start, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[test]
+fn a_steady_transaction_allocates_nothing() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let place = Place {
+        directory: directory.path().to_owned(),
+    };
+    let _lender = place.lender("a");
+    place.create(8, &["a"]);
+    let _serving = place.serve();
+    let node = place.join("one");
+    let mut value = 0_u64;
+    let mut round = |commits: u64| {
+        let before = ALLOCATIONS.with(Cell::get);
+        for _ in 0..commits {
+            value += 1;
+            let mut txn = node.begin(Mode::Restore).unwrap();
+            txn.acquire(LockId(1), Hold::Exclusive).unwrap();
+            txn.acquire(LockId(3), Hold::Shared).unwrap();
+            txn.set(SPAN, &value).unwrap();
+            txn.commit(Durability::Remote).unwrap();
+            let mut reads = node.begin(Mode::Restore).unwrap();
+            reads.acquire(LockId(3), Hold::Shared).unwrap();
+            assert_eq!(reads.get::<u64>(3 * SPAN), Ok(0));
+            reads.commit(Durability::Remote).unwrap();
+        }
+        ALLOCATIONS.with(Cell::get) - before
+    };
+    // Queues grow while the server's disk is behind by more records than ever before. What a transaction takes, each takes.
+    let least = (0..20).map(|_| round(500)).min();
+    assert_eq!(least, Some(0), "in 500 commits");
+    node.leave().expect("it leaves");
+}

@@ -1,0 +1,208 @@
+//! What follows of what happened: who waits, who is served, what is asked for and given back.
+
+use super::token::{Asked, Token, Waiter};
+use super::txn::Wait;
+use super::{AcquireError, Acquired, Cache, Event, TxnId};
+use crate::limit::STAMP_LOCKS_MAX;
+use crate::lock::{Order, ToService};
+use crate::{Hold, LockId};
+use netram_proto::time::Time;
+
+impl Cache {
+    /// The general way: a lock that the transaction has already, an upgrade, one out of order, a token that is not here or not free.
+    pub(super) fn acquire_or_wait(
+        &mut self,
+        now: Time,
+        txn: TxnId,
+        lock: LockId,
+        hold: Hold,
+        deadline: Time,
+    ) -> Result<Acquired, AcquireError> {
+        let leased = self.leased(now);
+        let state = self.txns.ready(txn)?;
+        let at = self.tokens.find_or(lock, Token::default);
+        let has = state.has(at);
+        if has >= Some(hold) {
+            return Ok(Acquired::Held);
+        }
+        if has.is_none() && state.uses.len() >= STAMP_LOCKS_MAX {
+            return Err(AcquireError::TooMany);
+        }
+        let order = match state.highest {
+            Some(highest) if highest > lock => Order::Out,
+            Some(highest) if highest == lock => Order::Upgrade,
+            _ => Order::Up,
+        };
+        if order != Order::Up && !state.undoable {
+            return Err(AcquireError::OutOfOrder(lock));
+        }
+        let waiter = Waiter {
+            txn,
+            hold,
+            order,
+            has: has.is_some(),
+        };
+        let token = self.tokens.at_mut(at);
+        if leased && token.serves(&waiter) && (waiter.has || token.queue.is_empty()) {
+            self.enter(at, &waiter);
+            return Ok(Acquired::Held);
+        }
+        let out = match token.line_up(waiter) {
+            Ok(out) => out,
+            Err(()) => return Err(AcquireError::Died(lock)),
+        };
+        state.wait = Some(Wait { at, deadline });
+        if let Some(out) = out {
+            self.died(out.txn, lock);
+        }
+        self.pump(now, at);
+        Ok(Acquired::Waits)
+    }
+
+    pub(super) fn has(&self, txn: TxnId, lock: LockId) -> Option<Hold> {
+        self.txns.get(txn)?.has(self.tokens.find(lock)?)
+    }
+
+    /// Takes what is left of a transaction's plan, until it has to wait.
+    pub(super) fn go_on(&mut self, now: Time, txn: TxnId) -> Result<Acquired, AcquireError> {
+        loop {
+            let state = self.txns.ready(txn)?;
+            let deadline = state.deadline;
+            let Some((lock, hold)) = state.plan.pop() else {
+                return Ok(Acquired::Held);
+            };
+            match self.acquire(now, txn, lock, hold, deadline) {
+                Ok(Acquired::Held) => {}
+                Ok(Acquired::Waits) => return Ok(Acquired::Waits),
+                Err(error) => {
+                    if let Ok(state) = self.txns.ready(txn) {
+                        state.plan.clear();
+                    }
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Asks for a token that will be wanted, in order, when others have come. Nobody waits by it: if it is recalled before it is
+    /// wanted it goes, and is asked for again.
+    pub(super) fn ask_ahead(&mut self, now: Time, lock: LockId, hold: Hold) {
+        let may = self.linked && self.leased(now);
+        let at = self.tokens.find_or(lock, Token::default);
+        let token = self.tokens.at(at);
+        if may && token.held < Some(hold) && token.asked.is_none() && token.queue.is_empty() {
+            self.ask(at, hold, Order::Up, None);
+        }
+    }
+
+    /// Makes one token's state clean: gives it back if it can be, serves who can be served, asks for what the first of the rest needs.
+    pub(super) fn pump(&mut self, now: Time, at: usize) {
+        loop {
+            self.give_back(at);
+            let leased = self.leased(now);
+            let token = self.tokens.at_mut(at);
+            let Some(front) = token.queue.front().copied() else {
+                return;
+            };
+            if leased && token.serves(&front) {
+                token.queue.pop_front();
+                self.enter(at, &front);
+                self.txns.stop_waiting(front.txn);
+                match self.go_on(now, front.txn) {
+                    Ok(Acquired::Held) => self.out.push_back(Event::Held(front.txn)),
+                    Ok(Acquired::Waits) => {}
+                    // A later one of `acquire_all`: what it asked of the order and the number was checked before it began.
+                    Err(AcquireError::Died(lock)) => self.out.push_back(Event::Died(front.txn, lock)),
+                    Err(_) => self.out.push_back(Event::Lost(front.txn)),
+                }
+                continue;
+            }
+            // It has waited for the lease, and the token has been recalled meanwhile.
+            if front.order == Order::Out && token.is_used_against(&front) {
+                token.queue.pop_front();
+                let lock = self.tokens.lock(at);
+                self.died(front.txn, lock);
+                continue;
+            }
+            // Without a lease the token could not be used: it would be recalled and asked for again, over and over.
+            if leased && self.linked && token.must_ask(&front) {
+                self.ask(at, front.hold, front.order, Some(front.txn));
+            }
+            return;
+        }
+    }
+
+    pub(super) fn pump_all(&mut self, now: Time) {
+        for at in 0..self.tokens.len() {
+            let token = self.tokens.at(at);
+            if token.recall.is_some() || !token.queue.is_empty() {
+                self.pump(now, at);
+            }
+        }
+    }
+
+    /// Gives a token back that was recalled, or what is not to be kept of it, if nobody uses that and the tails are far enough.
+    pub(super) fn give_back(&mut self, at: usize) {
+        let lock = self.tokens.lock(at);
+        let token = self.tokens.at_mut(at);
+        let Some(recall) = token.recall else {
+            return;
+        };
+        if token.held <= recall.keep {
+            token.recall = None;
+            return;
+        }
+        if token.used_against(recall.keep) || !self.linked {
+            return;
+        }
+        if token.needs > self.sent {
+            if !token.unsent {
+                token.unsent = true;
+                self.unsent.push_back(at);
+            }
+            return;
+        }
+        token.recall = None;
+        token.held = recall.keep;
+        let (grant, version, keep) = (token.grant, token.version, recall.keep);
+        self.out.push_back(Event::Send(ToService::Release {
+            lock,
+            grant,
+            version,
+            keep,
+        }));
+    }
+
+    pub(super) fn ask(&mut self, at: usize, hold: Hold, order: Order, txn: Option<TxnId>) {
+        self.ask.0 += 1;
+        let ask = self.ask;
+        let lock = self.tokens.lock(at);
+        self.tokens.at_mut(at).asked = Some(Asked {
+            ask,
+            hold,
+            order,
+            txn,
+        });
+        self.out.push_back(Event::Send(ToService::Acquire {
+            lock,
+            hold,
+            order,
+            ask,
+        }));
+    }
+
+    pub(super) fn enter(&mut self, at: usize, waiter: &Waiter) {
+        let lock = self.tokens.lock(at);
+        let token = self.tokens.at_mut(at);
+        if waiter.has {
+            token.leave(Hold::Shared);
+        }
+        token.enter(waiter.hold);
+        self.txns.enter(waiter.txn, at, lock, waiter.hold);
+    }
+
+    pub(super) fn died(&mut self, txn: TxnId, lock: LockId) {
+        self.txns.stop(txn);
+        self.out.push_back(Event::Died(txn, lock));
+    }
+}

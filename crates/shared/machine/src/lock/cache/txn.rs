@@ -1,0 +1,189 @@
+//! A node's open transactions: what each uses and waits for. Their memory is used again, so that a short one allocates nothing.
+
+use alloc::vec::Vec;
+
+use super::AcquireError;
+use crate::{Hold, LockId};
+use netram_proto::time::Time;
+
+/// Names an open transaction of one [`Cache`](super::Cache).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TxnId {
+    index: u32,
+    /// Which of those that have had this index.
+    turn: u32,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Txns {
+    all: Vec<Txn>,
+    free: Vec<u32>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Txn {
+    turn: u32,
+    live: bool,
+    lost: bool,
+    pub(super) undoable: bool,
+    /// The highest lock in `uses`.
+    pub(super) highest: Option<LockId>,
+    pub(super) uses: Vec<Use>,
+    pub(super) wait: Option<Wait>,
+    /// Locks still to be acquired, descending.
+    pub(super) plan: Vec<(LockId, Hold)>,
+    /// Until when it waits for those.
+    pub(super) deadline: Time,
+}
+
+/// A lock that a transaction uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Use {
+    /// Where its token is.
+    pub(super) at: usize,
+    pub(super) hold: Hold,
+    pub(super) wrote: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Wait {
+    /// Where the token is.
+    pub(super) at: usize,
+    pub(super) deadline: Time,
+}
+
+impl Txns {
+    pub(super) fn begin(&mut self, undoable: bool) -> TxnId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Txn::default());
+            (self.all.len() - 1) as u32
+        });
+        let txn = &mut self.all[index as usize];
+        txn.live = true;
+        txn.undoable = undoable;
+        TxnId {
+            index,
+            turn: txn.turn,
+        }
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.all.len() - self.free.len()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, txn: TxnId) -> Option<&Txn> {
+        let found = self.all.get(txn.index as usize);
+        found.filter(|found| found.live && found.turn == txn.turn)
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, txn: TxnId) -> Option<&mut Txn> {
+        let found = self.all.get_mut(txn.index as usize);
+        found.filter(|found| found.live && found.turn == txn.turn)
+    }
+
+    /// The transaction, if it may acquire.
+    #[inline]
+    pub(super) fn ready(&mut self, txn: TxnId) -> Result<&mut Txn, AcquireError> {
+        let state = self.get_mut(txn).ok_or(AcquireError::NoSuchTxn)?;
+        match (state.lost, state.wait) {
+            (true, _) => Err(AcquireError::Lost),
+            (false, Some(_)) => Err(AcquireError::Waiting),
+            (false, None) => Ok(state),
+        }
+    }
+
+    /// All that wait.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (TxnId, Wait)> {
+        let wait = |(index, txn): (usize, &Txn)| {
+            let turn = txn.turn;
+            let index = index as u32;
+            txn.wait.map(|wait| (TxnId { index, turn }, wait))
+        };
+        self.all.iter().enumerate().filter_map(wait)
+    }
+
+    /// Ends a transaction; the list of what it used is to be [given back](Txns::give_back).
+    pub(super) fn end(&mut self, txn: TxnId) -> Option<Vec<Use>> {
+        let state = self.get_mut(txn)?;
+        state.live = false;
+        state.lost = false;
+        state.turn = state.turn.wrapping_add(1);
+        state.highest = None;
+        state.wait = None;
+        state.plan.clear();
+        let uses = core::mem::take(&mut state.uses);
+        self.free.push(txn.index);
+        Some(uses)
+    }
+
+    /// The memory of a list, for the next transaction.
+    pub(super) fn give_back(&mut self, uses: Vec<Use>) {
+        assert!(uses.is_empty());
+        if let Some(index) = self.free.last() {
+            self.all[*index as usize].uses = uses;
+        }
+    }
+
+    /// It waits for nothing more, and wants nothing more. What it waited for, if it did.
+    pub(super) fn stop(&mut self, txn: TxnId) -> Option<Wait> {
+        let state = self.get_mut(txn)?;
+        state.plan.clear();
+        state.wait.take()
+    }
+
+    /// It has what it waited for.
+    pub(super) fn stop_waiting(&mut self, txn: TxnId) {
+        if let Some(state) = self.get_mut(txn) {
+            state.wait = None;
+        }
+    }
+
+    pub(super) fn enter(&mut self, txn: TxnId, at: usize, lock: LockId, hold: Hold) {
+        if let Some(state) = self.get_mut(txn) {
+            state.enter(at, lock, hold);
+        }
+    }
+
+    /// All tokens are gone. `waited` is told who waited.
+    pub(super) fn lose(&mut self, mut waited: impl FnMut(TxnId)) {
+        for (index, state) in self.all.iter_mut().enumerate().filter(|(_, state)| state.live) {
+            state.lost = true;
+            state.uses.clear();
+            state.plan.clear();
+            state.highest = None;
+            if state.wait.take().is_some() {
+                waited(TxnId {
+                    index: index as u32,
+                    turn: state.turn,
+                });
+            }
+        }
+    }
+}
+
+impl Txn {
+    #[inline]
+    pub(super) fn enter(&mut self, at: usize, lock: LockId, hold: Hold) {
+        // Only an upgrade is here already, and it has been looked for before: the common way does not search.
+        if self.highest >= Some(lock)
+            && let Some(used) = self.uses.iter_mut().find(|used| used.at == at)
+        {
+            used.hold = hold;
+            return;
+        }
+        self.uses.push(Use {
+            at,
+            hold,
+            wrote: false,
+        });
+        self.highest = self.highest.max(Some(lock));
+    }
+
+    /// How it uses the token that is at `at`.
+    pub(super) fn has(&self, at: usize) -> Option<Hold> {
+        let used = self.uses.iter().find(|used| used.at == at);
+        used.map(|used| used.hold)
+    }
+}

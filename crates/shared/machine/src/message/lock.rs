@@ -1,0 +1,141 @@
+//! The messages of locks, as bytes.
+
+use alloc::vec::Vec;
+
+use crate::lock::{Ask, Asker, Order, ToCache, ToService};
+use crate::{Grant, Version};
+use netram_proto::wire::{Cursor, put_varint};
+
+use super::{Decoded, MessageError};
+
+pub(super) fn encode_to_service(to: &mut Vec<u8>, message: &ToService) {
+    match message {
+        ToService::Acquire {
+            lock,
+            hold,
+            order,
+            ask,
+        } => {
+            to.push(5);
+            put_varint(to, u64::from(lock.0));
+            super::put_hold(to, Some(*hold));
+            to.push(*order as u8);
+            put_varint(to, ask.0);
+        }
+        ToService::Release {
+            lock,
+            grant,
+            version,
+            keep,
+        } => {
+            to.push(6);
+            put_varint(to, u64::from(lock.0));
+            put_varint(to, grant.0);
+            put_varint(to, version.0);
+            super::put_hold(to, *keep);
+        }
+        ToService::Die { lock, asker } => {
+            to.push(7);
+            put_varint(to, u64::from(lock.0));
+            put_asker(to, *asker);
+        }
+    }
+}
+
+pub(super) fn decode_to_service(kind: u8, from: &mut Cursor<'_>) -> Decoded<ToService> {
+    let lock = super::lock(from)?;
+    Ok(match kind {
+        5 => ToService::Acquire {
+            lock,
+            hold: super::hold(from)?,
+            order: match from.u8()? {
+                0 => Order::Up,
+                1 => Order::Upgrade,
+                2 => Order::Out,
+                _ => return Err(MessageError::Field("order")),
+            },
+            ask: Ask(from.varint()?),
+        },
+        6 => ToService::Release {
+            lock,
+            grant: Grant(from.varint()?),
+            version: Version(from.varint()?),
+            keep: super::kept_hold(from)?,
+        },
+        _ => ToService::Die {
+            lock,
+            asker: asker(from)?,
+        },
+    })
+}
+
+pub(super) fn encode_to_cache(to: &mut Vec<u8>, message: &ToCache) {
+    match message {
+        ToCache::Grant {
+            lock,
+            grant,
+            hold,
+            version,
+        } => {
+            to.push(6);
+            put_varint(to, u64::from(lock.0));
+            put_varint(to, grant.0);
+            super::put_hold(to, Some(*hold));
+            put_varint(to, version.0);
+        }
+        ToCache::Recall {
+            lock,
+            grant,
+            keep,
+            asker,
+            waits,
+        } => {
+            to.push(7);
+            put_varint(to, u64::from(lock.0));
+            put_varint(to, grant.0);
+            super::put_hold(to, *keep);
+            put_asker(to, *asker);
+            to.push(u8::from(*waits));
+        }
+        ToCache::Died { lock, ask } => {
+            to.push(8);
+            put_varint(to, u64::from(lock.0));
+            put_varint(to, ask.0);
+        }
+    }
+}
+
+pub(super) fn decode_to_cache(kind: u8, from: &mut Cursor<'_>) -> Decoded<ToCache> {
+    let lock = super::lock(from)?;
+    Ok(match kind {
+        6 => ToCache::Grant {
+            lock,
+            grant: Grant(from.varint()?),
+            hold: super::hold(from)?,
+            version: Version(from.varint()?),
+        },
+        7 => ToCache::Recall {
+            lock,
+            grant: Grant(from.varint()?),
+            keep: super::kept_hold(from)?,
+            asker: asker(from)?,
+            waits: super::flag(from)?,
+        },
+        _ => ToCache::Died {
+            lock,
+            ask: Ask(from.varint()?),
+        },
+    })
+}
+
+fn put_asker(to: &mut Vec<u8>, asker: Asker) {
+    put_varint(to, asker.node.0);
+    put_varint(to, asker.ask.0);
+}
+
+fn asker(from: &mut Cursor<'_>) -> Decoded<Asker> {
+    Ok(Asker {
+        node: super::node(from)?,
+        ask: Ask(from.varint()?),
+    })
+}

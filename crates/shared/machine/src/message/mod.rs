@@ -1,0 +1,198 @@
+//! What nodes, and their server, say to each other, as bytes.
+//!
+//! The first byte names the kind; numbers are varints ([`Cursor::varint`]); bytes of unknown length come behind theirs. A payload
+//! stands last and without a length: it ends where the message ends, so that it is never copied to be sent or read. Enums are
+//! generic over it: [`ToServer::decode`] lends it from the message, [`ToServer::map`] makes it what the driver keeps.
+//!
+//! Messages are whole and in order; pieces of them, encryption and what is a peer's at all are the channel's affair. Everything in
+//! one is checked here, once, as far as it can be without knowing the region.
+
+mod lock;
+mod to_node;
+mod to_peer;
+mod to_server;
+
+pub use to_node::{Fate, Joined, Opening, Refused, ToNode};
+pub use to_peer::{Hint, Reach, ToPeer};
+pub use to_server::{Join, OldJournal, ToServer};
+
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::{Hold, LockId, NodeId, Number};
+use crate::limit::SHARED_MESSAGE_BYTES_MAX;
+use netram_proto::id::Lsn;
+use netram_proto::wire::{Cursor, Link, Short, put_varint};
+
+/// Why bytes are no message. Whoever sent them is no node or server of this version: the link is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageError {
+    /// No message of this version begins with that byte.
+    Kind(u8),
+    /// It ends before it should.
+    Short,
+    /// There is something behind its end.
+    Long,
+    /// A field that cannot be: its name.
+    Field(&'static str),
+}
+
+impl fmt::Display for MessageError {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MessageError::Kind(kind) => write!(out, "no message of this version begins with {kind}"),
+            MessageError::Short => out.write_str("the message is cut short"),
+            MessageError::Long => out.write_str("the message goes on behind its end"),
+            MessageError::Field(name) => write!(out, "the message's {name} cannot be"),
+        }
+    }
+}
+
+impl core::error::Error for MessageError {}
+
+impl From<Short> for MessageError {
+    fn from(_: Short) -> MessageError {
+        MessageError::Short
+    }
+}
+
+type Decoded<T> = Result<T, MessageError>;
+
+fn open(bytes: &[u8]) -> Decoded<Cursor<'_>> {
+    match bytes.len() <= SHARED_MESSAGE_BYTES_MAX {
+        true => Ok(Cursor::new(bytes)),
+        false => Err(MessageError::Long),
+    }
+}
+
+fn close<T>(value: T, cursor: &Cursor<'_>) -> Decoded<T> {
+    match cursor.rest().is_empty() {
+        true => Ok(value),
+        false => Err(MessageError::Long),
+    }
+}
+
+fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
+    put_varint(to, bytes.len() as u64);
+    to.extend_from_slice(bytes);
+}
+
+fn bytes<'a>(from: &mut Cursor<'a>, most: usize, name: &'static str) -> Decoded<&'a [u8]> {
+    let count = counted(from, most, name)?;
+    Ok(from.bytes(count)?)
+}
+
+fn text(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<String> {
+    let text = core::str::from_utf8(bytes(from, most, name)?);
+    text.map(String::from).map_err(|_| MessageError::Field(name))
+}
+
+/// How many of something follow: at most `most`, and no more than there are bytes, so that what it makes room for was sent.
+fn counted(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<usize> {
+    let count = usize::try_from(from.varint()?)
+        .ok()
+        .filter(|count| *count <= most);
+    let count = count.ok_or(MessageError::Field(name))?;
+    match count <= from.rest().len() {
+        true => Ok(count),
+        false => Err(MessageError::Short),
+    }
+}
+
+fn lock(from: &mut Cursor<'_>) -> Decoded<LockId> {
+    let lock = u32::try_from(from.varint()?);
+    lock.map(LockId).map_err(|_| MessageError::Field("lock"))
+}
+
+/// A node id: never zero.
+fn node(from: &mut Cursor<'_>) -> Decoded<NodeId> {
+    match from.varint()? {
+        0 => Err(MessageError::Field("node id")),
+        id => Ok(NodeId(id)),
+    }
+}
+
+/// A record's number: counts from 1.
+fn number(from: &mut Cursor<'_>) -> Decoded<Number> {
+    match from.varint()? {
+        0 => Err(MessageError::Field("number")),
+        number => Ok(Number(number)),
+    }
+}
+
+fn put_hold(to: &mut Vec<u8>, hold: Option<Hold>) {
+    to.push(match hold {
+        None => 0,
+        Some(Hold::Shared) => 1,
+        Some(Hold::Exclusive) => 2,
+    });
+}
+
+fn kept_hold(from: &mut Cursor<'_>) -> Decoded<Option<Hold>> {
+    match from.u8()? {
+        0 => Ok(None),
+        1 => Ok(Some(Hold::Shared)),
+        2 => Ok(Some(Hold::Exclusive)),
+        _ => Err(MessageError::Field("mode")),
+    }
+}
+
+fn hold(from: &mut Cursor<'_>) -> Decoded<Hold> {
+    kept_hold(from)?.ok_or(MessageError::Field("mode"))
+}
+
+fn flag(from: &mut Cursor<'_>) -> Decoded<bool> {
+    match from.u8()? {
+        0 => Ok(false),
+        1 => Ok(true),
+        _ => Err(MessageError::Field("flag")),
+    }
+}
+
+fn put_link(to: &mut Vec<u8>, link: Link) {
+    put_varint(to, link.lsn.0);
+    to.extend_from_slice(&link.chain.to_le_bytes());
+}
+
+fn link(from: &mut Cursor<'_>) -> Decoded<Link> {
+    Ok(Link {
+        lsn: Lsn(from.varint()?),
+        chain: from.u32()?,
+    })
+}
+
+/// Pairs that ascend by the first, none twice: sent as the difference to the one before.
+fn put_pairs(to: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>) {
+    put_varint(to, pairs.len() as u64);
+    let mut before = 0;
+    for (key, value) in pairs {
+        put_varint(to, key - before);
+        put_varint(to, value);
+        before = key;
+    }
+}
+
+/// Numbers of nodes: ascending by node.
+fn numbers(from: &mut Cursor<'_>, most: usize) -> Decoded<Vec<(NodeId, Number)>> {
+    let pairs = pairs(from, most, "numbers")?.into_iter();
+    Ok(pairs
+        .map(|(node, number)| (NodeId(node), Number(number)))
+        .collect())
+}
+
+fn pairs(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<Vec<(u64, u64)>> {
+    let count = counted(from, most, name)?;
+    let mut pairs: Vec<(u64, u64)> = Vec::with_capacity(count);
+    for _ in 0..count {
+        let step = from.varint()?;
+        let key = match pairs.last() {
+            None => Some(step),
+            Some((before, _)) if step > 0 => before.checked_add(step),
+            Some(_) => None,
+        };
+        let key = key.ok_or(MessageError::Field(name))?;
+        pairs.push((key, from.varint()?));
+    }
+    Ok(pairs)
+}

@@ -1,0 +1,148 @@
+//! What nodes say to each other, and what the server tells them of each other.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::limit::HINT_NEEDS_MAX;
+use crate::{NodeId, Number, RegionId};
+use netram_proto::cast::{TUNE_BYTES, Tune};
+use netram_proto::limit::ADDRESS_BYTES_MAX;
+use netram_proto::wire::{Cursor, put_varint};
+
+use super::{Decoded, MessageError};
+
+/// How a node's peers reach it, and hear it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Where it lets peers in; empty: nowhere, it goes to them.
+    pub address: String,
+    /// The channel that it multicasts to. Who has one hears the group, too.
+    pub tune: Option<Tune>,
+}
+
+/// A record that its node sends itself: nothing depends on that it comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint<P> {
+    /// Whose.
+    pub node: NodeId,
+    /// Its number.
+    pub number: Number,
+    /// What the node had of others that has to come first, but for its own: ascending by node.
+    pub needs: Vec<(NodeId, Number)>,
+    /// Stamp and ranges.
+    pub payload: P,
+}
+
+/// A message from node to node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToPeer<P> {
+    /// The first in each direction.
+    Hello {
+        /// Which region.
+        region: RegionId,
+        /// Who speaks.
+        from: NodeId,
+        /// Whom it means.
+        to: NodeId,
+    },
+    /// A record.
+    Hint(Hint<P>),
+}
+
+impl<P> ToPeer<P> {
+    /// The same with another payload.
+    pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToPeer<Q> {
+        match self {
+            ToPeer::Hello { region, from, to } => ToPeer::Hello { region, from, to },
+            ToPeer::Hint(hint) => ToPeer::Hint(Hint {
+                node: hint.node,
+                number: hint.number,
+                needs: hint.needs,
+                payload: map(hint.payload),
+            }),
+        }
+    }
+
+    /// What stands behind [`ToPeer::head`].
+    pub fn payload(&self) -> Option<&P> {
+        match self {
+            ToPeer::Hello { .. } => None,
+            ToPeer::Hint(hint) => Some(&hint.payload),
+        }
+    }
+
+    /// Appends the message up to its payload.
+    pub fn head(&self, to: &mut Vec<u8>) {
+        match self {
+            ToPeer::Hello {
+                region,
+                from,
+                to: whom,
+            } => {
+                to.push(1);
+                to.extend_from_slice(&region.0.to_le_bytes());
+                put_varint(to, from.0);
+                put_varint(to, whom.0);
+            }
+            ToPeer::Hint(hint) => hint.head(to),
+        }
+    }
+}
+
+impl<P> Hint<P> {
+    /// Appends the message up to its payload.
+    pub fn head(&self, to: &mut Vec<u8>) {
+        assert!(self.needs.len() <= HINT_NEEDS_MAX);
+        to.push(2);
+        put_varint(to, self.node.0);
+        put_varint(to, self.number.0);
+        super::put_pairs(to, self.needs.iter().map(|(node, number)| (node.0, number.0)));
+    }
+}
+
+impl<'a> ToPeer<&'a [u8]> {
+    /// Reads a message.
+    pub fn decode(bytes: &'a [u8]) -> Result<ToPeer<&'a [u8]>, MessageError> {
+        let mut from = super::open(bytes)?;
+        match from.u8()? {
+            1 => {
+                let hello = ToPeer::Hello {
+                    region: RegionId(from.u128()?),
+                    from: super::node(&mut from)?,
+                    to: super::node(&mut from)?,
+                };
+                super::close(hello, &from)
+            }
+            2 => Ok(ToPeer::Hint(Hint {
+                node: super::node(&mut from)?,
+                number: super::number(&mut from)?,
+                needs: super::numbers(&mut from, HINT_NEEDS_MAX)?,
+                payload: from.rest(),
+            })),
+            kind => Err(MessageError::Kind(kind)),
+        }
+    }
+}
+
+impl Reach {
+    pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        assert!(self.address.len() <= ADDRESS_BYTES_MAX);
+        super::put_bytes(to, self.address.as_bytes());
+        to.push(u8::from(self.tune.is_some()));
+        if let Some(tune) = &self.tune {
+            to.extend_from_slice(&tune.encode());
+        }
+    }
+
+    pub(super) fn decode(from: &mut Cursor<'_>) -> Decoded<Reach> {
+        let address = super::text(from, ADDRESS_BYTES_MAX, "address")?;
+        let tune = match super::flag(from)? {
+            false => None,
+            true => {
+                let tune = Tune::parse(from.bytes(TUNE_BYTES)?);
+                Some(tune.ok_or(MessageError::Field("channel"))?)
+            }
+        };
+        Ok(Reach { address, tune })
+    }
+}

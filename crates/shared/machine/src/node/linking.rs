@@ -1,0 +1,265 @@
+//! Joining, resuming, the lease, the end.
+
+use alloc::vec::Vec;
+
+use super::{Deed, Identity, Misled, Node, Over, State, Wire};
+use crate::message::{Joined, ToNode, ToServer};
+use crate::{NodeId, Number, Position};
+use netram_proto::time::{Span, Time};
+
+/// Questions without an answer that are remembered: an answer to an older one renews nothing.
+const PINGS_MAX: usize = 8;
+
+impl<P: Clone + AsRef<[u8]>> Node<P> {
+    /// There is a link to the server, and nothing has been said over it.
+    pub fn on_linked(&mut self) {
+        if matches!(self.state, State::Over(_)) {
+            return;
+        }
+        self.wire = Wire::Introduced;
+        self.silence.end();
+        self.config.join.link += 1;
+        let link = self.config.join.link;
+        let message = match self.identity {
+            None => ToServer::Join(self.config.join.clone()),
+            Some(Identity { node, region, .. }) => ToServer::Resume {
+                region,
+                node,
+                link,
+                whole: matches!(self.state, State::Whole | State::Leaving),
+                applied: self.applied_of_all(),
+            },
+        };
+        self.deeds.push_back(Deed::Send(message));
+    }
+
+    /// The last record of each node, this one too, that is in the copy or waits for a reader.
+    pub fn applied_of_all(&self) -> Vec<(NodeId, Number)> {
+        let mut taken = self.taken.clone();
+        // Its own it has, safe or not.
+        if let Some(id) = self.id() {
+            taken.insert(id, self.own.last());
+        }
+        taken.into_iter().collect()
+    }
+
+    /// The link is gone. Transactions go on under the tokens that are here, until the lease ends.
+    pub fn on_unlinked(&mut self) {
+        self.wire = Wire::Down;
+        self.silence.end();
+        self.pings.clear();
+        self.tokens.unlinked();
+        self.settle();
+    }
+
+    /// Takes a message of the server. An error: it is not one of this protocol's; the node is over.
+    pub fn handle(&mut self, now: Time, message: ToNode<P>) {
+        if matches!(self.state, State::Over(_)) || self.wire == Wire::Down {
+            return;
+        }
+        self.silence.end();
+        let done = match message {
+            ToNode::Joined(joined) => self.on_joined(now, joined),
+            ToNode::Page { offset, bytes } => match self.state {
+                State::Joining => {
+                    self.deeds.push_back(Deed::Page { offset, bytes });
+                    Ok(())
+                }
+                _ => Err(Misled::OutOfPlace("bytes of the region")),
+            },
+            ToNode::Current => self.on_current(now),
+            ToNode::Resumed {
+                merged,
+                position,
+                ahead,
+            } => self.on_resumed(now, merged, position, ahead),
+            ToNode::Record {
+                position,
+                node,
+                number,
+                payload,
+            } => self.on_record(now, position, node, number, payload),
+            ToNode::Lock(message) => self.on_lock(now, message),
+            ToNode::Kept { number, end, view } => {
+                self.on_kept(number, end, view);
+                Ok(())
+            }
+            ToNode::Pong { nonce, newest } => {
+                self.on_pong(now, nonce, newest);
+                Ok(())
+            }
+            ToNode::Fate { node, number, fate } => {
+                self.deeds.push_back(Deed::Fate { node, number, fate });
+                Ok(())
+            }
+            ToNode::Wanted { node, from } => {
+                self.deeds.push_back(Deed::Wanted { node, from });
+                Ok(())
+            }
+            ToNode::Left if self.state == State::Leaving => {
+                self.over(Over::Left);
+                Ok(())
+            }
+            ToNode::Left => Err(Misled::OutOfPlace("that the node has left")),
+            ToNode::Anew => {
+                self.leave();
+                Ok(())
+            }
+            ToNode::Refused(why) => {
+                self.over(Over::Refused(why));
+                Ok(())
+            }
+            ToNode::Fenced => {
+                self.over(Over::Fenced);
+                Ok(())
+            }
+            ToNode::Meet { group } => {
+                self.on_meet(group);
+                Ok(())
+            }
+            ToNode::Peer { node, reach } => {
+                self.on_peer(node, reach);
+                Ok(())
+            }
+            ToNode::Gone { node, last } => {
+                self.on_gone(node, last);
+                Ok(())
+            }
+        };
+        if let Err(misled) = done {
+            self.over(Over::Misled(misled));
+        }
+        self.settle();
+    }
+
+    fn on_joined(&mut self, now: Time, joined: Joined) -> Result<(), Misled> {
+        let again = self.id().is_none_or(|node| node == joined.node);
+        if self.wire != Wire::Introduced || !again || !matches!(self.state, State::Outside | State::Joining) {
+            return Err(Misled::OutOfPlace("a second joining"));
+        }
+        self.wire = Wire::Up;
+        self.state = State::Joining;
+        self.identity = Some(Identity {
+            node: joined.node,
+            region: joined.opening.region,
+            lease: joined.lease,
+        });
+        self.taken = joined.applied.iter().copied().collect();
+        self.versions = joined.versions.iter().copied().collect();
+        self.position = joined.position;
+        self.newest = joined.position;
+        self.way.begin(&self.taken);
+        self.deeds.push_back(Deed::Open(joined));
+        self.ping(now);
+        self.send_view();
+        self.send_reach();
+        Ok(())
+    }
+
+    fn on_current(&mut self, now: Time) -> Result<(), Misled> {
+        if self.state != State::Joining {
+            return Err(Misled::OutOfPlace("that the region is whole"));
+        }
+        self.state = State::Whole;
+        self.deeds.push_back(Deed::Whole);
+        self.tokens.linked(now, Number(0));
+        Ok(())
+    }
+
+    fn on_resumed(
+        &mut self,
+        now: Time,
+        merged: Number,
+        position: Position,
+        ahead: Vec<(NodeId, Number)>,
+    ) -> Result<(), Misled> {
+        let whole = matches!(self.state, State::Whole | State::Leaving);
+        if self.wire != Wire::Introduced || !whole || merged > self.own.last() {
+            return Err(Misled::OutOfPlace("an answer to no resuming"));
+        }
+        self.wire = Wire::Up;
+        self.position = position;
+        self.newest = position;
+        self.own.sent = merged;
+        self.way.resume(ahead);
+        self.ping(now);
+        self.send_view();
+        self.send_reach();
+        self.send_tails();
+        // Who leaves does not claim: what it holds is taken until it is gone.
+        if self.state == State::Whole {
+            self.send_claims();
+            self.tokens.linked(now, merged);
+            self.tokens.sent(now, self.own.sent);
+        }
+        self.finish_leaving();
+        Ok(())
+    }
+
+    /// Behind the tails: what is not claimed was given back behind them.
+    fn send_claims(&mut self) {
+        let mut claims: Vec<_> = self.tokens.claims().collect();
+        claims.sort_unstable_by_key(|claim| claim.lock);
+        self.deeds.push_back(Deed::Send(ToServer::Claims(claims)));
+    }
+
+    pub(super) fn ping_if_due(&mut self, now: Time) {
+        let Some(Identity { lease, .. }) = self.identity else {
+            return;
+        };
+        if self.wire == Wire::Up && now.since(self.pinged) >= Span(lease.0 / 4) {
+            self.ping(now);
+        }
+    }
+
+    fn ping(&mut self, now: Time) {
+        self.nonce += 1;
+        self.pinged = now;
+        if self.pings.len() >= PINGS_MAX {
+            self.pings.pop_front();
+        }
+        self.pings.push_back((self.nonce, now));
+        let (nonce, applied) = (self.nonce, self.position);
+        self.deeds
+            .push_back(Deed::Send(ToServer::Ping { nonce, applied }));
+    }
+
+    /// The lease runs from when the question was asked: the server heard it later. An eighth is for clocks that differ in speed.
+    fn on_pong(&mut self, now: Time, nonce: u64, newest: Position) {
+        self.newest = newest.max(self.position);
+        let asked = self.pings.iter().find(|(other, _)| *other == nonce);
+        let (Some((_, asked)), Some(Identity { lease, .. })) = (asked.copied(), self.identity) else {
+            return;
+        };
+        while self.pings.pop_front_if(|(other, _)| *other <= nonce).is_some() {}
+        self.tokens.renewed(now, asked + Span(lease.0 - lease.0 / 8));
+    }
+
+    /// The node is to leave: nothing new begins, open transactions fail, but for those whose records are on their way to the members:
+    /// they end as they would have.
+    pub fn leave(&mut self) {
+        if !matches!(self.state, State::Whole | State::Joining) {
+            return;
+        }
+        self.state = State::Leaving;
+        self.tokens.lose();
+        self.deeds.push_back(Deed::Anew);
+        self.finish_leaving();
+        self.settle();
+    }
+
+    /// Says that it leaves, once everything has been sent that there is.
+    pub(super) fn finish_leaving(&mut self) {
+        let all = self.own.sent == self.own.last() && self.own.acked == self.own.last();
+        if self.state == State::Leaving && self.wire == Wire::Up && all {
+            self.deeds.push_back(Deed::Send(ToServer::Leave));
+        }
+    }
+
+    pub(super) fn over(&mut self, over: Over) {
+        self.state = State::Over(over);
+        self.wire = Wire::Down;
+        self.tokens.lose();
+        self.deeds.push_back(Deed::Over(over));
+    }
+}

@@ -1,0 +1,194 @@
+//! The order of records, and what of them is durable.
+
+use super::peer::Unkept;
+use super::ring::Recent;
+use super::{Deed, Fact, Server, Session, Stored, Tail, Why};
+use crate::limit::{VIEWS_MAX, WAITING_BYTES_MAX};
+use crate::message::{Fate, ToNode};
+use crate::{Alien, Entry, Hold, LockId, NodeId, Number, Position, Queued, Stamp};
+use netram_proto::journal::View;
+
+use super::Standing;
+
+impl<P: Clone + AsRef<[u8]>> Server<P> {
+    pub(super) fn on_tail(&mut self, node: NodeId, number: Number, ticket: Tail<P>) {
+        let stamp = match Stamp::of(ticket.payload.as_ref()) {
+            Ok(stamp) => stamp,
+            Err(error) => return self.fence(node, Why::Stamp(error)),
+        };
+        if let Some(lock) = self.unlocked(node, &stamp) {
+            return self.fence(node, Why::Unlocked(lock));
+        }
+        let waits = self.peers.get(&node).map_or(0, |peer| peer.waiting_bytes);
+        if waits + ticket.payload.as_ref().len() > WAITING_BYTES_MAX {
+            return self.fence(
+                node,
+                Why::OutOfPlace("more of its records wait than any window holds"),
+            );
+        }
+        if let Err(alien) = self.push(
+            node,
+            Queued {
+                number,
+                stamp,
+                ticket,
+            },
+        ) {
+            self.fence(node, Why::Alien(alien));
+        }
+    }
+
+    /// Puts a record behind those of its node that wait.
+    pub(super) fn push(&mut self, node: NodeId, record: Queued<Tail<P>>) -> Result<(), Alien> {
+        let bytes = record.ticket.payload.as_ref().len();
+        self.merge.push(node, record)?;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.waiting_bytes += bytes;
+        }
+        Ok(())
+    }
+
+    /// What waits of a node comes again, from elsewhere, or never.
+    pub(super) fn forget_waiting(&mut self, node: NodeId) {
+        self.merge.forget_waiting(node);
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.waiting_bytes = 0;
+        }
+    }
+
+    /// A lock under which a node may not have made a record. Its tokens come back behind its records, so that it still has them here;
+    /// unless the server has started since, and does not know them yet.
+    fn unlocked(&self, node: NodeId, stamp: &Stamp) -> Option<LockId> {
+        let known = !self.locks.may_hold_anything(node);
+        let written = stamp.written.iter().map(|(lock, _)| (*lock, Hold::Exclusive));
+        let read = stamp.read.iter().map(|(lock, _)| (*lock, Hold::Shared));
+        let wrong = |(lock, hold): &(LockId, Hold)| match known {
+            true => self.locks.holds(node, *lock).is_none_or(|held| held < *hold),
+            false => self.locks.version(*lock).is_none(),
+        };
+        written.chain(read).find(wrong).map(|(lock, _)| lock)
+    }
+
+    /// Merges what may go.
+    pub(super) fn merge_ready(&mut self) {
+        loop {
+            match self.merge.pop() {
+                Ok(Some(entry)) => self.on_merged(entry),
+                Ok(None) => break,
+                Err(alien) => {
+                    let node = alien.node();
+                    self.forget_waiting(node);
+                    self.refuse(node, Why::Alien(alien));
+                }
+            }
+        }
+    }
+
+    fn on_merged(&mut self, entry: Entry<Tail<P>>) {
+        let Entry { node, record } = entry;
+        let Tail { end, proven, payload } = record.ticket;
+        for (lock, version) in &record.stamp.written {
+            let wrote = self.locks.wrote(*lock, *version);
+            assert!(
+                wrote.is_ok(),
+                "the lock service has the versions that were merged"
+            );
+        }
+        let number = record.number;
+        let recent = Recent {
+            node,
+            number,
+            payload: payload.clone(),
+        };
+        let position = self.ring.push(recent);
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.waiting_bytes -= payload.as_ref().len();
+            peer.unkept.push_back(Unkept {
+                position,
+                number,
+                end,
+            });
+        }
+        if !proven {
+            let first = self.unproven.map_or(position, |(first, _)| first);
+            self.unproven = Some((first, position));
+        }
+        self.deeds.push_back(Deed::Apply {
+            position,
+            node,
+            number,
+            end,
+            payload,
+        });
+    }
+
+    /// Every record up to there is durable, with its number and versions.
+    pub fn on_durable(&mut self, position: Position) {
+        assert!(position <= self.ring.newest());
+        self.durable = self.durable.max(position);
+        for peer in self.peers.values_mut() {
+            peer.keep_until(position);
+        }
+        if self.unproven.is_some_and(|(_, last)| last <= position) {
+            self.unproven = None;
+        }
+        self.settle();
+    }
+
+    /// The last record that anybody may see.
+    pub(super) fn visible(&self) -> Position {
+        match self.unproven {
+            Some((first, _)) => Position(first.0 - 1),
+            None => self.ring.newest(),
+        }
+    }
+
+    pub(super) fn on_view(&mut self, node: NodeId, view: View) {
+        let Some(peer) = self.peers.get_mut(&node) else {
+            return;
+        };
+        let Some(journal) = &peer.journal else {
+            return;
+        };
+        let newest = peer.views.back().unwrap_or(&journal.view);
+        let order = |view: &View| (view.epoch, view.version);
+        if view.journal != newest.journal || order(&view) < order(newest) {
+            return self.fence(
+                node,
+                Why::OutOfPlace("it gave a view of another journal, or an older one"),
+            );
+        }
+        if order(&view) == order(newest) {
+            // Said again over another link.
+            peer.kept_due |= peer.views.is_empty();
+            return;
+        }
+        if peer.views.len() >= VIEWS_MAX {
+            return self.fence(node, Why::OutOfPlace("it gives views and waits for none"));
+        }
+        // Until it is durable here it counts nowhere, and the members of the one before have all that counts.
+        peer.views.push_back(view.clone());
+        self.store(Fact::Viewed { node, view }, Stored::Viewed(node));
+    }
+
+    /// Committed is what is durable here: what was only merged may still be lost with the members that had it. Aborted is what was not in
+    /// the journal of a node that is gone, and that is durable too. Only those who are gone are forgotten. An id that nobody has had yet
+    /// may still be somebody's.
+    pub(super) fn on_outcome(&mut self, session: Session, node: NodeId, number: Number) {
+        let merged = self.merge.merged(node);
+        let fate = match self.peers.get(&node) {
+            Some(peer) => {
+                let unkept = peer.unkept.front().map(|unkept| unkept.number);
+                let kept = unkept.map_or(merged, |number| Number(number.0 - 1));
+                match peer.standing {
+                    _ if number <= kept => Fate::Committed,
+                    Standing::Gone => Fate::Aborted,
+                    _ => Fate::Open,
+                }
+            }
+            None if node <= self.last_node => Fate::Forgotten,
+            None => Fate::Open,
+        };
+        self.say(session, ToNode::Fate { node, number, fate });
+    }
+}

@@ -1,0 +1,123 @@
+//! When a node is taken for dead: by its silence, by its link.
+
+use netram_proto::time::{Span, Time};
+use netram_shared_machine::lock::Claim;
+use netram_shared_machine::server::{Closed, Outgoing, Server, Session, Standing, Why};
+use netram_shared_machine::{
+    Grant, Hold, LockId, NodeId, Number, Position, RegionId, ToNode, ToServer, Version,
+};
+
+use super::hostile::{carry_out, tail, two_nodes};
+use super::world::bytes::P;
+
+const ONE: NodeId = NodeId(1);
+
+/// Lets time pass as a driver does that sleeps until somebody may be late.
+fn pass(server: &mut Server<P>, now: &mut Time, time: Span) -> Vec<(NodeId, Why)> {
+    let (until, mut fenced) = (*now + time, Vec::new());
+    while *now < until {
+        let next = server.deadline().unwrap_or(until).min(until).max(*now);
+        *now = next.min(*now + Span::from_ms(10));
+        server.on_tick(*now);
+        fenced.extend(carry_out(server, *now, 4));
+    }
+    fenced
+}
+
+fn ping(server: &mut Server<P>, now: Time, session: u64) {
+    let (nonce, applied) = (1, Position(0));
+    server.handle(now, Session(session), ToServer::Ping { nonce, applied });
+}
+
+#[test]
+fn whose_machine_has_closed_the_link_is_dead_after_a_quarter_of_its_lease() {
+    let (mut server, mut now) = two_nodes();
+    server.handle(now, Session(1), tail(1, &[(0, 1)]));
+    server.on_closed(now, Session(1), Closed::HungUp);
+    assert_eq!(server.deadline(), Some(now + Span::from_ms(25)));
+    assert_eq!(pass(&mut server, &mut now, Span::from_ms(24)), []);
+    ping(&mut server, now, 2);
+    assert_eq!(pass(&mut server, &mut now, Span::from_ms(1)), [(ONE, Why::Dead)]);
+    assert_eq!(server.standing(ONE), Some(Standing::Gone));
+    assert_eq!(
+        server.locks().version(LockId(0)),
+        Some(Version(1)),
+        "what it had sent counts"
+    );
+    assert_eq!(server.locks().holds(ONE, LockId(0)), None);
+}
+
+#[test]
+fn who_comes_back_over_another_link_is_not() {
+    let (mut server, mut now) = two_nodes();
+    server.on_closed(now, Session(1), Closed::HungUp);
+    pass(&mut server, &mut now, Span::from_ms(20));
+    let resume = ToServer::Resume {
+        region: RegionId(0),
+        node: ONE,
+        link: 2,
+        whole: true,
+        applied: Vec::new(),
+    };
+    server.handle(now, Session(3), resume);
+    carry_out(&mut server, now, 4);
+    let claims = vec![Claim {
+        lock: LockId(0),
+        grant: Grant(1),
+        hold: Hold::Exclusive,
+        version: Version(0),
+    }];
+    server.handle(now, Session(3), ToServer::Claims(claims));
+    ping(&mut server, now, 2);
+    assert_eq!(pass(&mut server, &mut now, Span::from_ms(60)), []);
+    assert_eq!(server.standing(ONE), Some(Standing::Live));
+    server.handle(now, Session(3), tail(1, &[(0, 1)]));
+    assert_eq!(carry_out(&mut server, now, 4), []);
+    assert_eq!(server.newest(), Position(1));
+}
+
+/// It has no room for what it is sent, and says that it lives: when so many answers waited for it nothing more was read from it, and it was fenced.
+#[test]
+fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
+    let (mut server, mut now) = two_nodes();
+    for nonce in 1..=1000 {
+        server.handle(
+            now,
+            Session(1),
+            ToServer::Ping {
+                nonce,
+                applied: Position(0),
+            },
+        );
+        now = now + Span::from_ms(25);
+        server.on_tick(now);
+        assert_eq!(server.urgent(Session(1)), 1);
+    }
+    assert_eq!(server.standing(ONE), Some(Standing::Live));
+    // Behind another answer it keeps its place.
+    let (node, number) = (ONE, Number(1));
+    server.handle(now, Session(1), ToServer::Outcome { node, number });
+    ping(&mut server, now, 1);
+    let said = std::iter::from_fn(|| server.poll_send(Session(1)));
+    let pongs: Vec<Option<u64>> = said
+        .map(|outgoing| match outgoing {
+            Outgoing::Message(ToNode::Pong { nonce, .. }) => Some(nonce),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pongs, [Some(1000), None, Some(1)]);
+}
+
+#[test]
+fn a_broken_link_leaves_the_whole_lease_and_not_a_moment_more() {
+    let (mut server, mut now) = two_nodes();
+    server.on_closed(now, Session(1), Closed::Broken);
+    pass(&mut server, &mut now, Span::from_ms(60));
+    ping(&mut server, now, 2);
+    assert_eq!(pass(&mut server, &mut now, Span::from_ms(39)), []);
+    assert_eq!(server.deadline(), Some(now + Span::from_ms(1)));
+    assert_eq!(
+        pass(&mut server, &mut now, Span::from_ms(1)),
+        [(ONE, Why::Silent)]
+    );
+}

@@ -1,0 +1,129 @@
+//! Random ways through larger worlds.
+//!
+//! `NETRAM_FROM=4000 NETRAM_SEEDS=100000 cargo test -p netram-proto --test all lock::random` looks at others.
+
+use crate::lock::script::{Action, Script, Step};
+use crate::lock::world::World;
+use netram_shared_machine::Hold;
+
+/// Steps of one world, after which it does not end.
+const STEPS_MAX: usize = 100_000;
+/// Worlds of an ordinary run.
+const SEEDS: u64 = 4000;
+
+/// A generator of Weyl and a mixer: small, and the same everywhere.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut word = self.0;
+        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((word ^ (word >> 31)) % bound as u64) as usize
+    }
+
+    fn hold(&mut self) -> Hold {
+        match self.below(2) {
+            0 => Hold::Shared,
+            _ => Hold::Exclusive,
+        }
+    }
+
+    fn lock(&mut self, locks: u32) -> (u32, Hold) {
+        (self.below(locks as usize) as u32, self.hold())
+    }
+
+    fn txn(&mut self, locks: u32, ordered: bool) -> Vec<Step> {
+        if ordered || self.below(4) == 0 {
+            let all = (0..1 + self.below(4)).map(|_| self.lock(locks)).collect();
+            return vec![Step::All(all)];
+        }
+        let step = |dice: &mut Dice| {
+            let (lock, hold) = dice.lock(locks);
+            Step::Lock(lock, hold)
+        };
+        (0..1 + self.below(4)).map(|_| step(self)).collect()
+    }
+
+    fn script(&mut self) -> Script {
+        let locks = 1 + self.below(4) as u32;
+        let no_restore = self.below(4) == 0;
+        let nodes = (0..2 + self.below(4))
+            .map(|_| {
+                (0..1 + self.below(5))
+                    .map(|_| self.txn(locks, no_restore))
+                    .collect()
+            })
+            .collect();
+        let quiet = self.below(3) == 0;
+        let mut often = |most: usize| if quiet { 0 } else { self.below(most + 1) as u32 };
+        Script {
+            locks,
+            nodes,
+            crashes: often(2),
+            restarts: often(3),
+            cuts: often(4),
+            cancels: often(3),
+            lapses: often(4),
+            no_restore,
+        }
+    }
+}
+
+/// One world. How many transactions did not get their locks, of how many.
+fn walk(seed: u64) -> (usize, usize) {
+    let mut dice = Dice(seed);
+    let script = dice.script();
+    let ordered = script.no_restore && script.crashes + script.cancels == 0;
+    let txns = script.nodes.iter().map(Vec::len).sum();
+    // What is not bound to happen comes seldom, so that it comes in the midst of things.
+    let seldom = 1 + dice.below(60);
+    let mut world = World::new(script);
+    for _ in 0..STEPS_MAX {
+        let actions = world.actions();
+        let (mut bound, free): (Vec<Action>, Vec<Action>) =
+            actions.into_iter().partition(|action| action.is_progress());
+        if bound.is_empty() {
+            if let Err(what) = world.check_at_rest() {
+                panic!("seed {seed}: {what}");
+            }
+            let failed = world.failed();
+            assert!(
+                !ordered || failed == 0,
+                "seed {seed}: one in order did not get its locks"
+            );
+            return (failed, txns);
+        }
+        if !free.is_empty() && dice.below(seldom) == 0 {
+            bound = free;
+        }
+        let action = bound[dice.below(bound.len())];
+        if let Err(what) = world.act(action) {
+            panic!("seed {seed}: {what}, at {action:?}");
+        }
+    }
+    panic!("seed {seed}: no end");
+}
+
+#[test]
+fn random_ways_through_larger_worlds() {
+    let number = |name| {
+        std::env::var(name)
+            .ok()
+            .and_then(|number| number.parse::<u64>().ok())
+    };
+    let (from, seeds) = (number("NETRAM_FROM"), number("NETRAM_SEEDS"));
+    let (mut failed, mut txns) = (0, 0);
+    let from = from.unwrap_or(0);
+    for seed in from..from + seeds.unwrap_or(SEEDS) {
+        let (some, all) = walk(seed);
+        failed += some;
+        txns += all;
+    }
+    // Otherwise the worlds are not what they are meant to be: hardly any conflict, or nothing but death.
+    assert!(
+        failed * 50 > txns && failed * 2 < txns,
+        "{failed} of {txns} did not get their locks"
+    );
+}

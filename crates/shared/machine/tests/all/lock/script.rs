@@ -1,0 +1,136 @@
+//! What a world is to do, and what may happen in it.
+
+use std::hash::Hasher;
+
+use netram_shared_machine::Hold::{self, Exclusive, Shared};
+
+/// One step of a transaction's script. After the last it commits: a record, if it may write anything; without, if not.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Lock(u32, Hold),
+    All(Vec<(u32, Hold)>),
+}
+
+/// What a world does.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Script {
+    pub(crate) locks: u32,
+    /// For each node its transactions; all may be open at once.
+    pub(crate) nodes: Vec<Vec<Vec<Step>>>,
+    /// How often each of these may happen, anywhere.
+    pub(crate) crashes: u32,
+    pub(crate) restarts: u32,
+    pub(crate) cuts: u32,
+    pub(crate) cancels: u32,
+    pub(crate) lapses: u32,
+    /// Transactions cannot be undone.
+    pub(crate) no_restore: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Step {
+        node: usize,
+        txn: usize,
+    },
+    SendTail(usize),
+    ToServer(usize),
+    ToNode(usize),
+    /// A node's link breaks.
+    Cut(usize),
+    Link(usize),
+    Crash(usize),
+    Fence(usize),
+    /// The next record of a dead node's journal is merged.
+    Read(usize),
+    Reclaim(usize),
+    /// The server dies and starts; its disk has all that it merged, or nothing since the last fencing.
+    Restart {
+        lost: bool,
+    },
+    Cancel {
+        node: usize,
+        txn: usize,
+    },
+    Lapse(usize),
+    Renew(usize),
+}
+
+impl Action {
+    /// Whether it is bound to happen some day. A world in which none of these is left must be done.
+    pub(crate) fn is_progress(self) -> bool {
+        !matches!(
+            self,
+            Action::Cut(_)
+                | Action::Crash(_)
+                | Action::Restart { .. }
+                | Action::Cancel { .. }
+                | Action::Lapse(_)
+        )
+    }
+}
+
+/// A transaction that acquires these, one after the other: `r` to read, `w` to write.
+pub(crate) fn txn(locks: &str) -> Vec<Step> {
+    let lock = |word: &str| {
+        let (hold, lock) = word.split_at(1);
+        let hold = match hold {
+            "r" => Shared,
+            "w" => Exclusive,
+            _ => panic!("r or w, not {hold}"),
+        };
+        (lock.parse().expect("a lock"), hold)
+    };
+    let one = |words: &str| match words.strip_prefix('+') {
+        Some(words) => Step::All(words.split('+').map(lock).collect()),
+        None => {
+            let (lock, hold) = lock(words);
+            Step::Lock(lock, hold)
+        }
+    };
+    locks.split_whitespace().map(one).collect()
+}
+
+/// These nodes, with these transactions each; nothing fails.
+pub(crate) fn script(nodes: &[&[&str]]) -> Script {
+    let txns = |txns: &&[&str]| txns.iter().map(|locks| txn(locks)).collect();
+    Script {
+        locks: 3,
+        nodes: nodes.iter().map(txns).collect(),
+        ..Script::default()
+    }
+}
+
+/// Mixes words as they come: the standard hasher takes most of an exploration's time.
+pub(crate) struct Mixer(pub(crate) u64);
+
+impl Hasher for Mixer {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0 ^ word)
+            .wrapping_add(1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 31)
+    }
+}

@@ -1,0 +1,221 @@
+//! Stories of locks, told by a service and some nodes whose messages travel when they are let.
+//!
+//! | hazard of the paper's protocol | story |
+//! |---|---|
+//! | 1: holders that write nothing leave gaps | `holders_that_write_nothing_leave_no_gap` |
+//! | 2: a dead writer blocks all | `a_writer_that_died_is_waited_for_until_its_journal_is_read_and_no_longer` |
+//! | 3: the token dies with its holder | `the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached` |
+//! | 4: a dead waiter takes those behind it along | `a_node_that_dies_in_the_queue_takes_nobody_along` |
+//! | 5: the manager forgets | `a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything` |
+//! | 9: deadlock | `of_two_that_cross_the_one_out_of_order_dies`, and `order` beside it |
+//! | 17: readers one by one | `readers_share_and_a_writer_does_not_wait_for_those_that_came_later` |
+//! | 18: who cannot be undone cannot die | `what_cannot_be_undone_is_refused_out_of_order_and_never_dies` |
+
+mod failure;
+mod order;
+mod tokens;
+
+use std::collections::VecDeque;
+
+use netram_proto::time::Time;
+use netram_shared_machine::lock::{AcquireError, Acquired, Cache, Event, Service, ToCache, ToService, TxnId};
+use netram_shared_machine::{Grant, Hold, LockId, NodeId, Number, Version};
+
+const LOCKS: u32 = 3;
+const SOON: Time = Time(10);
+const LATE: Time = Time(1000);
+
+struct Node {
+    cache: Cache,
+    up: VecDeque<ToService>,
+    down: VecDeque<ToCache>,
+    records: u64,
+    /// What its transactions were told.
+    heard: Vec<Event>,
+}
+
+struct Net {
+    service: Service,
+    nodes: Vec<Node>,
+    now: Time,
+}
+
+fn id(node: usize) -> NodeId {
+    NodeId(node as u64 + 1)
+}
+
+/// The service of a server's start, with nothing reserved by earlier ones beyond `ceiling`.
+fn service(ceiling: Grant, versions: [u64; LOCKS as usize]) -> Service {
+    let versions = (0..LOCKS).map(LockId).zip(versions.map(Version));
+    let mut service = Service::new(ceiling, versions);
+    let ceiling = service
+        .ceiling_wanted()
+        .expect("nothing is left of what was reserved");
+    service.ceiling_stored(ceiling);
+    service
+}
+
+impl Net {
+    fn new(nodes: usize) -> Net {
+        let node = |_| {
+            let mut cache = Cache::new();
+            cache.linked(Time(0), Number(0));
+            cache.renewed(Time(0), LATE);
+            Node {
+                cache,
+                up: VecDeque::new(),
+                down: VecDeque::new(),
+                records: 0,
+                heard: Vec::new(),
+            }
+        };
+        Net {
+            service: service(Grant(0), [0; LOCKS as usize]),
+            nodes: (0..nodes).map(node).collect(),
+            now: Time(0),
+        }
+    }
+
+    fn begin(&mut self, node: usize) -> TxnId {
+        self.nodes[node].cache.begin(true)
+    }
+
+    /// Asks, and lets no message travel.
+    fn ask(&mut self, node: usize, txn: TxnId, lock: u32, hold: Hold) -> Result<Acquired, AcquireError> {
+        let asked = self.nodes[node]
+            .cache
+            .acquire(self.now, txn, LockId(lock), hold, LATE);
+        self.collect();
+        asked
+    }
+
+    /// Asks, and lets all messages travel. Whether the transaction has the lock then.
+    fn acquire(&mut self, node: usize, txn: TxnId, lock: u32, hold: Hold) -> bool {
+        let asked = self.ask(node, txn, lock, hold);
+        self.run();
+        asked == Ok(Acquired::Held) || self.heard(node, Event::Held(txn))
+    }
+
+    /// A transaction that has `lock`.
+    fn holder(&mut self, node: usize, lock: u32, hold: Hold) -> TxnId {
+        let txn = self.begin(node);
+        assert!(self.acquire(node, txn, lock, hold), "lock {lock} is free");
+        txn
+    }
+
+    /// Commits what the transaction has alone; the tail is not sent yet. The versions that it made.
+    fn commit(&mut self, node: usize, txn: TxnId) -> Vec<(LockId, Version)> {
+        let state = &mut self.nodes[node];
+        let held: Vec<_> = state.cache.held(txn).collect();
+        let wrote = |lock| Some((lock, state.cache.wrote(txn, lock)?));
+        let made = held.iter().map(|held| held.lock).filter_map(wrote).collect();
+        state.records += 1;
+        state.cache.end(self.now, txn, Some(Number(state.records)));
+        self.collect();
+        made
+    }
+
+    /// Sends the tails of these versions' records.
+    fn send(&mut self, node: usize, made: &[(LockId, Version)]) {
+        for (lock, version) in made {
+            self.service.wrote(*lock, *version).expect("they follow on");
+        }
+        let state = &mut self.nodes[node];
+        state.cache.sent(self.now, Number(state.records));
+        self.run();
+    }
+
+    /// Ends a transaction without a record.
+    fn end(&mut self, node: usize, txn: TxnId) {
+        self.nodes[node].cache.end(self.now, txn, None);
+        self.run();
+    }
+
+    /// Whether a node's transaction was told this; once.
+    fn heard(&mut self, node: usize, event: Event) -> bool {
+        let heard = &mut self.nodes[node].heard;
+        let found = heard.iter().position(|other| *other == event);
+        found.map(|index| heard.remove(index)).is_some()
+    }
+
+    fn collect(&mut self) {
+        for node in &mut self.nodes {
+            while let Some(event) = node.cache.poll() {
+                match event {
+                    Event::Send(message) => node.up.push_back(message),
+                    other => node.heard.push(other),
+                }
+            }
+        }
+        while let Some((node, message)) = self.service.poll() {
+            self.nodes[node.0 as usize - 1].down.push_back(message);
+        }
+    }
+
+    /// All that a node has said arrives.
+    fn up(&mut self, node: usize) {
+        self.collect();
+        while let Some(message) = self.nodes[node].up.pop_front() {
+            self.service
+                .handle(id(node), message)
+                .expect("no node misuses the service");
+        }
+        self.collect();
+    }
+
+    /// All that a node was told arrives.
+    fn down(&mut self, node: usize) {
+        self.collect();
+        while let Some(message) = self.nodes[node].down.pop_front() {
+            let handled = self.nodes[node].cache.handle(self.now, message);
+            handled.expect("the service grants what was asked for");
+        }
+        self.collect();
+    }
+
+    /// Messages travel until there are none.
+    fn run(&mut self) {
+        self.collect();
+        while self
+            .nodes
+            .iter()
+            .any(|node| !node.up.is_empty() || !node.down.is_empty())
+        {
+            for node in 0..self.nodes.len() {
+                self.up(node);
+                self.down(node);
+            }
+        }
+    }
+
+    /// A node's link is gone, with all that was on it.
+    fn cut(&mut self, node: usize) {
+        self.nodes[node].cache.unlinked();
+        self.nodes[node].up.clear();
+        self.nodes[node].down.clear();
+    }
+
+    /// A node dies, and the server notices.
+    fn kill(&mut self, node: usize) {
+        self.cut(node);
+        self.service.fence(id(node));
+    }
+
+    /// A node comes back over a new link, with all its records merged.
+    fn link(&mut self, node: usize) {
+        self.service.resume(id(node));
+        let state = &mut self.nodes[node];
+        for claim in state.cache.claims() {
+            self.service.claim(id(node), claim).expect("it is so");
+        }
+        self.service.known(id(node));
+        state.cache.linked(self.now, Number(state.records));
+        self.run();
+    }
+
+    fn holders(&self, lock: u32) -> Vec<(NodeId, Hold)> {
+        let mut holders: Vec<_> = self.service.holders(LockId(lock)).collect();
+        holders.sort();
+        holders
+    }
+}

@@ -1,0 +1,368 @@
+//! The rules of `docs/shared.md`.
+
+use std::collections::BTreeMap;
+
+use netram_proto::id::JournalId;
+use netram_shared_machine::lock::TxnId;
+use netram_shared_machine::message::Fate;
+use netram_shared_machine::server::Standing;
+use netram_shared_machine::{LockId, Merge, NodeId, Number, Queued, Version};
+
+use super::World;
+use super::bytes::{self, P, WORDS};
+
+/// A rule, by what it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// 1: applied versions never skip and never go back.
+    Applied,
+    /// 2: what was acknowledged survives.
+    Survives,
+    /// 3: versions under a lock are 1, 2, 3 ...
+    Versions,
+    /// 4: nothing of a node after its end.
+    AfterEnd,
+    /// 5: who has a lock has applied its version.
+    Granted,
+    /// 6: at rest all are equal.
+    Equal,
+    /// 7: any order that the stamps allow leads to the same region.
+    AnyOrder,
+    /// 8: readers see what was, whole.
+    Readers,
+    /// 9: every acquire ends.
+    Ends,
+    /// 10: what nobody declared never changes.
+    Undeclared,
+    /// 11: an outcome that was told never changes.
+    Outcome,
+}
+
+/// What the rules remember.
+#[derive(Default)]
+pub(crate) struct Book {
+    pub(crate) fates: BTreeMap<(NodeId, Number), Fate>,
+    /// Journals of nodes.
+    pub(crate) known: BTreeMap<NodeId, JournalId>,
+    pub(crate) commits: u64,
+    pub(crate) gone: u64,
+    pub(crate) aborted: u64,
+    /// Times that a node heard of a later view that it counts.
+    pub(crate) views: u64,
+    /// Nodes that fell behind, or left.
+    pub(crate) anew: u64,
+    /// Hints that were sent, and taken.
+    pub(crate) hinted: u64,
+    pub(crate) taken: u64,
+    /// Nodes fenced for a record under a lock that they did not hold.
+    pub(crate) unlocked: u64,
+}
+
+impl World {
+    pub(super) fn check_always(&mut self) {
+        let words = self.slots.iter().filter_map(|slot| slot.process.as_ref());
+        for process in words {
+            let spans = || bytes::locks().map(bytes::span);
+            let declared = |word: &usize| spans().any(|span| span.contains(word));
+            let outside = (0..WORDS).filter(|word| !declared(word));
+            if outside.into_iter().any(|word| process.region[word] != 0) {
+                self.fail(Rule::Undeclared, "a word of no span has changed");
+            }
+        }
+    }
+
+    /// A node's memory takes another's record.
+    pub(super) fn apply(&mut self, slot: usize, payload: &P) {
+        let stamp = bytes::stamp(payload);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        // While pages come the memory may be ahead of the stream.
+        if process.is_whole() {
+            for (lock, makes) in &stamp.written {
+                let stands = process.region[bytes::span(*lock).start];
+                if stands + 1 != makes.0 {
+                    self.fail(
+                        Rule::Applied,
+                        &format!("slot {slot}: lock {lock} from {stands} to {makes}"),
+                    );
+                }
+            }
+        }
+        process.change(&stamp, payload);
+        if process.is_whole() {
+            self.check_closed(slot);
+        }
+    }
+
+    /// What the memory shows of each record is all of it, and all that it had read.
+    fn check_closed(&self, slot: usize) {
+        let Some(process) = &self.slots[slot].process else {
+            return;
+        };
+        for stamp in process.last.iter().flatten() {
+            for (lock, version) in stamp.read.iter().chain(&stamp.written) {
+                let stands = process.region[bytes::span(*lock).start];
+                if stands < version.0 {
+                    self.fail(
+                        Rule::Readers,
+                        &format!("slot {slot}: lock {lock} at {stands}, below {version}"),
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn check_pinned(&self, slot: usize) {
+        let Some(process) = &self.slots[slot].process else {
+            return;
+        };
+        let own = !process.txns.is_empty();
+        if let Some(pinned) = process.pinned.as_ref().filter(|_| !own)
+            && *pinned != process.region
+        {
+            self.fail(
+                Rule::Readers,
+                &format!("slot {slot}: the memory changed under a reader"),
+            );
+        }
+    }
+
+    /// A transaction has its locks: its memory has everything that was acknowledged under them.
+    pub(super) fn check_held(&self, slot: usize, txn: TxnId) {
+        let Some(process) = &self.slots[slot].process else {
+            return;
+        };
+        // What it has had for longer than its lease may be old: it must not be read any more, and its commit will be refused.
+        if !process.node.tokens().leased(self.now) {
+            return;
+        }
+        for held in process.node.tokens().held(txn) {
+            let lock = held.lock;
+            let stands = Version(process.region[bytes::span(lock).start]);
+            // A transaction of its own that shares nothing with it may have written meanwhile: not under this lock.
+            let newest = self.newest_acked(lock);
+            if stands != held.version || stands < newest {
+                let what = format!(
+                    "slot {slot}: lock {lock} held at {}, memory at {stands}, acknowledged {newest}",
+                    held.version
+                );
+                self.fail(Rule::Granted, &what);
+            }
+        }
+    }
+
+    fn newest_acked(&self, lock: LockId) -> Version {
+        let acked = self
+            .journals
+            .values()
+            .flat_map(|journal| &journal.records[..journal.acked]);
+        let versions = acked.flat_map(|payload| bytes::stamp(payload).written);
+        let versions = versions.filter(|(other, _)| *other == lock);
+        versions.map(|(_, version)| version).max().unwrap_or_default()
+    }
+
+    /// The server merges a record.
+    pub(super) fn check_merged(&mut self, node: NodeId, number: Number, payload: &P) {
+        let server = self.host().memory();
+        for (lock, makes) in bytes::stamp(payload).written {
+            let stands = server[bytes::span(lock).start];
+            if stands + 1 != makes.0 {
+                self.fail(Rule::Versions, &format!("lock {lock} from {stands} to {makes}"));
+            }
+        }
+        let standing = self.disk().table.nodes.get(&node).map(|row| row.standing);
+        if standing == Some(Standing::Gone) {
+            self.fail(
+                Rule::AfterEnd,
+                &format!("record {number} of node {node} comes after its end"),
+            );
+        }
+        self.book.commits += 1;
+    }
+
+    /// A view counts when whoever reads the journal after a crash of everything else finds it on the server's disk.
+    pub(super) fn check_view(&mut self, slot: usize, view: u64) {
+        let Some(process) = &self.slots[slot].process else {
+            return;
+        };
+        let rows = self.disk().table.nodes.values();
+        let mut journals = rows
+            .filter(|row| row.id == process.journal)
+            .map(|row| &row.journal);
+        // A node that is gone needs none.
+        let stored = journals.find_map(|journal| journal.as_ref());
+        if let Some(journal) = stored.filter(|journal| journal.view.version < view) {
+            let stored = journal.view.version;
+            self.fail(
+                Rule::Survives,
+                &format!("slot {slot}: view {view} counts, and {stored} is durable"),
+            );
+        }
+        self.book.views += u64::from(view > 1);
+    }
+
+    /// That a node is gone is durable: all that it was ever told to be safe is too.
+    pub(super) fn check_gone(&mut self, node: NodeId) {
+        self.book.gone += 1;
+        let has = self
+            .disk()
+            .table
+            .nodes
+            .get(&node)
+            .map_or(Number(0), |row| row.number);
+        let journals = self.journals.values();
+        let mut its = journals.filter(|journal| journal.node == Some(node));
+        if let Some(journal) = its.find(|journal| journal.acked as u64 > has.0) {
+            let acked = journal.acked;
+            self.fail(
+                Rule::Survives,
+                &format!("node {node} had {acked} acknowledged, and {has} count"),
+            );
+        }
+    }
+
+    pub(super) fn check_fate(&mut self, node: NodeId, number: Number, fate: Fate) {
+        if fate == Fate::Open {
+            return;
+        }
+        self.book.aborted += u64::from(fate == Fate::Aborted);
+        let before = self.book.fates.insert((node, number), fate);
+        if before.is_some_and(|before| before != fate) {
+            self.fail(
+                Rule::Outcome,
+                &format!("record {number} of node {node} is {fate:?} now"),
+            );
+        }
+    }
+
+    /// Why it is not at rest; empty if it is.
+    pub(super) fn unrest(&self) -> String {
+        let Some(server) = self.server() else {
+            return "no server".into();
+        };
+        for (node, standing) in server.standings() {
+            if !matches!(standing, Standing::Live | Standing::Gone) {
+                return format!("node {node} is {standing:?}, missing {:?}", server.missing());
+            }
+        }
+        for (index, slot) in self.slots.iter().enumerate() {
+            let Some(process) = &slot.process else {
+                return format!("slot {index} has no process");
+            };
+            if !process.is_whole() || !process.txns.is_empty() || process.pinned.is_some() {
+                let (state, txns) = (process.node.state(), &process.txns);
+                let journal = self.journals.get(&process.journal);
+                let journal = journal.map(|journal| (journal.acked, journal.sealed, journal.few));
+                let id = process.node.id();
+                let standing = server.standings().find(|(node, _)| Some(*node) == id);
+                let link = process.session;
+                return format!(
+                    "slot {index}: {state:?}, {standing:?}, {link:?}, {txns:?}, acked, sealed, few {journal:?}"
+                );
+            }
+            if !slot.unknown.is_empty() {
+                return format!("slot {index} does not know of {:?}", slot.unknown);
+            }
+        }
+        let live = server
+            .standings()
+            .filter(|(_, standing)| *standing == Standing::Live);
+        if live.count() != self.slots.len() {
+            return "nodes that have no process".into();
+        }
+        match self.host().is_idle() && self.hints.is_empty() {
+            true => String::new(),
+            false => "the disk, or hints".into(),
+        }
+    }
+
+    pub(super) fn is_at_rest(&mut self) -> bool {
+        if !self.unrest().is_empty() {
+            return false;
+        }
+        // Lazy nodes are at rest with less.
+        for slot in 0..self.slots.len() {
+            if let Some(process) = &mut self.slots[slot].process {
+                process.node.pull();
+            }
+            self.do_deeds(slot);
+        }
+        let memory = self.host().memory();
+        let mut processes = self.slots.iter().filter_map(|slot| slot.process.as_ref());
+        processes.all(|process| process.region == memory)
+    }
+
+    pub(super) fn check_at_rest(&mut self) {
+        let disk = self.disk();
+        if disk.region != self.host().memory() {
+            self.fail(Rule::Equal, "the disk's region is not the server's");
+        }
+        for journal in self.journals.values() {
+            let logged = disk.log.iter().filter(|(node, ..)| journal.node == Some(*node));
+            let logged: Vec<&P> = logged.map(|(.., payload)| payload).collect();
+            let same = logged
+                .iter()
+                .zip(&journal.records)
+                .all(|(one, other)| *one == other);
+            if logged.len() < journal.acked || !same {
+                let what = format!("{} acknowledged, {} in the order", journal.acked, logged.len());
+                self.fail(Rule::Survives, &what);
+            }
+        }
+        for ((node, number), fate) in &self.book.fates {
+            let there = disk.log.iter().any(|(of, at, _)| (of, at) == (node, number));
+            if there != (*fate == Fate::Committed) {
+                self.fail(
+                    Rule::Outcome,
+                    &format!("record {number} of node {node} was {fate:?}: {there}"),
+                );
+            }
+        }
+        self.check_any_order();
+    }
+
+    /// The journals of all, merged in an order of chance.
+    fn check_any_order(&mut self) {
+        let mut lanes: BTreeMap<NodeId, Vec<(Number, P)>> = BTreeMap::new();
+        for (node, number, payload) in &self.disk().log {
+            lanes.entry(*node).or_default().push((*number, payload.clone()));
+        }
+        let mut merge = Merge::new([], lanes.keys().map(|node| (*node, Number(0))));
+        let (mut region, mut done) = (vec![0; WORDS], 0);
+        let mut left: Vec<(NodeId, std::vec::IntoIter<(Number, P)>)> = lanes
+            .into_iter()
+            .map(|(node, lane)| (node, lane.into_iter()))
+            .collect();
+        while !left.is_empty() {
+            let at = self.dice.below(left.len() as u64) as usize;
+            let (node, lane) = &mut left[at];
+            match lane.next() {
+                None => drop(left.swap_remove(at)),
+                Some((number, payload)) => {
+                    let stamp = bytes::stamp(&payload);
+                    let ticket = payload;
+                    let pushed = merge.push(
+                        *node,
+                        Queued {
+                            number,
+                            stamp,
+                            ticket,
+                        },
+                    );
+                    pushed.expect("what was merged once");
+                }
+            }
+            while let Some(entry) = merge.pop().expect("what was merged once") {
+                bytes::apply(&entry.record.ticket, &mut region);
+                done += 1;
+            }
+        }
+        if region != self.disk().region || done != self.disk().log.len() {
+            self.fail(
+                Rule::AnyOrder,
+                "the same journals, merged again, are another region",
+            );
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A region, its server and some nodes, with everything that can happen to them, from one number.
+//!
+//! One server with a disk, of which a crash leaves what was flushed; processes with a journal each, whose members acknowledge, are
+//! sealed, and are read afterwards; links that are first in, first out, slow, and break; processes that die, sleep longer than their
+//! lease, and wake; hints from node to node in any order, or never. `check.rs` has the rules of `docs/shared.md`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `bytes.rs` | a region of words, spans, records |
+//! | `journal.rs` | a node's journal and its members |
+//! | `server.rs` | the server's process and its disk |
+//! | `process.rs` | a node's process: its deeds, its link |
+//! | `program.rs` | what the program in it does: transactions, readers |
+//! | `hints.rs` | records straight from process to process |
+//! | `check.rs` | the rules |
+
+pub(crate) mod bytes;
+mod check;
+mod hints;
+mod journal;
+mod process;
+mod program;
+mod server;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use netram_proto::id::JournalId;
+use netram_proto::time::{Span, Time};
+use netram_shared_machine::server::Session;
+use netram_shared_machine::{ToNode, ToServer};
+
+use bytes::P;
+use check::Book;
+pub(crate) use check::Rule;
+use journal::Journal;
+pub(crate) use process::Process;
+use process::Slot;
+use server::Host;
+
+pub(crate) const LEASE: Span = Span::from_ms(100);
+/// Messages that a link takes before its receiver has read some.
+const WINDOW: usize = 6;
+
+/// What may go wrong, each in so many steps of ten thousand.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Dangers {
+    pub(crate) link_breaks: u64,
+    pub(crate) process_dies: u64,
+    pub(crate) process_sleeps: u64,
+    pub(crate) server_dies: u64,
+    pub(crate) members_lost: u64,
+    /// Of a hundred hints, how many arrive.
+    pub(crate) hints: u64,
+}
+
+impl Dangers {
+    pub(crate) const NONE: Dangers = Dangers {
+        link_breaks: 0,
+        process_dies: 0,
+        process_sleeps: 0,
+        server_dies: 0,
+        members_lost: 0,
+        hints: 50,
+    };
+    pub(crate) const ALL: Dangers = Dangers {
+        link_breaks: 60,
+        process_dies: 25,
+        process_sleeps: 25,
+        server_dies: 20,
+        members_lost: 30,
+        hints: 50,
+    };
+}
+
+/// A wrong turn for the world to take, to see that the rules find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    Nothing,
+    /// A node's tails come behind the tokens that it gives back. That the server defends itself against.
+    ReleaseBeforeTail,
+    /// A dead node's journal is not read: its locks go on at once.
+    GrantBeforeRead,
+    /// The members of a fenced node go on acknowledging.
+    NoSeal,
+    /// The server says that it has what it has not flushed.
+    KeptBeforeDurable,
+    /// A node applies what waits for its readers in the wrong order.
+    WaitingReversed,
+    /// What was read of a dead node counts as flushed.
+    ReadIsDurable,
+    /// A hint says nothing of what has to come before it.
+    HintWithoutNeeds,
+    /// A node sends its peers what is not safe.
+    HintBeforeSafe,
+}
+
+/// A small generator of numbers (splitmix64): the same seed, the same story.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Dice {
+        Dice(seed)
+    }
+
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    pub(crate) fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+}
+
+/// A link, in both directions. What is in it when it breaks is lost.
+#[derive(Debug, Default)]
+pub(crate) struct Pipe {
+    slot: usize,
+    up: VecDeque<(Time, ToServer<P>)>,
+    down: VecDeque<(Time, ToNode<P>)>,
+    /// The server has closed it: the node finds out behind the last message.
+    closed: bool,
+}
+
+/// A record on its way from node to node.
+#[derive(Debug)]
+struct Hint {
+    at: Time,
+    slot: usize,
+    bytes: Vec<u8>,
+}
+
+pub(crate) struct World {
+    pub(crate) seed: u64,
+    pub(crate) dice: Dice,
+    pub(crate) now: Time,
+    pub(crate) dangers: Dangers,
+    pub(crate) planted: Planted,
+    /// The server's disk takes its time.
+    pub(crate) hold_flush: bool,
+    /// Programs do what a test says, and nothing else.
+    pub(crate) script: bool,
+    /// Nothing begins any more.
+    pub(crate) calm: bool,
+    host: Host,
+    pub(crate) slots: Vec<Slot>,
+    journals: BTreeMap<JournalId, Journal>,
+    pipes: BTreeMap<Session, Pipe>,
+    sessions: u64,
+    hints: Vec<Hint>,
+    pub(crate) book: Book,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, nodes: usize) -> World {
+        // Often a small ring, so that nodes fall behind it.
+        let small = Dice::new(!seed).percent(30);
+        World::with_recent(seed, nodes, if small { 400 } else { 20_000 })
+    }
+
+    /// A server that keeps so many bytes of records for nodes that are behind.
+    pub(crate) fn with_recent(seed: u64, nodes: usize, recent_bytes_max: usize) -> World {
+        let dice = Dice::new(seed);
+        World {
+            seed,
+            now: Time(1_000_000_000),
+            dangers: Dangers::NONE,
+            planted: Planted::Nothing,
+            hold_flush: false,
+            script: false,
+            calm: false,
+            host: Host::new(recent_bytes_max),
+            slots: (0..nodes).map(|_| Slot::default()).collect(),
+            journals: BTreeMap::new(),
+            pipes: BTreeMap::new(),
+            sessions: 0,
+            hints: Vec::new(),
+            book: Book::default(),
+            dice,
+        }
+    }
+
+    /// A moment later: one thing happens, and everything that follows from it.
+    pub(crate) fn step(&mut self) {
+        self.now = self.now + Span::from_us(200 + self.dice.below(3000));
+        if self.host.is_down() {
+            if self.calm || self.dice.percent(3) {
+                self.start_server();
+            }
+        } else if !self.calm && self.dice.below(10_000) < self.dangers.server_dies {
+            self.kill_server();
+        }
+        self.run_server();
+        for slot in 0..self.slots.len() {
+            self.run_slot(slot);
+        }
+        self.deliver_hints();
+        self.check_always();
+    }
+
+    pub(crate) fn run(&mut self, steps: usize) {
+        for _ in 0..steps {
+            self.step();
+        }
+    }
+
+    /// Goes on until something has come about.
+    pub(crate) fn until(&mut self, what: &str, mut done: impl FnMut(&mut World) -> bool) {
+        for _ in 0..4000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        self.fail(Rule::Ends, &format!("never: {what}"));
+    }
+
+    /// Lets everything come to rest: nothing goes wrong any more, what is dead stays so.
+    pub(crate) fn rest(&mut self) {
+        self.calm = true;
+        self.hold_flush = false;
+        self.dangers = Dangers::NONE;
+        for slot in &mut self.slots {
+            slot.wake();
+        }
+        for journal in self.journals.values_mut() {
+            journal.unreachable = false;
+            journal.slow = false;
+        }
+        for _ in 0..6000 {
+            self.step();
+            if self.is_at_rest() {
+                return self.check_at_rest();
+            }
+        }
+        let why = self.unrest();
+        self.fail(Rule::Ends, &format!("no rest: {why}"));
+    }
+
+    fn delay(&mut self) -> Time {
+        let quick = self.dice.percent(80);
+        self.now + Span::from_us(self.dice.below(if quick { 2000 } else { 15_000 }))
+    }
+
+    fn connect(&mut self, slot: usize) -> Session {
+        self.sessions += 1;
+        let session = Session(self.sessions);
+        let pipe = Pipe {
+            slot,
+            ..Pipe::default()
+        };
+        self.pipes.insert(session, pipe);
+        session
+    }
+
+    fn deliver_hints(&mut self) {
+        while let Some(at) = self.hints.iter().position(|hint| hint.at <= self.now) {
+            let Hint { slot, bytes, .. } = self.hints.swap_remove(at);
+            self.take_hint(slot, &bytes);
+        }
+    }
+
+    pub(crate) fn fail(&self, rule: Rule, what: &str) -> ! {
+        panic!("{rule:?} broken, seed {}: {what}", self.seed);
+    }
+}

@@ -1,0 +1,414 @@
+//! The server's process and its disk. A crash leaves what was flushed.
+
+use std::collections::VecDeque;
+
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::Link;
+use netram_shared_machine::message::Opening;
+use netram_shared_machine::server::{
+    Closed, Deed, Fact, Journal as Known, Outgoing, Row, ServerConfig, Standing, Table, Why,
+};
+use netram_shared_machine::{Grant, NodeId, Number, Position, RegionId, Server, ToNode, Version};
+
+use super::bytes::{self, P, WORDS};
+use super::journal::Journal;
+use super::{LEASE, Planted, Rule, Session, WINDOW, World};
+
+/// Something on its way to the disk.
+#[derive(Clone, Debug)]
+enum Write {
+    Fact(u64, Fact),
+    Record {
+        position: Position,
+        node: NodeId,
+        number: Number,
+        end: Option<Link>,
+        payload: P,
+    },
+}
+
+pub(crate) struct Host {
+    server: Option<Server<P>>,
+    recent_bytes_max: usize,
+    region: Vec<u64>,
+    writes: VecDeque<Write>,
+    /// Journals to be read, and when.
+    readings: Vec<(Time, NodeId, Known)>,
+    pub(crate) disk: Disk,
+}
+
+#[derive(Clone)]
+pub(crate) struct Disk {
+    pub(crate) table: Table,
+    pub(crate) region: Vec<u64>,
+    /// Every record that ever was flushed.
+    pub(crate) log: Vec<(NodeId, Number, P)>,
+}
+
+impl Host {
+    pub(crate) fn new(recent_bytes_max: usize) -> Host {
+        let versions = bytes::locks().map(|lock| (lock, Version(0))).collect();
+        let table = Table {
+            versions,
+            ceiling: Grant(0),
+            ..Table::default()
+        };
+        Host {
+            server: None,
+            recent_bytes_max,
+            region: vec![0; WORDS],
+            writes: VecDeque::new(),
+            readings: Vec::new(),
+            disk: Disk {
+                table,
+                region: vec![0; WORDS],
+                log: Vec::new(),
+            },
+        }
+    }
+
+    pub(crate) fn is_down(&self) -> bool {
+        self.server.is_none()
+    }
+
+    pub(crate) fn server(&self) -> Option<&Server<P>> {
+        self.server.as_ref()
+    }
+
+    pub(crate) fn memory(&self) -> &[u64] {
+        &self.region
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.writes.is_empty() && self.readings.is_empty()
+    }
+}
+
+impl World {
+    pub(crate) fn server(&self) -> Option<&Server<P>> {
+        self.host.server()
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.host.disk
+    }
+
+    pub(super) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn start_server(&mut self) {
+        let opening = Opening {
+            region: RegionId(7),
+            bytes: WORDS as u64 * 8,
+            address: 0,
+            spans: Vec::new(),
+            record_bytes_max: 0,
+            settings: Vec::new(),
+        };
+        let config = ServerConfig {
+            lease: LEASE,
+            recent_bytes_max: self.host.recent_bytes_max,
+            page_bytes: 8 * 7,
+            tell_again: Span::from_ms(1000),
+            opening,
+        };
+        self.host.region = self.host.disk.region.clone();
+        let mut server = Server::new(config, self.host.disk.table.clone(), self.now);
+        // A log that was trimmed has only the newest records.
+        let log = &self.host.disk.log;
+        let trimmed = self.dice.below(2 * log.len() as u64 + 1) as usize;
+        server.remember(log[trimmed.min(log.len())..].to_vec());
+        self.host.server = Some(server);
+        self.do_server_deeds();
+    }
+
+    pub(crate) fn kill_server(&mut self) {
+        self.host.server = None;
+        self.host.writes.clear();
+        self.host.readings.clear();
+        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        for session in sessions {
+            self.break_pipe(session, Closed::Broken);
+        }
+    }
+
+    /// Hands the server what has come, its time and what its disk has done, and carries out what it says.
+    pub(super) fn run_server(&mut self) {
+        if self.host.is_down() {
+            return;
+        }
+        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        for session in sessions {
+            self.deliver_up(session);
+        }
+        let now = self.now;
+        if let Some(server) = &mut self.host.server {
+            server.on_tick(now);
+        }
+        self.do_server_deeds();
+        if self.dice.percent(30) && !self.hold_flush {
+            let count = 1 + self.dice.below(8) as usize;
+            self.flush(count);
+        }
+        self.read_journals();
+        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        for session in sessions {
+            self.fill_down(session);
+        }
+    }
+
+    fn deliver_up(&mut self, session: Session) {
+        for _ in 0..3 {
+            let now = self.now;
+            let Some(pipe) = self.pipes.get_mut(&session) else {
+                return;
+            };
+            if self.planted == Planted::ReleaseBeforeTail {
+                tails_last(&mut pipe.up);
+            }
+            let Some((_, message)) = pipe.up.pop_front_if(|(at, _)| *at <= now) else {
+                return;
+            };
+            if let Some(server) = &mut self.host.server {
+                server.handle(now, session, message);
+            }
+            self.do_server_deeds();
+        }
+    }
+
+    fn fill_down(&mut self, session: Session) {
+        while self
+            .pipes
+            .get(&session)
+            .is_some_and(|pipe| pipe.down.len() < WINDOW && !pipe.closed)
+        {
+            let at = self.delay();
+            let Some(server) = &mut self.host.server else {
+                return;
+            };
+            let message = match server.poll_send(session) {
+                None => return,
+                Some(Outgoing::Message(message)) => message,
+                Some(Outgoing::Page { offset, bytes }) => {
+                    let bytes = bytes::page(&self.host.region, offset, bytes);
+                    if bytes.iter().all(|byte| *byte == 0) {
+                        continue;
+                    }
+                    ToNode::Page { offset, bytes }
+                }
+                Some(Outgoing::Close) => {
+                    if let Some(pipe) = self.pipes.get_mut(&session) {
+                        pipe.closed = true;
+                    }
+                    return;
+                }
+            };
+            let mut sent = Vec::new();
+            message.head(&mut sent);
+            sent.extend_from_slice(message.payload().map_or(&[], |payload| payload));
+            let message = ToNode::decode(&sent).expect("what the server says is a message");
+            let message = message.map(P::from);
+            if let Some(pipe) = self.pipes.get_mut(&session) {
+                let after = pipe.down.back().map_or(at, |(before, _)| at.max(*before));
+                pipe.down.push_back((after, message));
+            }
+        }
+    }
+
+    fn do_server_deeds(&mut self) {
+        while let Some(deed) = self.host.server.as_mut().and_then(Server::poll) {
+            match deed {
+                Deed::Store { ticket, fact } => self.host.writes.push_back(Write::Fact(ticket, fact)),
+                Deed::Apply {
+                    position,
+                    node,
+                    number,
+                    end,
+                    payload,
+                } => {
+                    self.check_merged(node, number, &payload);
+                    bytes::apply(&payload, &mut self.host.region);
+                    self.host.writes.push_back(Write::Record {
+                        position,
+                        node,
+                        number,
+                        end,
+                        payload,
+                    });
+                    let early = self.planted == Planted::KeptBeforeDurable
+                        || (self.planted == Planted::ReadIsDurable && end.is_none());
+                    if let Some(server) = self.host.server.as_mut().filter(|_| early) {
+                        server.on_durable(position);
+                    }
+                }
+                Deed::Recover { node, journal } => {
+                    let at = self.now + Span::from_ms(self.dice.below(30));
+                    self.host.readings.push((at, node, journal));
+                }
+                Deed::Close(session) => self.break_pipe(session, Closed::Broken),
+                Deed::Fenced {
+                    why: Why::Unlocked(_),
+                    ..
+                } => self.book.unlocked += 1,
+                Deed::Forget { .. } | Deed::Fenced { .. } => (),
+                Deed::Refused { node, why } => {
+                    self.fail(Rule::Versions, &format!("a record of {node} was refused: {why}"));
+                }
+            }
+        }
+    }
+
+    /// The disk has the first so many writes.
+    pub(super) fn flush(&mut self, count: usize) {
+        let (mut ticket, mut position) = (None, None);
+        for _ in 0..count {
+            match self.host.writes.pop_front() {
+                None => break,
+                Some(Write::Fact(number, fact)) => {
+                    ticket = Some(number);
+                    self.store_fact(fact);
+                }
+                Some(Write::Record {
+                    position: place,
+                    node,
+                    number,
+                    end,
+                    payload,
+                }) => {
+                    position = Some(place);
+                    self.store_record(place, node, number, end, payload);
+                }
+            }
+        }
+        let now = self.now;
+        let Some(server) = &mut self.host.server else {
+            return;
+        };
+        if let Some(position) = position {
+            server.on_durable(position);
+        }
+        if let Some(ticket) = ticket {
+            server.on_stored(now, ticket);
+        }
+        self.do_server_deeds();
+    }
+
+    fn store_fact(&mut self, fact: Fact) {
+        let table = &mut self.host.disk.table;
+        match fact {
+            Fact::Joined { node, journal, .. } => {
+                let id = journal.view.journal;
+                let standing = Standing::Live;
+                let (journal, number) = (Some(journal), Number(0));
+                table.nodes.insert(
+                    node,
+                    Row {
+                        standing,
+                        id,
+                        journal,
+                        number,
+                    },
+                );
+                table.last_node = table.last_node.max(node);
+                self.journals.entry(id).or_default().node = Some(node);
+            }
+            Fact::Viewed { node, view } => {
+                if let Some(journal) = table.nodes.get_mut(&node).and_then(|row| row.journal.as_mut()) {
+                    journal.view = view;
+                }
+            }
+            Fact::Fencing { node } => {
+                if let Some(row) = table.nodes.get_mut(&node) {
+                    row.standing = Standing::Fencing;
+                }
+            }
+            Fact::Gone { node } => {
+                if let Some(row) = table.nodes.get_mut(&node) {
+                    row.standing = Standing::Gone;
+                    row.journal = None;
+                }
+                self.check_gone(node);
+            }
+            Fact::Told { .. } => (),
+            Fact::Ceiling(grant) => table.ceiling = grant,
+        }
+    }
+
+    fn store_record(&mut self, place: Position, node: NodeId, number: Number, end: Option<Link>, payload: P) {
+        let disk = &mut self.host.disk;
+        assert_eq!(place, disk.table.position.next());
+        disk.table.position = place;
+        for (lock, version) in bytes::stamp(&payload).written {
+            disk.table.versions[lock.0 as usize] = (lock, version);
+        }
+        if let Some(row) = disk.table.nodes.get_mut(&node) {
+            row.number = number;
+            if let (Some(end), Some(journal)) = (end, &mut row.journal) {
+                journal.kept = number;
+                journal.end = end;
+            }
+        }
+        bytes::apply(&payload, &mut disk.region);
+        disk.log.push((node, number, payload));
+    }
+
+    fn read_journals(&mut self) {
+        let now = self.now;
+        while let Some(at) = self.host.readings.iter().position(|(due, ..)| *due <= now) {
+            let (_, node, known) = self.host.readings.swap_remove(at);
+            let found = self.dice.below(4) as usize;
+            let Some(journal) = self.journals.get_mut(&known.view.journal) else {
+                continue;
+            };
+            assert_eq!(known.end, Journal::end(known.kept.0 as usize));
+            let Some(server) = &mut self.host.server else {
+                return;
+            };
+            if self.planted == Planted::GrantBeforeRead {
+                server.on_recovered(node, Vec::new());
+            } else if journal.unreachable {
+                server.on_stuck(node);
+                let later = now + Span::from_ms(50);
+                self.host.readings.push((later, node, known));
+            } else {
+                let acked = journal.acked;
+                let records = journal.read(known.kept, acked + found);
+                journal.sealed = self.planted != Planted::NoSeal;
+                server.on_recovered(node, records);
+            }
+            self.do_server_deeds();
+        }
+    }
+
+    /// A link is no more; what is in it is lost. `how` the server learns of it: hung up is the link of a process that is no more.
+    pub(super) fn break_pipe(&mut self, session: Session, how: Closed) {
+        let Some(pipe) = self.pipes.remove(&session) else {
+            return;
+        };
+        if let Some(server) = &mut self.host.server {
+            server.on_closed(self.now, session, how);
+        }
+        self.do_server_deeds();
+        if let Some(process) = &mut self.slots[pipe.slot].process
+            && process.session == Some(session)
+        {
+            process.session = None;
+            process.unlinked_late = true;
+        }
+    }
+}
+
+fn tails_last(up: &mut VecDeque<(Time, netram_shared_machine::ToServer<P>)>) {
+    use netram_shared_machine::ToServer;
+    use netram_shared_machine::lock::ToService;
+    let release = |message: &ToServer<P>| matches!(message, ToServer::Lock(ToService::Release { .. }));
+    for index in 1..up.len() {
+        if release(&up[index].1) && matches!(up[index - 1].1, ToServer::Tail { .. }) {
+            let (one, other) = (up[index].0, up[index - 1].0);
+            up.swap(index - 1, index);
+            up[index - 1].0 = one.min(other);
+            up[index].0 = one.max(other);
+        }
+    }
+}

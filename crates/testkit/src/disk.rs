@@ -1,0 +1,77 @@
+//! A disk that can lose its power: ext4 on a loop device, whose image is copied in that moment. Whatever ext4 had not written by then is not in the copy, which
+//! is mounted in the first one's place.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::mount::{UnmountFlags, unmount};
+
+use super::finish;
+
+/// A disk in a file, with ext4.
+pub struct Disk {
+    /// Where its file system is mounted.
+    pub at: PathBuf,
+    image: PathBuf,
+    lives: u32,
+}
+
+impl Disk {
+    /// `None`: there are no loop devices here, and it was said aloud.
+    pub fn new(folder: &Path) -> Option<Disk> {
+        Disk::of_mib(folder, 96)
+    }
+
+    /// One of so many MiB.
+    pub fn of_mib(folder: &Path, mib: u64) -> Option<Disk> {
+        let disk = Disk {
+            at: folder.join("disk"),
+            image: folder.join("image-0"),
+            lives: 0,
+        };
+        fs::create_dir(&disk.at).unwrap();
+        File::create(&disk.image).unwrap().set_len(mib << 20).unwrap();
+        let made = finish(Command::new("mkfs.ext4").arg("-q").arg(&disk.image));
+        assert_eq!(made.code, 0, "{}", made.err);
+        let mounted = disk.mount();
+        match mounted {
+            Ok(()) => Some(disk),
+            Err(reason) => {
+                super::skipped(format_args!("no loop device can be mounted here: {reason}"));
+                None
+            }
+        }
+    }
+
+    fn mount(&self) -> Result<(), String> {
+        let ran = finish(
+            Command::new("mount")
+                .args(["-o", "loop"])
+                .arg(&self.image)
+                .arg(&self.at),
+        );
+        if ran.code == 0 { Ok(()) } else { Err(ran.err) }
+    }
+
+    /// What has not got to the platter by now is gone.
+    pub fn power_off(&mut self) {
+        self.lives += 1;
+        let copy = self.image.with_file_name(format!("image-{}", self.lives));
+        // What was never written takes no room, and no time.
+        let mut copying = Command::new("cp");
+        copying.arg("--sparse=always").arg(&self.image).arg(&copy);
+        let copied = finish(&mut copying);
+        assert_eq!(copied.code, 0, "{}", copied.err);
+        unmount(&self.at, UnmountFlags::DETACH).unwrap();
+        fs::remove_file(&self.image).unwrap();
+        self.image = copy;
+        self.mount().unwrap();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = unmount(&self.at, UnmountFlags::DETACH);
+    }
+}

@@ -1,0 +1,238 @@
+//! What tests of netram's programs share: running them as their users do, lenders, disks, mounts, recoverable memory.
+#![forbid(unsafe_code)]
+#![allow(missing_docs, reason = "helpers of tests, named for what they do")]
+
+pub mod disk;
+pub mod mounted;
+pub mod rvm;
+pub mod shared;
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// What a run of the program said and how it ended.
+pub struct Ran {
+    pub code: i32,
+    pub out: String,
+    pub err: String,
+}
+
+/// The directory that cargo builds programs into: the parent of the one with this test program.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().expect("the test program has a file");
+    let deps = test.parent().expect("the test program is in a directory");
+    deps.parent().expect("cargo builds tests into deps/").to_owned()
+}
+
+/// The file of the program `netram`.
+pub fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| file_of("netram", "netram-cli"))
+}
+
+fn file_of(name: &str, package: &str) -> String {
+    let file = built().join(name);
+    let file = file.to_str().expect("cargo's directory is UTF-8").to_owned();
+    assert!(
+        Path::new(&file).is_file(),
+        "{file} is not built: cargo build --profile test -p {package}"
+    );
+    file
+}
+
+/// The program `netram`, without the settings of the user who runs the tests.
+pub fn netram() -> Command {
+    clean(Command::new(program()))
+}
+
+/// The program `netram-lab`, the same way.
+pub fn lab() -> Command {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    clean(Command::new(
+        PROGRAM.get_or_init(|| file_of("netram-lab", "netram-lab")),
+    ))
+}
+
+fn clean(mut command: Command) -> Command {
+    for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("NETRAM_")) {
+        command.env_remove(name);
+    }
+    // Not where the user's own programs look for whom to tell that a journal was deleted.
+    command.env("NETRAM_STATE_DIR", built().join("state-of-tests"));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Held while a process is started, and while a test closes what it has locked: a child that has not become another
+/// program yet has copies of this process's files, and with them its locks.
+pub fn forks() -> MutexGuard<'static, ()> {
+    static FORKS: Mutex<()> = Mutex::new(());
+    FORKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Starts a command.
+pub fn start(command: &mut Command) -> Child {
+    let _alone = forks();
+    command.spawn().expect("the program starts")
+}
+
+/// Runs a command to its end.
+pub fn finish(command: &mut Command) -> Ran {
+    let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    ran(child.wait_with_output().expect("it is our child"))
+}
+
+/// Runs the laboratory's program to its end.
+pub fn run_lab<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+    finish(lab().args(arguments))
+}
+
+/// Runs the program to its end.
+pub fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+    finish(netram().args(arguments))
+}
+
+pub fn ran(output: Output) -> Ran {
+    let text = |bytes| String::from_utf8(bytes).expect("the program speaks UTF-8");
+    Ran {
+        code: output.status.code().expect("the program was not killed"),
+        out: text(output.stdout),
+        err: text(output.stderr),
+    }
+}
+
+/// Says why a test is not made here: past the test harness, which would swallow it where the test passes.
+pub fn skipped(why: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
+}
+
+/// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it; `cargo xtask test` has done that.
+pub fn library(package: &str) -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let folder = built();
+    let library = folder.join(format!("lib{}.so", package.replace('-', "_")));
+    if std::env::var_os("NETRAM_TEST_BUILT").is_some() {
+        return library;
+    }
+    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "test",
+        Some(profile) => profile,
+    };
+    let mut command = Command::new("timeout");
+    command.arg("500").arg(cargo).args(["build", "--quiet"]);
+    command.args(["--package", package, "--profile", profile]);
+    // What cargo tells this test of its package would have build scripts run anew, and much be compiled twice.
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| {
+            name.to_str()
+                .is_some_and(|name| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_"))
+        })
+        .for_each(|name| {
+            command.env_remove(name);
+        });
+    let built = command.current_dir(env!("CARGO_MANIFEST_DIR")).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    library
+}
+
+/// What a machine says of its memory, to a lender that is told to look there (`--proc`).
+pub fn available(proc: &Path, bytes: u64) {
+    let whole = proc.join("new");
+    let meminfo = format!("MemTotal: 4194304 kB\nMemAvailable: {} kB\n", bytes / 1024);
+    std::fs::write(&whole, meminfo).expect("the folder is the test's");
+    std::fs::rename(whole, proc.join("meminfo")).expect("the folder is the test's");
+}
+
+/// A lender process, killed when dropped, its memory given back.
+pub struct Lender {
+    child: Child,
+    pub address: String,
+    /// Where data sessions alone come in, if they do.
+    pub data_address: Option<String>,
+    store: PathBuf,
+}
+
+impl Lender {
+    /// Starts a lender with `arguments` beside those that every test needs, and waits until it listens.
+    pub fn start(name: &str, arguments: &[&str]) -> Lender {
+        Lender::with_memory("16MiB", name, arguments)
+    }
+
+    /// The same, with so much memory.
+    pub fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> Lender {
+        let name = format!("test-{}-{name}", std::process::id());
+        let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        let mut command = netram();
+        command
+            .args([
+                "lend",
+                "--with-parent",
+                "--memory",
+                memory,
+                "--name",
+                &name,
+                "--store",
+            ])
+            .arg(&store)
+            .args(arguments)
+            // However short of memory the machine is that runs the tests.
+            .env("NETRAM_KEEP_FREE", "0")
+            .env("NETRAM_PRESSURE", "0")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = start(&mut command);
+        let output = child.stdout.take().expect("the output is piped");
+        let mut lender = Lender {
+            child,
+            address: String::new(),
+            data_address: None,
+            store,
+        };
+        for line in BufReader::new(output).lines() {
+            let line = line.expect("the lender speaks UTF-8");
+            if let Some(address) = line.strip_prefix("data sessions ") {
+                lender.data_address = Some(address.to_owned());
+            } else if let Some(address) = line.strip_prefix("listening ") {
+                lender.address = address.to_owned();
+            }
+            if line == "ready" {
+                return lender;
+            }
+        }
+        panic!("the lender ended before it was ready");
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it says of itself.
+    pub fn status(&self) -> serde_json::Value {
+        let ran = run(["status", "--insecure", "--json", &self.address]);
+        let answers: serde_json::Value = serde_json::from_str(&ran.out).expect("the status is JSON");
+        answers[0]["report"].clone()
+    }
+
+    /// Where its memory is.
+    pub fn store(&self) -> &Path {
+        &self.store
+    }
+
+    /// Sends a signal and waits for the end. Returns the exit code, if it was not killed.
+    pub fn stop(&mut self, signal: rustix::process::Signal) -> Option<i32> {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
+            .expect("it runs");
+        self.child.wait().expect("it is our child").code()
+    }
+}
+
+impl Drop for Lender {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.store);
+    }
+}

@@ -1,0 +1,288 @@
+//! A folder that `netram mount` serves, with its lenders.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::mount::{UnmountFlags, unmount};
+use tempfile::TempDir;
+
+use super::disk::Disk;
+use super::{Lender, Ran, finish, netram, start};
+
+/// Says aloud why a test is not made here. `true`: it is not.
+pub fn cannot_mount() -> bool {
+    let missing = match (
+        rustix::process::geteuid().is_root(),
+        Path::new("/dev/fuse").exists(),
+    ) {
+        (true, true) => return false,
+        (false, _) => "root",
+        (true, false) => "/dev/fuse (`modprobe fuse`)",
+    };
+    super::skipped(format_args!("mounting needs {missing}"));
+    true
+}
+
+/// Waits until that is so: a machine may be busy with other tests.
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !so() {
+        assert!(Instant::now() < until, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A folder with a journal and lenders, mounted by a process of its own.
+pub struct Mounted {
+    pub folder: TempDir,
+    pub lenders: Vec<Lender>,
+    /// Where one of them was that was lost.
+    lost: Option<String>,
+    name: String,
+    /// What the server is started by, with its own words behind.
+    wrap: Vec<String>,
+    pub server: Option<Child>,
+    pub disk: Option<Disk>,
+}
+
+impl Mounted {
+    /// With so many lenders, all of which have to hold a write. The journal has so many bytes.
+    pub fn new(name: &str, lenders: usize, journal: &str) -> Mounted {
+        // Not in /tmp, which may be memory.
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        Mounted::with(folder, None, name, lenders, journal)
+    }
+
+    /// One whose server is started by another program, with one lender and these words more.
+    pub fn wrapped(name: &str, wrap: &[&str], user: Option<u32>, words: &[&str]) -> Mounted {
+        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut mounted = Mounted::with(folder, None, name, 0, "4MiB");
+        let socket = format!("unix:{}/lender", mounted.folder.path().display());
+        mounted.lenders.push(lender(name, &socket));
+        mounted.wrap = wrap.iter().map(|word| (*word).to_owned()).collect();
+        if let Some(user) = user {
+            for path in [
+                mounted.folder.path(),
+                mounted.dir().as_path(),
+                mounted.folder.path().join("lender").as_path(),
+            ] {
+                std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
+            }
+        }
+        let own = [
+            "--journal-size",
+            "4MiB",
+            "--insecure",
+            "--one-domain",
+            "--members",
+            "1",
+            "--lender",
+        ];
+        let words = own
+            .iter()
+            .copied()
+            .chain([&socket[..]])
+            .chain(words.iter().copied());
+        let words: Vec<String> = words.map(str::to_owned).collect();
+        mounted.mount_with(&words);
+        mounted
+    }
+
+    /// Where the catalog is.
+    pub fn catalog(&self) -> PathBuf {
+        self.journal().join("catalog")
+    }
+
+    /// Waits for a checkpoint of all that was done before.
+    pub fn wait_for_checkpoint(&self) {
+        // The first may have begun before.
+        for _ in 0..2 {
+            let before = fs::metadata(self.catalog()).unwrap().modified().unwrap();
+            wait_until("a checkpoint", || {
+                // One that has nothing to do writes no catalog.
+                let _ = fs::write(self.dir().join("touched"), b"");
+                fs::metadata(self.catalog()).is_ok_and(|there| there.modified().unwrap() > before)
+            });
+        }
+    }
+
+    pub fn with(folder: TempDir, disk: Option<Disk>, name: &str, lenders: usize, journal: &str) -> Mounted {
+        let lenders = (0..lenders).map(|number| {
+            let socket = format!("unix:{}/lender-{number}", folder.path().display());
+            lender(name, &socket)
+        });
+        let mut mounted = Mounted {
+            lenders: lenders.collect(),
+            folder,
+            lost: None,
+            name: name.to_owned(),
+            wrap: Vec::new(),
+            server: None,
+            disk,
+        };
+        fs::create_dir(mounted.dir()).unwrap();
+        let mut words = vec![
+            "--journal-size".to_owned(),
+            journal.to_owned(),
+            "--insecure".to_owned(),
+        ];
+        words.extend(["--one-domain", "--patience", "2s"].map(str::to_owned));
+        for lender in &mounted.lenders {
+            words.extend(["--lender".to_owned(), lender.address.clone()]);
+        }
+        words.extend(["--members".to_owned(), mounted.lenders.len().to_string()]);
+        if !mounted.lenders.is_empty() {
+            mounted.mount_with(&words);
+        }
+        mounted
+    }
+
+    pub fn dir(&self) -> PathBuf {
+        self.root().join("dir")
+    }
+
+    pub fn journal(&self) -> PathBuf {
+        self.root().join("journal")
+    }
+
+    /// Where folder and journal are: a disk of their own, if they have one.
+    fn root(&self) -> PathBuf {
+        match &self.disk {
+            Some(disk) => disk.at.clone(),
+            None => self.folder.path().to_path_buf(),
+        }
+    }
+
+    fn command(&self) -> Command {
+        let mut command = self.program();
+        command
+            .arg("mount")
+            .arg(self.dir())
+            .arg("--on")
+            .arg(self.journal());
+        command.arg("--with-parent");
+        command
+    }
+
+    /// The program, started as the server is.
+    pub fn program(&self) -> Command {
+        let own = netram();
+        let Some((first, rest)) = self.wrap.split_first() else {
+            return own;
+        };
+        let mut command = Command::new(first);
+        command.args(rest).arg(own.get_program()).stdin(Stdio::null());
+        for (name, _) in own.get_envs() {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Mounts it again, and waits until it is. What was said.
+    pub fn mount(&mut self) -> String {
+        self.mount_with(&[])
+    }
+
+    pub fn mount_with(&mut self, words: &[String]) -> String {
+        let mut command = self.command();
+        command.args(words).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut server = start(&mut command);
+        let mut said = String::new();
+        for line in BufReader::new(server.stdout.take().unwrap()).lines() {
+            let line = line.unwrap();
+            said.push_str(&line);
+            said.push('\n');
+            if line.starts_with("mounted ") {
+                self.server = Some(server);
+                if self.lenders.is_empty() || fs::read_dir(self.dir()).is_ok() {
+                    self.wait_for_members();
+                }
+                return said;
+            }
+        }
+        let mut error = String::new();
+        server.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        server.wait().unwrap();
+        panic!("it was not mounted: {error}");
+    }
+
+    /// Until they have joined, commits wait for the disk.
+    pub fn wait_for_members(&self) {
+        let probe = self.dir().join("probe");
+        for _ in 0..200 {
+            fs::write(&probe, b"probe").unwrap();
+            fs::File::open(&probe).unwrap().sync_all().unwrap();
+            let joined = self.lenders.iter().all(|lender| {
+                let journals = lender.status()["journals"].clone();
+                journals.as_array().is_some_and(|journals| !journals.is_empty())
+            });
+            if joined {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        fs::remove_file(&probe).unwrap();
+    }
+
+    /// Mounting it again fails so.
+    pub fn refused(&self) -> String {
+        let ran = finish(&mut self.command());
+        assert_ne!(ran.code, 0, "{}", ran.out);
+        ran.err
+    }
+
+    /// SIGKILL, and nothing else.
+    pub fn kill(&mut self) {
+        let mut server = self.server.take().expect("it is mounted");
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    /// A lender dies, with its memory.
+    pub fn lose_lender(&mut self, which: u64) {
+        let lender = self.lenders.remove(which as usize % self.lenders.len());
+        self.lost = Some(lender.address.clone());
+    }
+
+    /// Another one comes in its place, with nothing.
+    pub fn replace_lender(&mut self) {
+        if let Some(address) = self.lost.take() {
+            self.lenders.push(lender(&self.name, &address));
+        }
+    }
+
+    pub fn unmount(&mut self) -> Ran {
+        let ran = finish(self.program().arg("unmount").arg(self.dir()));
+        if ran.code == 0 {
+            let ended = self.server.take().expect("it is mounted").wait().unwrap();
+            assert!(ended.success(), "{ended:?}");
+        }
+        ran
+    }
+
+    pub fn recover(&self) -> Ran {
+        finish(self.program().arg("recover").arg(self.dir()))
+    }
+}
+
+fn lender(test: &str, address: &str) -> Lender {
+    static MADE: AtomicU32 = AtomicU32::new(0);
+    let name = format!("{test}-{}", MADE.fetch_add(1, Ordering::Relaxed));
+    Lender::start(&name, &["--insecure", "--listen", address])
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = unmount(self.dir(), UnmountFlags::DETACH);
+        // The folder is immutable, and would stay; but where a disk goes as a whole.
+        let _ = finish(Command::new("chattr").arg("-i").arg(self.dir()));
+    }
+}

@@ -1,0 +1,145 @@
+//! Recoverable memory for tests of its tools.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use netram_proto::port::Durability;
+use netram_rvm::{Mode, Region};
+use netram_store::{Home, Opened, Settings};
+use serde_json::Value;
+
+use super::{Ran, finish, forks, netram};
+
+/// A log with one segment in a temporary folder.
+pub struct Place {
+    pub folder: tempfile::TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        let place = Place {
+            folder: tempfile::tempdir().unwrap(),
+        };
+        let made = place.rvm(&[
+            "create",
+            "bank.log",
+            "--log-size",
+            "64KiB",
+            "--segment",
+            "bank.data",
+            "--size",
+            "1MiB",
+        ]);
+        assert_eq!(made.code, 0, "{}", made.err);
+        place
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub fn rvm(&self, arguments: &[&str]) -> Ran {
+        finish(
+            netram()
+                .arg("rvm")
+                .args(arguments)
+                .current_dir(self.folder.path()),
+        )
+    }
+
+    /// Runs a subcommand that must go well, with --json.
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let ran = self.rvm(&[arguments, &["--json"]].concat());
+        assert_eq!(ran.code, 0, "{arguments:?}: {}{}", ran.out, ran.err);
+        serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
+    }
+
+    pub fn open(&self) -> Open {
+        self.open_with(&Settings::default())
+    }
+
+    pub fn open_with(&self, settings: &Settings) -> Open {
+        let opened = Home::at(&self.path("bank.log")).open(settings).unwrap();
+        let region = opened
+            .memory
+            .map(self.path("bank.data").to_str().unwrap(), 0, 0)
+            .unwrap();
+        Open(Some((opened, region)))
+    }
+
+    /// Commits `bytes` at `offset`; they stay in the log, which is closed.
+    pub fn commit(&self, changes: &[(usize, &[u8])]) {
+        let open = self.open();
+        for (offset, bytes) in changes {
+            open.write(*offset, bytes, Durability::Disk);
+        }
+    }
+
+    /// Every file of the folder with its contents, but for the lock: that has the number of whoever tried last.
+    pub fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
+        let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_none_or(|extension| extension != "lock"))
+            .collect();
+        files.sort();
+        files
+            .into_iter()
+            .map(|path| (path.clone(), fs::read(path).unwrap()))
+            .collect()
+    }
+
+    pub fn flip(&self, name: &str, offset: u64) {
+        let file = fs::File::options()
+            .read(true)
+            .write(true)
+            .open(self.path(name))
+            .unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+    }
+}
+
+/// The log and its segment, open in this process.
+pub struct Open(Option<(Opened, Region)>);
+
+impl Open {
+    pub fn opened(&self) -> &Opened {
+        &self.0.as_ref().unwrap().0
+    }
+
+    pub fn region(&self) -> &Region {
+        &self.0.as_ref().unwrap().1
+    }
+
+    /// Both, for whoever needs them apart and drops them while holding [`crate::forks`].
+    pub fn take(mut self) -> (Opened, Region) {
+        self.0.take().unwrap()
+    }
+
+    pub fn write(&self, offset: usize, bytes: &[u8], durability: Durability) {
+        let mut transaction = self.opened().memory.begin(Mode::Restore);
+        transaction.write(self.region(), offset, bytes).unwrap();
+        transaction.commit(durability).unwrap();
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let _alone = forks();
+        self.0.take();
+    }
+}
+
+pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (state >> 56) as u8
+    };
+    (0..length).map(|_| next()).collect()
+}

@@ -1,0 +1,116 @@
+//! A shared region in a directory of a test's own, and its server.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Ran, netram, run, start};
+
+/// Longer than any step takes on a loaded machine.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A test's directory.
+pub struct Place(tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Place {
+        Place(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// `netram shared COMMAND REGION ...`.
+    pub fn shared(&self, command: &str, region: &str, rest: &[&str]) -> Ran {
+        let path = self.path(region);
+        run([&["shared", command, path.to_str().unwrap()], rest].concat())
+    }
+
+    pub fn json(&self, command: &str, region: &str) -> Value {
+        let ran = self.shared(command, region, &["--json"]);
+        assert_eq!(ran.code, 0, "{}", ran.err);
+        serde_json::from_str(&ran.out).unwrap()
+    }
+
+    /// A region of 16 locks.
+    pub fn made(&self) -> Ran {
+        let sizes = ["--size", "64KiB", "--span-size", "4KiB", "--log-size", "1MiB"];
+        let lenders = [
+            "--lender",
+            "tcp://10.0.0.2:7420",
+            "--lender",
+            "tcp://10.0.0.3:7420",
+        ];
+        self.shared("create", "plan", &[&sizes[..], &lenders].concat())
+    }
+}
+
+/// A server's process, killed when dropped.
+pub struct Server {
+    pub child: std::process::Child,
+    pub address: String,
+}
+
+impl Server {
+    /// Serves a region of the place, with these flags.
+    pub fn start(place: &Place, region: &str, flags: &[&str]) -> Server {
+        Server::run(place, region, &[&["--insecure"], flags].concat())
+    }
+
+    /// Serves it to whoever has the key.
+    pub fn start_with_key(place: &Place, region: &str, key: &Path) -> Server {
+        Server::run(place, region, &["--key-file", key.to_str().unwrap()])
+    }
+
+    fn run(place: &Place, region: &str, flags: &[&str]) -> Server {
+        let mut command = netram();
+        let path = place.path(region);
+        let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
+        systemd.set_read_timeout(Some(PATIENCE)).unwrap();
+        command
+            .env("NOTIFY_SOCKET", place.path("notify"))
+            .args([
+                "shared",
+                "serve",
+                "--with-parent",
+                "--listen",
+                "tcp://127.0.0.1:0",
+            ])
+            .args(flags)
+            .arg(path)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut child = start(&mut command);
+        let out = child.stdout.take().unwrap();
+        let mut server = Server {
+            child,
+            address: String::new(),
+        };
+        for line in BufReader::new(out).lines() {
+            let line = line.unwrap();
+            match line.strip_prefix("listening ") {
+                Some(address) => server.address = address.to_owned(),
+                None if line == "ready" => {
+                    let mut told = [0; 16];
+                    let length = systemd.recv(&mut told).expect("systemd is told");
+                    assert_eq!(&told[..length], b"READY=1");
+                    return server;
+                }
+                None => (),
+            }
+        }
+        panic!("the server ended before it was ready");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,330 @@
+//! What one commit costs: append and wait, beside a bare exchange of the same bytes and `fdatasync` on the same disk.
+
+mod setup;
+
+use std::sync::Barrier;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use netram_journal::Journal;
+use netram_proto::port::{Durability, Kind, Log};
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+use crate::disk;
+use crate::error::{BenchError, Context};
+use crate::histogram::{self, Recorder, Summary, median};
+use crate::site::{Site, Wire};
+use setup::Setup;
+
+/// The kind of a benchmark's records: no other user of a journal has it.
+const KIND: Kind = Kind(255);
+/// The log is trimmed when it is fuller than this part of its capacity.
+const TRIM_PART: u64 = 2;
+
+/// What to measure. Take the default and change fields.
+#[derive(Clone, Debug, Serialize)]
+pub struct Spec {
+    /// Payload bytes of each record.
+    pub record_bytes: usize,
+    /// Members, each a lender process. None: the local disk alone.
+    pub members: usize,
+    /// How safe a commit is when it counts as done.
+    #[serde(serialize_with = "durability_name")]
+    pub durability: Durability,
+    /// Threads that commit to one journal.
+    pub threads: usize,
+    /// How the client waits.
+    #[serde(serialize_with = "display")]
+    pub wait: WaitPolicy,
+    /// Whether links are encrypted and records sealed.
+    pub secure: bool,
+    /// The kind of socket.
+    pub wire: Wire,
+    /// A longer wire: microseconds added to each round trip, floor and commit alike.
+    pub added_rtt_us: u32,
+    /// A slower disk, modelled: milliseconds added to each sync.
+    pub modelled_sync_ms: u32,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Rounds, each of floor and commits.
+    pub rounds: usize,
+    /// Time of one round's commits, and of its floor.
+    pub round: Duration,
+}
+
+/// A measured row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// What was measured.
+    #[serde(flatten)]
+    pub spec: Spec,
+    /// The commits.
+    pub commit: Summary,
+    /// The bare exchange with one process; `None` without members.
+    pub exchange: Option<Summary>,
+    /// The bare exchange with as many processes as there are members, on the members' cores; `None` below two.
+    pub fan_out: Option<Summary>,
+    /// `fdatasync` of as many bytes, overwriting.
+    pub sync: Summary,
+    /// The commit's median over the exchange's, the median over rounds.
+    pub ratio: Option<f64>,
+    /// The same over the exchange with as many processes.
+    pub fan_out_ratio: Option<f64>,
+    /// The sync's median with what a modelled disk adds to it, in microseconds.
+    pub sync_floor_us: f64,
+    /// That over the commit's median.
+    pub faster_than_sync: f64,
+}
+
+impl Default for Spec {
+    fn default() -> Spec {
+        Spec {
+            record_bytes: 128,
+            members: 1,
+            durability: Durability::Remote,
+            threads: 1,
+            wait: WaitPolicy::Spin,
+            secure: true,
+            wire: Wire::Tcp,
+            added_rtt_us: 0,
+            modelled_sync_ms: 0,
+        }
+    }
+}
+
+impl Effort {
+    /// Seven rounds of half a second.
+    pub const FULL: Effort = Effort {
+        rounds: 7,
+        round: Duration::from_millis(500),
+    };
+    /// Three short rounds, to see that things are in order.
+    pub const QUICK: Effort = Effort {
+        rounds: 3,
+        round: Duration::from_millis(150),
+    };
+}
+
+impl Spec {
+    /// The rows of the standard table: one thing varied at a time around the default.
+    pub fn table(quick: bool) -> Vec<Spec> {
+        let base = Spec::default;
+        // The disk thread needs a core: waiting for the disk is no reason to spin.
+        let disk = Spec {
+            members: 0,
+            durability: Durability::Disk,
+            wait: WaitPolicy::default(),
+            ..base()
+        };
+        let mut rows = vec![
+            base(),
+            Spec { members: 2, ..base() },
+            Spec {
+                secure: false,
+                ..base()
+            },
+            Spec {
+                wire: Wire::Unix,
+                ..base()
+            },
+            Spec {
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            Spec {
+                threads: 8,
+                wait: WaitPolicy::default(),
+                ..base()
+            },
+            disk.clone(),
+        ];
+        if !quick {
+            rows.extend([
+                Spec { members: 3, ..base() },
+                Spec {
+                    wait: WaitPolicy::Block,
+                    ..base()
+                },
+                Spec {
+                    threads: 2,
+                    wait: WaitPolicy::default(),
+                    ..base()
+                },
+                Spec {
+                    threads: 4,
+                    wait: WaitPolicy::default(),
+                    ..base()
+                },
+                Spec {
+                    durability: Durability::Both,
+                    wait: WaitPolicy::default(),
+                    ..base()
+                },
+                Spec {
+                    threads: 8,
+                    wait: WaitPolicy::default(),
+                    ..disk
+                },
+            ]);
+            rows.extend([16, 512, 4096, 32 * 1024].map(|record_bytes| Spec {
+                record_bytes,
+                ..base()
+            }));
+            rows.extend([25, 50, 100].map(|added_rtt_us| Spec {
+                added_rtt_us,
+                ..base()
+            }));
+            rows.extend([1, 8].map(|modelled_sync_ms| Spec {
+                modelled_sync_ms,
+                ..base()
+            }));
+        }
+        rows
+    }
+}
+
+/// Measures one row.
+pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchError> {
+    if !(1..=64).contains(&spec.threads) || spec.members > 8 {
+        return Err(BenchError::Asked(
+            "1 to 64 threads and 0 to 8 members can be measured".to_owned(),
+        ));
+    }
+    let setup = Setup::new(site, spec)?;
+    let (mut commits, mut exchanges, mut syncs) = (vec![], vec![], vec![]);
+    let (mut fan_outs, mut ratios, mut fan_out_ratios) = (vec![], vec![], vec![]);
+    // The first round warms up caches, sockets and the branch predictor; it is thrown away.
+    for round in 0..=effort.rounds {
+        let sync = disk::sync_overwrites(site.folder(), spec.record_bytes, syncs_a_round(effort))?;
+        let exchange = setup.floor(&setup.single, effort)?;
+        let fan_out = setup.floor(&setup.fan_out, effort)?;
+        let commit = setup.commits(spec, effort)?;
+        if round > 0 {
+            ratios.extend(exchange.map(|exchange| commit.p50_us / exchange.p50_us));
+            fan_out_ratios.extend(fan_out.map(|fan_out| commit.p50_us / fan_out.p50_us));
+            commits.push(commit);
+            fan_outs.extend(fan_out);
+            exchanges.extend(exchange);
+            syncs.push(sync);
+        }
+    }
+    let (commit, sync) = (Summary::median(&commits), Summary::median(&syncs));
+    let sync_floor_us = sync.p50_us + f64::from(spec.modelled_sync_ms) * 1e3;
+    Ok(Row {
+        spec: spec.clone(),
+        exchange: (!exchanges.is_empty()).then(|| Summary::median(&exchanges)),
+        fan_out: (!fan_outs.is_empty()).then(|| Summary::median(&fan_outs)),
+        ratio: (!ratios.is_empty()).then(|| median(ratios)),
+        fan_out_ratio: (!fan_out_ratios.is_empty()).then(|| median(fan_out_ratios)),
+        sync_floor_us,
+        faster_than_sync: sync_floor_us / commit.p50_us,
+        commit,
+        sync,
+    })
+}
+
+/// Commits from one thread and from `threads`, to one journal in alternating rounds: medians, and the median of the
+/// rounds' throughputs over each other.
+pub fn scaling(
+    site: &Site,
+    spec: &Spec,
+    threads: usize,
+    effort: Effort,
+) -> Result<(Summary, Summary, f64), BenchError> {
+    let one = Spec {
+        threads: 1,
+        ..spec.clone()
+    };
+    let many = Spec {
+        threads,
+        ..spec.clone()
+    };
+    let setup = Setup::new(site, &one)?;
+    let (mut ones, mut manies, mut ratios) = (vec![], vec![], vec![]);
+    for round in 0..=effort.rounds {
+        let (of_one, of_many) = (setup.commits(&one, effort)?, setup.commits(&many, effort)?);
+        if round > 0 {
+            ratios.push(of_many.per_second / of_one.per_second);
+            ones.push(of_one);
+            manies.push(of_many);
+        }
+    }
+    Ok((Summary::median(&ones), Summary::median(&manies), median(ratios)))
+}
+
+fn syncs_a_round(effort: Effort) -> usize {
+    (effort.round.as_millis() as usize).clamp(50, 500)
+}
+
+/// Commits from the threads asked for, for the time asked for.
+pub fn commits(
+    journal: &Journal,
+    spec: &Spec,
+    time: Duration,
+    children: &[u32],
+) -> Result<Summary, BenchError> {
+    let mut recorder = Recorder::start(children);
+    let start = Barrier::new(spec.threads);
+    let worker = || -> Result<Histogram<u64>, BenchError> {
+        let mut histogram = histogram::empty();
+        start.wait();
+        let end = Instant::now() + time;
+        loop {
+            let began = Instant::now();
+            if began >= end {
+                return Ok(histogram);
+            }
+            commit(journal, spec.record_bytes, spec.durability)?;
+            histogram.saturating_record(began.elapsed().as_nanos() as u64);
+        }
+    };
+    let results: Vec<_> = std::thread::scope(|scope| {
+        // This thread is one of them, so that with one thread nobody has to be woken.
+        let others: Vec<_> = (1..spec.threads).map(|_| scope.spawn(worker)).collect();
+        let own = worker();
+        let joined = others
+            .into_iter()
+            .map(|other| other.join().expect("a measuring thread does not panic"));
+        std::iter::once(own).chain(joined).collect()
+    });
+    for result in results {
+        recorder.add(&result?);
+    }
+    Ok(recorder.finish())
+}
+
+/// One commit; trims the log when it has become half full, which is part of what commits cost.
+pub fn commit(journal: &Journal, bytes: usize, durability: Durability) -> Result<(), BenchError> {
+    let ticket = journal
+        .append(KIND, bytes, &mut |payload| payload.fill(0x5a))
+        .context("append a record")?;
+    journal.wait(ticket, durability).context("wait for a commit")?;
+    let state = journal.state();
+    if state.tail.since(state.head) > state.capacity / TRIM_PART && state.stable > state.head {
+        // Several threads may find the log half full; a position that has been trimmed already is no failure.
+        let _ = journal.trim(state.stable);
+    }
+    Ok(())
+}
+
+fn display<S: serde::Serializer>(value: &impl std::fmt::Display, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_str(value)
+}
+
+/// The name of a durability, as flags and results have it.
+pub fn name_of(durability: Durability) -> &'static str {
+    match durability {
+        Durability::Remote => "remote",
+        Durability::Disk => "disk",
+        Durability::Both => "both",
+        Durability::Lazy => "lazy",
+    }
+}
+
+fn durability_name<S: serde::Serializer>(value: &Durability, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(name_of(*value))
+}

@@ -1,0 +1,130 @@
+//! What runs while a row is measured: lenders, echo processes, wires in between, and the journal.
+
+use std::time::Duration;
+
+use netram_journal::JournalConfig;
+use netram_transport::{Address, WaitPolicy};
+
+use super::{Effort, Spec};
+use crate::child::Child;
+use crate::delay::Delay;
+use crate::echo::{self, Echo, Exchange, Pinger};
+use crate::error::BenchError;
+use crate::histogram::Summary;
+use crate::machine::Pinned;
+use crate::site::{self, Lender, LenderSpec, OpenJournal, Seats, Site};
+use crate::socket::Pause;
+
+/// Bytes of a benchmark's log. Large enough that trimming it is rare, small enough to make quickly.
+const LOG_BYTES: u64 = 32 << 20;
+/// How a lender behind a delaying process waits: it shares its core with that process, and must not fall asleep within
+/// a longer round trip, which the echo process does not either.
+const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
+
+/// Everything that runs during one row's measurement. Fields end in this order: the journal before its lenders.
+pub(super) struct Setup {
+    journal: OpenJournal,
+    pub(super) single: Vec<Pinger>,
+    pub(super) fan_out: Vec<Pinger>,
+    _wires: Vec<Child>,
+    lenders: Vec<Lender>,
+    seats: Seats,
+}
+
+impl Setup {
+    pub(super) fn new(site: &Site, spec: &Spec) -> Result<Setup, BenchError> {
+        let seats = Seats::find();
+        let wait = if spec.wait == WaitPolicy::Spin {
+            seats.lender_wait(spec.members)
+        } else {
+            spec.wait
+        };
+        let (mut lenders, mut wires, mut addresses) = (vec![], vec![], vec![]);
+        let mut through = |address: Address, core| -> Result<Address, BenchError> {
+            if spec.added_rtt_us == 0 {
+                return Ok(address);
+            }
+            let (wire, address) =
+                Delay::start(site.program(), &address, spec.added_rtt_us, core, site.folder())?;
+            wires.push(wire);
+            Ok(address)
+        };
+        for index in 0..spec.members {
+            let core = seats.lender(index);
+            // A delaying process needs the lender's core now and then; a spinning lender would not let it.
+            let wait = if spec.added_rtt_us > 0 { LONG_YIELD } else { wait };
+            let lender = site.lender(LenderSpec {
+                wire: spec.wire,
+                secure: spec.secure,
+                wait,
+                core,
+            })?;
+            addresses.push(through(lender.address().clone(), core)?);
+            lenders.push(lender);
+        }
+        let crowded = spec.added_rtt_us > 0 || !seats.spinning(spec.members);
+        let mut pinger = |index, yields| {
+            let core = seats.lender(index);
+            let echo = Echo {
+                listen: site.listen(spec.wire).to_string(),
+                exchange: Exchange::of_commit(spec.record_bytes, spec.secure),
+                core,
+                pause: if yields { Pause::Yield } else { Pause::Spin },
+                asks: None,
+            };
+            Pinger::start(site.program(), echo, site.folder(), |to| through(to, core))
+        };
+        let singles = if spec.members > 0 { 0..1 } else { 0..0 };
+        let single: Result<Vec<Pinger>, _> = singles.map(|at| pinger(at, spec.added_rtt_us > 0)).collect();
+        let several = if spec.members > 1 { 0..spec.members } else { 0..0 };
+        let fan_out: Result<Vec<Pinger>, _> = several.map(|at| pinger(at, crowded)).collect();
+        let (single, fan_out) = (single?, fan_out?);
+        let journal = site.journal(LOG_BYTES, journal_config(site, spec, addresses))?;
+        Ok(Setup {
+            journal,
+            single,
+            fan_out,
+            _wires: wires,
+            lenders,
+            seats,
+        })
+    }
+
+    /// A round of the floor, the lenders paused: they may spin on an echo process's core.
+    pub(super) fn floor(&self, pingers: &[Pinger], effort: Effort) -> Result<Option<Summary>, BenchError> {
+        if pingers.is_empty() {
+            return Ok(None);
+        }
+        let _pinned = Pinned::to(self.seats.client())?;
+        for lender in &self.lenders {
+            lender.child().pause()?;
+        }
+        let summary = echo::round(pingers, effort.round);
+        for lender in &self.lenders {
+            lender.child().resume()?;
+        }
+        summary.map(Some)
+    }
+
+    pub(super) fn commits(&self, spec: &Spec, effort: Effort) -> Result<Summary, BenchError> {
+        // Without members it is the disk thread that works, and it must not be kept from a core by whoever waits.
+        let _pinned = if spec.members > 0 {
+            Some(Pinned::to(self.seats.client())?)
+        } else {
+            None
+        };
+        let lenders: Vec<u32> = self.lenders.iter().map(|lender| lender.child().id()).collect();
+        super::commits(&self.journal.journal, spec, effort.round, &lenders)
+    }
+}
+
+fn journal_config(site: &Site, spec: &Spec, addresses: Vec<Address>) -> JournalConfig {
+    let mut config = site.config(addresses, spec.secure, spec.wait);
+    config.timing = site::patient();
+    config.modelled_sync_delay = Duration::from_millis(spec.modelled_sync_ms.into());
+    if spec.members == 0 {
+        // Nobody else will have it: waiting for company would only add to the disk's time.
+        config.disk_delay = Duration::ZERO;
+    }
+    config
+}

@@ -1,0 +1,227 @@
+//! The files of a comparison: a CSV, a picture, and the table as Markdown.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use super::{Database, Disk, Losses, Report, Storage, Work, plot};
+use crate::error::BenchError;
+use crate::paper::output::{Results, Run};
+use crate::paper::plot::thousands;
+
+/// The columns of the file with all figures.
+pub const HEADER: &str = "database,work,storage,disk,per_second,times_plain";
+/// The document with the table.
+pub const TABLES: &str = "databases.md";
+
+/// A row of the table: a database that does something, somewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Row {
+    /// The database.
+    pub database: Database,
+    /// What it does.
+    pub work: Work,
+    /// Where it is.
+    pub storage: Storage,
+    /// Transactions a second, and how many times as many as plain; on each disk of [`Disk::ALL`].
+    pub rates: [Option<(f64, Option<f64>)>; 2],
+    /// What it may lose.
+    pub losses: Losses,
+}
+
+/// The rows in order.
+pub fn rows(report: &Report) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    for database in Database::ALL {
+        for &work in database.works() {
+            for storage in Storage::ALL {
+                let rates = Disk::ALL.map(|disk| {
+                    let rate = report.rate(database, work, storage, disk)?;
+                    Some((rate, report.times_plain(database, work, storage, disk)))
+                });
+                if rates.iter().any(Option::is_some) {
+                    rows.push(Row {
+                        database,
+                        work,
+                        storage,
+                        rates,
+                        losses: Losses::of(database, storage),
+                    });
+                }
+            }
+        }
+    }
+    rows
+}
+
+/// Writes everything into `folder`, made if it is not there. Returns the files written.
+pub fn write(report: &Report, run: &Run, folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    let mut results = Results::new(folder)?;
+    results.save("databases.csv", csv(report).as_bytes())?;
+    results.save("databases.svg", plot::svg(report)?.as_bytes())?;
+    results.save(TABLES, tables(report, run).as_bytes())?;
+    Ok(results.written)
+}
+
+// Writing to a string cannot fail, here and below.
+
+fn csv(report: &Report) -> String {
+    let mut text = format!("{HEADER}\n");
+    for cell in &report.cells {
+        let times = report.times_plain(cell.database, cell.work, cell.storage, cell.disk);
+        let times = times.map(|times| format!("{times:.3}")).unwrap_or_default();
+        let _ = writeln!(
+            text,
+            "{},{},{},{},{:.1},{times}",
+            cell.database.id(),
+            cell.work.label().replace(',', ""),
+            cell.storage.id(),
+            cell.disk.id(),
+            cell.per_second,
+        );
+    }
+    text
+}
+
+/// A figure of a row: transactions a second, and how many times as many as plain.
+pub fn shown(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
+    let Some((rate, times)) = rate else {
+        return [String::new(), String::new()];
+    };
+    let digits = times.map(|times| match times {
+        ..10.0 => format!("{times:.2}"),
+        _ => format!("{times:.1}"),
+    });
+    [thousands(rate), digits.unwrap_or_default()]
+}
+
+fn tables(report: &Report, run: &Run) -> String {
+    let machine = &report.machine;
+    let versions: Vec<String> = { report.versions.iter() }
+        .map(|(database, version)| format!("{} {version}", database.label()))
+        .collect();
+    let mut text = format!(
+        "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. {}. One lender on this machine, over encrypted TCP, `--wait {}`; \
+         medians of {} rounds in turns. The slower disk is MODELLED: 1 ms more a sync.\n",
+        run.began,
+        machine.processor,
+        machine.cores,
+        machine.kernel,
+        machine.load,
+        run.disk,
+        run.command,
+        versions.join("; "),
+        report.wait,
+        report.rounds,
+    );
+    for skipped in &report.skipped {
+        let _ = writeln!(text, "\nNot run: {skipped}.");
+    }
+    let _ = writeln!(
+        text,
+        "\n| database | does | on | a second, local disk | × plain | MODELLED disk | × plain | may lose: in a crash | with its lender or standby | with its disk |\n\
+         |---|---|---|---:|---:|---:|---:|---|---|---|"
+    );
+    for row in rows(report) {
+        let [local, modelled] = row.rates.map(shown);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
+            row.database.label(),
+            row.work.label(),
+            row.storage.label(row.database),
+            local[0],
+            local[1],
+            modelled[0],
+            modelled[1],
+            row.losses.crash,
+            row.losses.both,
+            row.losses.disk,
+        );
+    }
+    let _ = writeln!(text, "\n| expected | ratio | at least | |\n|---|---:|---:|---|");
+    for claim in &report.claims {
+        let met = if claim.met { "held" } else { "**not held**" };
+        let _ = writeln!(
+            text,
+            "| {} | {:.2} | {} | {met} |",
+            claim.what, claim.ratio, claim.least
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Cell, claims};
+    use super::*;
+    use crate::machine::Machine;
+
+    fn report() -> Report {
+        let mut report = Report {
+            machine: Machine::look(),
+            wait: "yield:50".to_owned(),
+            rounds: 1,
+            versions: vec![(Database::Sqlite, "3".to_owned())],
+            cells: Vec::new(),
+            claims: Vec::new(),
+            skipped: vec!["LMDB: there is no lmdb.h".to_owned()],
+        };
+        for disk in Disk::ALL {
+            for (storage, per_second) in [
+                (Storage::Plain, 10_000.0),
+                (Storage::Vfs, 25_000.0),
+                (Storage::Off, 90_000.0),
+            ] {
+                report.cells.push(Cell {
+                    database: Database::Sqlite,
+                    work: Work::Insert,
+                    storage,
+                    disk,
+                    per_second,
+                });
+            }
+        }
+        report.claims = claims::all(&report);
+        report
+    }
+
+    #[test]
+    fn a_row_has_both_disks_and_what_it_may_lose() {
+        let report = report();
+        let rows = rows(&report);
+        assert_eq!(rows.len(), 3);
+        assert_eq!(rows[1].rates, [Some((25_000.0, Some(2.5))); 2]);
+        assert_eq!(shown(rows[1].rates[0]), ["25,000".to_owned(), "2.50".to_owned()]);
+        assert!(rows[2].losses.crash.contains("silently"));
+        let met: Vec<bool> = report.claims.iter().map(|claim| claim.met).collect();
+        assert_eq!(
+            met,
+            [true, false],
+            "twice on the local disk, not ten times on the slow one"
+        );
+    }
+
+    #[test]
+    fn its_files_are_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let run = Run {
+            began: String::new(),
+            command: "netram-lab bench databases".to_owned(),
+            disk: String::new(),
+        };
+        let written = write(&report(), &run, folder.path()).unwrap();
+        assert_eq!(written.len(), 3);
+        let text = std::fs::read_to_string(folder.path().join(TABLES)).unwrap();
+        assert!(
+            text.contains("| SQLite | insert | netram VFS | 25,000 | 2.50 |"),
+            "{text}"
+        );
+        assert!(text.contains("**not held**") && text.contains("lmdb.h"), "{text}");
+        let picture = std::fs::read_to_string(folder.path().join("databases.svg")).unwrap();
+        assert_eq!(
+            picture.matches("<circle").count(),
+            3 + 3,
+            "local ones, and the legend's"
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! SQLite, within this program, in a process of its own: single-row commits in WAL mode.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use netram_sql_stores::register_vfs;
+use rusqlite::{Connection, OpenFlags, params};
+use serde::{Deserialize, Serialize};
+
+use super::Subject;
+use super::embedded::{counted, must_have};
+use super::ground::{Ground, World};
+use super::kinds::{Storage, Work};
+use crate::child::{PLAY, Role};
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+use crate::tool::{finish, tool};
+
+/// Bytes of a row's text: what the other engines put.
+const TEXT_BYTES: usize = 100;
+
+/// What a process is to do with a database.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    path: PathBuf,
+    /// Through netram's VFS.
+    vfs: bool,
+    /// `FULL`: each commit is synced.
+    synchronous: String,
+    /// For so long; without it, the rows are counted.
+    seconds: Option<f64>,
+}
+
+/// Opens a database in WAL mode.
+pub(crate) fn open(path: &Path, vfs: bool, synchronous: &str) -> Result<Connection, BenchError> {
+    let failed = format!("open {}", path.display());
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE;
+    let connection = match vfs {
+        true => {
+            register_vfs().context("register the VFS")?;
+            Connection::open_with_flags_and_vfs(path, flags, "netram")
+        }
+        false => Connection::open_with_flags(path, flags),
+    };
+    let connection = connection.context(&failed)?;
+    let made = connection.execute_batch(&format!(
+        "pragma journal_mode = wal; pragma synchronous = {synchronous}; \
+         create table if not exists t (n integer primary key, filler text)"
+    ));
+    made.context(&failed)?;
+    Ok(connection)
+}
+
+impl Job {
+    /// Does it, and says how many rows in how many seconds, or how many there are.
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        let connection = open(&self.path, self.vfs, &self.synchronous)?;
+        let Some(seconds) = self.seconds else {
+            let count = connection.query_row("select count(*) from t", [], |row| row.get::<_, i64>(0));
+            return crate::say(&count.context("count the rows")?.to_string());
+        };
+        let mut statement = connection
+            .prepare("insert into t (filler) values (?)")
+            .context("prepare a statement")?;
+        let text = "x".repeat(TEXT_BYTES);
+        let (began, mut count) = (Instant::now(), 0_u64);
+        let until = began + Duration::from_secs_f64(seconds);
+        while Instant::now() < until {
+            statement.execute(params![text]).context("insert a row")?;
+            count += 1;
+        }
+        let took = began.elapsed().as_secs_f64();
+        crate::say(&format!("{count} {took}"))
+    }
+}
+
+/// SQLite somewhere.
+pub(super) struct OnSqlite {
+    program: PathBuf,
+    ground: Ground,
+    job: Job,
+    committed: u64,
+}
+
+impl OnSqlite {
+    pub(super) fn start(world: &World<'_>, ground: Ground, storage: Storage) -> Result<OnSqlite, BenchError> {
+        let site = world.site;
+        let path = ground.all().join("app.db");
+        if storage == Storage::Vfs {
+            take(site, &path, &world.lender.address().to_string())?;
+        }
+        Ok(OnSqlite {
+            program: site.program().to_owned(),
+            ground,
+            job: Job {
+                path,
+                vfs: storage == Storage::Vfs,
+                synchronous: match storage {
+                    Storage::Off => "NORMAL",
+                    _ => "FULL",
+                }
+                .to_owned(),
+                seconds: None,
+            },
+            committed: 0,
+        })
+    }
+
+    fn run(&self, seconds: Option<f64>) -> Result<String, BenchError> {
+        let job = Job {
+            seconds,
+            ..self.job.clone()
+        };
+        let role = serde_json::to_string(&Role::Sqlite(job)).context("describe a role")?;
+        let mut command = std::process::Command::new(&self.program);
+        command
+            .args([PLAY, &role])
+            .envs(self.ground.environment().iter().cloned());
+        finish(&mut command)
+    }
+}
+
+/// Has netram hold a database that is not there yet.
+pub(crate) fn take(site: &Site, path: &Path, lender: &str) -> Result<(), BenchError> {
+    let (database, key) = (path.to_string_lossy(), site.key_file().to_string_lossy());
+    let words = [
+        "sqlite",
+        "create",
+        &database,
+        "--lender",
+        lender,
+        "--key-file",
+        &key,
+        "--one-domain",
+    ];
+    tool(&site.program().to_string_lossy(), &words).map(drop)
+}
+
+impl Subject for OnSqlite {
+    fn round(&mut self, time: Duration) -> Result<Vec<(Work, f64)>, BenchError> {
+        let (count, seconds) = counted(&self.run(Some(time.as_secs_f64()))?)?;
+        self.committed += count;
+        Ok(vec![(Work::Insert, count as f64 / seconds)])
+    }
+
+    fn end(self: Box<Self>) -> Result<(), BenchError> {
+        let found = self.run(None)?;
+        must_have(&self.job.path, &found, self.committed)?;
+        self.ground.end()
+    }
+}

@@ -1,0 +1,205 @@
+//! A page that is at a lender: missed by a reference, beside the barest pager; and read one after the other, beside the bare link.
+
+use std::time::{Duration, Instant};
+
+use netram_far::{BarePager, WordAccess};
+use netram_far_machine::limit::PAGE_BYTES;
+use netram_transport::{Address, WaitPolicy};
+
+use super::words::{Filled, filled, value};
+use super::{Figure, Hold, volume};
+use crate::delay::Delay;
+use crate::echo::{Echo, Exchange, Pinger};
+use crate::error::{BenchError, Context};
+use crate::histogram::median;
+use crate::site::Site;
+use crate::socket::{Pause, Socket};
+
+const MEMORY: &str = "160MiB";
+/// Pages in all, and how many are local.
+const PAGES: usize = 16 << 10;
+const LOCAL: usize = PAGES / 4;
+/// Values of a page.
+const VALUES: usize = PAGE_BYTES / 8;
+const ROUNDS: usize = 5;
+/// References to pages at random, a round.
+const REFERENCES: usize = 6000;
+/// A reference that takes less has not missed. One that finds its page hidden has: those are some hundredths of all.
+const MISSED: Duration = Duration::from_micros(3);
+/// What asks for a page, bare.
+const REQUEST_BYTES: usize = 32;
+/// What the bare link carries at once; two are asked for ahead.
+const STREAM_BYTES: usize = 1 << 20;
+const AHEAD: usize = 2;
+
+/// The median, in µs, of the references to pages at random that were missed. `read` gives a page's first value.
+fn faults(
+    seed: u64,
+    read: impl Fn(usize) -> u64,
+    expected: impl Fn(usize) -> u64,
+) -> Result<f64, BenchError> {
+    let mut state = seed;
+    let mut missed = Vec::with_capacity(REFERENCES);
+    for _ in 0..REFERENCES {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let page = (state >> 33) as usize % PAGES;
+        let began = Instant::now();
+        let found = read(page);
+        let took = began.elapsed();
+        if found != expected(page) {
+            return Err(BenchError::Asked(format!("page {page} is not what was written")));
+        }
+        if took >= MISSED {
+            missed.push(took.as_secs_f64() * 1e6);
+        }
+    }
+    Ok(median(missed))
+}
+
+/// A process that gives so many bytes whenever it is asked, and a connection to it.
+fn giver(
+    site: &Site,
+    reply: usize,
+    through: impl FnOnce(Address) -> Result<Address, BenchError>,
+) -> Result<(Pinger, Socket), BenchError> {
+    let echo = Echo {
+        listen: "tcp://127.0.0.1:0".to_owned(),
+        exchange: Exchange {
+            request: REQUEST_BYTES,
+            reply,
+        },
+        core: None,
+        pause: Pause::Yield,
+        asks: None,
+    };
+    let pinger = Pinger::start(site.program(), echo, site.folder(), through)?;
+    let socket = Socket::connect(pinger.address())?;
+    Ok((pinger, socket))
+}
+
+fn fault(site: &Site, filled: &Filled) -> Result<Figure, BenchError> {
+    let (_pinger, socket) = giver(site, PAGE_BYTES, Ok)?;
+    let pager = BarePager::open(PAGES, WaitPolicy::default(), move |page, bytes| {
+        let came = socket.send_all(&[0; REQUEST_BYTES]).is_ok()
+            && matches!(socket.receive_all(bytes, Pause::Yield), Ok(true));
+        // Which page it is, so that one put elsewhere is found.
+        bytes[..8].copy_from_slice(&value(page).to_ne_bytes());
+        came
+    });
+    let pager = pager.context("open the barest pager")?;
+    let values = filled.vec.as_slice();
+    let (mut arenas, mut bares, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for round in 0..ROUNDS as u64 {
+        pager.empty().context("empty the barest pager")?;
+        let bare = faults(round, |page| pager.first(page), value)?;
+        let arena = faults(round, |page| values[page * VALUES], |page| value(page * VALUES))?;
+        ratios.push(arena / bare);
+        arenas.push(arena);
+        bares.push(bare);
+    }
+    let what = "a fault on a page at a lender, a quarter local, encrypted; floor: the barest pager and a bare TCP exchange of a page";
+    let floor = Some(median(bares));
+    let figure = Figure::new(
+        "far-fault",
+        what.to_owned(),
+        "us p50",
+        median(arenas),
+        floor,
+        Hold::AtMost(1.3),
+    );
+    Ok(figure.with_ratio(median(ratios)))
+}
+
+/// MB a second of all pages, read one after the other: those that came from the lender.
+fn scan(filled: &Filled) -> Result<f64, BenchError> {
+    let fetched = || {
+        let tally = filled.arena.status().tally;
+        tally.fetched + tally.ahead
+    };
+    let (before, began) = (fetched(), Instant::now());
+    for (index, found) in filled.vec.as_slice().iter().enumerate() {
+        if *found != value(index) {
+            return Err(BenchError::Asked(format!(
+                "value {index} is not what was written"
+            )));
+        }
+    }
+    let seconds = began.elapsed().as_secs_f64();
+    Ok((fetched() - before) as f64 * PAGE_BYTES as f64 / seconds / 1e6)
+}
+
+/// MB a second of as many bytes over a bare connection, and nothing done with them.
+fn stream(socket: &Socket) -> Result<f64, BenchError> {
+    let mut bytes = vec![0; STREAM_BYTES];
+    let replies = PAGES * PAGE_BYTES / STREAM_BYTES;
+    let began = Instant::now();
+    for reply in 0..replies + AHEAD {
+        if reply < replies {
+            socket.send_all(&[0; REQUEST_BYTES])?;
+        }
+        if reply >= AHEAD && !socket.receive_all(&mut bytes, Pause::Yield)? {
+            return Err(BenchError::Asked("the bare link was closed".to_owned()));
+        }
+    }
+    Ok((replies * STREAM_BYTES) as f64 / began.elapsed().as_secs_f64() / 1e6)
+}
+
+/// A scan over loopback, or over a link that carries no more than so much.
+fn scanned(
+    site: &Site,
+    filled: &Filled,
+    (id, megabits): (&'static str, Option<u32>),
+) -> Result<Figure, BenchError> {
+    let mut narrow = None;
+    let (_pinger, socket) = giver(site, STREAM_BYTES, |address| match megabits {
+        None => Ok(address),
+        Some(megabits) => {
+            let (child, address) = Delay::narrow(site.program(), &address, megabits, site.folder())?;
+            narrow = Some(child);
+            Ok(address)
+        }
+    })?;
+    let (mut scans, mut streams, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let bare = stream(&socket)?;
+        let scan = scan(filled)?;
+        ratios.push(scan / bare);
+        scans.push(scan);
+        streams.push(bare);
+    }
+    drop(narrow);
+    let link = match megabits {
+        None => "over loopback".to_owned(),
+        Some(megabits) => format!("over a MODELLED link of {megabits} Mbit/s"),
+    };
+    let what =
+        format!("pages at a lender read one after the other, a quarter local, {link}; floor: the bare link");
+    let (value, floor) = (median(scans), Some(median(streams)));
+    let figure = Figure::new(id, what, "MB/s", value, floor, Hold::AtLeast(0.7));
+    Ok(figure.with_ratio(median(ratios)))
+}
+
+pub(super) fn pages(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure>, BenchError> {
+    let lender = site.lender_of_pages(volume::spec(None), MEMORY)?;
+    let table = (PAGES * VALUES, (LOCAL * PAGE_BYTES) as u64);
+    let mut figures = Vec::new();
+    let links = [
+        ("far-scan", None),
+        ("far-scan-1g", Some(1000)),
+        ("far-scan-2g5", Some(2500)),
+    ];
+    for (id, megabits) in links {
+        let narrow = megabits
+            .map(|megabits| Delay::narrow(site.program(), lender.address(), megabits, site.folder()))
+            .transpose()?;
+        let address = { narrow.as_ref() }.map_or(lender.address(), |(_, address)| address);
+        let Some(filled) = filled(site, address, table, (WordAccess::Never, true), skipped)? else {
+            return Ok(figures);
+        };
+        if megabits.is_none() {
+            figures.push(fault(site, &filled)?);
+        }
+        figures.push(scanned(site, &filled, (id, megabits))?);
+    }
+    Ok(figures)
+}

@@ -1,0 +1,399 @@
+//! The persistent heap: what allocating and freeing costs beside malloc and free, and what a long load does to it.
+//!
+//! Blocks are taken and freed in transactions of many, committed lazily to a journal on the local disk: what is
+//! measured is the heap and its share of the commit, not the disk. The truncation thread runs, as in a program.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use netram_heap::{AllocError, Heap, Ptr};
+use netram_journal::Journal;
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+use crate::error::{BenchError, Context};
+use crate::histogram::median;
+use crate::site::Site;
+
+/// Sizes whose speed is measured.
+pub const SIZES: [usize; 7] = [16, 64, 256, 1024, 4096, 16 << 10, 64 << 10];
+/// Blocks of one transaction.
+const BATCH: usize = 500;
+/// Bytes of the log: never full while measuring.
+const LOG_BYTES: u64 = 64 << 20;
+/// Bytes of the heap whose speed is measured: it holds a batch of the largest.
+const SPEED_BYTES: u64 = 64 << 20;
+/// Bytes of the heap that is opened.
+const OPEN_BYTES: u64 = 1 << 30;
+/// How often it is opened.
+const OPENINGS: usize = 9;
+/// Part of the heap under load that is asked for, in percent.
+const LOAD_PERCENT: u64 = 75;
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Transactions of each size.
+    pub rounds: usize,
+    /// Allocations of each load.
+    pub steps: usize,
+    /// Bytes of the heap that is put under load.
+    pub load_bytes: u64,
+}
+
+impl Effort {
+    /// As documented.
+    pub const FULL: Effort = Effort {
+        rounds: 200,
+        steps: 1_000_000,
+        load_bytes: 32 << 20,
+    };
+    /// Some seconds.
+    pub const QUICK: Effort = Effort {
+        rounds: 20,
+        steps: 50_000,
+        load_bytes: 16 << 20,
+    };
+}
+
+/// What one size costs. Nanoseconds are medians over transactions, each divided by its blocks.
+#[derive(Clone, Debug, Serialize)]
+pub struct Speed {
+    /// Bytes asked for.
+    pub bytes: usize,
+    /// Allocating a block.
+    pub alloc_ns: f64,
+    /// Freeing a block.
+    pub free_ns: f64,
+    /// A block's share of the commit that allocated it.
+    pub alloc_commit_ns: f64,
+    /// A block's share of the commit that freed it.
+    pub free_commit_ns: f64,
+    /// The floor: `malloc` of as much, in this process.
+    pub malloc_ns: f64,
+    /// The floor: `free`.
+    pub c_free_ns: f64,
+    /// Bytes of log for a block allocated.
+    pub alloc_log_bytes: f64,
+    /// Bytes of log for a block freed.
+    pub free_log_bytes: f64,
+    /// Bytes of log for a block allocated in a transaction of its own.
+    pub single_log_bytes: f64,
+}
+
+/// What sizes a load asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sizes {
+    /// 1 to 256 bytes, evenly.
+    Small,
+    /// 1 byte to 64 KiB, every doubling as often.
+    Mixed,
+    /// 4 to 64 KiB, evenly.
+    Large,
+    /// Ever other sizes: small ones first, larger with time, and small again. The worst case of size classes.
+    Drifting,
+}
+
+/// Every load.
+pub const LOADS: [Sizes; 4] = [Sizes::Small, Sizes::Mixed, Sizes::Large, Sizes::Drifting];
+
+/// What a heap looked like after a load.
+#[derive(Clone, Debug, Serialize)]
+pub struct Load {
+    /// What was asked for.
+    pub sizes: Sizes,
+    /// Allocations; frees are nearly as many.
+    pub steps: usize,
+    /// Allocations that found no room.
+    pub refused: u64,
+    /// Bytes that were asked for and are held.
+    pub asked: u64,
+    /// Bytes of pages in use for each of them.
+    pub pages_per_byte: f64,
+    /// The same at the worst moment of those looked at.
+    pub pages_per_byte_max: f64,
+    /// Part of the free pages that is not in the largest free extent.
+    pub scattered: f64,
+    /// Median nanoseconds of one allocation with its own commit, and of the frees before it.
+    pub step_ns: f64,
+}
+
+/// What opening a heap costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Opening {
+    /// Bytes of the heap.
+    pub bytes: u64,
+    /// Blocks in it.
+    pub blocks: u64,
+    /// Median milliseconds of one opening, its region's mapping not counted.
+    pub ms: f64,
+}
+
+/// A heap in a journal of its own.
+struct Place {
+    rvm: Rvm<Journal, RealStorage>,
+    heap: Heap,
+    segment: String,
+}
+
+impl Place {
+    fn new(site: &Site, bytes: u64) -> Result<Place, BenchError> {
+        let config = site.config(Vec::new(), true, WaitPolicy::default());
+        let opened = site.journal(LOG_BYTES, config)?;
+        let path = |name: &str| opened.folder.join(name).to_string_lossy().into_owned();
+        let storage = RealStorage::create(&path("segments")).context("create the segment table")?;
+        let rvm =
+            Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
+        rvm.start_truncation().context("start truncation")?;
+        let segment = path("heap");
+        rvm.create_segment(&segment, bytes, Allocation::Sparse)
+            .context("create the heap's segment")?;
+        let region = rvm.map(&segment, 0, 0).context("map the heap")?;
+        let heap = Heap::format(&rvm, region).context("format the heap")?;
+        Ok(Place { rvm, heap, segment })
+    }
+
+    fn logged(&self) -> u64 {
+        self.rvm.statistics().bytes_logged
+    }
+}
+
+/// A small generator: every run does the same.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+
+    fn shuffle<T>(&mut self, values: &mut [T]) {
+        for last in (1..values.len()).rev() {
+            values.swap(last, self.below(last as u64 + 1) as usize);
+        }
+    }
+}
+
+/// Measures one size.
+pub fn speed(site: &Site, bytes: usize, effort: Effort) -> Result<Speed, BenchError> {
+    let place = Place::new(site, SPEED_BYTES)?;
+    let mut random = Random(bytes as u64);
+    let mut times: [Vec<f64>; 6] = Default::default();
+    let (mut alloc_log, mut free_log) = (0, 0);
+    for _ in 0..effort.rounds {
+        let [alloc, alloc_commit, free, free_commit, malloc, c_free] = &mut times;
+        let before = place.logged();
+        let mut open = place.rvm.begin(Mode::Restore);
+        let mut blocks: Vec<Ptr<u8>> = Vec::with_capacity(BATCH);
+        timed(alloc, || {
+            for _ in 0..BATCH {
+                blocks.push(place.heap.allocate(&mut open, bytes).context("allocate")?);
+            }
+            Ok(())
+        })?;
+        timed(alloc_commit, || {
+            open.commit(Durability::Lazy).map(drop).context("commit")
+        })?;
+        alloc_log += place.logged() - before;
+        random.shuffle(&mut blocks);
+        let before = place.logged();
+        let mut open = place.rvm.begin(Mode::Restore);
+        timed(free, || {
+            let mut blocks = blocks.iter();
+            blocks.try_for_each(|block| place.heap.free(&mut open, *block).context("free"))
+        })?;
+        timed(free_commit, || {
+            open.commit(Durability::Lazy).map(drop).context("commit")
+        })?;
+        free_log += place.logged() - before;
+        floor(bytes, &mut random, malloc, c_free)?;
+    }
+    let before = place.logged();
+    for _ in 0..BATCH {
+        let mut open = place.rvm.begin(Mode::Restore);
+        place.heap.allocate(&mut open, bytes).context("allocate")?;
+        open.commit(Durability::Lazy).context("commit")?;
+    }
+    let single_log = place.logged() - before;
+    let blocks = (effort.rounds * BATCH) as f64;
+    let [
+        alloc_ns,
+        alloc_commit_ns,
+        free_ns,
+        free_commit_ns,
+        malloc_ns,
+        c_free_ns,
+    ] = times.map(median);
+    Ok(Speed {
+        bytes,
+        alloc_ns,
+        free_ns,
+        alloc_commit_ns,
+        free_commit_ns,
+        malloc_ns,
+        c_free_ns,
+        alloc_log_bytes: alloc_log as f64 / blocks,
+        free_log_bytes: free_log as f64 / blocks,
+        single_log_bytes: single_log as f64 / BATCH as f64,
+    })
+}
+
+/// The same with the process's own allocator.
+fn floor(
+    bytes: usize,
+    random: &mut Random,
+    malloc: &mut Vec<f64>,
+    c_free: &mut Vec<f64>,
+) -> Result<(), BenchError> {
+    let mut blocks: Vec<Vec<u8>> = Vec::with_capacity(BATCH);
+    timed(malloc, || {
+        for _ in 0..BATCH {
+            blocks.push(black_box(Vec::with_capacity(black_box(bytes))));
+        }
+        Ok(())
+    })?;
+    random.shuffle(&mut blocks);
+    timed(c_free, || {
+        blocks.clear();
+        Ok(())
+    })
+}
+
+/// Adds what one block of a batch took.
+fn timed(times: &mut Vec<f64>, work: impl FnOnce() -> Result<(), BenchError>) -> Result<(), BenchError> {
+    let began = Instant::now();
+    work()?;
+    times.push(began.elapsed().as_nanos() as f64 / BATCH as f64);
+    Ok(())
+}
+
+impl Sizes {
+    fn next(self, random: &mut Random, step: usize, steps: usize) -> usize {
+        let bytes = match self {
+            Sizes::Small => 1 + random.below(256),
+            Sizes::Mixed => {
+                let doubling = random.below(17);
+                1 + random.below(1 << doubling)
+            }
+            Sizes::Large => 4096 + random.below(60 << 10),
+            Sizes::Drifting => {
+                // Eight phases; each asks for sizes around a doubling that the one before hardly had.
+                let phase = (step * 8 / steps) as u64;
+                let middle = 32 << (phase % 4 * 3);
+                middle / 2 + random.below(middle)
+            }
+        };
+        bytes as usize
+    }
+}
+
+/// Puts a heap under a long random load.
+pub fn load(site: &Site, sizes: Sizes, effort: Effort) -> Result<Load, BenchError> {
+    let place = Place::new(site, effort.load_bytes)?;
+    let mut random = Random(7);
+    let mut live: Vec<(Ptr<u8>, usize)> = Vec::new();
+    let (mut asked, mut refused, mut worst) = (0u64, 0, 0f64);
+    let mut times = Vec::with_capacity(effort.steps);
+    for step in 0..effort.steps {
+        let bytes = sizes.next(&mut random, step, effort.steps);
+        let began = Instant::now();
+        let mut open = place.rvm.begin(Mode::NoRestore);
+        while asked + bytes as u64 > effort.load_bytes * LOAD_PERCENT / 100 {
+            let (block, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
+            place.heap.free(&mut open, block).context("free")?;
+            asked -= bytes as u64;
+        }
+        match place.heap.allocate(&mut open, bytes) {
+            Ok(block) => {
+                live.push((block, bytes));
+                asked += bytes as u64;
+            }
+            Err(AllocError::NoRoom { .. }) => {
+                // As a program would: something has to go, and the next wish may find room.
+                refused += 1;
+                let (block, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
+                place.heap.free(&mut open, block).context("free")?;
+                asked -= bytes as u64;
+            }
+            Err(error) => return Err(error).context("allocate"),
+        }
+        open.commit(Durability::Lazy).context("commit")?;
+        times.push(began.elapsed().as_nanos() as f64);
+        if step % (effort.steps / 50) == 0 && step > effort.steps / 10 {
+            worst = worst.max(pages_per_byte(&place, asked)?.0);
+        }
+    }
+    let (pages_per_byte, scattered) = pages_per_byte(&place, asked)?;
+    check(&place, &live)?;
+    Ok(Load {
+        sizes,
+        steps: effort.steps,
+        refused,
+        asked,
+        pages_per_byte,
+        pages_per_byte_max: worst.max(pages_per_byte),
+        scattered,
+        step_ns: median(times),
+    })
+}
+
+/// Opens a large heap, half of it taken, again and again.
+pub fn opening(site: &Site) -> Result<Opening, BenchError> {
+    let Place { rvm, heap, segment } = Place::new(site, OPEN_BYTES)?;
+    let mut random = Random(5);
+    let (mut taken, mut blocks) = (0, 0);
+    while taken < OPEN_BYTES / 2 {
+        let mut open = rvm.begin(Mode::NoRestore);
+        for _ in 0..BATCH {
+            let bytes = Sizes::Mixed.next(&mut random, 0, 1);
+            heap.allocate(&mut open, bytes).context("allocate")?;
+            taken += bytes as u64;
+            blocks += 1;
+        }
+        open.commit(Durability::Lazy).context("commit")?;
+    }
+    drop(heap);
+    let mut times = Vec::new();
+    for _ in 0..OPENINGS {
+        let region = rvm.map(&segment, 0, 0).context("map the heap")?;
+        let began = Instant::now();
+        let heap = Heap::open(region).context("open the heap")?;
+        times.push(began.elapsed().as_secs_f64() * 1e3);
+        drop(heap);
+    }
+    Ok(Opening {
+        bytes: OPEN_BYTES,
+        blocks,
+        ms: median(times),
+    })
+}
+
+fn pages_per_byte(place: &Place, asked: u64) -> Result<(f64, f64), BenchError> {
+    let statistics = place.heap.statistics().context("look at the heap")?;
+    let in_use = statistics.bytes_usable - statistics.bytes_free_pages;
+    Ok((in_use as f64 / asked as f64, statistics.fragmentation()))
+}
+
+/// A figure of a broken heap would mean nothing.
+fn check(place: &Place, live: &[(Ptr<u8>, usize)]) -> Result<(), BenchError> {
+    let report = place.heap.check().context("check the heap")?;
+    let mut known: Vec<u64> = live.iter().map(|(block, _)| block.offset()).collect();
+    known.sort_unstable();
+    match report.blocks.iter().map(|(at, _)| at).eq(&known) {
+        true => Ok(()),
+        false => Err(BenchError::Wrong {
+            place: place.heap.region().segment_path().into(),
+            why: format!(
+                "{} blocks are taken, {} were kept",
+                report.blocks.len(),
+                known.len()
+            ),
+        }),
+    }
+}

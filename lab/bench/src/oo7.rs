@@ -1,0 +1,354 @@
+//! OO7 on recoverable memory: the same operations with the local disk and with members.
+//!
+//! The database is built once a row of lenders. For each operation its segment is mapped anew and the file dropped from the
+//! kernel's cache, as far as the kernel lets it go: the first repetition is *cold*. *Hot* is the mean of those after
+//! it but the last. What is logged is counted in a repetition of its own, which is not timed.
+
+use std::fs::File;
+use std::time::{Duration, Instant};
+
+use netram_heap::Heap;
+use netram_journal::Journal;
+use netram_oo7::{
+    DateIndex, Graph, OnHeap, Operation, Parameters, Size, Store, Tallies, Tally, Work, audit, build,
+};
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Options, RealStorage, Rvm};
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+use crate::commit::name_of;
+use crate::error::{BenchError, Context};
+use crate::site::{Lender, LenderSpec, Site, Wire};
+
+/// Repetitions below which nothing is between the first and the last.
+pub const REPETITIONS_MIN: usize = 3;
+/// The seed of the operations' random choices.
+pub(crate) const SEED: u64 = 1;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// The database.
+    pub database: Parameters,
+    /// The operations, one after the other on one database.
+    pub operations: Vec<Operation>,
+    /// How often each is done, the cold one counted; at least [`REPETITIONS_MIN`].
+    pub repetitions: usize,
+    /// All repetitions in one transaction, instead of one each.
+    pub single: bool,
+    /// Members, each a lender process; without any, commits wait for the disk.
+    pub members: usize,
+    /// How client and lenders wait.
+    pub wait: WaitPolicy,
+}
+
+/// A database and what was done with it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// What the database is called.
+    pub database: String,
+    /// How safe each commit was.
+    pub durability: &'static str,
+    /// Members.
+    pub members: usize,
+    /// Seconds that building took, a transaction a composite.
+    pub build_s: f64,
+    /// Bytes of the heap's blocks that are taken.
+    pub taken_bytes: u64,
+    /// One for each operation.
+    pub rows: Vec<Row>,
+}
+
+/// What an operation took. Microseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// The operation.
+    pub operation: Operation,
+    /// What it counted.
+    pub count: u64,
+    /// The first repetition, without its commit.
+    pub cold_us: f64,
+    /// A later one, likewise.
+    pub hot_us: f64,
+    /// A later one's commit; of a single transaction, the commit of all.
+    pub commit_us: f64,
+    /// Calls of `set_range` in one repetition.
+    pub updates: u64,
+    /// What one repetition logged, in a transaction of its own.
+    pub logged: Tallies,
+}
+
+struct Place {
+    rvm: Rvm<Tally<Journal>, RealStorage>,
+    segment: String,
+    durability: Durability,
+}
+
+type HeapStore<'h> = Graph<OnHeap<'h, Tally<Journal>, RealStorage>>;
+
+/// Builds a database and measures the operations on it; audits it in the end, because a figure of a broken one would
+/// mean nothing.
+pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(Operation)) -> Result<Report, BenchError> {
+    if spec.repetitions < REPETITIONS_MIN {
+        return Err(BenchError::Asked(format!(
+            "{} repetitions leave nothing between the first and the last; choose {REPETITIONS_MIN} at least",
+            spec.repetitions
+        )));
+    }
+    let lenders = lenders(site, spec)?;
+    let place = Place::new(site, spec, &lenders)?;
+    let began = Instant::now();
+    let heap = place.format(&spec.database)?;
+    let build_s = began.elapsed().as_secs_f64();
+    let taken_bytes = heap.statistics().context("look at the heap")?.bytes_taken;
+    drop(heap);
+    let mut rows = Vec::new();
+    for operation in &spec.operations {
+        tick(*operation);
+        rows.push(place.row(spec, *operation)?);
+    }
+    place.check(&spec.database)?;
+    Ok(Report {
+        database: spec.database.to_string(),
+        durability: name_of(place.durability),
+        members: spec.members,
+        build_s,
+        taken_bytes,
+        rows,
+    })
+}
+
+fn lenders(site: &Site, spec: &Spec) -> Result<Vec<Lender>, BenchError> {
+    let lender = |_| {
+        site.lender(LenderSpec {
+            wire: Wire::Tcp,
+            secure: true,
+            wait: spec.wait,
+            core: None,
+        })
+    };
+    (0..spec.members).map(lender).collect()
+}
+
+/// Bytes of the window, of which a record may take half, and of the log. A medium t5do logs every document: 10 MB.
+fn log_bytes(database: &Parameters) -> (u64, u64) {
+    match database.size {
+        Size::Tiny | Size::Small => (8 << 20, 64 << 20),
+        Size::Medium | Size::Large => (64 << 20, 256 << 20),
+    }
+}
+
+impl Place {
+    fn new(site: &Site, spec: &Spec, lenders: &[Lender]) -> Result<Place, BenchError> {
+        let addresses = lenders.iter().map(|lender| lender.address().clone()).collect();
+        let (window_bytes, log_bytes) = log_bytes(&spec.database);
+        let mut config = site.config(addresses, true, spec.wait);
+        config.window_bytes = window_bytes;
+        if spec.members == 0 {
+            config.disk_delay = Duration::ZERO;
+        }
+        let opened = site.journal(log_bytes, config)?;
+        let path = |name: &str| opened.folder.join(name).to_string_lossy().into_owned();
+        let storage = RealStorage::create(&path("segments")).context("create the segment table")?;
+        let rvm = Rvm::open(Tally::new(opened.journal), storage, Options::new(opened.id))
+            .context("open recoverable memory")?;
+        rvm.start_truncation().context("start truncation")?;
+        let segment = path("oo7");
+        rvm.create_segment(&segment, spec.database.heap_bytes(), Allocation::Preallocated)
+            .context("create the database's segment")?;
+        Ok(Place {
+            rvm,
+            segment,
+            durability: match spec.members {
+                0 => Durability::Disk,
+                _ => Durability::Remote,
+            },
+        })
+    }
+
+    fn format(&self, database: &Parameters) -> Result<Heap, BenchError> {
+        let region = self.rvm.map(&self.segment, 0, 0).context("map the database")?;
+        let heap = Heap::format(&self.rvm, region).context("format the heap")?;
+        let space = OnHeap::new(&self.rvm, &heap, Durability::Lazy);
+        let store = Graph::create(space, database, DateIndex::All).context("create the database")?;
+        build(&store, database).context("build the database")?;
+        self.rvm.flush(self.durability).context("build the database")?;
+        Ok(heap)
+    }
+
+    fn open(&self) -> Result<Heap, BenchError> {
+        let region = self.rvm.map(&self.segment, 0, 0).context("map the database")?;
+        Heap::open(region).context("open the heap")
+    }
+
+    fn store<'h>(&'h self, heap: &'h Heap) -> Result<HeapStore<'h>, BenchError> {
+        Graph::open(OnHeap::new(&self.rvm, heap, self.durability)).context("open the database")
+    }
+
+    /// Brings everything to the segment's file, and has the kernel forget the file's pages.
+    fn cool(&self) -> Result<(), BenchError> {
+        self.rvm.flush(Durability::Disk).context("flush")?;
+        self.rvm.truncate().context("truncate the log")?;
+        let file = File::open(&self.segment).context("open the database's segment")?;
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("drop the cached segment")
+    }
+
+    fn row(&self, spec: &Spec, operation: Operation) -> Result<Row, BenchError> {
+        let around = Around::of(operation);
+        {
+            let heap = self.open()?;
+            around.before(&self.store(&heap)?, spec)?;
+        }
+        self.cool()?;
+        let heap = self.open()?;
+        let store = self.store(&heap)?;
+        let (runs, commits) = match spec.single {
+            true => single(&store, spec, operation, around)?,
+            false => many(&store, spec, operation, around)?,
+        };
+        let count = runs[0].0;
+        if runs.iter().any(|(found, _)| *found != count) {
+            return Err(BenchError::Wrong {
+                place: self.segment.clone().into(),
+                why: format!("{operation} counted otherwise when it was repeated"),
+            });
+        }
+        let hot = |times: &[Duration]| match times {
+            [_, middle @ .., _] if !middle.is_empty() => {
+                middle.iter().sum::<Duration>().as_secs_f64() * 1e6 / middle.len() as f64
+            }
+            times => times.iter().sum::<Duration>().as_secs_f64() * 1e6,
+        };
+        let times: Vec<Duration> = runs.iter().map(|(_, took)| *took).collect();
+        let (updates, logged) = self.count(&store, spec, operation, around)?;
+        Ok(Row {
+            operation,
+            count,
+            cold_us: times[0].as_secs_f64() * 1e6,
+            hot_us: hot(&times),
+            commit_us: hot(&commits),
+            updates,
+            logged,
+        })
+    }
+
+    /// What one repetition logs.
+    fn count(
+        &self,
+        store: &HeapStore<'_>,
+        spec: &Spec,
+        operation: Operation,
+        around: Around,
+    ) -> Result<(u64, Tallies), BenchError> {
+        around.before(store, spec)?;
+        let before = self.rvm.statistics().ranges_declared;
+        self.rvm.log().start();
+        done(store, spec, operation)?;
+        let logged = self.rvm.log().stop();
+        let updates = self.rvm.statistics().ranges_declared - before;
+        around.after(store, spec)?;
+        Ok((updates, logged))
+    }
+
+    fn check(&self, database: &Parameters) -> Result<(), BenchError> {
+        let heap = self.open()?;
+        let store = self.store(&heap)?;
+        let mut open = store.begin().context("begin a transaction")?;
+        audit(&mut open, database, true).context("audit the database")?;
+        Ok(())
+    }
+}
+
+/// What must be done around an operation so that it can be repeated: documents that were changed are changed back,
+/// what was inserted is deleted.
+#[derive(Clone, Copy)]
+pub(crate) struct Around {
+    pub(crate) before: Option<Operation>,
+    pub(crate) after: Option<Operation>,
+}
+
+impl Around {
+    pub(crate) fn of(operation: Operation) -> Around {
+        let (before, after) = match operation {
+            Operation::T5Do => (None, Some(Operation::T5Undo)),
+            Operation::T5Undo => (Some(Operation::T5Do), None),
+            Operation::I => (None, Some(Operation::D)),
+            Operation::D => (Some(Operation::I), None),
+            _ => (None, None),
+        };
+        Around { before, after }
+    }
+
+    fn before(self, store: &HeapStore<'_>, spec: &Spec) -> Result<(), BenchError> {
+        self.before
+            .map_or(Ok(()), |operation| done(store, spec, operation))
+    }
+
+    fn after(self, store: &HeapStore<'_>, spec: &Spec) -> Result<(), BenchError> {
+        self.after
+            .map_or(Ok(()), |operation| done(store, spec, operation))
+    }
+}
+
+/// Does an operation in a transaction of its own.
+fn done(store: &HeapStore<'_>, spec: &Spec, operation: Operation) -> Result<(), BenchError> {
+    let mut open = store.begin().context("begin a transaction")?;
+    step(&mut open, spec, operation)?;
+    open.commit().context("commit")
+}
+
+fn step<W: Work>(open: &mut W, spec: &Spec, operation: Operation) -> Result<(u64, Duration), BenchError> {
+    let began = Instant::now();
+    let count = operation.run(open, &spec.database, SEED);
+    let took = began.elapsed();
+    Ok((count.context(format_args!("do {operation}"))?, took))
+}
+
+/// Counts and times of the repetitions, and times of the commits.
+type Runs = (Vec<(u64, Duration)>, Vec<Duration>);
+
+/// A transaction for each repetition. The first finds prepared what it needs.
+fn many(
+    store: &HeapStore<'_>,
+    spec: &Spec,
+    operation: Operation,
+    around: Around,
+) -> Result<Runs, BenchError> {
+    let (mut runs, mut commits) = (Vec::new(), Vec::new());
+    for repetition in 0..spec.repetitions {
+        if repetition > 0 {
+            around.before(store, spec)?;
+        }
+        let mut open = store.begin().context("begin a transaction")?;
+        runs.push(step(&mut open, spec, operation)?);
+        let began = Instant::now();
+        open.commit().context("commit")?;
+        commits.push(began.elapsed());
+        around.after(store, spec)?;
+    }
+    Ok((runs, commits))
+}
+
+/// One transaction for all repetitions.
+fn single(
+    store: &HeapStore<'_>,
+    spec: &Spec,
+    operation: Operation,
+    around: Around,
+) -> Result<Runs, BenchError> {
+    let mut open = store.begin().context("begin a transaction")?;
+    let mut runs = Vec::new();
+    for repetition in 0..spec.repetitions {
+        if let Some(before) = around.before.filter(|_| repetition > 0) {
+            step(&mut open, spec, before)?;
+        }
+        runs.push(step(&mut open, spec, operation)?);
+        if let Some(after) = around.after {
+            step(&mut open, spec, after)?;
+        }
+    }
+    let began = Instant::now();
+    open.commit().context("commit")?;
+    Ok((runs, vec![began.elapsed()]))
+}

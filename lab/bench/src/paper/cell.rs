@@ -1,0 +1,387 @@
+//! One cell of a figure: a system, a load, measured once.
+//!
+//! Each client is a thread with a journal, a log, a data file and sockets of its own. All begin together; when the first
+//! has made its transactions, or the time is over, all end, so that a cell with several clients measures them while they
+//! are in each other's way. Afterwards everything is truncated to the data file and read back: a cell whose data is not
+//! what was committed is no result.
+
+use std::os::unix::fs::FileExt;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use netram_journal::Journal;
+use netram_proto::port::Durability;
+use netram_rvm::{Mode, Region};
+use netram_transport::Address;
+
+use super::experiment::{Effort, Load, Order, Task};
+use super::modelled::ModelledStorage;
+use super::stage::{ClientMemory, Folder, Memory, Stage};
+use super::system::{Link, System};
+use crate::error::{BenchError, Context};
+use crate::histogram;
+use crate::machine;
+use crate::tpca::{Bank, Chooser, Pattern};
+
+const PAGE_BYTES: usize = 4096;
+
+/// What one measurement gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cell {
+    /// Transactions a second, of all clients together.
+    pub tps: f64,
+    /// Transactions measured.
+    pub transactions: u64,
+    /// Half of them took at most this, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 took at most this.
+    pub p99_us: f64,
+    /// The longest.
+    pub max_us: f64,
+    /// Commits that waited because the log was full.
+    pub full_stalls: u64,
+}
+
+/// What one client did.
+struct Ran {
+    histogram: Histogram<u64>,
+    time: Duration,
+    full_stalls: u64,
+}
+
+/// A client between its opening and its end.
+enum Client {
+    Blocks(Box<Blocks>),
+    Bank {
+        bank: Box<Bank<Journal, ModelledStorage>>,
+        _folder: Folder,
+        chooser: Chooser,
+        booked: u64,
+    },
+}
+
+/// Writes blocks of a data file.
+struct Blocks {
+    region: Region,
+    memory: ClientMemory,
+    order: Order,
+    chooser: Chooser,
+    block: Vec<u8>,
+    number: u64,
+    /// What no earlier cell has written, so that a file read back proves that this one did.
+    mark: u64,
+}
+
+/// Measures one cell.
+pub fn measure(
+    stage: &mut Stage<'_>,
+    system: System,
+    load: Load,
+    effort: Effort,
+) -> Result<Cell, BenchError> {
+    let servers = stage.servers(system.link, if load.one_server { 1 } else { load.clients })?;
+    let files: Result<Vec<String>, BenchError> = (0..load.clients)
+        .map(|index| match load.task {
+            Task::Block { .. } => stage.data_file(index, effort.data_bytes()),
+            Task::Account { accounts_k, .. } => stage.bank_file(accounts_k * 1024),
+        })
+        .collect();
+    let files = files?;
+    let (start, stop) = (Barrier::new(load.clients), AtomicBool::new(false));
+    let stage = &*stage;
+    let results: Vec<Result<Ran, BenchError>> = std::thread::scope(|scope| {
+        let clients: Vec<_> = files
+            .iter()
+            .enumerate()
+            .map(|(index, file)| {
+                let server = servers.get(index % servers.len().max(1)).cloned();
+                let (start, stop) = (&start, &stop);
+                scope.spawn(move || {
+                    let opened = open(stage, system, load, server, file);
+                    // Whoever cannot begin must not keep the others waiting.
+                    start.wait();
+                    let ran = opened
+                        .and_then(|client| client.run(stage, system, (index, load.clients), effort, stop));
+                    stop.store(true, Ordering::Relaxed);
+                    ran
+                })
+            })
+            .collect();
+        clients
+            .into_iter()
+            .map(|client| client.join().expect("a measuring thread does not panic"))
+            .collect()
+    });
+    add_up(results)
+}
+
+fn open(
+    stage: &Stage<'_>,
+    system: System,
+    load: Load,
+    server: Option<Address>,
+    file: &str,
+) -> Result<Client, BenchError> {
+    stage.enter(system.link)?;
+    let memory = stage.memory(system, server, load.log_bytes, system.durability())?;
+    match load.task {
+        Task::Block { bytes, order } => {
+            let region = memory.rvm.map(file, 0, 0).context("map the data file")?;
+            own_pages(&memory.rvm, &region)?;
+            let blocks = (region.len() / bytes) as u64;
+            Ok(Client::Blocks(Box::new(Blocks {
+                region,
+                memory,
+                order,
+                chooser: Chooser::new(Pattern::Random, blocks, 1),
+                block: vec![0; bytes],
+                number: 0,
+                mark: u64::from(stage.site().number()) << 32,
+            })))
+        }
+        Task::Account { pattern, .. } => {
+            let ClientMemory { rvm, folder } = memory;
+            let bank = Bank::open_on(rvm, file)?;
+            own_pages(bank.rvm(), bank.region())?;
+            let booked = bank.audit()?.transactions;
+            let chooser = Chooser::new(pattern, bank.accounts(), 1);
+            Ok(Client::Bank {
+                bank: Box::new(bank),
+                _folder: folder,
+                chooser,
+                booked,
+            })
+        }
+    }
+}
+
+/// Stores to each page once what it holds already, in a transaction that is aborted: afterwards every page is the client's
+/// own copy. The original's map copies everything, so its pages were that too when the clock started. What a first store
+/// costs otherwise is measured in [`super::lazy`].
+fn own_pages(rvm: &Memory, region: &Region) -> Result<(), BenchError> {
+    let mut transaction = rvm.begin(Mode::NoRestore);
+    for at in (0..region.len()).step_by(PAGE_BYTES) {
+        let byte: u8 = region.get(at).context("read a page")?;
+        transaction
+            .write(region, at, &[byte])
+            .context("store to a page")?;
+    }
+    transaction.abort();
+    Ok(())
+}
+
+impl Client {
+    fn run(
+        mut self,
+        stage: &Stage<'_>,
+        system: System,
+        (index, clients): (usize, usize),
+        effort: Effort,
+        stop: &AtomicBool,
+    ) -> Result<Ran, BenchError> {
+        // Now, not before: the journal's own threads stay free to run anywhere. Without members they do the work.
+        if system.link != Link::Disk
+            && let Some(core) = stage.seats.client_of(index, clients)
+        {
+            machine::pin(&[core])?;
+        }
+        let durability = system.durability();
+        let mut histogram = histogram::empty();
+        let mut took = Duration::ZERO;
+        let start = Instant::now();
+        let mut began = start;
+        for _ in 0..effort.transactions {
+            self.transact(durability)?;
+            let ended = Instant::now();
+            histogram.saturating_record((ended - began).as_nanos() as u64);
+            took = ended - start;
+            began = ended;
+            if took >= effort.cap || stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        if system.link != Link::Disk {
+            self.check_member()?;
+        }
+        let full_stalls = self.check(histogram.len())?;
+        Ok(Ran {
+            histogram,
+            time: took,
+            full_stalls,
+        })
+    }
+
+    fn transact(&mut self, durability: Durability) -> Result<(), BenchError> {
+        match self {
+            Client::Blocks(blocks) => blocks.transact(durability),
+            Client::Bank { bank, chooser, .. } => bank.transact(chooser, durability).map(drop),
+        }
+    }
+
+    /// A lost member makes commits wait for the disk, silently and rightly; such a cell has measured something else.
+    fn check_member(&self) -> Result<(), BenchError> {
+        let log = match self {
+            Client::Blocks(blocks) => blocks.memory.rvm.log(),
+            Client::Bank { bank, .. } => bank.rvm().log(),
+        };
+        log.wait_for_members(Duration::ZERO).map_err(|blocked| {
+            BenchError::Asked(format!(
+                "the member was lost while commits were measured: {blocked}"
+            ))
+        })
+    }
+
+    /// Writes everything to the data file and reads it back. Returns how often commits met a full log.
+    fn check(&self, transactions: u64) -> Result<u64, BenchError> {
+        match self {
+            Client::Blocks(blocks) => {
+                let rvm = &blocks.memory.rvm;
+                let full_stalls = rvm.statistics().full_stalls;
+                rvm.truncate().context("write the log to the data file")?;
+                blocks.check_file()?;
+                Ok(full_stalls)
+            }
+            Client::Bank { bank, booked, .. } => {
+                let full_stalls = bank.rvm().statistics().full_stalls;
+                bank.rvm()
+                    .truncate()
+                    .context("write the log to the bank's file")?;
+                let found = bank.audit()?.transactions;
+                if found != booked + transactions {
+                    return Err(BenchError::Wrong {
+                        place: bank.region().segment_path().into(),
+                        why: format!(
+                            "{found} transactions are in the books, {} were made",
+                            booked + transactions
+                        ),
+                    });
+                }
+                Ok(full_stalls)
+            }
+        }
+    }
+}
+
+impl Blocks {
+    fn transact(&mut self, durability: Durability) -> Result<(), BenchError> {
+        let slots = (self.region.len() / self.block.len()) as u64;
+        let slot = match self.order {
+            Order::Sequential => self.number % slots,
+            Order::Random => self.chooser.below(slots),
+        };
+        self.number += 1;
+        // Every block is told from every other, and its end from a torn one.
+        let mark = (self.mark + self.number).to_le_bytes();
+        let end = self.block.len() - mark.len();
+        self.block[..mark.len()].copy_from_slice(&mark);
+        self.block[end..].copy_from_slice(&mark);
+        let offset = slot as usize * self.block.len();
+        let mut transaction = self.memory.rvm.begin(Mode::Restore);
+        transaction
+            .write(&self.region, offset, &self.block)
+            .context("change a block")?;
+        transaction
+            .commit(durability)
+            .context("commit a transaction")
+            .map(drop)
+    }
+
+    /// Whether the data file has what memory has, in every block.
+    fn check_file(&self) -> Result<(), BenchError> {
+        let path = self.region.segment_path();
+        let what = format_args!("read {path} back");
+        let file = std::fs::File::open(path).context(what)?;
+        let memory = self.region.read();
+        let mut piece = vec![0; 1 << 20];
+        for (index, expected) in memory.chunks(piece.len()).enumerate() {
+            let found = &mut piece[..expected.len()];
+            file.read_exact_at(found, (index * (1 << 20)) as u64)
+                .context(what)?;
+            if *found != *expected {
+                return Err(BenchError::Wrong {
+                    place: path.into(),
+                    why: format!("MiB {index} is not what was committed"),
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+fn add_up(results: Vec<Result<Ran, BenchError>>) -> Result<Cell, BenchError> {
+    let mut all = histogram::empty();
+    let mut cell = Cell::default();
+    for ran in results {
+        let ran = ran?;
+        cell.tps += ran.histogram.len() as f64 / ran.time.as_secs_f64();
+        cell.full_stalls += ran.full_stalls;
+        // Both have the same bounds, so everything of one fits the other.
+        let added = all.add(&ran.histogram);
+        assert!(added.is_ok());
+    }
+    let at = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
+    Ok(Cell {
+        transactions: all.len(),
+        p50_us: at(0.5),
+        p99_us: at(0.99),
+        max_us: all.max() as f64 / 1e3,
+        ..cell
+    })
+}
+
+impl Cell {
+    /// The median of each field over rounds, and all transactions together.
+    pub fn median(rounds: &[Cell]) -> Cell {
+        let field = |of: fn(&Cell) -> f64| histogram::median(rounds.iter().map(of).collect());
+        Cell {
+            tps: field(|round| round.tps),
+            transactions: rounds.iter().map(|round| round.transactions).sum(),
+            p50_us: field(|round| round.p50_us),
+            p99_us: field(|round| round.p99_us),
+            max_us: field(|round| round.max_us),
+            full_stalls: rounds.iter().map(|round| round.full_stalls).sum(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(us: u64, count: u64) -> Result<Ran, BenchError> {
+        let mut histogram = histogram::empty();
+        histogram.saturating_record_n(us * 1000, count);
+        Ok(Ran {
+            histogram,
+            time: Duration::from_micros(us * count),
+            full_stalls: 1,
+        })
+    }
+
+    #[test]
+    fn clients_add_up_each_over_its_own_time() {
+        let cell = add_up(vec![ran(10, 1000), ran(20, 500)]).unwrap();
+        assert_eq!((cell.transactions, cell.full_stalls), (1500, 2));
+        assert!((cell.tps - 150_000.0).abs() < 1.0, "{cell:?}");
+        assert!(cell.p50_us < 11.0 && cell.max_us > 19.0, "{cell:?}");
+        let failed = Err(BenchError::Asked("nothing".to_owned()));
+        assert!(
+            add_up(vec![ran(10, 1), failed]).is_err(),
+            "one lost client is no result"
+        );
+    }
+
+    #[test]
+    fn one_disturbed_round_does_not_move_the_median() {
+        let round = |tps| Cell {
+            tps,
+            transactions: 10,
+            ..Cell::default()
+        };
+        let middle = Cell::median(&[round(5.0), round(900.0), round(6.0)]);
+        assert_eq!((middle.tps, middle.transactions), (6.0, 30));
+    }
+}

@@ -1,0 +1,117 @@
+//! The results as Markdown tables, for a document that keeps them.
+
+use std::fmt::Write;
+
+use super::claims::Claim;
+use super::output::Run;
+use super::page::number;
+use super::plot::place_text;
+use super::system::{Link, Series, System};
+use super::{Figure, Report};
+
+/// Every figure's throughputs, RRVM's times over RVM's, and what was claimed.
+pub fn tables(report: &Report, run: &Run) -> String {
+    let machine = &report.machine;
+    let mut text = format!(
+        "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Transactions a second.\n",
+        run.began, machine.processor, machine.cores, machine.kernel, machine.load, run.disk, run.command
+    );
+    for skipped in &report.skipped {
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(text, "\nNot measured: {skipped}");
+    }
+    for figure in &report.figures {
+        table(&mut text, figure);
+    }
+    claims(&mut text, &report.claims);
+    text
+}
+
+fn table(text: &mut String, figure: &Figure) {
+    let places = figure.places();
+    let _ = write!(text, "\n### Figure {}: {}\n\n| |", figure.number, figure.title);
+    for &place in &places {
+        let _ = write!(text, " {} |", place_text(figure.axis, place));
+    }
+    text.push_str("\n|---|");
+    text.push_str(&"---:|".repeat(places.len()));
+    text.push('\n');
+    for series in figure.series() {
+        row(text, &series.label(), &places, |x| {
+            Some(number(figure.at(series, x)?.tps))
+        });
+    }
+    for series in figure.series() {
+        let Series::System(system) = series else { continue };
+        let rvm = Series::System(System::RVM.on(system.disk));
+        if system.link == Link::Disk {
+            continue;
+        }
+        let name = format!("{} / {}", series.label(), rvm.label());
+        row(text, &name, &places, |x| {
+            let ratio = figure.at(series, x)?.tps / figure.at(rvm, x)?.tps;
+            Some(format!("{} ×", number(ratio)))
+        });
+    }
+}
+
+fn row(text: &mut String, name: &str, places: &[u64], value: impl Fn(u64) -> Option<String>) {
+    let _ = write!(text, "| {name} |");
+    for &place in places {
+        let _ = write!(text, " {} |", value(place).unwrap_or_default());
+    }
+    text.push('\n');
+}
+
+fn claims(text: &mut String, claims: &[Claim]) {
+    if claims.is_empty() {
+        return;
+    }
+    text.push_str(
+        "\n### What is claimed\n\n| what | theirs | measured | to hold | met |\n|---|---|---:|---|---|\n",
+    );
+    for claim in claims {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} {} | {} | {} |",
+            claim.what,
+            claim.theirs,
+            number(claim.value),
+            claim.unit,
+            claim.hold.map(|hold| hold.to_string()).unwrap_or_default(),
+            match claim.met {
+                Some(true) => "yes",
+                Some(false) => "**no**",
+                None => "",
+            }
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::words::tests::report;
+    use super::*;
+
+    #[test]
+    fn every_row_of_a_table_has_as_many_cells_as_its_header() {
+        let mut report = report();
+        let facts = super::super::facts::Facts::tr190().unwrap();
+        report.claims = super::super::claims::judge(&facts, &report.figures, &[]);
+        let run = Run {
+            began: "today".to_owned(),
+            command: "netram-lab bench paper".to_owned(),
+            disk: "/var/tmp".to_owned(),
+        };
+        let text = tables(&report, &run);
+        let mut tables = 0;
+        for table in text.split("\n\n").filter(|part| part.starts_with('|')) {
+            let cells: Vec<usize> = table.lines().map(|line| line.matches('|').count()).collect();
+            assert!(cells.iter().all(|count| *count == cells[0]), "{table}");
+            tables += 1;
+        }
+        assert_eq!(tables, 12);
+        assert!(text.contains("| RRVM, TCP / RVM | 8.00 × | 8.00 × |"), "{text}");
+        assert!(text.contains("Not measured: one thing"));
+    }
+}

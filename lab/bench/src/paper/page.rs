@@ -1,0 +1,398 @@
+//! One page with everything: figures as inline SVG, tables, the paper's figures beside ours, and what is claimed. It is
+//! one file that loads nothing.
+
+use std::fmt::Write;
+
+use super::claims::{By, Claim};
+use super::facts::Facts;
+use super::output::Run;
+use super::plot::{place_text, thousands};
+use super::system::{Floor, Link, Series, System};
+use super::{Axis, Figure, Point, Report, plot, words};
+use crate::error::BenchError;
+
+const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}\
+    h1{font-size:1.5em}h2{font-size:1.2em;margin-top:2.5em}\
+    table{border-collapse:collapse;margin:1em 0;font-size:13px}\
+    th,td{padding:2px 9px;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}\
+    th:first-child,td:first-child{text-align:left}td.wrap{white-space:normal;text-align:left}\
+    tr.paper td{color:#7a4b10}tr.floor td{color:#777}tr.ratio td{background:#f4f6fb}\
+    tr.head td{font-weight:bold;border-bottom:none;padding-top:9px;text-align:left}\
+    .yes{color:#11772d;font-weight:bold}.no{color:#b3261e;font-weight:bold}\
+    svg{max-width:100%;height:auto}details{margin:1em 0}.note{color:#555}code{background:#f3f3f3}";
+
+/// The page.
+pub fn page(report: &Report, facts: &Facts, run: &Run) -> Result<String, BenchError> {
+    let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    html += "<title>The experiments of TR-190 on netram</title>\n";
+    html += &format!("<style>{STYLE}</style>\n</head>\n<body>\n");
+    introduction(&mut html, report, facts, run);
+    summary(&mut html, &report.claims);
+    for figure in &report.figures {
+        section(&mut html, report, facts, figure)?;
+    }
+    no_flush(&mut html, report, facts);
+    html += "</body>\n</html>\n";
+    Ok(html)
+}
+
+/// Text as HTML shows it.
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+fn introduction(html: &mut String, report: &Report, facts: &Facts, run: &Run) {
+    let (machine, effort) = (&report.machine, report.effort);
+    *html += "<h1>The experiments of TR-190 on netram</h1>\n";
+    *html += "<p>Ioannidis, Markatos and Sevaslidou, <i>On using Network Memory to Improve the Performance of \
+              Transaction-Based Systems</i>, ICS-FORTH TR-190: RVM commits wait for a disk, RRVM commits for another \
+              machine's memory. Below is each of its figures 1 to 11 that was asked for, measured anew.</p>\n<table>\n";
+    let rows = [
+        (
+            "machine",
+            format!(
+                "{}, {} cores, Linux {}",
+                machine.processor, machine.cores, machine.kernel
+            ),
+        ),
+        ("load at the start", format!("{:.2}", machine.load)),
+        ("files on", run.disk.clone()),
+        ("date", run.began.clone()),
+        ("command", run.command.clone()),
+        (
+            "effort",
+            format!(
+                "{}; a cell ends after {} transactions of each client or {} s, whichever is first (the tables of \
+                 latencies and the CSV files have the counts)",
+                match effort.rounds {
+                    1 => "one round".to_owned(),
+                    several => format!("medians of {several} rounds"),
+                },
+                thousands(effort.transactions as f64),
+                effort.cap.as_secs_f64()
+            ),
+        ),
+        ("the paper's machines", facts.hardware.clone()),
+    ];
+    for (name, value) in rows {
+        *html += &format!(
+            "<tr><td>{name}</td><td class=\"wrap\">{}</td></tr>\n",
+            escape(&value)
+        );
+    }
+    *html += "</table>\n";
+    if effort.quick {
+        *html += "<p class=\"no\">A quick run: one short round at few places. It shows that things work, not how fast they \
+                  are.</p>\n";
+    }
+    if effort.small {
+        *html +=
+            "<p class=\"no\">With small data files and banks: no figure here is one of the paper's.</p>\n";
+    }
+    for skipped in &report.skipped {
+        *html += &format!("<p class=\"no\">Not measured: {}</p>\n", escape(skipped));
+    }
+    *html += &format!("<p class=\"note\">{}</p>\n", escape(words::SETUP));
+}
+
+fn summary(html: &mut String, claims: &[Claim]) {
+    if claims.is_empty() {
+        return;
+    }
+    *html += "<h2>What is claimed, and what was measured</h2>\n<table>\n";
+    *html += "<tr><th>of what</th><th>theirs</th><th>measured</th><th>to hold</th><th>met</th></tr>\n";
+    for (by, title) in [
+        (By::Netram, "What netram holds itself to"),
+        (By::Paper, "What TR-190 found"),
+        (
+            By::Original,
+            "What the original RVM did when built anew on a machine of today",
+        ),
+    ] {
+        let mut rows = claims.iter().filter(|claim| claim.by == by).peekable();
+        if rows.peek().is_some() {
+            *html += &format!("<tr class=\"head\"><td colspan=\"5\">{title}</td></tr>\n");
+        }
+        for claim in rows {
+            let met = match claim.met {
+                Some(true) => "<span class=\"yes\">yes</span>",
+                Some(false) => "<span class=\"no\">NO</span>",
+                None => "",
+            };
+            *html += &format!(
+                "<tr><td class=\"wrap\">{}</td><td class=\"wrap\">{}</td><td>{} {}</td><td>{}</td><td>{met}</td></tr>\n",
+                escape(&claim.what),
+                escape(&claim.theirs),
+                number(claim.value),
+                claim.unit,
+                escape(&claim.hold.map(|hold| hold.to_string()).unwrap_or_default()),
+            );
+        }
+    }
+    *html += "</table>\n";
+}
+
+fn section(html: &mut String, report: &Report, facts: &Facts, figure: &Figure) -> Result<(), BenchError> {
+    let number = figure.number;
+    *html += &format!(
+        "<h2 id=\"fig{number}\">Figure {number}: {}</h2>\n",
+        escape(figure.title)
+    );
+    *html += &plot::svg(figure, facts)?;
+    for said in facts.said(number) {
+        *html += &format!("<p><b>The paper:</b> {}.</p>\n", escape(said));
+    }
+    for range in facts.ranges(number) {
+        let [least, most] = range.tps;
+        let tps = if least < most {
+            format!("{least} to {most}")
+        } else {
+            format!("{most}")
+        };
+        *html += &format!(
+            "<p><b>The paper, over figures 7 and 8:</b> {}: {tps} a second.</p>\n",
+            escape(&range.name)
+        );
+    }
+    let differs = words::differs(report, figure);
+    *html += &format!(
+        "<p><b>What differs, and why:</b> {}</p>\n",
+        escape(&differs.join(" "))
+    );
+    throughputs(html, facts, figure);
+    // Where blocks grow, truncation has most to write: who waits for it shows in the longest commits.
+    if figure.axis == Axis::BlockBytes {
+        by_place(html, figure, "99 of 100 commits took at most, us", |point| {
+            point.p99_us
+        });
+        by_place(html, figure, "the longest commit, us", |point| point.max_us);
+    }
+    latencies(html, figure);
+    Ok(())
+}
+
+fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
+    let mut places = figure.places();
+    places.extend(
+        facts
+            .series(figure.number)
+            .flat_map(|series| series.points().map(|(x, _)| x)),
+    );
+    places.sort_unstable();
+    places.dedup();
+    *html += &format!(
+        "<table>\n<tr><th>transactions a second; {}</th>",
+        figure.axis.name()
+    );
+    for &place in &places {
+        *html += &format!("<th>{}</th>", place_text(figure.axis, place));
+    }
+    *html += "</tr>\n";
+    let mut row = |class: &str, name: &str, at: &dyn Fn(u64) -> Option<String>| {
+        let _ = write!(html, "<tr class=\"{class}\"><td>{}</td>", escape(name));
+        for &place in &places {
+            let _ = write!(html, "<td>{}</td>", at(place).unwrap_or_default());
+        }
+        html.push_str("</tr>\n");
+    };
+    for series in figure.series() {
+        let class = if matches!(series, Series::Floor(_)) {
+            "floor"
+        } else {
+            ""
+        };
+        row(class, &series.label(), &|x| {
+            Some(number(figure.at(series, x)?.tps))
+        });
+    }
+    for stated in facts.series(figure.number) {
+        let name = format!("TR-190: {}", stated.name);
+        row("paper", &name, &|x| {
+            let (_, tps) = stated.points().find(|(at, _)| *at == x)?;
+            Some(number(tps))
+        });
+    }
+    for (above, below, name) in ratios(figure) {
+        row("ratio", &name, &|x| {
+            let ratio = figure.at(above, x)?.tps / figure.at(below, x)?.tps;
+            Some(format!("{} x", number(ratio)))
+        });
+    }
+    *html += "</table>\n";
+}
+
+/// A table of one number a point.
+fn by_place(html: &mut String, figure: &Figure, title: &str, value: impl Fn(&Point) -> f64) {
+    let places = figure.places();
+    *html += &format!("<table>\n<tr><th>{title}</th>");
+    for &place in &places {
+        *html += &format!("<th>{}</th>", place_text(figure.axis, place));
+    }
+    *html += "</tr>\n";
+    for series in figure.series() {
+        let class = if matches!(series, Series::Floor(_)) {
+            "floor"
+        } else {
+            ""
+        };
+        *html += &format!("<tr class=\"{class}\"><td>{}</td>", escape(&series.label()));
+        for &place in &places {
+            let text = figure.at(series, place).map(|point| number(value(point)));
+            *html += &format!("<td>{}</td>", text.unwrap_or_default());
+        }
+        *html += "</tr>\n";
+    }
+    *html += "</table>\n";
+}
+
+/// Which curves are divided by which: RRVM by RVM on the same disk, and systems by the floors below them.
+fn ratios(figure: &Figure) -> Vec<(Series, Series, String)> {
+    let series = figure.series();
+    let mut found = Vec::new();
+    for &above in &series {
+        let Series::System(system) = above else { continue };
+        let rvm = Series::System(System::RVM.on(system.disk));
+        if system.link != Link::Disk && series.contains(&rvm) {
+            found.push((above, rvm, format!("{} / {}", above.label(), rvm.label())));
+        }
+        let floor = Series::Floor(match system.link {
+            Link::Disk => Floor::Sync,
+            Link::Tcp | Link::Namespaces => Floor::Exchange,
+            Link::Unix | Link::Longer(_) => continue,
+        });
+        if system.sync_delay().is_zero() && series.contains(&floor) {
+            found.push((above, floor, format!("{} / {}", above.label(), floor.label())));
+        }
+    }
+    found
+}
+
+fn latencies(html: &mut String, figure: &Figure) {
+    *html += "<details><summary>Latencies, transactions measured, full logs</summary>\n<table>\n<tr><th>system</th>\
+              <th>at</th><th>transactions</th><th>p50 us</th><th>p99 us</th><th>longest us</th><th>floor us</th>\
+              <th>p50 / floor</th><th>met a full log</th></tr>\n";
+    for point in &figure.points {
+        let (floor, over) = point.floor_us.map_or_else(Default::default, |floor| {
+            (number(floor), number(point.p50_us / floor))
+        });
+        *html += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{floor}</td><td>{over}</td>\
+             <td>{}</td></tr>\n",
+            escape(&point.series.label()),
+            place_text(figure.axis, point.x),
+            thousands(point.transactions as f64),
+            number(point.p50_us),
+            number(point.p99_us),
+            number(point.max_us),
+            thousands(point.full_stalls as f64),
+        );
+    }
+    *html += "</table></details>\n";
+}
+
+fn no_flush(html: &mut String, report: &Report, facts: &Facts) {
+    *html += "<h2 id=\"no-flush\">Commits that do not wait</h2>\n<p>Not a figure of the paper: what a transaction of one \
+              range of 128 bytes costs when it is committed lazily (the original's no-flush), and the flush after a \
+              round. With the spool commits stay in memory and are merged until the flush, or until it is full. In the first pass \
+              the first store to a page copies it, because mapping is lazy.</p>\n<table>\n<tr>\
+              <th>order</th><th>member</th><th>spool</th><th>ns a transaction</th><th>first pass</th><th>flush, ms</th>\
+              <th>transactions of a round</th></tr>\n";
+    for row in &report.no_flush {
+        *html += &format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+            row.order.name(),
+            if row.member { "one" } else { "none" },
+            if row.spool_bytes > 0 {
+                format!("{} KB", thousands(row.spool_bytes as f64 / 1024.0))
+            } else {
+                "off".to_owned()
+            },
+            number(row.transaction_ns),
+            number(row.first_pass_ns),
+            number(row.flush_ms),
+            thousands(row.transactions as f64),
+        );
+    }
+    let [plain, all] = facts.original.no_flush_sequential_per_second;
+    *html += &format!(
+        "</table>\n<p class=\"note\">The original, sequential: {} a second without optimisation, {} with all of them; its \
+         merging searches a list, so a long queue of neighbouring ranges is slower than waiting for the disk each \
+         time.</p>\n",
+        thousands(plain),
+        thousands(all)
+    );
+}
+
+/// A number with as many digits as mean something.
+pub(crate) fn number(value: f64) -> String {
+    match value.abs() {
+        small if small < 10.0 => format!("{value:.2}"),
+        middle if middle < 100.0 => format!("{value:.1}"),
+        _ => thousands(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::claims;
+    use super::super::words::tests::report;
+    use super::*;
+
+    fn made() -> String {
+        let facts = Facts::tr190().unwrap();
+        let mut report = report();
+        report.claims = claims::judge(&facts, &report.figures, &report.no_flush);
+        let run = Run {
+            began: "2026-01-01".to_owned(),
+            command: "netram-lab bench paper <x>".to_owned(),
+            disk: "/var/tmp".to_owned(),
+        };
+        page(&report, &facts, &run).unwrap()
+    }
+
+    #[test]
+    fn the_page_loads_nothing_and_has_every_figure() {
+        let html = made();
+        for forbidden in ["<script", "<link", "src=", "@import", "url("] {
+            assert!(!html.contains(forbidden), "{forbidden}");
+        }
+        assert_eq!(html.matches("<svg").count(), 11);
+        for number in 1..=11 {
+            assert!(html.contains(&format!("id=\"fig{number}\"")));
+        }
+    }
+
+    #[test]
+    fn every_element_that_opens_closes() {
+        let html = made();
+        for element in [
+            "table", "tr", "td", "th", "p", "h2", "details", "svg", "body", "html",
+        ] {
+            let opened =
+                html.matches(&format!("<{element}>")).count() + html.matches(&format!("<{element} ")).count();
+            assert_eq!(
+                opened,
+                html.matches(&format!("</{element}>")).count(),
+                "{element}"
+            );
+        }
+    }
+
+    #[test]
+    fn text_from_outside_is_shown_not_obeyed() {
+        let html = made();
+        assert!(html.contains("netram-lab bench paper &lt;x&gt;"));
+        assert!(html.contains("one thing &amp; another"));
+    }
+
+    #[test]
+    fn ratio_rows_and_claims_carry_the_numbers() {
+        let html = made();
+        assert!(html.contains("RRVM, TCP / RVM") && html.contains("8.00 x"));
+        assert!(html.contains("TR-190: RRVM, FDDI") && html.contains("44.2"));
+        assert!(html.contains("class=\"yes\">yes"), "8 times is at least 5 times");
+    }
+}

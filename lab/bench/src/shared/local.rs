@@ -1,0 +1,123 @@
+//! What a node's transactions cost when nobody else wants its locks.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use netram_proto::port::Durability;
+use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+use netram_shared::Node;
+use netram_shared_machine::Hold;
+use serde::Serialize;
+
+use super::place::{Place, Plan, update};
+use super::player::ASKS;
+use crate::commit::Effort;
+use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary, median};
+use crate::site::{LenderSpec, Site, Wire};
+
+/// Transactions of a round of [`acquire_again`].
+const TIMES: u32 = 10_000;
+/// Bytes of the log of recoverable memory alone: as a node's by default.
+const LOG_BYTES: u64 = netram_shared::limit::NODE_LOG_BYTES_DEFAULT;
+
+/// Nanoseconds that a transaction costs more when it acquires a lock that its node has kept. Nothing is written.
+pub fn acquire_again(site: &Site, plan: Plan, effort: Effort) -> Result<f64, BenchError> {
+    let place = Place::start(site, plan)?;
+    let node = place.join()?;
+    update(&node, ASKS, 1)?;
+    let mut rounds = Vec::new();
+    for round in 0..=effort.rounds {
+        let without = transactions(&node, false)?;
+        let with = transactions(&node, true)?;
+        if round > 0 {
+            rounds.push(with - without);
+        }
+    }
+    Ok(median(rounds))
+}
+
+fn transactions(node: &Node, acquire: bool) -> Result<f64, BenchError> {
+    let began = Instant::now();
+    for _ in 0..TIMES {
+        let mut txn = node.begin(Mode::Restore).context("begin a transaction")?;
+        if acquire {
+            txn.acquire(ASKS, Hold::Exclusive).context("acquire a lock")?;
+        }
+        black_box(&txn);
+    }
+    Ok(began.elapsed().as_nanos() as f64 / f64::from(TIMES))
+}
+
+/// Commits of eight bytes, medians over rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Beside {
+    /// In a shared region, under a kept lock.
+    pub shared: Summary,
+    /// In recoverable memory of one process, with as many members.
+    pub alone: Summary,
+    /// Median of the rounds' medians over each other.
+    pub ratio: f64,
+}
+
+/// Begin, acquire, set, commit; beside begin, set, commit without a region's server.
+pub fn commits(site: &Site, plan: Plan, effort: Effort) -> Result<Beside, BenchError> {
+    let place = Place::start(site, plan)?;
+    let node = place.join()?;
+    let spec = LenderSpec {
+        wire: Wire::Tcp,
+        secure: true,
+        wait: plan.wait,
+        core: None,
+    };
+    let lenders: Result<Vec<_>, _> = (0..plan.members).map(|_| site.lender(spec)).collect();
+    let lenders = lenders?;
+    let addresses = lenders.iter().map(|lender| lender.address().clone()).collect();
+    let opened = site.journal(LOG_BYTES, site.config(addresses, true, plan.wait))?;
+    let path = |name: &str| opened.folder.join(name).to_string_lossy().into_owned();
+    let storage = RealStorage::create(&path("segments")).context("create the segment table")?;
+    let rvm =
+        Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
+    rvm.start_truncation().context("start truncation")?;
+    rvm.create_segment(&path("segment"), plan.span_bytes, Allocation::Preallocated)
+        .context("create a segment")?;
+    let region = rvm.map(&path("segment"), 0, 0).context("map a segment")?;
+    let (mut shareds, mut alones, mut ratios) = (vec![], vec![], vec![]);
+    for round in 0..=effort.rounds {
+        let alone = during(effort, |value| {
+            let mut transaction = rvm.begin(Mode::Restore);
+            transaction.set(&region, 0, &value).context("store eight bytes")?;
+            transaction.commit(Durability::Remote).context("commit")?;
+            Ok(())
+        })?;
+        let shared = during(effort, |value| update(&node, ASKS, value))?;
+        if round > 0 {
+            ratios.push(shared.p50_us / alone.p50_us);
+            shareds.push(shared);
+            alones.push(alone);
+        }
+    }
+    Ok(Beside {
+        shared: Summary::median(&shareds),
+        alone: Summary::median(&alones),
+        ratio: median(ratios),
+    })
+}
+
+/// Does something again and again for a round.
+pub(super) fn during(
+    effort: Effort,
+    mut commit: impl FnMut(u64) -> Result<(), BenchError>,
+) -> Result<Summary, BenchError> {
+    let mut recorder = Recorder::start(&[]);
+    let end = Instant::now() + effort.round;
+    for value in 1.. {
+        let began = Instant::now();
+        if began >= end {
+            break;
+        }
+        commit(value)?;
+        recorder.record(began.elapsed());
+    }
+    Ok(recorder.finish())
+}

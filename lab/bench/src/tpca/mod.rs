@@ -1,0 +1,172 @@
+//! TPC-A on recoverable memory, as in the RVM paper and in TR-190: one clerk, three access patterns, and the same code
+//! whether a commit waits for the disk or for members.
+
+pub mod access;
+mod bank;
+
+use std::time::{Duration, Instant};
+
+use netram_journal::Journal;
+use netram_proto::port::Durability;
+use netram_rvm::RealStorage;
+use netram_transport::WaitPolicy;
+use serde::Serialize;
+
+pub use access::{Chooser, Pattern};
+pub use bank::{Bank, Books, TELLERS};
+
+use crate::commit::name_of;
+use crate::error::{BenchError, Context};
+use crate::histogram::{Recorder, Summary};
+use crate::machine::Pinned;
+use crate::site::{Lender, LenderSpec, Seats, Site, Wire};
+
+/// The log of TR-190's measurements.
+pub const LOG_BYTES: u64 = 8 << 20;
+/// A part of the run's time that is not measured, at its start.
+const WARM_UP_PART: u32 = 10;
+/// How often the caller hears how far the run is.
+const TICK: Duration = Duration::from_millis(100);
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Spec {
+    /// Accounts, in units of 1,024.
+    pub accounts_k: u64,
+    /// Which accounts are touched.
+    pub pattern: Pattern,
+    /// How safe each commit is.
+    pub durability: Durability,
+    /// Members, each a lender process.
+    pub members: usize,
+    /// How client and lenders wait.
+    pub wait: WaitPolicy,
+    /// Whether links are encrypted and records sealed.
+    pub secure: bool,
+    /// A slower disk, modelled: milliseconds added to each sync.
+    pub modelled_sync_ms: u32,
+    /// How long to run.
+    pub time: Duration,
+}
+
+/// A measured row.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Accounts, in units of 1,024.
+    pub accounts_k: u64,
+    /// Which accounts were touched.
+    pub pattern: Pattern,
+    /// How safe each commit was.
+    pub durability: &'static str,
+    /// Members.
+    pub members: usize,
+    /// Milliseconds that a modelled slow disk added to each sync.
+    pub modelled_sync_ms: u32,
+    /// The transactions.
+    pub transactions: Summary,
+    /// How often a commit waited because the log was full.
+    pub full_stalls: u64,
+    /// Transactions in the bank's books afterwards, the warm-up's too; the books were found to agree.
+    pub booked: u64,
+}
+
+impl Spec {
+    /// TPC-A with `members`, on 32 K accounts touched at random; without members, on the local disk.
+    pub fn with(members: usize, time: Duration) -> Spec {
+        Spec {
+            accounts_k: 32,
+            pattern: Pattern::Random,
+            durability: if members == 0 {
+                Durability::Disk
+            } else {
+                Durability::Remote
+            },
+            members,
+            wait: WaitPolicy::default(),
+            secure: true,
+            modelled_sync_ms: 0,
+            time,
+        }
+    }
+}
+
+/// Measures one row: starts lenders, founds a bank, runs, and audits the books.
+pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(u64)) -> Result<Row, BenchError> {
+    let seats = Seats::find();
+    let wait = if spec.wait == WaitPolicy::Spin {
+        seats.lender_wait(spec.members)
+    } else {
+        spec.wait
+    };
+    let mut lenders: Vec<Lender> = Vec::new();
+    for index in 0..spec.members {
+        let core = if wait == WaitPolicy::Spin {
+            seats.lender(index)
+        } else {
+            None
+        };
+        lenders.push(site.lender(LenderSpec {
+            wire: Wire::Tcp,
+            secure: spec.secure,
+            wait,
+            core,
+        })?);
+    }
+    let addresses = lenders.iter().map(|lender| lender.address().clone()).collect();
+    let mut config = site.config(addresses, spec.secure, spec.wait);
+    config.modelled_sync_delay = Duration::from_millis(spec.modelled_sync_ms.into());
+    if spec.members == 0 {
+        config.disk_delay = Duration::ZERO;
+    }
+    let opened = site.journal(LOG_BYTES, config)?;
+    let mut bank = Bank::found(opened.journal, opened.id, &opened.folder, spec.accounts_k * 1024)?;
+    bank.rvm().start_truncation().context("start truncation")?;
+    let children: Vec<u32> = lenders.iter().map(|lender| lender.child().id()).collect();
+    let _pinned = if spec.wait == WaitPolicy::Spin {
+        Some(Pinned::to(seats.client())?)
+    } else {
+        None
+    };
+    let transactions = run(&mut bank, spec, &children, tick)?;
+    let full_stalls = bank.rvm().statistics().full_stalls;
+    let books = bank.audit()?;
+    Ok(Row {
+        accounts_k: spec.accounts_k,
+        pattern: spec.pattern,
+        durability: name_of(spec.durability),
+        members: spec.members,
+        modelled_sync_ms: spec.modelled_sync_ms,
+        transactions,
+        full_stalls,
+        booked: books.transactions,
+    })
+}
+
+/// Transactions for the time asked for; `tick` hears now and then how many there were.
+pub fn run(
+    bank: &mut Bank<Journal, RealStorage>,
+    spec: &Spec,
+    children: &[u32],
+    tick: &mut dyn FnMut(u64),
+) -> Result<Summary, BenchError> {
+    let mut chooser = Chooser::new(spec.pattern, bank.accounts(), 1);
+    let warm = Instant::now() + spec.time / WARM_UP_PART;
+    while Instant::now() < warm {
+        bank.transact(&mut chooser, spec.durability)?;
+    }
+    let mut recorder = Recorder::start(children);
+    let (end, mut next_tick, mut count) = (Instant::now() + spec.time, Instant::now() + TICK, 0);
+    loop {
+        let began = Instant::now();
+        if began >= end {
+            return Ok(recorder.finish());
+        }
+        bank.transact(&mut chooser, spec.durability)?;
+        recorder.record(began.elapsed());
+        count += 1;
+        if began >= next_tick {
+            tick(count);
+            next_tick = began + TICK;
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! A flood of writes on a volume, in a process of its own, so that its memory can be told from others'.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use netram_block::Device;
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Child, Role};
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+use crate::tpca::{Chooser, Pattern};
+use crate::volume::serve::{Slow, open_volume};
+
+const SAID: &str = "flooded ";
+/// Writes that are logged before they are waited for.
+const TOGETHER: usize = 32;
+/// Writes between two looks at the process's memory.
+const LOOK_EVERY: u64 = 512;
+const SIZES: [usize; 4] = [4 << 10, 512, 64 << 10, 20 << 10];
+/// Before the memory is looked at first: threads have their stacks, and the journal its ring.
+const WARM_UP: u64 = 64;
+
+/// A flooding process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Flood {
+    /// The volume.
+    pub volume: PathBuf,
+    /// For how long.
+    pub milliseconds: u64,
+}
+
+/// What a flood did.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Flooded {
+    /// Bytes written.
+    pub written: u64,
+    /// The most that the volume counted in its stages, and kept for the next.
+    pub memory_bytes_max: u64,
+    /// How much larger the process became, as the system counts.
+    pub grown_bytes: u64,
+    /// How often writers waited for the image.
+    pub stalls: u64,
+}
+
+impl Flood {
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        let volume = open_volume(&self.volume, Slow::default())?;
+        let blocks = volume.geometry().bytes / 512 - 128;
+        let mut places = Chooser::new(Pattern::Random, blocks, 1);
+        let data = vec![0x5a; SIZES[2]];
+        let (mut written, mut count, mut first, mut most) = (0_u64, 0_u64, None, 0);
+        let end = Instant::now() + Duration::from_millis(self.milliseconds);
+        while Instant::now() < end {
+            let mut last = None;
+            for _ in 0..TOGETHER {
+                let bytes = SIZES[count as usize % SIZES.len()];
+                let logged = volume.write(places.account() * 512, &data[..bytes]);
+                last = Some(logged.context("write to a volume")?);
+                written += bytes as u64;
+                count += 1;
+            }
+            if let Some(last) = last {
+                volume.wait(last).context("wait for a volume")?;
+            }
+            if count >= WARM_UP && (first.is_none() || count.is_multiple_of(LOOK_EVERY)) {
+                let resident = resident_bytes()?;
+                most = most.max(resident);
+                first.get_or_insert(resident);
+            }
+        }
+        let status = volume.status().disk;
+        let flooded = Flooded {
+            written,
+            memory_bytes_max: status.stages.memory_bytes_max,
+            grown_bytes: most.saturating_sub(first.unwrap_or(most)),
+            stalls: status.statistics.stalls,
+        };
+        volume.close().context("close a volume")?;
+        crate::say(&format!(
+            "{SAID}{}",
+            serde_json::to_string(&flooded).context("say what was done")?
+        ))
+    }
+
+    /// Floods the volume at `path` for `time`.
+    pub fn measure(site: &Site, path: &Path, time: Duration) -> Result<Flooded, BenchError> {
+        let flood = Flood {
+            volume: path.to_path_buf(),
+            milliseconds: time.as_millis() as u64,
+        };
+        let mut child = Child::play(site.program(), &Role::Flood(flood), "flood", site.folder())?;
+        let lines = child.ready(SAID)?;
+        let said = lines.iter().find_map(|line| line.strip_prefix(SAID));
+        serde_json::from_str(said.unwrap_or_default()).context("read what a flood did")
+    }
+}
+
+/// Bytes of this process that are in memory.
+fn resident_bytes() -> Result<u64, BenchError> {
+    let text = std::fs::read_to_string("/proc/self/status").context("look at this process's memory")?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse::<u64>().ok());
+    match kib {
+        Some(kib) => Ok(kib * 1024),
+        None => Err(BenchError::Asked(
+            "the system does not say how large this process is".to_owned(),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_has_a_size() {
+        let before = resident_bytes().unwrap();
+        let touched = std::hint::black_box(vec![1_u8; 64 << 20]);
+        assert!(resident_bytes().unwrap() > before + (32 << 20));
+        drop(touched);
+    }
+}

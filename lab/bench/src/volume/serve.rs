@@ -1,0 +1,265 @@
+//! The serving process: an NBD server over a volume, over plain memory (the floor of every write), or over a plain file
+//! (what reads stand on, and a slow disk when its syncs are made to take longer).
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use netram_block::{Device, DeviceError, Geometry, Pending};
+use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
+use netram_proto::port::IoError;
+use netram_transport::Address;
+use netram_volume::{ModelledDisk, Place, Volume};
+use serde::{Deserialize, Serialize};
+
+use crate::child::{Child, Role, listening};
+use crate::error::{BenchError, Context};
+use crate::machine;
+use crate::site::{JOIN_TIMEOUT, Site, Wire};
+use crate::volume::nbd::NbdClient;
+
+const REQUEST_BYTES_MAX: u32 = 32 << 20;
+/// How long a data lender may make no progress with the copy of a new volume.
+const COPY_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is served.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum What {
+    /// Memory, so many bytes.
+    Memory(u64),
+    /// A file as it is, with so many microseconds added to every sync.
+    File(PathBuf, u32),
+    /// The same, with so many microseconds added to every read, write and sync.
+    SlowFile(PathBuf, u32),
+    /// A volume, maybe on a slower disk than there is.
+    Volume(PathBuf, Slow),
+}
+
+/// Microseconds added to each sync of a volume's disk.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Slow {
+    /// Of the journal's log.
+    pub journal_us: u32,
+    /// Of the image and what belongs to it.
+    pub files_us: u32,
+}
+
+/// A serving process.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Serve {
+    /// Where it listens.
+    pub listen: String,
+    /// What it serves.
+    pub what: What,
+    /// The core that connections are served on. A volume's own threads run where they like.
+    pub core: Option<usize>,
+}
+
+impl Serve {
+    /// Serves until killed.
+    pub(crate) fn run(&self) -> Result<(), BenchError> {
+        let device = self.what.open()?;
+        if let Some(core) = self.core {
+            machine::pin(&[core])?;
+        }
+        let server = Server::start(Config {
+            listen: vec![self.listen.parse().context("read where to listen")?],
+            exports: vec![Export {
+                name: "bench".to_owned(),
+                description: String::new(),
+                device,
+                read_only: false,
+            }],
+            tls: Tls::Off,
+            insecure: false,
+            other_users: false,
+        })
+        .context("serve a device")?;
+        for address in server.addresses() {
+            crate::say(&format!("listening {address}"))?;
+        }
+        crate::say("ready")?;
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+impl What {
+    /// The device.
+    pub(crate) fn open(&self) -> Result<Arc<dyn Device>, BenchError> {
+        Ok(match self {
+            What::Memory(bytes) => Arc::new(MemoryDevice::new(*bytes)),
+            What::File(path, sync_us) => {
+                Arc::new(PlainFile::open(path, Duration::from_micros((*sync_us).into()))?)
+            }
+            What::SlowFile(path, us) => {
+                let delay = Duration::from_micros((*us).into());
+                let mut file = PlainFile::open(path, delay)?;
+                file.request_delay = delay;
+                Arc::new(file)
+            }
+            What::Volume(path, slow) => Arc::new(open_volume(path, *slow)?),
+        })
+    }
+
+    /// A volume as it is.
+    pub fn volume(path: &Path) -> What {
+        What::Volume(path.to_owned(), Slow::default())
+    }
+}
+
+/// Opens a volume and waits for its members, and for its copy.
+pub(crate) fn open_volume(path: &Path, slow: Slow) -> Result<Volume, BenchError> {
+    let mut settings = Place::at(path).settings().context("read a volume's settings")?;
+    settings.modelled = ModelledDisk {
+        journal: Duration::from_micros(slow.journal_us.into()),
+        files: Duration::from_micros(slow.files_us.into()),
+    };
+    let (volume, _) = Volume::open_with(path, &settings).context("open a volume")?;
+    if !settings.journal.lenders.is_empty() {
+        volume
+            .journal()
+            .wait_for_members(JOIN_TIMEOUT)
+            .map_err(|blocked| {
+                BenchError::Asked(format!("the lenders did not join the volume: {blocked:?}"))
+            })?;
+    }
+    if settings.data_lender.is_some() && !volume.wait_for_data_lender(COPY_TIMEOUT) {
+        return Err(BenchError::Asked(
+            "the data lender's copy did not come into service".to_owned(),
+        ));
+    }
+    Ok(volume)
+}
+
+/// A serving process that runs, and a connection to it.
+pub struct Served {
+    /// The process.
+    pub child: Child,
+    /// The connection.
+    pub client: NbdClient,
+}
+
+impl Served {
+    /// Starts one. It ends with the thread that calls.
+    pub fn start(site: &Site, what: What, core: Option<usize>) -> Result<Served, BenchError> {
+        let serve = Serve {
+            listen: site.listen(Wire::Unix).to_string(),
+            what,
+            core,
+        };
+        let mut child = Child::play(site.program(), &Role::Serve(serve), "serve", site.folder())?;
+        let addresses = listening(&child.ready("ready")?)?;
+        match addresses.first() {
+            Some(Address::Unix(path)) => Ok(Served {
+                client: NbdClient::connect(path)?,
+                child,
+            }),
+            _ => Err(child.failed("it named no Unix socket")),
+        }
+    }
+}
+
+/// A file as a device: no journal, no checksums, no copies.
+pub(crate) struct PlainFile {
+    file: File,
+    bytes: u64,
+    sync_delay: Duration,
+    /// Of a read and a write.
+    request_delay: Duration,
+}
+
+impl PlainFile {
+    pub(crate) fn open(path: &Path, sync_delay: Duration) -> Result<PlainFile, BenchError> {
+        let what = format_args!("open {}", path.display());
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .context(what)?;
+        let bytes = file.metadata().context(what)?.len() / 4096 * 4096;
+        Ok(PlainFile {
+            file,
+            bytes,
+            sync_delay,
+            request_delay: Duration::ZERO,
+        })
+    }
+}
+
+fn failed(error: &std::io::Error) -> DeviceError {
+    DeviceError::Io(
+        error
+            .raw_os_error()
+            .map_or(IoError::EIO, |errno| IoError { errno }),
+    )
+}
+
+/// Nothing is not even asked for: it would cost a turn of the scheduler.
+fn delay(by: Duration) {
+    if !by.is_zero() {
+        std::thread::sleep(by);
+    }
+}
+
+impl Device for PlainFile {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            bytes: self.bytes,
+            request_bytes_max: REQUEST_BYTES_MAX,
+        }
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        delay(self.request_delay);
+        self.file
+            .read_exact_at(into, offset)
+            .map_err(|error| failed(&error))
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+        delay(self.request_delay);
+        let written = self.file.write_all_at(bytes, offset);
+        written
+            .map(|()| Pending::default())
+            .map_err(|error| failed(&error))
+    }
+
+    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+        let zeros = vec![0; 64 << 10];
+        let mut done = 0;
+        while done < length {
+            let piece = (length - done).min(zeros.len() as u64);
+            self.write(offset + done, &zeros[..piece as usize])?;
+            done += piece;
+        }
+        Ok(Pending::default())
+    }
+
+    /// Nothing has to be forgotten: a disk may keep what it likes.
+    fn discard(&self, _: u64, _: u64) -> Result<Pending, DeviceError> {
+        Ok(Pending::default())
+    }
+
+    fn wait(&self, _: Pending) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        delay(self.sync_delay);
+        self.file.sync_data().map_err(|error| failed(&error))
+    }
+
+    fn extents(
+        &self,
+        _: u64,
+        length: u64,
+        each: &mut dyn FnMut(u64, bool) -> bool,
+    ) -> Result<(), DeviceError> {
+        each(length, false);
+        Ok(())
+    }
+}

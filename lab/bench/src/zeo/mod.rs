@@ -1,0 +1,289 @@
+//! ZODB with ZEO, the object database that a Python program would take: OO7's traversals at one client of a server, until
+//! another client has loaded what changed. What netram's shared memory is measured beside.
+//!
+//! The program is ours (`oo7.py`); ZODB and ZEO come from the package index, by pip, into a virtual environment that is kept
+//! in the user's cache. The database is the same as [`netram_oo7`] builds, which a digest shows.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use netram_oo7::store::{Store, Use, Work};
+use netram_oo7::{Parameters, Plain, Size, StoreError, build};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{BenchError, Context};
+use crate::site::Site;
+use crate::tool::finish;
+
+/// What the environment has: others would be another peer.
+const PACKAGES: [&str; 2] = ["ZODB==6.4", "ZEO==6.2"];
+/// Names the environment; changes with [`PACKAGES`].
+const NAME: &str = "zeo-6.2";
+const PYTHON: &str = "python3";
+const PROGRAM: &str = include_str!("oo7.py");
+
+/// An environment in which ZODB and ZEO are.
+#[derive(Debug)]
+pub struct Zeo {
+    python: PathBuf,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Report {
+    /// Python's version.
+    pub python: String,
+    /// Those of ZODB, ZEO and what stores objects' states.
+    pub versions: Versions,
+    /// Of the database: [`digest`].
+    pub digest: u64,
+    /// By where the server keeps the objects.
+    pub stores: Stores,
+}
+
+/// Versions of the packages.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Versions {
+    #[serde(rename = "ZODB")]
+    /// The object database.
+    pub zodb: String,
+    /// Its server.
+    #[serde(rename = "ZEO")]
+    pub zeo: String,
+    /// The objects.
+    pub persistent: String,
+}
+
+/// Where the server keeps the objects.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Stores {
+    /// In its memory: nothing of a commit waits for a disk.
+    pub memory: Rows,
+    /// In a file that is synced at each commit.
+    pub file: Rows,
+}
+
+/// The operations.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rows {
+    /// Root parts, 2,187 updates.
+    pub t12a: Row,
+    /// All parts, 43,740 updates.
+    pub t2b: Row,
+}
+
+/// Medians of an operation, microseconds.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Row {
+    /// Updates of a transaction.
+    pub updates: u64,
+    /// Objects that it changed.
+    pub parts: u64,
+    /// The same walk without a change.
+    pub walk_us: f64,
+    /// The walk with the changes, before the commit.
+    pub change_us: f64,
+    /// The commit, until it returns at the writer.
+    pub commit_us: f64,
+    /// The reader's loading of what changed.
+    pub load_us: f64,
+    /// From the walk's beginning until the reader has loaded everything.
+    pub total_us: f64,
+}
+
+impl Row {
+    /// What the changes cost over a walk without any, until the reader has them.
+    pub fn overhead_us(&self) -> f64 {
+        self.total_us - self.walk_us
+    }
+}
+
+impl Stores {
+    /// Of two rows of an operation the better.
+    pub fn best(&self, of: impl Fn(&Rows) -> Row) -> Row {
+        let (memory, file) = (of(&self.memory), of(&self.file));
+        match memory.overhead_us() <= file.overhead_us() {
+            true => memory,
+            false => file,
+        }
+    }
+}
+
+impl Zeo {
+    /// The environment, if it has been made.
+    pub fn find() -> Result<Zeo, String> {
+        let folder = folder().ok_or("neither XDG_CACHE_HOME nor HOME says where its environment would be")?;
+        let found = Zeo::at(&folder);
+        found.ok_or_else(|| {
+            "there is no environment with it; `netram-lab bench oo7 --zeo` makes one".to_owned()
+        })
+    }
+
+    /// The environment; makes it if it is not there, for which pip asks the package index. Otherwise why there is none.
+    pub fn make() -> Result<Zeo, String> {
+        let folder = folder().ok_or("neither XDG_CACHE_HOME nor HOME says where to make its environment")?;
+        if let Some(found) = Zeo::at(&folder) {
+            return Ok(found);
+        }
+        let run = |command: &mut Command| finish(command).map(drop).map_err(|error| error.to_string());
+        run(Command::new(PYTHON).args(["-m", "venv", "--clear"]).arg(&folder))?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+        run(Command::new(python(&folder)).args(pip).args(PACKAGES))?;
+        Zeo::at(&folder).ok_or_else(|| format!("the environment in {} does not work", folder.display()))
+    }
+
+    /// It may be half made, or of a Python that is no more.
+    fn at(folder: &Path) -> Option<Zeo> {
+        let python = python(folder);
+        let mut works = Command::new(&python);
+        finish(works.args(["-c", "import ZEO, ZODB"])).ok()?;
+        Some(Zeo { python })
+    }
+
+    /// Measures, and checks that it was the same database and the same operations.
+    pub fn measure(&self, site: &Site, rounds: usize) -> Result<Report, BenchError> {
+        let folder = site.folder().join(format!("zeo-{}", site.number()));
+        std::fs::create_dir(&folder).context("make a folder for ZEO")?;
+        let program = folder.join("oo7.py");
+        std::fs::write(&program, PROGRAM).context("write ZEO's program")?;
+        let mut command = Command::new(&self.python);
+        command
+            .arg(&program)
+            .arg("measure")
+            .arg(&folder)
+            .arg(rounds.to_string());
+        let said = finish(&mut command)?;
+        let report: Report = serde_json::from_str(&said).context("read what ZEO's program said")?;
+        check(&report).map_err(|why| BenchError::Wrong { place: program, why })?;
+        Ok(report)
+    }
+}
+
+fn check(report: &Report) -> Result<(), String> {
+    let digest = digest().map_err(|error| error.to_string())?;
+    if report.digest != digest {
+        return Err(format!(
+            "its database is another: {} instead of {digest}",
+            report.digest
+        ));
+    }
+    for rows in [&report.stores.memory, &report.stores.file] {
+        for (row, updates, parts) in [(rows.t12a, 2_187, 495), (rows.t2b, 43_740, 9_900)] {
+            if (row.updates, row.parts) != (updates, parts) {
+                let Row {
+                    updates: found,
+                    parts: changed,
+                    ..
+                } = row;
+                return Err(format!(
+                    "{found} updates of {changed} parts instead of {updates} of {parts}"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn python(folder: &Path) -> PathBuf {
+    folder.join("bin/python")
+}
+
+/// A folder of this user alone: a program is run from there.
+fn folder() -> Option<PathBuf> {
+    let named = |name| {
+        std::env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    let cache = named("XDG_CACHE_HOME").or_else(|| Some(named("HOME")?.join(".cache")))?;
+    Some(cache.join("netram").join(NAME))
+}
+
+/// Of what the traversals of small-3 go by: private uses, dates, places, documents and connections of parts. `oo7.py` has the same.
+pub fn digest() -> Result<u64, StoreError> {
+    let parameters = Parameters::of(Size::Small, 3);
+    let store = Plain::default();
+    build(&store, &parameters)?;
+    let mut open = store.begin()?;
+    let (mut bases, mut parts) = (Vec::new(), Vec::new());
+    open.all_base_assemblies(&mut bases)?;
+    open.all_parts(&mut parts)?;
+    let mut numbers = Vec::new();
+    for base in bases {
+        let mut used = Vec::new();
+        open.components(base, Use::Private, &mut used)?;
+        for composite in used {
+            numbers.push(open.composite_design(composite)?.id);
+        }
+    }
+    for composite in parts.chunks(parameters.parts as usize) {
+        for part in composite {
+            let values = open.part_values(*part)?;
+            numbers.extend([values.design.date, values.x, values.y, values.document]);
+        }
+        for part in composite {
+            let mut targets = Vec::new();
+            open.targets(*part, &mut targets)?;
+            numbers.extend(targets.iter().map(|(_, id)| (id - 1) % parameters.parts));
+        }
+    }
+    Ok(numbers.iter().fold(0xcbf2_9ce4_8422_2325, |digest, number| {
+        (digest ^ u64::from(*number)).wrapping_mul(0x0100_0000_01b3)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_in_python_draws_the_same_database() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("oo7.py");
+        std::fs::write(&program, PROGRAM).unwrap();
+        let said = finish(Command::new(PYTHON).arg(&program).arg("digest")).unwrap();
+        assert_eq!(said, digest().unwrap().to_string());
+    }
+
+    #[test]
+    fn what_was_measured_is_checked_and_the_better_store_counts() {
+        let row = |updates, parts, total_us| Row {
+            updates,
+            parts,
+            walk_us: 1.0,
+            change_us: 2.0,
+            commit_us: 3.0,
+            load_us: 4.0,
+            total_us,
+        };
+        let rows = |total_us| Rows {
+            t12a: row(2_187, 495, total_us),
+            t2b: row(43_740, 9_900, total_us),
+        };
+        let (zodb, zeo, persistent) = ("6.4".to_owned(), "6.2".to_owned(), "6.9".to_owned());
+        let mut report = Report {
+            python: "3".to_owned(),
+            versions: Versions {
+                zodb,
+                zeo,
+                persistent,
+            },
+            digest: digest().unwrap(),
+            stores: Stores {
+                memory: rows(9.0),
+                file: rows(8.0),
+            },
+        };
+        assert_eq!(check(&report), Ok(()));
+        assert_eq!(report.stores.best(|rows| rows.t12a).overhead_us(), 7.0);
+        report.stores.file.t2b.parts -= 1;
+        assert!(check(&report).unwrap_err().contains("9899 parts"));
+        report.digest ^= 1;
+        assert!(check(&report).unwrap_err().contains("another"));
+    }
+}

@@ -1,0 +1,224 @@
+//! The drawing, as an object graph in shared memory.
+//!
+//! ```text
+//! lock 0      heap     root --> group of author 1 --> group of author 2 ...      a layer
+//! lock 1      heap                  |
+//! lock 2      heap                  +--> stroke --> stroke ...                   newest first
+//!                                          |
+//!                                          +--> points
+//! ```
+//!
+//! A layer is a persistent heap under one lock. Who draws in a layer has its lock; editors in different layers do not wait for each
+//! other. A pointer is an offset in the region, so that it means the same in every process.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use anyhow::Context;
+use netram_heap::{AccessError, Heap, Lens, Ptr, Slice};
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::{Node, Txn};
+use netram_shared_machine::{Hold, LockId};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Layers of the drawing: locks of the region.
+pub(crate) const LAYERS: u32 = 3;
+/// Bytes of a layer.
+pub(crate) const LAYER_BYTES: u64 = 8 << 20;
+/// The drawing is so wide and high.
+pub(crate) const SIZE: i16 = 1000;
+
+/// The root of a layer's heap that names its first group.
+const GROUPS: usize = 0;
+
+/// All that one author has drawn in a layer.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Group {
+    next: Ptr<Group>,
+    strokes: Ptr<Stroke>,
+    author: u32,
+    /// Where the group lies: moving it moves its strokes.
+    at: Point,
+}
+
+/// A line through some points.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct Stroke {
+    next: Ptr<Stroke>,
+    points: Slice<Point>,
+    /// Counts from 1 over all strokes of an author.
+    number: u64,
+}
+
+/// A place in the drawing, or in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub(crate) struct Point {
+    pub(crate) x: i16,
+    pub(crate) y: i16,
+}
+
+/// What there is to see of a stroke.
+pub(crate) struct Seen {
+    pub(crate) author: u32,
+    pub(crate) number: u64,
+    pub(crate) points: Vec<Point>,
+}
+
+/// Makes the layers, empty. Once in the region's life.
+pub(crate) fn create(node: &Node) -> anyhow::Result<()> {
+    for layer in 0..LAYERS {
+        let mut txn = begin(node, layer, Hold::Exclusive)?;
+        txn.format_heap(LockId(layer))?;
+        txn.commit(Durability::Remote)?;
+    }
+    Ok(())
+}
+
+/// Draws a stroke. When it returns, the stroke is safe, and everybody's.
+pub(crate) fn draw(
+    node: &Node,
+    layer: u32,
+    (author, number): (u32, u64),
+    points: &[Point],
+) -> anyhow::Result<()> {
+    let mut txn = begin(node, layer, Hold::Exclusive)?;
+    let heap = txn.heap(LockId(layer))?;
+    let group = group_of(&mut txn, layer, author)?;
+    let stroke = Stroke {
+        next: heap.get(group)?.strokes,
+        points: heap.alloc_slice(&mut txn, points)?,
+        number,
+    };
+    let stroke = heap.alloc(&mut txn, &stroke)?;
+    heap.edit(&mut txn).get_mut(group)?.strokes = stroke;
+    txn.commit(Durability::Remote)?;
+    Ok(())
+}
+
+/// Moves all that an author has drawn in a layer, with one small change.
+pub(crate) fn shift(node: &Node, layer: u32, author: u32, to: Point) -> anyhow::Result<()> {
+    let mut txn = begin(node, layer, Hold::Exclusive)?;
+    let heap = txn.heap(LockId(layer))?;
+    let group = group_of(&mut txn, layer, author)?;
+    heap.edit(&mut txn).get_mut(group)?.at = to;
+    txn.commit(Durability::Remote)?;
+    Ok(())
+}
+
+/// Draws an author's newest stroke in a layer anew: its old points are freed.
+pub(crate) fn redraw(node: &Node, layer: u32, author: u32, points: &[Point]) -> anyhow::Result<()> {
+    let mut txn = begin(node, layer, Hold::Exclusive)?;
+    let heap = txn.heap(LockId(layer))?;
+    let group = group_of(&mut txn, layer, author)?;
+    let newest = heap.get(group)?.strokes;
+    if !newest.is_null() {
+        let mut stroke = heap.get(newest)?;
+        heap.free(&mut txn, stroke.points.block())?;
+        stroke.points = heap.alloc_slice(&mut txn, points)?;
+        heap.set(&mut txn, newest, &stroke)?;
+    }
+    txn.commit(Durability::Remote)?;
+    Ok(())
+}
+
+/// The whole drawing as it is now, each layer under its lock.
+pub(crate) fn current(node: &Node) -> anyhow::Result<Vec<Seen>> {
+    let mut seen = Vec::new();
+    for layer in 0..LAYERS {
+        let txn = begin(node, layer, Hold::Shared)?;
+        let heap = txn.heap(LockId(layer))?;
+        heap.check().with_context(|| format!("layer {layer}"))?;
+        look(&heap.lens(&node.region().read()), &mut seen)?;
+        txn.commit(Durability::Remote)?;
+    }
+    Ok(seen)
+}
+
+/// The layers, for whoever only looks.
+pub(crate) fn layers(node: &Node) -> anyhow::Result<Vec<Arc<Heap>>> {
+    let layer = |layer| Ok(begin(node, layer, Hold::Shared)?.heap(LockId(layer))?);
+    (0..LAYERS).map(layer).collect()
+}
+
+/// The whole drawing as it was at one moment, without any lock: nobody who draws waits for whoever looks.
+pub(crate) fn at_one_moment(node: &Node, layers: &[Arc<Heap>]) -> anyhow::Result<Vec<Seen>> {
+    let reader = node.reader()?;
+    let bytes = reader.read()?;
+    let mut seen = Vec::new();
+    for heap in layers {
+        look(&heap.lens(&bytes), &mut seen)?;
+    }
+    Ok(seen)
+}
+
+/// How many strokes each author has drawn.
+pub(crate) fn count(seen: &[Seen]) -> BTreeMap<u32, u64> {
+    let mut counts = BTreeMap::new();
+    for stroke in seen {
+        *counts.entry(stroke.author).or_default() += 1;
+    }
+    counts
+}
+
+fn begin(node: &Node, layer: u32, hold: Hold) -> anyhow::Result<Txn<'_>> {
+    let mut txn = node.begin(Mode::Restore)?;
+    txn.acquire(LockId(layer), hold)?;
+    Ok(txn)
+}
+
+/// The author's group in a layer; made if there is none.
+fn group_of(txn: &mut Txn<'_>, layer: u32, author: u32) -> anyhow::Result<Ptr<Group>> {
+    let heap = txn.heap(LockId(layer))?;
+    let first: Ptr<Group> = heap.root(GROUPS)?;
+    let mut at = first;
+    while !at.is_null() {
+        let group = heap.get(at)?;
+        if group.author == author {
+            return Ok(at);
+        }
+        at = group.next;
+    }
+    let group = Group {
+        next: first,
+        strokes: Ptr::NULL,
+        author,
+        at: Point { x: 0, y: 0 },
+    };
+    let group = heap.alloc(txn, &group)?;
+    heap.set_root(txn, GROUPS, group)?;
+    Ok(group)
+}
+
+/// Reads a layer in place.
+fn look(layer: &Lens<'_>, seen: &mut Vec<Seen>) -> Result<(), AccessError> {
+    let mut group: Ptr<Group> = layer.root(GROUPS)?;
+    while !group.is_null() {
+        let Group {
+            next,
+            mut strokes,
+            author,
+            at,
+        } = *layer.get(group)?;
+        while !strokes.is_null() {
+            let stroke = layer.get(strokes)?;
+            let points = layer.slice(stroke.points)?.iter();
+            seen.push(Seen {
+                author,
+                number: stroke.number,
+                points: points
+                    .map(|point| Point {
+                        x: at.x.saturating_add(point.x),
+                        y: at.y.saturating_add(point.y),
+                    })
+                    .collect(),
+            });
+            strokes = stroke.next;
+        }
+        group = next;
+    }
+    Ok(())
+}

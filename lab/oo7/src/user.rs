@@ -1,0 +1,283 @@
+//! A user of the mix at a node of a shared region, where each module has a heap under a lock of its own.
+//!
+//! | lock | covers |
+//! |---|---|
+//! | 0 | the indexes; and whoever changes which objects there are holds it exclusively |
+//! | 1 to *n* | the heap of each module: assemblies, composites, documents, parts |
+//! | *n* + 1 to 2*n* | a mark of each module's user: how many transactions it has committed |
+//!
+//! Under lock 0, if only shared, everything stands still but parts' values and documents: a user chooses under it what to do. Then it does
+//! that in another transaction, under the locks of the modules that its choice names.
+//!
+//! The mark is changed by each transaction of its user. So who takes over from one that was killed knows how far it had come, and
+//! which of its commits had not been told; it chooses as often and forgets that, and goes on where the other ended.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use netram_proto::port::Durability;
+use netram_rvm::Mode;
+use netram_shared::Node;
+use netram_shared::node::{AcquireError, CommitError};
+use netram_shared_machine::{Hold, LockId};
+use serde::{Deserialize, Serialize};
+
+use crate::error::StoreError;
+use crate::graph::{CompositeAt, DateIndex, Graph, GraphOpen, Ground, OnSharedHeap, SharedOpen};
+use crate::operation::mix::{Client, Mix, Step, perform};
+use crate::size::Parameters;
+use crate::store::Work;
+
+/// The lock of what belongs to all modules.
+pub const COMMON: LockId = LockId(0);
+
+/// How a transaction of several steps comes by its locks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Manner {
+    /// All at once, sorted: nobody dies.
+    #[default]
+    Together,
+    /// A step's when it comes to it, as a program does that does not know yet. Who dies of one tries again with all together.
+    AsMet,
+}
+
+/// What a user has done, and waited for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Transactions that were committed.
+    pub transactions: u64,
+    /// Parts that they went through.
+    pub parts: u64,
+    /// Times that one died of a lock out of order.
+    pub died: u64,
+    /// Times that a lock did not come in time, or all were lost.
+    pub lost: u64,
+    /// What went by while locks were acquired.
+    pub waited: Duration,
+}
+
+impl Done {
+    /// What was done after that.
+    pub fn since(&self, before: &Done) -> Done {
+        Done {
+            transactions: self.transactions - before.transactions,
+            parts: self.parts - before.parts,
+            died: self.died - before.died,
+            lost: self.lost - before.lost,
+            waited: self.waited - before.waited,
+        }
+    }
+}
+
+/// One of several users.
+pub struct User<'n> {
+    graph: Graph<OnSharedHeap<'n>>,
+    client: Client,
+    manner: Manner,
+    /// What is to be done next, and how. What was chosen is done, however often it takes.
+    next: Option<(Vec<Step<CompositeAt>>, Manner)>,
+    /// Where its mark is, under which lock, and what it says.
+    mark: (u64, LockId, u64),
+    done: Done,
+}
+
+/// Locks that a database of so many modules needs: 0, 1, 2 ...
+pub fn locks(modules: u32) -> u32 {
+    1 + 2 * modules
+}
+
+fn homes(modules: u32) -> Vec<LockId> {
+    (0..=modules).map(LockId).collect()
+}
+
+/// Makes the heaps of an empty database, and the database without its objects.
+pub fn create<'n>(node: &'n Node, parameters: &Parameters) -> Result<Graph<OnSharedHeap<'n>>, StoreError> {
+    let homes = homes(parameters.modules);
+    for lock in &homes {
+        OnSharedHeap::format(node, *lock)?;
+    }
+    let space = OnSharedHeap::open_all(node, &homes, Durability::Remote)?;
+    Graph::create(space, parameters, DateIndex::All)
+}
+
+/// The database, to be read: all locks shared.
+pub fn open<'n>(node: &'n Node, parameters: &Parameters) -> Result<Graph<OnSharedHeap<'n>>, StoreError> {
+    let space = OnSharedHeap::open_all(node, &homes(parameters.modules), Durability::Remote)?;
+    Graph::open(space.reading())
+}
+
+/// Transactions that a module's user has ever committed.
+pub fn committed(node: &Node, parameters: &Parameters, module: u32) -> Result<u64, StoreError> {
+    let (at, lock) = mark_of(node, parameters, module)?;
+    let mut txn = node.begin(Mode::Restore).map_err(StoreError::below)?;
+    txn.acquire(lock, Hold::Shared).map_err(StoreError::below)?;
+    txn.get(at as usize).map_err(StoreError::below)
+}
+
+impl<'n> User<'n> {
+    /// The user of a module, counted from 1, or whoever takes over from it.
+    pub fn new(
+        node: &'n Node,
+        parameters: &Parameters,
+        mix: Mix,
+        module: u32,
+        seed: u64,
+        manner: Manner,
+    ) -> Result<User<'n>, StoreError> {
+        let (at, lock) = mark_of(node, parameters, module)?;
+        let committed = committed(node, parameters, module)?;
+        let mut user = User {
+            graph: open(node, parameters)?,
+            client: Client::new(mix, parameters, module, seed),
+            manner,
+            next: None,
+            mark: (at, lock, committed),
+            done: Done::default(),
+        };
+        for _ in 0..committed {
+            user.choose()?;
+        }
+        Ok(user)
+    }
+
+    /// Transactions that this module's user has ever committed.
+    pub fn committed(&self) -> u64 {
+        self.mark.2
+    }
+
+    /// What was done since it began.
+    pub fn done(&self) -> Done {
+        self.done
+    }
+
+    /// One transaction, tried until it is committed. An error ends the user: drop it, and look at the node.
+    pub fn transact(&mut self) -> Result<(), StoreError> {
+        while !self.attempt()? {}
+        Ok(())
+    }
+
+    /// Tries a transaction once. Whether it was committed; if not, the next attempt is of the same one.
+    pub fn attempt(&mut self) -> Result<bool, StoreError> {
+        let (steps, manner) = match self.next.take() {
+            Some(next) => next,
+            None => (self.choose()?, self.manner),
+        };
+        match self.perform(&steps, manner) {
+            Ok(parts) => {
+                self.mark.2 += 1;
+                self.done.transactions += 1;
+                self.done.parts += parts;
+                Ok(true)
+            }
+            Err(error) => {
+                again(&mut self.done, error)?;
+                // Sorted it waits for whoever it died of.
+                self.next = Some((steps, Manner::Together));
+                Ok(false)
+            }
+        }
+    }
+
+    fn choose(&mut self) -> Result<Vec<Step<CompositeAt>>, StoreError> {
+        loop {
+            let began = Instant::now();
+            let ground = self.graph.space().begin_with(&[(COMMON, Hold::Shared)]);
+            self.done.waited += began.elapsed();
+            match ground {
+                Ok(ground) => return self.client.choose(&mut self.graph.within(ground)),
+                Err(error) => again(&mut self.done, error)?,
+            }
+        }
+    }
+
+    /// Does the steps in one transaction. Returns the parts that it went through.
+    fn perform(&mut self, steps: &[Step<CompositeAt>], manner: Manner) -> Result<u64, StoreError> {
+        let (at, mark, committed) = self.mark;
+        let mut first = vec![(COMMON, Hold::Shared)];
+        if manner == Manner::Together {
+            first.extend(needs(steps));
+            first.push((mark, Hold::Exclusive));
+        }
+        let began = Instant::now();
+        let ground = self.graph.space().begin_with(&first);
+        self.done.waited += began.elapsed();
+        let mut open = self.graph.within(ground?);
+        let mut parts = 0;
+        for step in steps {
+            if manner == Manner::AsMet {
+                acquire(&mut self.done, &mut open, needs(std::slice::from_ref(step)))?;
+            }
+            parts += perform(&mut open, step)?;
+        }
+        if manner == Manner::AsMet {
+            acquire(&mut self.done, &mut open, [(mark, Hold::Exclusive)])?;
+        }
+        open.ground_mut().write(at, &(committed + 1).to_le_bytes())?;
+        open.commit()?;
+        Ok(parts)
+    }
+}
+
+/// The locks of the modules that steps name, each once.
+fn needs(steps: &[Step<CompositeAt>]) -> BTreeMap<LockId, Hold> {
+    let mut locks = BTreeMap::new();
+    for step in steps {
+        let hold = if step.writes {
+            Hold::Exclusive
+        } else {
+            Hold::Shared
+        };
+        for module in &step.modules {
+            let held = locks.entry(LockId(*module)).or_insert(hold);
+            *held = hold.max(*held);
+        }
+    }
+    locks
+}
+
+fn acquire(
+    done: &mut Done,
+    open: &mut GraphOpen<SharedOpen<'_>>,
+    locks: impl IntoIterator<Item = (LockId, Hold)>,
+) -> Result<(), StoreError> {
+    let began = Instant::now();
+    let mut locks = locks.into_iter();
+    let acquired = locks.try_for_each(|(lock, hold)| open.ground_mut().acquire(lock, hold));
+    done.waited += began.elapsed();
+    acquired
+}
+
+/// Counts what a transaction failed of, if it can be tried again.
+fn again(done: &mut Done, error: StoreError) -> Result<(), StoreError> {
+    let StoreError::Below(below) = &error else {
+        return Err(error);
+    };
+    match below.downcast_ref::<AcquireError>() {
+        Some(AcquireError::Died(_)) => {
+            done.died += 1;
+            return Ok(());
+        }
+        Some(AcquireError::TimedOut(_) | AcquireError::Lost) => {
+            done.lost += 1;
+            return Ok(());
+        }
+        _ => (),
+    }
+    match below.downcast_ref::<CommitError>() {
+        Some(CommitError::Lost) => {
+            done.lost += 1;
+            Ok(())
+        }
+        _ => Err(error),
+    }
+}
+
+/// Where a user's mark is, and under which lock.
+fn mark_of(node: &Node, parameters: &Parameters, module: u32) -> Result<(u64, LockId), StoreError> {
+    let lock = LockId(parameters.modules + module);
+    let place = node.spans().find(lock).ok_or(StoreError::Missing {
+        why: "the region has too few locks for the database's modules",
+    })?;
+    Ok((node.spans().at(place).offset, lock))
+}

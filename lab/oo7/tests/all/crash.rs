@@ -1,0 +1,158 @@
+//! A process that is killed in the middle of t3b, in a real home: what is recovered is what was committed.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use netram_heap::Heap;
+use netram_oo7::{Audit, DateIndex, Graph, OnHeap, Operation, Parameters, Plain, Store, Work, audit, build};
+use netram_store::{Allocation, Durability, Home, Layout, Memory, Settings};
+
+const PLACE: &str = "NETRAM_OO7_PLACE";
+const FIRST: &str = "NETRAM_OO7_FIRST";
+/// What the process does again and again, each in a transaction of its own.
+const HISTORY: [Operation; 4] = [Operation::T3b, Operation::I, Operation::T3b, Operation::D];
+/// For one transaction of some milliseconds: this is a process that hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOG_BYTES: u64 = 16 << 20;
+
+fn parameters() -> Parameters {
+    "tiny-3".parse().unwrap()
+}
+
+fn memory(folder: &Path) -> Memory {
+    let home = Home::at(&folder.join("home"));
+    home.open(&Settings::default()).unwrap().memory
+}
+
+fn heap(memory: &Memory, folder: &Path) -> Heap {
+    let path = folder.join("database");
+    let region = memory.map(path.to_str().unwrap(), 0, 0).unwrap();
+    Heap::open(region).unwrap()
+}
+
+/// Goes on with the history and says of each transaction when it was committed, until it is killed.
+#[test]
+#[ignore = "the process that the other test kills"]
+fn worker() {
+    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+        return;
+    };
+    let first: usize = std::env::var(FIRST).unwrap().parse().unwrap();
+    let memory = memory(&folder);
+    let heap = heap(&memory, &folder);
+    let store = Graph::open(OnHeap::new(&memory, &heap, Durability::Remote)).unwrap();
+    for operation in HISTORY.iter().cycle().skip(first % HISTORY.len()) {
+        let mut open = store.begin().unwrap();
+        operation.run(&mut open, &parameters(), 1).unwrap();
+        open.commit().unwrap();
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "committed").and_then(|()| out.flush()).unwrap();
+    }
+}
+
+/// The database as it is after each of the history's transactions.
+struct Expected {
+    store: Plain,
+    after: Vec<Audit>,
+}
+
+impl Expected {
+    fn new() -> Expected {
+        let store = Plain::default();
+        build(&store, &parameters()).unwrap();
+        let after = vec![audited(&store)];
+        Expected { store, after }
+    }
+
+    fn after(&mut self, transactions: usize) -> Audit {
+        while self.after.len() <= transactions {
+            let operation = HISTORY[(self.after.len() - 1) % HISTORY.len()];
+            let mut open = self.store.begin().unwrap();
+            operation.run(&mut open, &parameters(), 1).unwrap();
+            open.commit().unwrap();
+            self.after.push(audited(&self.store));
+        }
+        self.after[transactions]
+    }
+}
+
+fn audited(store: &impl Store) -> Audit {
+    let mut open = store.begin().unwrap();
+    let found = audit(&mut open, &parameters(), true).unwrap();
+    open.commit().unwrap();
+    found
+}
+
+fn begin(folder: &Path, first: usize) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "crash::worker", "--ignored", "--nocapture"])
+        .env(PLACE, folder)
+        .env(FIRST, first.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// Kills the process a while after it has said so many transactions committed; returns how many it had said by then.
+fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (tell, told) = mpsc::channel();
+    let reader = thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            if line.ends_with("committed") && tell.send(()).is_err() {
+                return;
+            }
+        }
+    });
+    let waited = (0..transactions).try_for_each(|_| told.recv_timeout(PATIENCE));
+    thread::sleep(pause);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    waited.expect("it goes on until it is killed");
+    // What it had said and nobody had read.
+    reader.join().unwrap();
+    transactions + told.iter().count()
+}
+
+#[test]
+fn a_process_killed_in_the_middle_of_t3b_leaves_what_it_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let home = Home::create(&folder.join("home"), Layout::Directory, LOG_BYTES).unwrap();
+    {
+        let memory = home.open(&Settings::default()).unwrap().memory;
+        let path = folder.join("database");
+        let path = path.to_str().unwrap();
+        memory
+            .create_segment(path, parameters().heap_bytes(), Allocation::Sparse)
+            .unwrap();
+        let heap = Heap::format(&memory, memory.map(path, 0, 0).unwrap()).unwrap();
+        let space = OnHeap::new(&memory, &heap, Durability::Lazy);
+        let store = Graph::create(space, &parameters(), DateIndex::All).unwrap();
+        build(&store, &parameters()).unwrap();
+        memory.flush(Durability::Remote).unwrap();
+    }
+    let mut expected = Expected::new();
+    let mut done = 0;
+    for round in 0..6 {
+        let child = begin(folder, done);
+        // The next transaction has begun, and is some way on: a t3b in half of the rounds, and by far the longest.
+        let pause = Duration::from_millis(3 * round);
+        let said = done + kill_after(child, 1 + round as usize, pause);
+        let memory = memory(folder);
+        let heap = heap(&memory, folder);
+        heap.check().unwrap();
+        let store = Graph::open(OnHeap::new(&memory, &heap, Durability::Remote)).unwrap();
+        let found = audited(&store);
+        // One more may have been committed and not been said.
+        let more = (said..=said + 1).find(|transactions| found == expected.after(*transactions));
+        done =
+            more.unwrap_or_else(|| panic!("{said} transactions were committed, and this is after no such"));
+    }
+    assert!(done >= 21, "each round committed what it had waited for");
+}

@@ -1,0 +1,268 @@
+//! The mix of several users between nodes, each a process with a module of its own: they meet in each other's modules, one is killed
+//! again and again, and in the end every node has the database that the same users make one after the other.
+//!
+//! A process is this test binary, started again with the name of one test. It says how many transactions its user has committed, until
+//! it is told to stop; and when it is told again, what its audit has found.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use crate::region::{World, join};
+use netram_oo7::operation::mix::{Client, Mix, perform};
+use netram_oo7::user::{self, Manner, User};
+use netram_oo7::{Audit, Parameters, Plain, Store, Work, audit, build};
+use netram_rvm::Mode;
+use netram_shared_machine::{Hold, LockId};
+
+const PLACE: &str = "NETRAM_TEST_PLACE";
+const MODULE: &str = "NETRAM_TEST_MODULE";
+const MODULES: u32 = 2;
+/// What each user commits at least before something happens to it.
+const TRANSACTIONS: u64 = 40;
+const SEED: u64 = 3;
+/// Longer than any wait of a test.
+const PATIENCE: Duration = Duration::from_secs(60);
+const MIX: Mix = Mix {
+    private_read: 15,
+    shared_read: 15,
+    private_write: 35,
+    shared_write: 35,
+    operations: 4,
+};
+
+fn parameters() -> Parameters {
+    "tiny-3".parse::<Parameters>().unwrap().with_modules(MODULES)
+}
+
+/// A region with a database.
+fn world() -> World {
+    let parameters = parameters();
+    let world = World::new(user::locks(MODULES), parameters.home_bytes());
+    let node = world.join("builder");
+    let store = user::create(&node, &parameters).unwrap();
+    build(&store, &parameters).unwrap();
+    drop(store);
+    node.leave().unwrap();
+    world
+}
+
+fn audited(store: &impl Store) -> Audit {
+    let mut open = store.begin().unwrap();
+    audit(&mut open, &parameters(), true).unwrap()
+}
+
+/// What so many transactions of each module's user make of the database.
+fn expected(transactions: [u64; MODULES as usize]) -> Audit {
+    let parameters = parameters();
+    let plain = Plain::default();
+    build(&plain, &parameters).unwrap();
+    for (module, transactions) in (1..).zip(transactions) {
+        let mut client = Client::new(MIX, &parameters, module, SEED);
+        for _ in 0..transactions {
+            let mut open = plain.begin().unwrap();
+            for step in client.choose(&mut open).unwrap() {
+                perform(&mut open, &step).unwrap();
+            }
+            open.commit().unwrap();
+        }
+    }
+    audited(&plain)
+}
+
+fn say(words: &str) {
+    // A line of its own, whatever the test's harness has begun.
+    writeln!(std::io::stdout(), "\n{words}").expect("somebody reads");
+}
+
+/// Not a test of its own: a node with the user of a module.
+#[test]
+#[ignore = "a process of the other tests"]
+fn user() {
+    let (Some(place), Some(module)) = (std::env::var_os(PLACE).map(PathBuf::from), number(MODULE)) else {
+        return;
+    };
+    // Should it ever wait in vain, it ends, and the test with it.
+    std::thread::spawn(|| {
+        std::thread::sleep(2 * PATIENCE);
+        std::process::exit(3);
+    });
+    let node = join(&place, &format!("user-{module}"));
+    let parameters = parameters();
+    let mut user = User::new(&node, &parameters, MIX, module, SEED, Manner::AsMet).unwrap();
+    let stop = std::thread::spawn(told);
+    while !stop.is_finished() {
+        say(&format!("committed {}", user.committed()));
+        user.transact().unwrap();
+    }
+    say(&format!("stopped {}", user.committed()));
+    drop(user);
+    told();
+    say(&format!(
+        "audit {:?}",
+        audited(&user::open(&node, &parameters).unwrap())
+    ));
+    node.leave().unwrap();
+}
+
+/// Waits for a word of the test.
+fn told() {
+    let _ = std::io::stdin().lines().next();
+}
+
+fn number(variable: &str) -> Option<u32> {
+    std::env::var(variable).ok()?.parse().ok()
+}
+
+/// A process with a user; killed at the end.
+struct Process {
+    child: Child,
+    said: Receiver<String>,
+}
+
+impl Process {
+    fn start(place: &Path, module: u32) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "users::user", "--ignored", "--nocapture"])
+            .env(PLACE, place)
+            .env(MODULE, module.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (say, said) = channel();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                // Who has heard enough hears no more.
+                let _ = say.send(line);
+            }
+        });
+        Process { child, said }
+    }
+
+    /// What is behind the next line that begins so.
+    fn hear(&self, begins: &str) -> String {
+        loop {
+            let line = self.said.recv_timeout(PATIENCE).expect("the process goes on");
+            if let Some(rest) = line.strip_prefix(begins) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    /// Waits until it has done so many transactions more; how many there were at first, and then.
+    fn works(&self, more: u64) -> (u64, u64) {
+        let next = || self.hear("committed ").parse().unwrap();
+        let first = next();
+        let mut told = first;
+        while told < first + more {
+            told = next();
+        }
+        (first, told)
+    }
+
+    /// Waits until it has done so many more than it has told of by now.
+    fn goes_on(&self, more: u64) {
+        self.said.try_iter().for_each(drop);
+        self.works(more);
+    }
+
+    fn tell(&mut self) {
+        writeln!(self.child.stdin.as_mut().unwrap()).unwrap();
+    }
+
+    /// It does no more: how many its user has committed.
+    fn stop(&mut self) -> u64 {
+        self.tell();
+        self.hear("stopped ").parse().unwrap()
+    }
+
+    /// All have stopped: what the node has in the end.
+    fn audit(mut self) -> String {
+        self.tell();
+        let audit = self.hear("audit ");
+        assert!(self.child.wait().unwrap().success());
+        audit
+    }
+
+    /// SIGKILL. Of how many commits it has told.
+    fn kill(mut self, told: u64) -> u64 {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let rest = self.said.iter();
+        let commits = rest.filter_map(|line| line.strip_prefix("committed ")?.parse().ok());
+        commits.last().unwrap_or(told)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // After a failure; it may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn users_in_two_processes_make_one_database() {
+    let world = world();
+    let mut users = [1, 2].map(|module| Process::start(world.directory.path(), module));
+    for user in &users {
+        user.works(TRANSACTIONS);
+    }
+    let committed = users.each_mut().map(Process::stop);
+    let expected = format!("{:?}", expected(committed));
+    for user in users {
+        assert_eq!(user.audit(), expected);
+    }
+    // One that comes now gets it as a whole.
+    let late = world.join("late");
+    let found = audited(&user::open(&late, &parameters()).unwrap());
+    assert_eq!(format!("{found:?}"), expected);
+}
+
+#[test]
+fn a_user_that_is_killed_goes_on_where_it_was() {
+    let world = world();
+    let place = world.directory.path();
+    let mut other = Process::start(place, 2);
+    let mut told = 0;
+    for _ in 0..3 {
+        let user = Process::start(place, 1);
+        let (found, newest) = user.works(TRANSACTIONS);
+        // The last commit before the kill may not have been told.
+        assert!((told..=told + 1).contains(&found), "{found} after {told}");
+        told = user.kill(newest);
+        other.goes_on(TRANSACTIONS);
+    }
+    let mut user = Process::start(place, 1);
+    let (found, _) = user.works(TRANSACTIONS);
+    assert!((told..=told + 1).contains(&found), "{found} after {told}");
+    let expected = format!("{:?}", expected([user.stop(), other.stop()]));
+    for user in [user, other] {
+        assert_eq!(user.audit(), expected);
+    }
+}
+
+#[test]
+fn who_dies_of_a_lock_does_the_same_transaction_again() {
+    let world = world();
+    let nodes = ["holder", "user"].map(|name| world.join(name));
+    let mut user = User::new(&nodes[1], &parameters(), MIX, 2, SEED, Manner::AsMet).unwrap();
+    let mut holder = nodes[0].begin(Mode::Restore).unwrap();
+    holder.acquire(LockId(1), Hold::Exclusive).unwrap();
+    // By this seed the second user works in its own module first, and then in the other.
+    assert!(!user.attempt().unwrap());
+    assert_eq!((user.done().died, user.committed()), (1, 0));
+    holder.abort();
+    assert!(user.attempt().unwrap());
+    assert_eq!((user.done().died, user.done().lost, user.committed()), (1, 0, 1));
+    drop(user);
+    assert_eq!(
+        audited(&user::open(&nodes[0], &parameters()).unwrap()),
+        expected([0, 1])
+    );
+}

@@ -1,0 +1,162 @@
+//! What events cost, in cycles of the processor. The paper's table 1, with what it leaves unsaid: the clock.
+
+use netram_far_machine::paging::Tally;
+
+/// A machine, its network and its disk.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Cycles a second.
+    pub clock_hz: f64,
+    /// Cycles of a reference to local memory.
+    pub local_word: f64,
+    /// Cycles of a reference to one word of remote memory.
+    pub remote_word: f64,
+    /// Cycles of the operating system, for each time that it moves pages.
+    pub overhead: f64,
+    /// Bytes a second over the network.
+    pub network_rate: f64,
+    /// Seconds before a page's first byte comes over the network.
+    pub network_latency: f64,
+    /// Bytes a second from and to the disk.
+    pub disk_rate: f64,
+    /// Seconds before a page's first byte comes from the disk, or goes there.
+    pub disk_latency: f64,
+    /// Bytes of a page.
+    pub page_bytes: f64,
+}
+
+/// A machine that is known by a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub what: &'static str,
+    /// Its costs.
+    pub costs: Costs,
+    /// Cycles of a word that software fetches.
+    pub software_word: f64,
+}
+
+/// A processor of today with the disk of today. What a fault costs is the kernel's notice to a handler of the program's own (`userfaultfd`), 7.6 us.
+const TODAY: Costs = Costs {
+    clock_hz: 3e9,
+    local_word: 1.0,
+    remote_word: 0.0,
+    overhead: 22_800.0,
+    network_rate: 0.0,
+    network_latency: 0.0,
+    disk_rate: 2e9,
+    disk_latency: 80e-6,
+    page_bytes: 4096.0,
+};
+
+/// The paper's machine, and four of today: assumptions, each of which can be given another value.
+pub const MACHINES: [Machine; 5] = [
+    Machine {
+        name: "mascots96",
+        what: "the paper's table 1: 25 MB/s network, 5 MB/s disk with 2.5 ms to seek, 110 MHz",
+        costs: Costs::MASCOTS96,
+        software_word: 1000.0,
+    },
+    Machine {
+        name: "rdma",
+        what: "100 Gbit/s RDMA, 3 us there and back; NVMe disk, 80 us; 3 GHz",
+        costs: Costs {
+            remote_word: 9_000.0,
+            network_rate: 12e9,
+            network_latency: 3e-6,
+            ..TODAY
+        },
+        software_word: 9_000.0,
+    },
+    Machine {
+        name: "tcp",
+        what: "10 Gbit/s Ethernet with TCP, 25 us there and back; NVMe disk, 80 us; 3 GHz",
+        costs: Costs {
+            remote_word: 75_000.0,
+            network_rate: 1.2e9,
+            network_latency: 25e-6,
+            ..TODAY
+        },
+        software_word: 75_000.0,
+    },
+    Machine {
+        name: "cxl",
+        what: "memory on a CXL switch: 250 ns a word; NVMe disk, 80 us; 3 GHz; pages moved by the kernel, 2 us",
+        costs: Costs {
+            remote_word: 750.0,
+            overhead: 6_000.0,
+            network_rate: 20e9,
+            network_latency: 250e-9,
+            ..TODAY
+        },
+        software_word: 15_000.0,
+    },
+    Machine {
+        name: "zram",
+        what: "pages packed in this machine's own memory (LZ4): 3.5 us to pack, 0.9 us to unpack; NVMe disk, 80 us; 3 GHz; pages moved by the kernel, 2 us",
+        costs: Costs {
+            // There are no words: the page is unpacked for each.
+            remote_word: 8_700.0,
+            overhead: 6_000.0,
+            network_rate: f64::INFINITY,
+            // About as many go as come.
+            network_latency: 2.2e-6,
+            ..TODAY
+        },
+        software_word: 8_700.0,
+    },
+];
+
+impl Costs {
+    /// Table 1 of the paper. Its clock is not printed: with 110 MHz, and every page written and read with the processor waiting, its figure for TRANS under DISK is that
+    /// of the printed costs.
+    pub const MASCOTS96: Costs = Costs {
+        clock_hz: 110e6,
+        local_word: 1.0,
+        remote_word: 100.0,
+        overhead: 500.0,
+        network_rate: 25e6,
+        network_latency: 0.0,
+        disk_rate: 5e6,
+        disk_latency: 2.5e-3,
+        page_bytes: 8192.0,
+    };
+
+    /// The same over another network. A word takes as much longer or shorter as a page does: without that, the paper's figure 2 would contradict its text.
+    pub fn with_network_rate(self, rate: f64) -> Costs {
+        Costs {
+            remote_word: self.remote_word * self.network_rate / rate,
+            network_rate: rate,
+            ..self
+        }
+    }
+
+    /// The same where a remote word is fetched by software (the paper's footnote 4: 1000 cycles).
+    pub fn with_remote_word(self, cycles: f64) -> Costs {
+        Costs {
+            remote_word: cycles,
+            ..self
+        }
+    }
+
+    /// Cycles of one page over the network.
+    pub fn network_page(&self) -> f64 {
+        (self.network_latency + self.page_bytes / self.network_rate) * self.clock_hz
+    }
+
+    /// Cycles of one page from the disk, or to it.
+    pub fn disk_page(&self) -> f64 {
+        (self.disk_latency + self.page_bytes / self.disk_rate) * self.clock_hz
+    }
+
+    /// Cycles of all that has happened. The program waits for each move.
+    pub fn cycles(&self, tally: &Tally) -> f64 {
+        tally.local as f64 * self.local_word
+            + tally.words as f64 * self.remote_word
+            + tally.faults as f64 * self.overhead
+            + tally.network_pages() as f64 * self.network_page()
+            + tally.disk_pages() as f64 * self.disk_page()
+    }
+}

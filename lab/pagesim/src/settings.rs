@@ -1,0 +1,408 @@
+//! What a study is made with, and what came of it, as text: from the command line to the process that is traced, and back.
+//!
+//! ```text
+//! page=8192 local=8388608,16777216 remote=83886080 replacement=lru first=disk copies=no seed=1 policies=disk,ram-disk,remote-main,counters:64
+//! ```
+//!
+//! Every policy is studied with every size of local memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use netram_far_machine::paging::{Config, FirstTouch, Kind, Replacement, Tally};
+
+use crate::study::Study;
+
+/// Policies that are studied at once, each with each size of local memory.
+pub const POLICIES_MAX: usize = 256;
+/// The smallest page and the largest.
+const PAGE_BYTES: std::ops::RangeInclusive<u64> = 256..=1 << 30;
+
+/// See the module. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Of a page: a power of two.
+    pub page_bytes: u64,
+    /// Of local memory, one after the other: each at least a page.
+    pub locals: Vec<u64>,
+    /// Of remote memory.
+    pub remote_bytes: u64,
+    /// Which page leaves.
+    pub replacement: Replacement,
+    /// Where a page comes from at first.
+    pub first_touch: FirstTouch,
+    /// Whether remote memory keeps pages that were fetched.
+    pub keep_copies: bool,
+    /// For random replacement.
+    pub seed: u64,
+    /// Which policies, in this order.
+    pub policies: Vec<Kind>,
+}
+
+/// Text that says no settings, or settings with which nothing can be studied.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SettingsError {
+    /// It is none of the words that have a place there.
+    #[error("`{word}` is no {what}; there are: {known}")]
+    Unknown {
+        /// What was found.
+        word: String,
+        /// What it should be.
+        what: &'static str,
+        /// What it can be.
+        known: &'static str,
+    },
+    /// It is no number.
+    #[error("`{0}` is no number")]
+    Number(String),
+    /// It stands for nothing.
+    #[error("`{0}` is not of the form name=value")]
+    Form(String),
+    /// It cannot be.
+    #[error("{0}")]
+    Sense(&'static str),
+}
+
+const POLICIES: &str = "disk, ram-disk, remote-main, counters:N (N words before a page moves)";
+
+/// A policy's name as it is given and printed.
+pub fn policy_name(kind: Kind) -> String {
+    match kind {
+        Kind::Disk => "disk".to_owned(),
+        Kind::RamDisk => "ram-disk".to_owned(),
+        Kind::RemoteMain => "remote-main".to_owned(),
+        Kind::Counters { initial } => format!("counters:{initial}"),
+    }
+}
+
+/// A policy by its name.
+pub fn parse_policy(word: &str) -> Result<Kind, SettingsError> {
+    let counters = word
+        .strip_prefix("counters:")
+        .map(|initial| (initial, initial.parse()));
+    match (word, counters) {
+        ("disk", _) => Ok(Kind::Disk),
+        ("ram-disk", _) => Ok(Kind::RamDisk),
+        ("remote-main", _) => Ok(Kind::RemoteMain),
+        (_, Some((_, Ok(0)))) => Err(SettingsError::Sense("a counter begins at 1 or above")),
+        (_, Some((_, Ok(initial)))) => Ok(Kind::Counters { initial }),
+        (_, Some((initial, Err(_)))) => Err(SettingsError::Number(initial.to_owned())),
+        _ => Err(SettingsError::Unknown {
+            word: word.to_owned(),
+            what: "policy",
+            known: POLICIES,
+        }),
+    }
+}
+
+/// A replacement by its name.
+pub fn parse_replacement(word: &str) -> Result<Replacement, SettingsError> {
+    let found = REPLACEMENTS.iter().find(|(_, name)| *name == word);
+    found
+        .map(|(replacement, _)| *replacement)
+        .ok_or(SettingsError::Unknown {
+            word: word.to_owned(),
+            what: "replacement",
+            known: "lru, clock, random, fifo, dueling",
+        })
+}
+
+const REPLACEMENTS: [(Replacement, &str); 5] = [
+    (Replacement::Lru, "lru"),
+    (Replacement::Clock, "clock"),
+    (Replacement::Random, "random"),
+    (Replacement::Fifo, "fifo"),
+    (Replacement::Dueling, "dueling"),
+];
+
+/// A first touch by its name.
+pub fn parse_first_touch(word: &str) -> Result<FirstTouch, SettingsError> {
+    match word {
+        "disk" => Ok(FirstTouch::Disk),
+        "zeros" => Ok(FirstTouch::Zeros),
+        _ => Err(SettingsError::Unknown {
+            word: word.to_owned(),
+            what: "first touch",
+            known: "disk, zeros",
+        }),
+    }
+}
+
+impl Settings {
+    /// Nothing, where these settings make sense.
+    pub fn check(&self) -> Result<(), SettingsError> {
+        let sense = |holds: bool, what| holds.then_some(()).ok_or(SettingsError::Sense(what));
+        let page = PAGE_BYTES.contains(&self.page_bytes) && self.page_bytes.is_power_of_two();
+        sense(page, "a page's size is a power of two from 256 bytes to 1 GiB")?;
+        let least = self
+            .locals
+            .iter()
+            .min()
+            .is_some_and(|local| *local >= self.page_bytes);
+        sense(least, "local memory holds a page at least")?;
+        let most = self.page_bytes.saturating_mul(u64::from(u32::MAX));
+        let fits = |bytes: &u64| *bytes <= most;
+        let all = self.locals.iter().all(fits) && fits(&self.remote_bytes);
+        sense(all, "a memory holds less than 2^32 pages")?;
+        sense(!self.policies.is_empty(), "there is no policy to study")?;
+        let count = self.policies.len().saturating_mul(self.locals.len());
+        sense(
+            count <= POLICIES_MAX,
+            "there are more than 256 policies, each with each size of local memory",
+        )
+    }
+
+    /// The policies at work: all with the first size of local memory, then all with the next. The settings make sense.
+    pub fn configs(&self) -> Vec<Config> {
+        let pages = |bytes: u64| u32::try_from(bytes / self.page_bytes).unwrap_or(u32::MAX);
+        let config = |local: u64, kind: &Kind| Config {
+            kind: *kind,
+            replacement: self.replacement,
+            local_pages: pages(local),
+            remote_pages: pages(self.remote_bytes),
+            first_touch: self.first_touch,
+            keep_copies: self.keep_copies,
+            seed: self.seed,
+        };
+        let with = |local: &u64| {
+            let local = *local;
+            self.policies.iter().map(move |kind| config(local, kind))
+        };
+        self.locals.iter().flat_map(with).collect()
+    }
+
+    /// A study with them.
+    pub fn study(&self) -> Study {
+        Study::new(self.page_bytes, &self.configs())
+    }
+}
+
+impl fmt::Display for Settings {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let replacement = REPLACEMENTS.iter().find(|(one, _)| *one == self.replacement);
+        let first = match self.first_touch {
+            FirstTouch::Disk => "disk",
+            FirstTouch::Zeros => "zeros",
+        };
+        let copies = if self.keep_copies { "yes" } else { "no" };
+        let policies: Vec<String> = self.policies.iter().copied().map(policy_name).collect();
+        let locals: Vec<String> = self.locals.iter().map(u64::to_string).collect();
+        let (page, local, remote, seed) = (self.page_bytes, locals.join(","), self.remote_bytes, self.seed);
+        let replacement = replacement.map_or("lru", |(_, name)| name);
+        write!(
+            out,
+            "page={page} local={local} remote={remote} replacement={replacement} "
+        )?;
+        write!(
+            out,
+            "first={first} copies={copies} seed={seed} policies={}",
+            policies.join(",")
+        )
+    }
+}
+
+fn number(word: &str) -> Result<u64, SettingsError> {
+    word.parse().map_err(|_| SettingsError::Number(word.to_owned()))
+}
+
+impl FromStr for Settings {
+    type Err = SettingsError;
+
+    fn from_str(text: &str) -> Result<Settings, SettingsError> {
+        let mut settings = Settings {
+            page_bytes: 0,
+            locals: Vec::new(),
+            remote_bytes: 0,
+            replacement: Replacement::Lru,
+            first_touch: FirstTouch::Disk,
+            keep_copies: false,
+            seed: 0,
+            policies: Vec::new(),
+        };
+        for word in text.split_whitespace() {
+            let (name, value) = word
+                .split_once('=')
+                .ok_or_else(|| SettingsError::Form(word.to_owned()))?;
+            match name {
+                "page" => settings.page_bytes = number(value)?,
+                "local" => settings.locals = value.split(',').map(number).collect::<Result<_, _>>()?,
+                "remote" => settings.remote_bytes = number(value)?,
+                "seed" => settings.seed = number(value)?,
+                "replacement" => settings.replacement = parse_replacement(value)?,
+                "first" => settings.first_touch = parse_first_touch(value)?,
+                "copies" => settings.keep_copies = value == "yes",
+                "policies" => {
+                    settings.policies = value.split(',').map(parse_policy).collect::<Result<_, _>>()?
+                }
+                _ => return Err(SettingsError::Form(word.to_owned())),
+            }
+        }
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+/// What a study has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Pages that the program referenced.
+    pub pages: u64,
+    /// References to what is not modelled.
+    pub others: u64,
+    /// Processes that the program forked off: of what they referenced nothing is known.
+    pub children: u64,
+    /// What happened under each policy, in the order of [`Settings::configs`].
+    pub tallies: Vec<Tally>,
+}
+
+impl Outcome {
+    /// Of a study that has ended.
+    pub fn of(study: &mut Study) -> Outcome {
+        let (tallies, others) = study.tallies();
+        let pages = u64::from(study.pages());
+        Outcome {
+            pages,
+            others,
+            children: 0,
+            tallies,
+        }
+    }
+
+    /// References that the program made.
+    pub fn references(&self) -> u64 {
+        self.others + self.tallies.first().map_or(0, Tally::references)
+    }
+}
+
+/// The numbers of a tally, in the order in which they are written.
+fn numbers(tally: &mut Tally) -> [&mut u64; 12] {
+    let Tally {
+        local,
+        words,
+        faults,
+        disk_first,
+        disk_again,
+        zeroed,
+        fetched,
+        placed,
+        sent_dirty,
+        sent_clean,
+        disk_written,
+        dropped,
+    } = tally;
+    [
+        local,
+        words,
+        faults,
+        disk_first,
+        disk_again,
+        zeroed,
+        fetched,
+        placed,
+        sent_dirty,
+        sent_clean,
+        disk_written,
+        dropped,
+    ]
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(out, "{} {} {}", self.pages, self.others, self.children)?;
+        for tally in &self.tallies {
+            let mut tally = *tally;
+            let words = numbers(&mut tally).map(|number| number.to_string());
+            writeln!(out, "{}", words.join(" "))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for Outcome {
+    type Err = SettingsError;
+
+    fn from_str(text: &str) -> Result<Outcome, SettingsError> {
+        let mut lines = text
+            .lines()
+            .map(|line| line.split(' ').map(number).collect::<Result<Vec<u64>, _>>());
+        let head = lines
+            .next()
+            .ok_or(SettingsError::Sense("the outcome is empty"))??;
+        let [pages, others, children] = head[..] else {
+            return Err(SettingsError::Sense("the outcome's first line has three numbers"));
+        };
+        let mut tallies = Vec::new();
+        for line in lines {
+            let mut tally = Tally::default();
+            let (found, places) = (line?, numbers(&mut tally));
+            if found.len() != places.len() {
+                return Err(SettingsError::Sense("a line of the outcome has twelve numbers"));
+            }
+            places
+                .into_iter()
+                .zip(found)
+                .for_each(|(place, value)| *place = value);
+            tallies.push(tally);
+        }
+        Ok(Outcome {
+            pages,
+            others,
+            children,
+            tallies,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> Settings {
+        Settings {
+            page_bytes: 4096,
+            locals: vec![1 << 20, 1 << 19],
+            remote_bytes: 0,
+            replacement: Replacement::Clock,
+            first_touch: FirstTouch::Zeros,
+            keep_copies: true,
+            seed: 9,
+            policies: vec![
+                Kind::Disk,
+                Kind::RamDisk,
+                Kind::RemoteMain,
+                Kind::Counters { initial: 64 },
+            ],
+        }
+    }
+
+    #[test]
+    fn settings_and_outcomes_survive_their_text() {
+        assert_eq!(settings().to_string().parse(), Ok(settings()));
+        let mut study = settings().study();
+        for address in 0..3_000_000 {
+            study.reference(address * 7, 8, netram_far_machine::paging::Access::Write);
+        }
+        let outcome = Outcome {
+            children: 2,
+            ..Outcome::of(&mut study)
+        };
+        assert_eq!(outcome.to_string().parse(), Ok(outcome.clone()));
+        assert!(
+            outcome.tallies.iter().all(|tally| tally.faults > 256),
+            "{outcome}"
+        );
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let error = |text: &str| text.parse::<Settings>().unwrap_err().to_string();
+        let rest = "local=8192 remote=0 policies=disk";
+        assert!(error(&format!("page=4095 {rest}")).contains("power of two"));
+        assert!(error("page=4096 local=100 policies=disk").contains("a page at least"));
+        assert!(error("page=4096 local=8192").contains("no policy"));
+        assert!(error("page=4096 local=8192 policies=floppy").contains("ram-disk"));
+        assert!(error("page=4096 local=8192 policies=counters:0").contains("1 or above"));
+        assert!(error("page=4096 local=8192 policies=counters:x").contains("no number"));
+        assert!(error("page").contains("name=value"));
+    }
+}

@@ -1,0 +1,187 @@
+//! One run of a program before many policies.
+//!
+//! A program references few pages at a time, again and again. What moves nothing under any policy is counted in a *row* a page, and told to the policies
+//! when the row ends: an addition and a comparison a reference, however many policies there are. Only a page that is new among the rows asks every policy,
+//! and only a miss costs more. Measured by `netram-lab bench figures --only far`.
+
+use netram_far_machine::paging::{Access, Config, Page, Policy, Served, Tally};
+
+use crate::numbering::Numbering;
+
+/// Pages that are counted at a time: one bit each in [`Study::open`].
+const ROWS: usize = u64::BITS as usize;
+/// No page begins there.
+const NOWHERE: u64 = u64::MAX;
+
+/// References to one page that move nothing.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    /// The page's address in pages.
+    start: u64,
+    /// How many more may be counted.
+    left: u64,
+    /// How many the policies have not been told of, whether one of them writes, and which of all the last was.
+    count: u64,
+    writes: bool,
+    last: u64,
+    page: Page,
+}
+
+impl Row {
+    const NONE: Row = Row {
+        start: NOWHERE,
+        left: 0,
+        count: 0,
+        writes: false,
+        last: 0,
+        page: Page(0),
+    };
+}
+
+/// What a program's references make of memories.
+#[derive(Debug)]
+pub struct Study {
+    page_shift: u32,
+    numbering: Numbering,
+    policies: Vec<Policy>,
+    /// By the lowest bits of the page's address.
+    rows: [Row; ROWS],
+    /// Rows that policies are to be told of, a bit each.
+    open: u64,
+    /// References so far.
+    now: u64,
+    /// References to what is not modelled: registers' homes on the stack and the like, always in local memory.
+    others: u64,
+}
+
+impl Study {
+    /// `page_bytes` is a power of two.
+    pub fn new(page_bytes: u64, configs: &[Config]) -> Study {
+        assert!(page_bytes.is_power_of_two(), "a page's size is a power of two");
+        Study {
+            page_shift: page_bytes.trailing_zeros(),
+            numbering: Numbering::new(),
+            policies: configs.iter().copied().map(Policy::new).collect(),
+            rows: [Row::NONE; ROWS],
+            open: 0,
+            now: 0,
+            others: 0,
+        }
+    }
+
+    /// The program references so many bytes: one reference to each page that they are in.
+    #[inline]
+    pub fn reference(&mut self, address: u64, bytes: u32, access: Access) {
+        let first = address >> self.page_shift;
+        self.touch(first, access);
+        let last = (address + u64::from(bytes).max(1) - 1) >> self.page_shift;
+        if last != first {
+            self.touch_all(first + 1, last, access);
+        }
+    }
+
+    #[cold]
+    fn touch_all(&mut self, first: u64, last: u64, access: Access) {
+        (first..=last).for_each(|page| self.touch(page, access));
+    }
+
+    /// References to memory that is always local, and not modelled.
+    #[inline]
+    pub fn others(&mut self, count: u64) {
+        self.others += count;
+    }
+
+    #[inline]
+    fn touch(&mut self, start: u64, access: Access) {
+        self.now += 1;
+        let place = start as usize % ROWS;
+        let row = &mut self.rows[place];
+        if row.start == start && row.left > 0 {
+            row.left -= 1;
+            row.count += 1;
+            row.writes |= access == Access::Write;
+            row.last = self.now;
+            self.open |= 1 << place;
+        } else {
+            self.turn_to(start, access);
+        }
+    }
+
+    /// A page that no row counts, or one whose next reference may move something.
+    #[inline(never)]
+    fn turn_to(&mut self, start: u64, access: Access) {
+        let place = start as usize % ROWS;
+        self.tell(place);
+        let page = self.numbering.number(start);
+        let quiet = self.policies.iter().map(|policy| policy.quiet(page)).min();
+        let quiet = quiet.unwrap_or(u64::MAX);
+        if quiet > 0 {
+            self.rows[place] = Row {
+                start,
+                left: quiet - 1,
+                count: 1,
+                writes: access == Access::Write,
+                last: self.now,
+                page,
+            };
+            self.open |= 1 << place;
+            return;
+        }
+        self.tell_all();
+        self.rows[place] = Row::NONE;
+        let mut left = false;
+        for policy in &mut self.policies {
+            if let Served::Moved(moves) | Served::WordAndMoved(moves) =
+                policy.reference_at(self.now, page, access)
+            {
+                left |= moves.iter().any(|one| one.leaves());
+            }
+        }
+        if left {
+            // It may be one of theirs.
+            self.rows = [Row::NONE; ROWS];
+        }
+    }
+
+    /// Tells the policies of a row. It may go on.
+    #[inline]
+    fn tell(&mut self, place: usize) {
+        if self.open & (1 << place) == 0 {
+            return;
+        }
+        self.open &= !(1 << place);
+        let row = &mut self.rows[place];
+        let access = match row.writes {
+            true => Access::Write,
+            false => Access::Read,
+        };
+        for policy in &mut self.policies {
+            policy.count(row.page, access, row.count, row.last);
+        }
+        row.count = 0;
+        row.writes = false;
+    }
+
+    fn tell_all(&mut self) {
+        while self.open != 0 {
+            self.tell(self.open.trailing_zeros() as usize);
+        }
+    }
+
+    /// What has happened, policy by policy; and references to what is not modelled.
+    pub fn tallies(&mut self) -> (Vec<Tally>, u64) {
+        self.tell_all();
+        let tallies = self.policies.iter().map(|policy| *policy.tally()).collect();
+        (tallies, self.others)
+    }
+
+    /// Pages that have been referenced.
+    pub fn pages(&self) -> u32 {
+        self.numbering.pages()
+    }
+
+    /// The bytes of a page.
+    pub fn page_bytes(&self) -> u64 {
+        1 << self.page_shift
+    }
+}

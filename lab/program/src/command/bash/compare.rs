@@ -1,0 +1,103 @@
+//! Recovered memory against what it must be: inside, as a player's successor finds it, and from outside.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::blocks::SLOTS;
+use super::model::{AREAS, Area, Plan};
+use super::player::{HEAP_SEGMENT, segment_path};
+use netram_cli::command::rvm::check::damage_of;
+use netram_cli::command::rvm::look::Look;
+
+/// One thread's part of each segment.
+pub(super) type Images<'b> = [&'b [u8]; AREAS.len()];
+
+/// Whether every byte of `found` is what the model's transactions left; `what` names it when one is not.
+pub(super) fn with_model(what: &str, model: &[Area], found: &[Images<'_>]) -> Result<()> {
+    for (thread, (area, images)) in model.iter().zip(found).enumerate() {
+        if let Some((segment, at)) = area.difference(images) {
+            let byte = thread * AREAS[segment] + at;
+            bail!(
+                "{what}: byte {byte} of segment {segment} (thread {thread}'s byte {at}) is not what its {} transactions \
+                     left",
+                area.count
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether every block of the heap is what the model's transactions left.
+pub(super) fn blocks_with_model(model: &[Area], found: &[Vec<Vec<u8>>]) -> Result<()> {
+    for (thread, (area, slots)) in model.iter().zip(found).enumerate() {
+        if let Some(slot) = (0..SLOTS).find(|&slot| area.blocks[slot] != slots[slot]) {
+            let (has, must) = (slots[slot].len(), area.blocks[slot].len());
+            bail!(
+                "the heap: thread {thread}'s block {slot} of {has} bytes is not what its {} transactions left, which has \
+                 {must}",
+                area.count
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Whether the heap in `bytes` is whole, and has the blocks of the model and their directories and no others.
+fn heap_with_model(model: &[Area], bytes: &[u8]) -> Result<()> {
+    let report = netram_heap::inspect(bytes).context("the heap, from outside")?;
+    let blocks = model.iter().flat_map(|area| &area.blocks);
+    let expected = model.len() + blocks.filter(|block| !block.is_empty()).count();
+    ensure!(
+        report.blocks.len() == expected,
+        "the heap has {} blocks; {expected} were made and not freed",
+        report.blocks.len()
+    );
+    ensure!(
+        report.loose_roots.is_empty(),
+        "roots of the heap name no block: {:?}",
+        report.loose_roots
+    );
+    Ok(())
+}
+
+/// Whether what `netram rvm dump` and `netram rvm check` see in `folder` is the same, and sound.
+pub(super) fn from_outside(folder: &Path, plan: &Plan, model: &[Area]) -> Result<()> {
+    let look = Look::at(&folder.join("log"))?;
+    let damage = damage_of(&look);
+    ensure!(damage.is_empty(), "after a recovery: {}", damage.join("; "));
+    let mut segments = Vec::new();
+    for segment in 0..=HEAP_SEGMENT {
+        let path = segment_path(folder, segment);
+        let known = look.segment(path.to_str().context("the folder's name is not UTF-8")?)?;
+        let file = known.open()?;
+        let mut bytes = vec![0; usize::try_from(file.len())?];
+        file.read_at(0, &mut bytes)?;
+        look.overlay(&known)?.0.apply(0, &mut bytes);
+        segments.push(bytes);
+    }
+    heap_with_model(model, &segments[HEAP_SEGMENT])?;
+    let area =
+        |segment: usize, thread: usize| &segments[segment][thread * AREAS[segment]..][..AREAS[segment]];
+    let found: Vec<Images<'_>> = (0..plan.threads)
+        .map(|thread| [area(0, thread), area(1, thread), area(2, thread)])
+        .collect();
+    with_model("the files from outside", model, &found)
+}
+
+/// A judge's image as each thread's part of each segment.
+pub(super) fn split<'b>(plan: &Plan, bytes: &'b [u8]) -> Result<Vec<Images<'b>>> {
+    let whole: usize = AREAS.iter().sum();
+    ensure!(
+        bytes.len() == whole * plan.threads,
+        "the recovered memory has {} bytes, not {}",
+        bytes.len(),
+        whole * plan.threads
+    );
+    let areas = bytes.chunks_exact(whole).map(|area| {
+        let (first, rest) = area.split_at(AREAS[0]);
+        let (second, third) = rest.split_at(AREAS[1]);
+        [first, second, third]
+    });
+    Ok(areas.collect())
+}

@@ -1,0 +1,121 @@
+//! What a test needs before it begins: a home with segments and a heap, lenders, and a word on who they are.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use netram_heap::Heap;
+use netram_process::this_program;
+use netram_rvm::Allocation;
+use netram_store::{Home, Layout, Settings};
+use netram_transport::ClusterKey;
+
+use super::Harm;
+use super::bout::{Bout, LOG_BYTES_MIN};
+use super::lenders::Lenders;
+use super::model::{Area, Plan, Random};
+use super::player::{HEAP_SEGMENT, WINDOW_BYTES, segment_path};
+use super::report::Report;
+use super::shelf::Shelf;
+use super::told::Told;
+
+/// Copies that hold an acknowledged commit, if there are as many lenders.
+const MEMBERS: usize = 2;
+/// Bytes of the heap for each thread: several times what its blocks can take, so that it never lacks room.
+const HEAP_BYTES: usize = 1024 * 1024;
+
+/// Which lenders there are.
+pub(super) enum Lending {
+    /// So many of our own.
+    Own(usize),
+    /// Those of somebody else, left alone.
+    Others {
+        addresses: Vec<String>,
+        key_file: Option<PathBuf>,
+    },
+}
+
+impl Bout {
+    /// Makes a home with three segments and a heap in a new folder below `parent`, and starts lenders.
+    pub(super) fn prepare(
+        parent: &Path,
+        seed: u64,
+        threads: usize,
+        lending: Lending,
+        harm: Option<Harm>,
+    ) -> Result<Bout> {
+        let place = tempfile::Builder::new().prefix("netram-bash-").tempdir_in(parent);
+        let place = place.with_context(|| format!("making a folder in {}", parent.display()))?;
+        let (program, mut random) = (this_program()?, Random(seed));
+        let own_key = place.path().join("cluster.key");
+        ClusterKey::generate().save_new(&own_key)?;
+        let (count, others, key_file) = match lending {
+            Lending::Own(count) => (count, None, Some(own_key.clone())),
+            Lending::Others { addresses, key_file } => (0, Some(addresses), key_file),
+        };
+        let lenders = Lenders::start(&program, place.path(), &own_key, count)?;
+        let addresses = others.unwrap_or_else(|| lenders.addresses());
+        let members = MEMBERS.min(addresses.len());
+        let plan = Plan { seed, threads };
+        let layout = match random.once_in(2) {
+            true => Layout::Directory,
+            false => Layout::Beside,
+        };
+        let home = Home::create(
+            &place.path().join("log"),
+            layout,
+            LOG_BYTES_MIN << random.below(4),
+        )?;
+        let opened = home.open(&Settings::default())?;
+        for segment in 0..=HEAP_SEGMENT {
+            let path = segment_path(place.path(), segment);
+            let path = path.to_str().context("the folder's name is not UTF-8")?;
+            let allocation = match random.once_in(3) {
+                true => Allocation::Sparse,
+                false => Allocation::Preallocated,
+            };
+            let bytes = match segment {
+                HEAP_SEGMENT => threads * HEAP_BYTES,
+                segment => plan.segment_bytes(segment),
+            };
+            opened.memory.create_segment(path, bytes as u64, allocation)?;
+            let region = opened.memory.map(path, 0, 0)?;
+            if segment == HEAP_SEGMENT {
+                Shelf::build(&opened.memory, &Heap::format(&opened.memory, region)?, threads)?;
+            }
+        }
+        drop(opened);
+        if !addresses.is_empty() {
+            let text = settings_text(&addresses, members, key_file.as_deref());
+            fs::write(home.settings_file(), text)?;
+        }
+        Ok(Bout {
+            members,
+            told: Arc::new(Mutex::new(Told::new(threads))),
+            model: (0..threads).map(Area::new).collect(),
+            report: Report::default(),
+            story: VecDeque::new(),
+            began: Instant::now(),
+            place,
+            program,
+            plan,
+            random,
+            lenders,
+            addresses,
+            key_file,
+            harm,
+        })
+    }
+}
+
+/// What an operator writes beside a log, for `netram rvm grow`.
+fn settings_text(lenders: &[String], members: usize, key_file: Option<&Path>) -> String {
+    let key = match key_file {
+        Some(path) => format!("key-file = {:?}", path.display().to_string()),
+        None => "insecure = true".to_owned(),
+    };
+    format!("lenders = {lenders:?}\nmembers = {members}\n{key}\none-domain = true\nwindow = {WINDOW_BYTES}\n")
+}

@@ -1,0 +1,210 @@
+//! `netram-lab bench databases`: databases that people run, side by side.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use netram_bench::databases::output::{self as files, rows, shown};
+use netram_bench::databases::{Database, Disk, Report, Spec, Storage, compare};
+use netram_bench::paper::output::Run;
+use netram_bench::step::Step;
+use netram_transport::WaitPolicy;
+
+use super::{Common, chosen};
+use netram_cli::options::{Span, Usage};
+use netram_cli::output;
+
+const ROUNDS: usize = 3;
+const TIME: Duration = Duration::from_secs(2);
+const TIME_QUICK: Duration = Duration::from_millis(400);
+
+/// Compare databases on netram with the same databases on the disk
+///
+/// PostgreSQL under pgbench (TPC-B in form, and one-row insertions), MariaDB's
+/// insertions and tables made and dropped, and single-record commits of SQLite,
+/// RocksDB, Berkeley DB and LMDB: on the disk as it is; with the log, or all of it, on
+/// netram mount; all of it on a volume; SQLite through netram's VFS; PostgreSQL with
+/// synchronous_commit=remote_write and a standby; and with each database's own setting
+/// that waits for nothing. On the local disk, and on a modelled one whose syncs take
+/// 1 ms longer. Each row says what a crash may lose of it.
+///
+/// It needs root, and says what it skips of databases that are not installed. In the
+/// end every row that was acknowledged must be there.
+///
+///   netram-lab bench databases --quick
+///   netram-lab bench databases --databases sqlite,rocksdb --disks local
+///   netram-lab bench databases --lender-wait yield:500 --out results
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Databases {
+    #[command(flatten)]
+    common: Common,
+    /// The databases [default: all]
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    databases: Vec<DatabaseName>,
+    /// What their commits wait for [default: all]; what is relative needs plain
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    storages: Vec<StorageName>,
+    /// The disk beneath [default: both]
+    #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
+    disks: Vec<DiskName>,
+    /// How often each is run, in turns [default: 3; quick: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    rounds: Option<u16>,
+    /// How long each kind of work is done in a round; pgbench counts whole seconds [default: 2s; quick: 400ms]
+    #[arg(long, value_name = "TIME")]
+    time: Option<Span>,
+    /// How the lender waits
+    #[arg(long, value_name = "POLICY", default_value = "yield:50")]
+    lender_wait: WaitPolicy,
+    /// Where table, numbers and plot go; files of an earlier run are replaced [default: nowhere]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+/// Makes the names of a kind known to the command line.
+macro_rules! names {
+    ($(#[$doc:meta] $name:ident of $kind:ident),*) => {
+        $(
+            #[$doc]
+            #[derive(Clone, Copy, Debug)]
+            struct $name($kind);
+
+            impl ValueEnum for $name {
+                fn value_variants<'a>() -> &'a [$name] {
+                    static ALL: [$name; $kind::ALL.len()] = {
+                        let mut all = [$name($kind::ALL[0]); $kind::ALL.len()];
+                        let mut at = 0;
+                        while at < all.len() {
+                            all[at] = $name($kind::ALL[at]);
+                            at += 1;
+                        }
+                        all
+                    };
+                    &ALL
+                }
+
+                fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+                    Some(self.0.id().into())
+                }
+            }
+        )*
+    };
+}
+
+names!(
+    /// A database.
+    DatabaseName of Database,
+    /// A storage.
+    StorageName of Storage,
+    /// A disk.
+    DiskName of Disk
+);
+
+impl Databases {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let spec = self.spec()?;
+        // Before the time is spent: the results must have a place.
+        if let Some(out) = &self.out {
+            std::fs::create_dir_all(out)
+                .map_err(|error| Usage(format!("cannot make the folder {}: {error}", out.display())))?;
+        }
+        let site = self.common.site()?;
+        self.common.introduce(&site)?;
+        let run = Run {
+            began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            command: std::env::args().collect::<Vec<_>>().join(" "),
+            disk: site
+                .folder()
+                .parent()
+                .unwrap_or(site.folder())
+                .display()
+                .to_string(),
+        };
+        let report = compare(&site, &spec, &mut |step| match step {
+            Step::Next(what) => output::remark(format_args!("{what} ...")),
+            Step::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
+            Step::Failed(why) => output::remark(format_args!("FAILED: {why}")),
+        })?;
+        if let Some(out) = &self.out {
+            for file in files::write(&report, &run, out)? {
+                output::remark(format_args!("wrote {}", file.display()));
+            }
+        }
+        match self.common.json {
+            true => output::json(&report)?,
+            false => show(&report)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn spec(&self) -> Result<Spec> {
+        let quick = self.common.quick;
+        let time = self
+            .time
+            .map_or(if quick { TIME_QUICK } else { TIME }, |time| time.0);
+        if !(Duration::from_millis(50)..=Duration::from_secs(600)).contains(&time) {
+            return Err(Usage("--time must be from 50ms to 10m".to_owned()).into());
+        }
+        let spec = Spec {
+            databases: chosen(&self.databases, |name| name.0, &Database::ALL),
+            storages: chosen(&self.storages, |name| name.0, &Storage::ALL),
+            disks: chosen(&self.disks, |name| name.0, &Disk::ALL),
+            rounds: self.rounds.map_or(if quick { 1 } else { ROUNDS }, usize::from),
+            time,
+            wait: self.lender_wait,
+        };
+        let has = |database: &Database| spec.storages.iter().any(|storage| database.has(*storage));
+        match spec.databases.iter().find(|database| !has(database)) {
+            None => Ok(spec),
+            Some(database) => Err(Usage(format!(
+                "{} is on none of the storages of --storages: vfs is SQLite's, remote_write PostgreSQL's",
+                database.label()
+            ))
+            .into()),
+        }
+    }
+}
+
+fn show(report: &Report) -> Result<()> {
+    let header = [
+        "database",
+        "does",
+        "on",
+        "/s",
+        "x plain",
+        "/s, +1 ms",
+        "x plain",
+        "a crash loses",
+        "with lender or standby",
+    ];
+    let mut table = output::table(&header, 3);
+    for row in rows(report) {
+        let [local, modelled] = row.rates.map(shown);
+        let names = [
+            row.database.label(),
+            row.work.label(),
+            row.storage.label(row.database),
+        ];
+        let figures = local.into_iter().chain(modelled);
+        let losses = [row.losses.crash, row.losses.both];
+        let cells = names.into_iter().map(str::to_owned).chain(figures);
+        table.add_row(cells.chain(losses.map(str::to_owned)));
+    }
+    output::line(table)?;
+    for claim in &report.claims {
+        output::line(format_args!(
+            "{} {}: {:.2}, at least {}",
+            if claim.met { "held    " } else { "NOT HELD" },
+            claim.what,
+            claim.ratio,
+            claim.least
+        ))?;
+    }
+    report
+        .skipped
+        .iter()
+        .try_for_each(|why| output::line(format_args!("SKIPPED: {why}")))
+}

@@ -1,0 +1,146 @@
+//! `netram-lab bench failures`: LND's Table 1, happening.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser as _};
+use netram_bench::failures::{self, Failure, Reliable, Report, Row, Wrong};
+use netram_bench::machine::Machine;
+use serde_json::json;
+
+use super::Common;
+use netram_cli::output;
+
+/// Let everything fail that a volume should survive, and print the table
+///
+/// The failures of Table 1 of the LND paper, each with real lenders and a volume
+/// attached as a device, while fio writes to ext4 on it, synchronously, and
+/// verifies. The paper's words stand beside what was measured. Needs root, FUSE,
+/// loop devices and fio.
+///
+///   netram-lab bench failures --quick
+///   netram-lab bench failures --only client-killed,all-lost --repeat 3
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Failures {
+    #[command(flatten)]
+    common: Common,
+    /// Some failures only
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = names())]
+    only: Vec<Failure>,
+    /// Let each happen so many times: medians, and the longest write of all
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=50))]
+    repeat: u8,
+}
+
+fn names() -> impl clap::builder::TypedValueParser<Value = Failure> {
+    PossibleValuesParser::new(Failure::ALL.map(Failure::id)).try_map(|name| {
+        let known = Failure::ALL.into_iter().find(|failure| failure.id() == name);
+        known.ok_or("no such failure")
+    })
+}
+
+impl Failures {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let site = self.common.site()?;
+        self.common.introduce(&site)?;
+        let failures = match self.only.is_empty() {
+            true => Failure::ALL.to_vec(),
+            false => self.only.clone(),
+        };
+        let report = failures::measure(
+            &site,
+            &failures,
+            self.common.quick,
+            self.repeat.into(),
+            &mut |what| output::remark(format_args!("{what} ...")),
+        )?;
+        if self.common.json {
+            output::json(&json!({
+                "machine": Machine::look(),
+                "rows": report.rows,
+                "skipped": report.skipped,
+                "wrong": report.wrong,
+            }))?;
+            return Ok(exit(&report));
+        }
+        for skipped in &report.skipped {
+            output::line(format_args!("SKIPPED: {skipped}"))?;
+        }
+        if !report.rows.is_empty() {
+            show(&report.rows)?;
+        }
+        for Wrong { id, why } in &report.wrong {
+            output::line(format_args!("WRONG: {id}: {why}"))?;
+        }
+        Ok(exit(&report))
+    }
+}
+
+fn exit(report: &Report) -> ExitCode {
+    match report.wrong.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}
+
+fn show(rows: &[Row]) -> Result<()> {
+    let header = [
+        "failure",
+        "reliable",
+        "goes on",
+        "write before us",
+        "during",
+        "speed",
+        "longest ms",
+        "recovery ms",
+    ];
+    let mut table = output::table(&header, 3);
+    for row in rows {
+        let optional = |value: Option<f64>| value.map(output::number).unwrap_or_default();
+        table.add_row([
+            row.failure.to_owned(),
+            reliable(row).to_owned(),
+            if row.continues { "yes" } else { "no" }.to_owned(),
+            output::number(row.before_us),
+            optional(row.during_us),
+            row.speed()
+                .map(|speed| format!("{:.0} %", speed * 100.0))
+                .unwrap_or_default(),
+            optional(row.stall_ms),
+            optional(row.recovery_ms),
+        ]);
+        let paper = &row.paper;
+        table.add_row([
+            format!("  in the paper: {}", paper.failure),
+            paper.reliable.to_owned(),
+            paper.continues.to_owned(),
+            String::new(),
+            String::new(),
+            paper.performance.to_owned(),
+            String::new(),
+            paper.recovery.to_owned(),
+        ]);
+    }
+    output::line(table)?;
+    output::line("recovery:")?;
+    for row in rows.iter().filter(|row| row.recovery_ms.is_some()) {
+        let copied = row
+            .copied_ms
+            .map(|copied| format!("; {} ms until everything was copied", output::number(copied)));
+        let copied = copied.unwrap_or_default();
+        output::line(format_args!("  {}: {}{copied}", row.failure, row.recovery))?;
+    }
+    Ok(())
+}
+
+fn reliable(row: &Row) -> &'static str {
+    match row.reliable {
+        Reliable::Yes => "yes",
+        Reliable::Refused { lost: Some(false) } => {
+            "refused, naming who is missing; nothing was gone this time"
+        }
+        Reliable::Refused { .. } => "no: refused, naming who is missing",
+    }
+}

@@ -1,0 +1,69 @@
+//! The laboratory's commands, beside those of `netram`.
+
+#[cfg(feature = "experiments")]
+mod bash;
+#[cfg(feature = "experiments")]
+mod bench;
+mod demo;
+#[cfg(feature = "experiments")]
+mod pagesim;
+pub(crate) mod site;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+use netram_cli::command::Play;
+
+/// What the laboratory can be asked to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    #[cfg(feature = "experiments")]
+    #[command(subcommand)]
+    Bench(bench::Bench),
+    #[cfg(feature = "experiments")]
+    Bash(bash::Bash),
+    Demo(demo::Demo),
+    #[cfg(feature = "experiments")]
+    #[command(subcommand)]
+    Pagesim(pagesim::Pagesim),
+    #[command(flatten)]
+    Netram(netram_cli::command::Command),
+    Play(Play),
+}
+
+/// What a child of this program may be asked to be, beside what `netram` asks of its children.
+#[derive(serde::Deserialize)]
+#[serde(untagged)]
+enum Part {
+    #[cfg(feature = "experiments")]
+    Bash(Box<bash::player::Player>),
+    Measurement(netram_bench::child::Role),
+}
+
+impl Command {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            #[cfg(feature = "experiments")]
+            Command::Bench(bench) => bench.run(),
+            #[cfg(feature = "experiments")]
+            Command::Bash(bash) => bash.run(),
+            Command::Demo(demo) => demo.run(),
+            #[cfg(feature = "experiments")]
+            Command::Pagesim(pagesim) => pagesim.run(),
+            Command::Netram(command) => command.run(),
+            Command::Play(play) => match serde_json::from_str(play.role()) {
+                Ok(Part::Measurement(role)) => {
+                    netram_bench::child::play(&role)?;
+                    Ok(ExitCode::SUCCESS)
+                }
+                #[cfg(feature = "experiments")]
+                Ok(Part::Bash(player)) => {
+                    player.run()?;
+                    Ok(ExitCode::SUCCESS)
+                }
+                Err(_) => play.run(),
+            },
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! `netram-lab pagesim exec`.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_pagesim::process::{self, Ended};
+
+use super::choice::Choice;
+use super::table::{self, Studied};
+use netram_cli::output;
+
+/// Run a program, and study its references to memory
+///
+/// A program that `netram-lab pagesim cc` has compiled runs by itself. Any other runs
+/// in QEMU's user-mode emulator (Debian: qemu-user): more slowly, but with its
+/// libraries and all its threads. Its children are not studied.
+///
+///   netram-lab pagesim exec -- ./prog 1000
+///   netram-lab pagesim exec --machine tcp --local 64MiB --remote 4GiB -- python3 job.py
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct Exec {
+    #[command(flatten)]
+    choice: Choice,
+    /// The program, and its words
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    words: Vec<OsString>,
+}
+
+impl Exec {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let settings = self.choice.settings()?;
+        let folder = tempfile::tempdir().context("making a folder for the outcome")?;
+        let written = folder.path().join("outcome");
+        let program = Path::new(&self.words[0]);
+        let mut command = process::command(program, &settings, &written)?;
+        let (status, outcome) = process::run(command.args(&self.words[1..]), program, &written)?;
+        let name = program.display().to_string();
+        let children = outcome.children;
+        table::print(&[Studied {
+            program: name.clone(),
+            outcome,
+            references: None,
+            choice: &self.choice,
+            settings: &settings,
+        }])?;
+        if children > 0 {
+            let forks = output::counted(children, "child", "children");
+            output::remark(format_args!(
+                "{name} forked {forks} off: what they referenced is not counted"
+            ));
+        }
+        if !status.success() {
+            output::remark(format_args!("{name} {}", Ended(status)));
+        }
+        Ok(match status.code().and_then(|code| u8::try_from(code).ok()) {
+            Some(code) => ExitCode::from(code),
+            None => ExitCode::FAILURE,
+        })
+    }
+}

@@ -1,0 +1,51 @@
+//! `netram-lab pagesim`: the study of paging policies, on the paper's programs and on anybody's. A file a subcommand; what they share is in
+//! [`choice`] (the options) and [`table`] (the result).
+
+mod cc;
+mod choice;
+mod exec;
+mod run;
+mod table;
+mod trace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Subcommand;
+
+/// Would other machines' memory help this program, and under which policy?
+///
+/// A program runs, and every reference that it makes to memory goes through
+/// models of a machine, one a policy, all at once. What that costs is printed:
+/// the average reference in cycles, and the time that the machine would take.
+///
+///   netram-lab pagesim run all                        # the paper's programs and machine
+///   netram-lab pagesim cc -O2 -o prog prog.c          # compile a program to be studied
+///   netram-lab pagesim exec --machine tcp --local 64MiB,256MiB -- ./prog
+///   netram-lab pagesim exec --machine rdma --local 32MiB -- sort -S 200M words
+///
+/// Policies:
+///   disk                 what does not fit is on the disk
+///   ram-disk             whole pages go to remote memory and come back
+///   remote-main          remote memory is referenced word by word; no page moves
+///   counters:N           word by word; after N words a page comes home
+///   software-counters:N  the same, where software fetches the word
+#[derive(Debug, Subcommand)]
+#[command(verbatim_doc_comment)]
+pub(crate) enum Pagesim {
+    Run(run::Run),
+    Cc(cc::Cc),
+    Exec(exec::Exec),
+    Trace(trace::Trace),
+}
+
+impl Pagesim {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        match self {
+            Pagesim::Run(run) => run.run(),
+            Pagesim::Cc(cc) => cc.run(),
+            Pagesim::Exec(exec) => exec.run(),
+            Pagesim::Trace(trace) => trace.run(),
+        }
+    }
+}

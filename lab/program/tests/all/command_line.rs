@@ -1,0 +1,79 @@
+//! The laboratory's command line: every subcommand explains itself, and what makes no sense is refused with a remedy.
+
+use crate::common::run;
+
+const COMMANDS: [&[&str]; 14] = [
+    &["bash"],
+    &["bench"],
+    &["bench", "figures"],
+    &["bench", "commit"],
+    &["bench", "tpca"],
+    &["bench", "lender"],
+    &["bench", "heap"],
+    &["bench", "oo7"],
+    &["demo"],
+    &["pagesim"],
+    &["pagesim", "run"],
+    &["pagesim", "cc"],
+    &["pagesim", "exec"],
+    &["pagesim", "trace"],
+];
+
+#[test]
+fn every_subcommand_explains_itself_with_an_example() {
+    for command in COMMANDS {
+        let help = run(command.iter().copied().chain(["--help"]));
+        assert_eq!(help.code, 0, "{command:?}: {}", help.err);
+        let example = format!("\n  netram-lab {}", command.join(" "));
+        assert!(
+            help.out.contains(example.trim_end()),
+            "{command:?} shows no example:\n{}",
+            help.out
+        );
+    }
+}
+
+#[test]
+fn netram_hands_the_laboratorys_commands_on() {
+    let ran = netram_testkit::run(["bench", "commit", "--help"]);
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    assert!(ran.out.contains("netram-lab bench commit"), "{}", ran.out);
+    let alone = tempfile::tempdir().unwrap();
+    let program = alone.path().join("netram");
+    std::fs::copy(netram_testkit::program(), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    let ran = netram_testkit::finish(command.args(["demo", "--quick"]).env("PATH", "/nowhere"));
+    assert_eq!(ran.code, 1);
+    assert!(
+        ran.err.contains("cargo build --release -p netram-lab"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn flags_that_make_no_sense_end_in_code_2_and_say_what_to_write() {
+    let cases: [(&[&str], &str); 6] = [
+        (&["bench", "oo7", "--on", "exodus"], "berkeley-db"),
+        (
+            &["bench", "oo7", "--on", "sqlite", "--shared"],
+            "cannot be used with",
+        ),
+        (&["bench", "commit", "--members", "9"], "0..=8"),
+        (&["bash", "--lender", "unix:/tmp/a"], "--key-file"),
+        (&["bash", "--for", "ever"], "500ms"),
+        (
+            &["bench", "tpca", "--pattern", "zipf"],
+            "sequential, random or localised",
+        ),
+    ];
+    for (arguments, remedy) in cases {
+        let ran = run(arguments.iter().copied());
+        assert_eq!(ran.code, 2, "{arguments:?}: {}", ran.err);
+        assert!(
+            ran.err.contains(remedy),
+            "{arguments:?} does not say `{remedy}`: {}",
+            ran.err
+        );
+    }
+}

@@ -1,0 +1,23 @@
+//! The laboratory as its users meet it: real processes, real sockets, real disks.
+//!
+//! One program, because each is linked to everything: a module is a story or several of one kind.
+
+/// What the tests share, with the laboratory's program in the place of `netram`.
+mod common {
+    pub(crate) use netram_testkit::{
+        Lender, Ran, finish, forks, lab as netram, library, mounted, ran, run_lab as run, skipped, start,
+    };
+}
+mod command_line;
+mod databases_compared;
+mod demo;
+mod failures;
+mod far_compared;
+mod mounted_oo7;
+mod pagesim;
+mod paper;
+mod paper_lnd;
+mod paper_osdi94;
+mod rvm_bash;
+mod shared_figures;
+mod volume_figures;

@@ -1,0 +1,237 @@
+//! OO7 in SQLite and Berkeley DB, their files on a mount: a process killed in the middle of an operation leaves what it committed, whether
+//! the mount is killed with it or not.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use netram_oo7::{Audit, Operation, Parameters, Plain, Store, Work, audit, build};
+use netram_sql_stores::{BerkeleyStore, Files, Journal, LoadError, Manager, Shim, SqliteStore};
+
+use crate::common::mounted::{Mounted, cannot_mount, wait_until};
+use crate::common::{forks, skipped};
+
+const ENGINE: &str = "NETRAM_REX_ENGINE";
+const PLACE: &str = "NETRAM_REX_PLACE";
+const SHIM: &str = "NETRAM_REX_SHIM";
+const FIRST: &str = "NETRAM_REX_FIRST";
+/// What the process does again and again, each in a transaction of its own.
+const HISTORY: [Operation; 4] = [Operation::T3b, Operation::I, Operation::T2b, Operation::D];
+const ROUNDS: usize = 4;
+
+fn parameters() -> Parameters {
+    "tiny-3".parse().unwrap()
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Engine {
+    Sqlite(Journal),
+    Berkeley,
+}
+
+impl Engine {
+    const ALL: [(&str, Engine); 3] = [
+        ("oo7-wal", Engine::Sqlite(Journal::Wal)),
+        ("oo7-rollback", Engine::Sqlite(Journal::Rollback)),
+        ("oo7-berkeley", Engine::Berkeley),
+    ];
+}
+
+fn transact(store: &impl Store, operation: Operation) {
+    let mut open = store.begin().unwrap();
+    operation.run(&mut open, &parameters(), 1).unwrap();
+    open.commit().unwrap();
+}
+
+fn audited(store: &impl Store) -> Audit {
+    let mut open = store.begin().unwrap();
+    let found = audit(&mut open, &parameters(), true).unwrap();
+    open.commit().unwrap();
+    found
+}
+
+fn go_on(store: &impl Store, first: usize) {
+    for operation in HISTORY.iter().cycle().skip(first % HISTORY.len()) {
+        transact(store, *operation);
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "committed").and_then(|()| out.flush()).unwrap();
+    }
+}
+
+/// Goes on with the history and says of each transaction when it was committed, until it is killed.
+#[test]
+#[ignore = "the process that the other tests kill"]
+fn worker() {
+    let of = |name| std::env::var(name).ok();
+    let Some((engine, place)) = of(ENGINE).zip(of(PLACE)) else {
+        return;
+    };
+    let place = Path::new(&place);
+    let first = of(FIRST).unwrap().parse().unwrap();
+    let (_, engine) = { Engine::ALL.iter() }.find(|(name, _)| *name == engine).unwrap();
+    match *engine {
+        Engine::Sqlite(journal) => {
+            let store = SqliteStore::open(&place.join("oo7.db"), journal, Files::System).unwrap();
+            go_on(&store, first);
+        }
+        Engine::Berkeley => {
+            let shim = Shim::load(Path::new(&of(SHIM).unwrap())).unwrap();
+            go_on(&BerkeleyStore::open(shim, place).unwrap(), first);
+        }
+    }
+}
+
+/// The database as it is after each of the history's transactions.
+struct Expected {
+    store: Plain,
+    after: Vec<Audit>,
+}
+
+impl Expected {
+    fn new() -> Expected {
+        let store = Plain::default();
+        build(&store, &parameters()).unwrap();
+        let after = vec![audited(&store)];
+        Expected { store, after }
+    }
+
+    fn after(&mut self, transactions: usize) -> Audit {
+        while self.after.len() <= transactions {
+            transact(&self.store, HISTORY[(self.after.len() - 1) % HISTORY.len()]);
+            self.after.push(audited(&self.store));
+        }
+        self.after[transactions]
+    }
+}
+
+/// The database in its folder on the mount, and how it is opened.
+struct Place {
+    name: &'static str,
+    engine: Engine,
+    folder: PathBuf,
+    shim: Option<PathBuf>,
+}
+
+impl Place {
+    fn build(&self) {
+        fn built(store: &impl Manager) {
+            build(store, &parameters()).unwrap();
+            store.checkpoint().unwrap();
+        }
+        fs::create_dir(&self.folder).unwrap();
+        match self.engine {
+            Engine::Sqlite(journal) => {
+                let path = self.folder.join("oo7.db");
+                let store = SqliteStore::create(&path, journal, Files::System).unwrap();
+                store.synced(false).unwrap();
+                built(&store);
+            }
+            Engine::Berkeley => {
+                let store = BerkeleyStore::create(self.loaded(), &self.folder).unwrap();
+                store.synced(false).unwrap();
+                built(&store);
+            }
+        }
+    }
+
+    fn loaded(&self) -> Shim {
+        Shim::load(self.shim.as_deref().unwrap()).unwrap()
+    }
+
+    fn audited(&self) -> Audit {
+        match self.engine {
+            Engine::Sqlite(journal) => {
+                let path = self.folder.join("oo7.db");
+                audited(&SqliteStore::open(&path, journal, Files::System).unwrap())
+            }
+            Engine::Berkeley => audited(&BerkeleyStore::open(self.loaded(), &self.folder).unwrap()),
+        }
+    }
+
+    fn worker(&self, first: usize, said: &Path) -> Child {
+        let _alone = forks();
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "mount::oo7::worker", "--ignored", "--nocapture"])
+            .env(ENGINE, self.name)
+            .env(PLACE, &self.folder)
+            .env(SHIM, self.shim.clone().unwrap_or_default())
+            .env(FIRST, first.to_string())
+            .stdin(Stdio::null())
+            .stdout(OpenOptions::new().append(true).create(true).open(said).unwrap())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap()
+    }
+}
+
+fn committed(said: &Path) -> usize {
+    let text = fs::read_to_string(said).unwrap();
+    text.lines().filter(|line| line.ends_with("committed")).count()
+}
+
+fn killed_leaves_what_was_committed(name: &str) {
+    if cannot_mount() {
+        return;
+    }
+    let (name, engine) = *{ Engine::ALL.iter() }.find(|(known, _)| *known == name).unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    let shim = match (engine, Shim::compile(programs.path())) {
+        (Engine::Sqlite(_), _) => None,
+        (Engine::Berkeley, Ok(library)) => Some(library),
+        (Engine::Berkeley, Err(LoadError::Absent(why))) => return skipped(why),
+        (Engine::Berkeley, Err(error)) => panic!("{error}"),
+    };
+    let mut mounted = Mounted::new(name, 2, "16MiB");
+    let place = Place {
+        name,
+        engine,
+        folder: mounted.dir().join("base"),
+        shim,
+    };
+    place.build();
+    let mut expected = Expected::new();
+    let mut done = 0;
+    for round in 0..ROUNDS {
+        let said = mounted.folder.path().join(format!("said-{round}"));
+        fs::write(&said, "").unwrap();
+        let mut worker = place.worker(done, &said);
+        wait_until("some commits", || {
+            committed(&said) > round || worker.try_wait().unwrap().is_some()
+        });
+        // The next transaction has begun, and is some way on.
+        std::thread::sleep(Duration::from_millis(7 * round as u64));
+        if round % 2 == 1 {
+            mounted.kill();
+        }
+        worker.kill().unwrap();
+        worker.wait().unwrap();
+        if round % 2 == 1 {
+            mounted.mount();
+        }
+        let told = done + committed(&said);
+        let found = place.audited();
+        // One more may have been committed and not been said.
+        let more = (told..=told + 1).find(|transactions| found == expected.after(*transactions));
+        done =
+            more.unwrap_or_else(|| panic!("{told} transactions were committed, and this is after no such"));
+    }
+    assert!(done > ROUNDS, "each round committed what it had waited for");
+    assert_eq!(mounted.unmount().code, 0);
+}
+
+#[test]
+fn sqlite_with_a_write_ahead_log_has_what_it_committed() {
+    killed_leaves_what_was_committed("oo7-wal");
+}
+
+#[test]
+fn sqlite_with_a_rollback_journal_has_what_it_committed() {
+    killed_leaves_what_was_committed("oo7-rollback");
+}
+
+#[test]
+fn berkeley_db_has_what_it_committed() {
+    killed_leaves_what_was_committed("oo7-berkeley");
+}

@@ -1,0 +1,60 @@
+//! `netram-lab bench paper --only mascots96`: every file is there, and what is counted comes out the same everywhere.
+
+use crate::common::finish;
+
+use super::*;
+
+#[test]
+fn a_quick_run_has_every_figure_and_what_the_text_states() {
+    let folder = tempfile::tempdir().unwrap();
+    let (out, disk) = (folder.path().join("out"), folder.path().join("disk"));
+    std::fs::create_dir(&disk).unwrap();
+    let mut command = netram();
+    command.args([
+        "bench",
+        "paper",
+        "--only",
+        "mascots96",
+        "--quick",
+        "--png",
+        "--json",
+        "--out",
+    ]);
+    let ran = finish(command.arg(&out).arg("--dir").arg(&disk));
+    assert_eq!(ran.code, 0, "{}", ran.err);
+    let json: Value = serde_json::from_str(&ran.out).unwrap();
+    let text = |name: &str| std::fs::read_to_string(out.join(name)).unwrap();
+    // Four programs and four policies; seven rates; five counters.
+    for (number, rows) in [(1, 16), (2, 28), (3, 20), (4, 16)] {
+        let name = format!("mascots96-fig{number:02}");
+        assert_eq!(text(&format!("{name}.csv")).lines().count(), 1 + rows, "{name}");
+        for kind in ["svg", "png"] {
+            let file = out.join(format!("{name}.{kind}"));
+            assert!(file.metadata().unwrap().len() > 1000, "{name}.{kind}");
+        }
+    }
+    let figure = text("mascots96-fig01.csv");
+    assert!(figure.contains("\n1,TRANS,DISK,1,24282."), "{figure}");
+    // Five machines of today, this one among them, and four programs; each number is one.
+    let today = text("mascots96-today.csv");
+    assert_eq!(today.lines().count(), 1 + 5 * 4, "{today}");
+    assert!(!today.contains("NaN") && !today.contains("inf"), "{today}");
+    let tables = text("mascots96.md");
+    assert!(
+        tables.contains("24,349") && tables.contains("VERILOG: not in a quick run"),
+        "{tables}"
+    );
+    for claim in json["report"]["claims"].as_array().unwrap() {
+        // The two statements that contradict each other: docs/paper-mascots96.md.
+        let contradicts = claim["what"]
+            .as_str()
+            .unwrap()
+            .contains("SORT: DISK is worse than REMOTE_MAIN");
+        assert_eq!(claim["holds"], !contradicts, "{claim}");
+    }
+    assert_eq!(
+        std::fs::read_dir(&disk).unwrap().count(),
+        0,
+        "nothing is left behind"
+    );
+}

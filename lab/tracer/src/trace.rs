@@ -1,0 +1,168 @@
+//! The study of this process.
+
+use std::fmt::Arguments;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
+use std::time::Duration;
+
+use netram_far_machine::paging::Access;
+use netram_pagesim::process::{OUTCOME, SETTINGS};
+use netram_pagesim::{Outcome, Settings, Study};
+
+/// Bits of an address; above them are the size and what is done.
+const ADDRESS_BITS: u32 = 48;
+const WRITE: u64 = 1 << 63;
+/// The longest reference that is packed; longer ones are several.
+pub(crate) const BYTES_MAX: u32 = 1 << 14;
+
+/// What is said of the study waits no longer than this for somebody who reads it.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// A reference in eight bytes.
+///
+/// ```text
+///  63   62 .. 48        47 .. 0
+/// write  bytes       address
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Packed(u64);
+
+impl Packed {
+    pub(crate) const NONE: Packed = Packed(0);
+
+    /// `bytes` is at most [`BYTES_MAX`]. Of the address the lower 48 bits count: programs have no others.
+    #[inline]
+    pub(crate) fn new(address: u64, bytes: u32, write: bool) -> Packed {
+        let address = address & ((1 << ADDRESS_BITS) - 1);
+        Packed(address | (u64::from(bytes) << ADDRESS_BITS) | if write { WRITE } else { 0 })
+    }
+
+    fn unpack(self) -> (u64, u32, Access) {
+        let access = match self.0 & WRITE {
+            0 => Access::Read,
+            _ => Access::Write,
+        };
+        let bytes = (self.0 & !WRITE) >> ADDRESS_BITS;
+        (self.0 & ((1 << ADDRESS_BITS) - 1), bytes as u32, access)
+    }
+}
+
+/// What is studied in this process, and where that is told.
+struct Trace {
+    study: Mutex<Option<(Study, File)>>,
+    outcome: PathBuf,
+}
+
+static TRACE: OnceLock<Option<Trace>> = OnceLock::new();
+/// A child that was forked off has a copy of the study, whose lock may be held by a thread that it has not: it leaves it alone.
+static CHILD: AtomicBool = AtomicBool::new(false);
+/// How many were forked off.
+static CHILDREN: AtomicU64 = AtomicU64::new(0);
+
+/// Begins, if the environment says so. `false`: nothing is studied here.
+pub(crate) fn begin() -> bool {
+    TRACE.get_or_init(from_environment).is_some()
+}
+
+fn from_environment() -> Option<Trace> {
+    let settings = std::env::var(SETTINGS).ok()?;
+    let outcome = PathBuf::from(std::env::var_os(OUTCOME)?);
+    let settings = match settings.parse::<Settings>() {
+        Ok(settings) => settings,
+        Err(error) => {
+            remark(format_args!("{SETTINGS}: {error}; nothing is studied"));
+            return None;
+        }
+    };
+    // Whoever makes the file is studied. A program that this one starts has the same environment, and finds it made.
+    match File::create_new(&outcome) {
+        Ok(file) => Some(Trace {
+            study: Mutex::new(Some((settings.study(), file))),
+            outcome,
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => None,
+        Err(error) => {
+            remark(format_args!("{}: {error}; nothing is studied", outcome.display()));
+            None
+        }
+    }
+}
+
+/// A sentence on the program's standard error, which may be a pipe that nobody reads.
+pub(crate) fn remark(sentence: Arguments<'_>) {
+    netram_log::tell(std::io::stderr(), format_args!("netram: {sentence}"), LAST_WORDS);
+}
+
+/// This process has a child more.
+pub(crate) fn forked() {
+    CHILDREN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// This process is the child.
+pub(crate) fn be_child() {
+    CHILD.store(true, Ordering::Relaxed);
+}
+
+/// The study, for who may take part in it.
+fn ours() -> Option<&'static Trace> {
+    let child = CHILD.load(Ordering::Relaxed);
+    TRACE.get()?.as_ref().filter(|_| !child)
+}
+
+/// What a thread has gathered, in its order. Threads take turns.
+pub(crate) fn take(references: &[Packed]) {
+    let Some(trace) = ours() else {
+        return;
+    };
+    let Ok(mut study) = trace.study.lock() else {
+        return;
+    };
+    let Some((study, _)) = &mut *study else {
+        return;
+    };
+    for reference in references {
+        let (address, bytes, access) = reference.unpack();
+        study.reference(address, bytes, access);
+    }
+}
+
+/// The process ends: the outcome is written. What comes later is not counted.
+pub(crate) fn end() {
+    let Some(trace) = ours() else {
+        return;
+    };
+    let Some((mut study, mut file)) = trace.study.lock().ok().and_then(|mut study| study.take()) else {
+        return;
+    };
+    let outcome = Outcome {
+        children: CHILDREN.load(Ordering::Relaxed),
+        ..Outcome::of(&mut study)
+    };
+    if let Err(error) = file.write_all(outcome.to_string().as_bytes()) {
+        let outcome = trace.outcome.display();
+        remark(format_args!("{outcome}: {error}; the study's outcome is lost"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_fits_eight_bytes() {
+        for (address, bytes, write) in [
+            (0, 1, true),
+            ((1 << 48) - 1, BYTES_MAX, false),
+            (0x7fff_1234_5678, 8, true),
+        ] {
+            let access = if write { Access::Write } else { Access::Read };
+            assert_eq!(
+                Packed::new(address, bytes, write).unpack(),
+                (address, bytes, access)
+            );
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Questions to the data lender over sessions of their own: blocks for a volume that lacks them, and what whoever restores one
+//! says. An answer comes at once, or the data lender is away: time passes between questions.
+
+use netram_block::{BLOCK_BYTES, Fetch, FetchError};
+use netram_block_machine::message::{BLOCKS_PER_FRAME, Follow};
+use netram_block_machine::{Following, Identity, Message};
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
+use netram_proto::wire::{Flag, FrameKind};
+
+use super::VOLUME;
+use crate::lender::packet_of;
+use crate::world::{SharedWorld, World};
+
+/// What came of a question: the answer, or the number of a refusal. `None`: nothing came.
+pub(crate) type Answer = Option<Result<Message, u8>>;
+
+impl World {
+    /// What a data lender is told of the volume.
+    pub(crate) fn follow_of_volume(&self) -> Follow {
+        Follow {
+            identity: Identity {
+                volume: VOLUME.0,
+                journal: self.journal,
+            },
+            bytes: self.volume_bytes,
+            capacity: self.profile.capacity,
+            key: Vec::new(),
+        }
+    }
+
+    /// A connection of its own.
+    pub(crate) fn data_session(&mut self) -> u64 {
+        self.data_sessions += 1;
+        self.data_sessions
+    }
+
+    /// Says `question` over `session`, whose answer is of the kind `expected`. What else is said there is for `process`.
+    pub(crate) fn ask_data(
+        &mut self,
+        process: usize,
+        session: u64,
+        question: &Message,
+        expected: FrameKind,
+    ) -> Answer {
+        if !self.reaches_data() {
+            return None;
+        }
+        let now = self.now;
+        let packet = packet_of(&question.header, &question.body);
+        let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
+        let mut served = data.take(process, session, &packet);
+        if data.is_up() {
+            // Nobody else speaks meanwhile: a sync may as well end now, and one that was begun for another session too.
+            if let Some((.., more)) = data.flush() {
+                served.answers.extend(more.answers);
+                served.settled |= more.settled;
+            }
+            served.flush = false;
+        }
+        let found = served.answers.iter().position(|answer| {
+            let kind = answer.header.kind;
+            kind == expected || kind == FrameKind::Refuse
+        });
+        let answer = found.map(|at| served.answers.remove(at));
+        let alive = data.is_up();
+        self.after_data(process, session, served);
+        if !alive {
+            self.data_died();
+            return None;
+        }
+        answer.map(|answer| match answer.header.kind {
+            FrameKind::Refuse => Err(answer.header.flags),
+            _ => Ok(answer),
+        })
+    }
+
+    /// Has the replica keep `view`, if it is of the history of `ours`. `closed`: its volume is closed, and it has all of it. Returns the
+    /// session.
+    pub(crate) fn keep_at_data(
+        &mut self,
+        process: usize,
+        view: &View,
+        ours: &View,
+        closed: bool,
+    ) -> Option<Result<u64, u8>> {
+        let session = self.data_session();
+        let follow = self.follow_of_volume().claim(view.epoch, view.writer, closed);
+        let following = match self.ask_data(process, session, &follow, FrameKind::Following)? {
+            Ok(answer) => Following::decode(&answer.frame())?,
+            Err(refusal) => return Some(Err(refusal)),
+        };
+        if following.fork(ours).is_some() {
+            return Some(Err(0));
+        }
+        let keep = Message::keep_view(view, self.volume_bytes, closed);
+        let kept = self.ask_data(process, session, &keep, FrameKind::Kept)?;
+        Some(kept.map(|_| session))
+    }
+
+    /// Blocks for `process`: over its connection once it has one; before that, over a session of its own.
+    fn fetch(
+        &mut self,
+        process: usize,
+        first: u64,
+        count: usize,
+        at_least: Lsn,
+    ) -> Result<Vec<u8>, FetchError> {
+        let serving = self.serving(process).ok_or(FetchError::Away)?;
+        let link = serving.data.as_ref().ok_or(FetchError::Away)?;
+        let held = self.data_held == Some(self.processes[process].host);
+        let session = match held {
+            true => self.early_session(process)?,
+            false => {
+                let status = link.source.status();
+                let asked = status.connected && !status.foreign && status.condition.is_some();
+                link.session.filter(|_| asked).ok_or(FetchError::Away)?
+            }
+        };
+        self.coverage.hit(match held {
+            true => "data: blocks fetched while a volume was opened",
+            false => "data: blocks fetched",
+        });
+        let ask = Message::fetch(1, first, count as u32, at_least);
+        let answer = self.ask_data(process, session, &ask, FrameKind::Fetched);
+        let Some(Ok(answer)) = answer else {
+            return Err(FetchError::Away);
+        };
+        match answer.header.flags & (Flag::BAD | Flag::LATER) {
+            0 if answer.header.lsn.0 == first => Ok(answer.body),
+            Flag::LATER => Err(FetchError::Away),
+            _ => Err(FetchError::Damaged),
+        }
+    }
+
+    fn early_session(&mut self, process: usize) -> Result<u64, FetchError> {
+        let view = self.hosts[self.processes[process].host].view.clone();
+        let session = self.data_session();
+        let follow = self.follow_of_volume().message(view.epoch, view.writer);
+        let answer = self.ask_data(process, session, &follow, FrameKind::Following);
+        let following = match answer {
+            Some(Ok(answer)) => Following::decode(&answer.frame()),
+            _ => None,
+        };
+        match following.is_some_and(|following| following.has_blocks_of(&view)) {
+            true => Ok(session),
+            false => Err(FetchError::Away),
+        }
+    }
+}
+
+/// Where a process's volume takes blocks from.
+pub(crate) struct SimFetch {
+    pub(crate) world: SharedWorld,
+    pub(crate) process: usize,
+    /// There is a data lender.
+    pub(crate) exists: bool,
+}
+
+impl Fetch for SimFetch {
+    fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
+        let bytes = BLOCK_BYTES as usize;
+        let parts = into.chunks_mut(BLOCKS_PER_FRAME * bytes);
+        for (first, part) in (first..).step_by(BLOCKS_PER_FRAME).zip(parts) {
+            let count = part.len() / bytes;
+            let world = &mut *self.world.borrow_mut();
+            part.copy_from_slice(&world.fetch(self.process, first, count, at_least)?);
+        }
+        Ok(())
+    }
+
+    fn exists(&self) -> bool {
+        self.exists
+    }
+}

@@ -1,0 +1,329 @@
+//! The client's part: its connection to the data lender, and what drives the source. What needs the volume's own files is
+//! left for the program to do, as a thread beside it would.
+
+use netram_block_machine::{Identity, Message, Source, SourceConfig, SourceTiming, Todo};
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Frame, FrameKind};
+
+use super::serve::Served;
+use super::{DataLender, VOLUME};
+use crate::check::rule12;
+use crate::lender::packet_of;
+use crate::process::{Phase, Serving};
+use crate::world::{Event, World};
+
+/// A client's connection to its data lender.
+pub(crate) struct DataLink {
+    pub(crate) source: Source,
+    pub(super) session: Option<u64>,
+    /// What the program is to do with its volume, before anything else is sent.
+    pub(crate) todo: Option<Todo>,
+    /// Frames arrive in order.
+    last_up: Time,
+}
+
+impl DataLink {
+    /// What the program is to do, and for which connection.
+    pub(crate) fn asked(&self) -> (Option<u64>, Option<Todo>) {
+        (self.session, self.todo.clone())
+    }
+}
+
+/// The source of a reign that begins with `view`, for a volume of `bytes`.
+pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: Lsn) -> DataLink {
+    let config = SourceConfig {
+        identity: Identity {
+            volume: VOLUME.0,
+            journal: world.journal,
+        },
+        key: Vec::new(),
+        capacity: world.profile.capacity,
+        window_bytes: world.profile.window,
+        timing: SourceTiming {
+            give_up: Span::from_ms(3000),
+            ..SourceTiming::default()
+        },
+    };
+    DataLink {
+        source: Source::new(config, view, bytes, head, end),
+        session: None,
+        todo: None,
+        last_up: Time(0),
+    }
+}
+
+impl World {
+    /// Everything that is to be sent to the data lender is on its way, and the writer knows what it has.
+    pub(crate) fn pump_data(&mut self, process: usize, serving: &mut Serving) {
+        let Some(mut link) = serving.data.take() else {
+            return;
+        };
+        let now = self.now;
+        link.source.on_stable(serving.writer.stable());
+        if link.todo.is_none() {
+            // The driver asks and acts in one go: nothing comes between, least of all what begins a resync anew.
+            link.source.on_head(serving.superblock.head.lsn);
+        }
+        link.source.on_tick(now);
+        if link.source.take_disconnect()
+            && let Some(session) = link.session.take()
+        {
+            link.todo = None;
+            self.hang_up(session);
+        }
+        let held = self.data_held == Some(self.processes[process].host);
+        if !held && link.source.wants_connection(now) {
+            self.data_sessions += 1;
+            link.session = Some(self.data_sessions);
+            let (delay, session) = (self.data_latency(), self.data_sessions);
+            self.at(delay, Event::DataConnected { process, session });
+        }
+        while link.todo.is_none() {
+            match link.source.next(now) {
+                None => break,
+                Some(Todo::Send(message)) => self.send_data(process, &mut link, &message),
+                Some(Todo::Ship { header, from, bytes }) => {
+                    let mut body = vec![0; bytes];
+                    if serving.log.read(from, &mut body).is_err() {
+                        break;
+                    }
+                    self.send_data(process, &mut link, &Message { header, body });
+                }
+                Some(todo) => link.todo = Some(todo),
+            }
+        }
+        let kept = link.source.kept(now);
+        if kept.is_some() {
+            self.coverage.hit("data: events while it was in service");
+        }
+        serving.writer.on_kept(kept, now);
+        if let Some(seen) = link.source.fenced() {
+            serving.writer.on_replica_fenced(seen);
+        }
+        serving.data = Some(link);
+    }
+
+    fn send_data(&mut self, process: usize, link: &mut DataLink, message: &Message) {
+        let Some(session) = link.session else { return };
+        let packet = packet_of(&message.header, &message.body);
+        let at = (self.now + self.data_latency()).max(link.last_up);
+        link.last_up = at;
+        let event = Event::DataUp {
+            process,
+            session,
+            packet,
+        };
+        self.queue.push(at, event);
+    }
+
+    /// The program did what [`DataLink::todo`] said.
+    pub(crate) fn data_done(&mut self, process: usize, tell: impl FnOnce(&mut Source, Time) -> Vec<Message>) {
+        let now = self.now;
+        self.with_serving(process, |world, serving| {
+            let Some(mut link) = serving.data.take() else {
+                return;
+            };
+            // The connection it was for may have gone meanwhile.
+            if link.todo.take().is_some() {
+                for message in tell(&mut link.source, now) {
+                    world.send_data(process, &mut link, &message);
+                }
+            }
+            serving.data = Some(link);
+        });
+        self.settle(process);
+    }
+
+    /// So many blocks are dirty although the replica is whole.
+    pub(crate) fn data_dirty(&mut self, process: usize, blocks: u64) {
+        let now = self.now;
+        self.with_serving(process, |_, serving| {
+            if let Some(link) = &mut serving.data {
+                link.source.on_dirty(blocks, now);
+            }
+        });
+        self.settle(process);
+    }
+
+    pub(crate) fn on_data_connected(&mut self, process: usize, session: u64) {
+        let (now, reachable) = (self.now, self.reaches_data());
+        self.with_link(process, session, |link| match reachable {
+            true => link.source.on_connected(now),
+            false => {
+                link.session = None;
+                link.source.on_lost(now);
+            }
+        });
+    }
+
+    pub(crate) fn on_data_up(&mut self, process: usize, session: u64, packet: &[u8]) {
+        if !self.reaches_data() {
+            // Whoever cannot be reached resets nothing; one that is back does.
+            return;
+        }
+        self.tell_data("gets", packet);
+        let Some(data) = &mut self.data else { return };
+        let served = data.take(process, session, packet);
+        let alive = data.is_up();
+        self.after_data(process, session, served);
+        if !alive {
+            self.data_died();
+        }
+    }
+
+    pub(crate) fn on_data_flushed(&mut self) {
+        let Some(data) = &mut self.data else { return };
+        if !data.is_up() {
+            return;
+        }
+        let flushed = data.flush();
+        let alive = data.is_up();
+        if let Some((client, session, served)) = flushed {
+            self.after_data(client, session, served);
+        }
+        if !alive {
+            self.data_died();
+        }
+    }
+
+    pub(super) fn after_data(&mut self, process: usize, session: u64, served: Served) {
+        let latency = self.data_latency();
+        let at = (self.now + latency).max(self.data_last_down);
+        self.data_last_down = at;
+        for message in served.answers {
+            let packet = packet_of(&message.header, &message.body);
+            self.tell_data("answers", &packet);
+            let event = Event::DataDown {
+                process,
+                session,
+                packet,
+            };
+            self.queue.push(at, event);
+        }
+        if served.flush {
+            let delay = self.disk_time();
+            self.at(delay, Event::DataFlushed);
+        }
+        if served.settled {
+            self.compare_replica();
+        }
+        if served.ends {
+            self.hang_up(session);
+            self.queue.push(at, Event::DataLost { process, session });
+        }
+    }
+
+    pub(crate) fn on_data_down(&mut self, process: usize, session: u64, packet: &[u8]) {
+        let now = self.now;
+        if let Ok(frame) = Frame::parse(packet) {
+            if frame.header.kind == FrameKind::Flushed && self.is_data_session(process, session) {
+                rule12::flushed(self, process, frame.header.lsn);
+            }
+            self.with_link(process, session, |link| link.source.on_frame(&frame, now));
+        }
+    }
+
+    pub(crate) fn on_data_lost(&mut self, process: usize, session: u64) {
+        let now = self.now;
+        self.with_link(process, session, |link| {
+            link.session = None;
+            link.todo = None;
+            link.source.on_lost(now);
+        });
+    }
+
+    /// A line of the story for a frame to or from the data lender.
+    fn tell_data(&mut self, does: &str, packet: &[u8]) {
+        let Ok(frame) = Frame::parse(packet) else { return };
+        let header = frame.header;
+        if matches!(header.kind, FrameKind::Ping | FrameKind::Pong) {
+            return;
+        }
+        self.tell(|| {
+            format!(
+                "the data lender {does} {:?} lsn {} epoch {} mark {} stable {} flags {} body {}",
+                header.kind,
+                header.lsn,
+                header.epoch,
+                header.mark,
+                header.stable,
+                header.flags,
+                frame.body.len()
+            )
+        });
+    }
+
+    fn is_data_session(&self, process: usize, session: u64) -> bool {
+        let link = self.serving(process).and_then(|serving| serving.data.as_ref());
+        let here = link.is_some_and(|link| link.session == Some(session));
+        here && self.data.as_ref().is_some_and(|data| data.serves(session))
+    }
+
+    pub(super) fn compare_replica(&mut self) {
+        if let Some((end, contents)) = self.data.as_mut().and_then(DataLender::contents) {
+            rule12::whole(self, end, &contents);
+        }
+    }
+
+    /// Runs `work` on the link of a process that serves, if `session` is its connection.
+    fn with_link(&mut self, process: usize, session: u64, work: impl FnOnce(&mut DataLink)) {
+        if let Phase::Serving(serving) = &mut self.processes[process].phase
+            && let Some(link) = &mut serving.data
+            && link.session == Some(session)
+        {
+            work(link);
+        }
+        self.settle(process);
+    }
+
+    fn hang_up(&mut self, session: u64) {
+        if let Some(data) = &mut self.data {
+            data.hang_up(session);
+        }
+    }
+
+    /// All connections to the data lender end, and both sides learn of it.
+    pub(crate) fn break_data(&mut self, process: usize) {
+        let Some(link) = self.serving(process).and_then(|serving| serving.data.as_ref()) else {
+            return;
+        };
+        if let Some(session) = link.session {
+            self.hang_up(session);
+            self.at(Span::from_ms(1), Event::DataLost { process, session });
+        }
+    }
+
+    /// The data lender's process is gone. It is started again some time later.
+    pub(crate) fn data_died(&mut self) {
+        self.tell(|| String::from("the data lender's process dies"));
+        self.coverage.hit("data: deaths of its process");
+        let power_cut = self.rng.chance(500);
+        if let Some(data) = &mut self.data {
+            data.crash(power_cut);
+        }
+        let delay = Span::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
+        self.at(delay, Event::DataStarts);
+    }
+
+    pub(crate) fn on_data_starts(&mut self) {
+        let Some(data) = &mut self.data else { return };
+        data.start();
+        if !data.is_up() {
+            self.data_died();
+        }
+    }
+
+    pub(super) fn reaches_data(&self) -> bool {
+        let now = self.now;
+        self.data
+            .as_ref()
+            .is_some_and(|data| data.is_up() && data.away_until <= now)
+    }
+
+    fn data_latency(&mut self) -> Span {
+        let (low, high) = self.profile.latency_us;
+        Span::from_us(self.rng.between(low, high))
+    }
+}

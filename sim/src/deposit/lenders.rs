@@ -1,0 +1,203 @@
+//! Lenders: holders, their memory, and what is left of it.
+
+use std::collections::BTreeMap;
+
+use netram_far_machine::deposit::{Holder, Lent, NoSlots, SlotMemory, level, page_head, wish};
+use netram_far_machine::limit::DEPOSIT_SLOTS_MAX;
+use netram_proto::id::{DepositId, Epoch, Incarnation, WriterId};
+use netram_proto::planted::Planted;
+use netram_proto::time::Time;
+use netram_proto::wire::{Frame, FrameKind, Header};
+
+use super::LEASE;
+use super::owner::PAGE;
+use crate::rng::Rng;
+
+/// Slots of one deposit, out of a lender's room.
+#[derive(Clone, Debug, Default)]
+struct Memory {
+    pages: Vec<Vec<u8>>,
+    /// What the lender has left for others, while a frame is handled.
+    free: u32,
+}
+
+impl SlotMemory for Memory {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+        let possible = self.pages.len() as u32 + self.free;
+        if slots > possible {
+            return Err(NoSlots { possible });
+        }
+        self.pages.resize(slots as usize, Vec::new());
+        Ok(())
+    }
+
+    fn write(&mut self, slot: u32, bytes: &[u8]) {
+        self.pages[slot as usize] = bytes.to_vec();
+    }
+
+    fn read(&self, slot: u32, at: usize, into: &mut [u8]) {
+        into.copy_from_slice(&self.pages[slot as usize][at..at + into.len()]);
+    }
+}
+
+pub(super) struct Machine {
+    pub(super) up: bool,
+    /// Counts its processes: a connection to an earlier one is dead.
+    pub(super) boot: u32,
+    pub(super) room: u32,
+    pub(super) paused_until: Time,
+    pub(super) leaving: bool,
+    /// It wants all deposits together to have no more slots than these.
+    pub(super) limit: Option<u32>,
+    /// Counts when it has wanted that, or something else.
+    pub(super) pressed: u64,
+    hostile: bool,
+    deposits: BTreeMap<DepositId, (Holder, Memory)>,
+    /// Something that was put here once: what a liar gives.
+    old: Vec<u8>,
+}
+
+impl Machine {
+    pub(super) fn new(room: u32, hostile: bool) -> Machine {
+        Machine {
+            up: true,
+            boot: 0,
+            room,
+            paused_until: Time(0),
+            leaving: false,
+            limit: None,
+            pressed: 0,
+            hostile,
+            deposits: BTreeMap::new(),
+            old: vec![0; PAGE],
+        }
+    }
+
+    pub(super) fn is_hostile(&self) -> bool {
+        self.hostile
+    }
+
+    /// It dies, with everything that it held.
+    pub(super) fn die(&mut self) {
+        self.up = false;
+        self.leaving = false;
+        self.limit = None;
+        self.boot += 1;
+        self.deposits.clear();
+    }
+
+    pub(super) fn end_leases(&mut self, now: Time) {
+        self.deposits.retain(|_, (holder, _)| !holder.is_over(now, LEASE));
+    }
+
+    /// Slots of all deposits.
+    pub(super) fn lent(&self) -> u32 {
+        self.deposits
+            .values()
+            .map(|(_, memory)| memory.pages.len() as u32)
+            .sum()
+    }
+
+    pub(super) fn deposit(&self, id: DepositId) -> Option<&Holder> {
+        self.deposits.get(&id).map(|(holder, _)| holder)
+    }
+
+    pub(super) fn leave(&mut self, id: DepositId, epoch: Epoch, now: Time) {
+        if let Some((holder, _)) = self.deposits.get_mut(&id) {
+            holder.leave(epoch, now);
+        }
+    }
+
+    /// What a deposit is to be told of what it may keep, if it has not been told.
+    pub(super) fn ask_back(&mut self, id: DepositId, epoch: Epoch) -> Option<Header> {
+        let sizes = self.deposits.values();
+        let sizes = sizes.map(|(holder, _)| u64::from(holder.slots()));
+        let level = { self.limit }.map(|limit| level(sizes, limit.into()));
+        let level = level.map(|level| level.min(DEPOSIT_SLOTS_MAX.into()) as u32);
+        let (holder, _) = self.deposits.get_mut(&id)?;
+        let keep = wish(holder.slots(), holder.keep(), level);
+        (holder.epoch() == epoch).then(|| holder.ask_back(keep)).flatten()
+    }
+
+    /// A session's first frame. `life`: for a deposit that begins here.
+    pub(super) fn open(
+        &mut self,
+        frame: &Frame<'_>,
+        id: DepositId,
+        life: u64,
+        now: Time,
+        planted: Planted,
+    ) -> Vec<u8> {
+        let (holder, _) = self.deposits.entry(id).or_insert_with(|| {
+            let mut holder = Holder::new(id, Incarnation(life), now);
+            holder.plant(planted);
+            (holder, Memory::default())
+        });
+        holder.open(&frame.header, LEASE).encode(0).to_vec()
+    }
+
+    /// Any other frame; `None`: the deposit has ended, and so does the session.
+    pub(super) fn handle(&mut self, frame: &Frame<'_>, id: DepositId, rng: &mut Rng) -> Option<Vec<u8>> {
+        let room = self.room.min(self.limit.unwrap_or(u32::MAX));
+        let free = room.saturating_sub(self.lent());
+        let hostile = self.hostile;
+        let (holder, memory) = self.deposits.get_mut(&id)?;
+        memory.free = free;
+        if frame.header.kind == FrameKind::Put {
+            self.old = frame
+                .body
+                .get(16..)
+                .unwrap_or_default()
+                .iter()
+                .take(PAGE)
+                .copied()
+                .collect();
+        }
+        match holder.handle(frame, memory) {
+            Lent::Frame(header) => Some(header.encode(0).to_vec()),
+            Lent::Pong(header, number) => Some([&header.encode(8)[..], &number.to_le_bytes()].concat()),
+            Lent::Blocks(header, mut body) => {
+                // Now and then another word, or no sense at all.
+                if hostile && rng.chance(150) {
+                    let at = rng.index(body.len());
+                    body[at] ^= 1;
+                }
+                Some([&header.encode(body.len())[..], &body].concat())
+            }
+            Lent::Pages(header, asked, count) => {
+                let mut body = Vec::new();
+                for asked in &asked[..count] {
+                    let mut bytes = memory.pages[asked.slot as usize][..usize::from(asked.bytes)].to_vec();
+                    if hostile {
+                        lie(&mut bytes, &self.old, rng);
+                    }
+                    body.extend_from_slice(&page_head(asked.slot, asked.version, bytes.len()));
+                    body.extend_from_slice(&bytes);
+                }
+                Some([&header.encode(body.len())[..], &body].concat())
+            }
+        }
+    }
+}
+
+/// Nothing, something else that was put here, or a flipped bit; mostly the truth.
+fn lie(bytes: &mut Vec<u8>, old: &[u8], rng: &mut Rng) {
+    match rng.below(12) {
+        0 => bytes.clear(),
+        1 => *bytes = old.to_vec(),
+        2 if !bytes.is_empty() => {
+            let at = rng.index(bytes.len());
+            bytes[at] ^= 1;
+        }
+        _ => (),
+    }
+}
+
+/// A frame of an owner's.
+pub(super) fn frame(kind: FrameKind, epoch: Epoch, owner: WriterId) -> Header {
+    Header {
+        epoch,
+        who: owner.0,
+        ..Header::new(kind)
+    }
+}

@@ -1,0 +1,427 @@
+//! A depot, the bytes aside, and a program that knows what each page should be.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netram_far_machine::deposit::{
+    Depot, LenderSet, Mark, News, Offence, Page, SealedBlock, Seals, Settings, Shelf, Sought, Ticket,
+};
+use netram_proto::id::{DepositId, WriterId};
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Frame, crc32c};
+
+use super::spill::Disk;
+use super::words::{Asked, Deceived};
+use super::{Event, LEASE, World};
+use crate::net::Way;
+
+/// Bytes of a page in this world: whose, which, its version, what is in it, and a sum over these.
+pub(super) const PAGE: usize = 36;
+/// A link that is gone for nearly the lease may be one whose deposit is gone.
+const SLACK: Span = Span::from_ms(500);
+
+/// The deposit of an owner's life.
+pub(super) fn deposit_of(life: u64) -> DepositId {
+    DepositId(0xFA12 << 64 | u128::from(life))
+}
+
+/// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seal {
+    life: u64,
+}
+
+impl Seal {
+    fn sealed(self, page: Page, version: u64, content: u64) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(PAGE);
+        bytes.extend_from_slice(&self.life.to_le_bytes());
+        bytes.extend_from_slice(&u64::from(page.0).to_le_bytes());
+        bytes.extend_from_slice(&version.to_le_bytes());
+        bytes.extend_from_slice(&content.to_le_bytes());
+        bytes.extend_from_slice(&crc32c(&bytes).to_le_bytes());
+        bytes
+    }
+}
+
+impl Seals for Seal {
+    type Clear = u64;
+    type Sealed = Vec<u8>;
+
+    fn zeros() -> Box<u64> {
+        Box::new(0)
+    }
+
+    fn seal(&mut self, page: Page, version: u64, content: &u64) -> Vec<u8> {
+        self.sealed(page, version, *content)
+    }
+
+    fn open(&self, page: Page, version: u64, bytes: &[u8]) -> Option<Box<u64>> {
+        let content = u64::from_le_bytes(bytes.get(24..32)?.try_into().ok()?);
+        (self.sealed(page, version, content) == bytes).then(|| Box::new(content))
+    }
+
+    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+        marks.extend(blocks.iter().map(|block| {
+            let of = self.sealed(block.page, block.version, block.number.into());
+            crc32c(&[&of, &block.bytes[..]].concat()).to_le_bytes()
+        }));
+    }
+
+    fn keep(&self, sealed: &[u8]) -> Vec<u8> {
+        sealed.to_vec()
+    }
+
+    fn bytes(sealed: &Vec<u8>) -> &[u8] {
+        sealed
+    }
+}
+
+/// One owner's process.
+pub(super) struct Arena {
+    pub(super) id: DepositId,
+    pub(super) life: u64,
+    pub(super) shelf: Shelf<Seal>,
+    pub(super) conns: Vec<Option<usize>>,
+    /// Its spill file.
+    pub(super) disk: Option<Disk>,
+    /// When a link to each lender stood last; of one that stands it means nothing.
+    pub(super) linked_until: Vec<Time>,
+    /// Lenders that were away for nearly the lease: what they still have may be given up.
+    away_too_long: Vec<bool>,
+    /// What each page should be; 0: zeros.
+    truth: BTreeMap<Page, u64>,
+    /// Pages that are here.
+    hot: BTreeSet<Page>,
+    /// Pages that the program waits for, and since when.
+    pub(super) waiting: BTreeMap<Page, Time>,
+    /// Blocks that it waits for.
+    pub(super) picking: BTreeMap<Ticket, Asked>,
+    /// Pages of which a liar has given words that are not in them: that is to be found when they come.
+    pub(super) deceived: BTreeMap<Page, Deceived>,
+}
+
+impl Arena {
+    pub(super) fn writer(&self) -> WriterId {
+        WriterId(self.life)
+    }
+
+    /// Whether its link to a lender has been gone for nearly the lease, however the lender fares.
+    fn is_away_too_long(&self, lender: usize, now: Time) -> bool {
+        !self.depot().is_linked(lender) && now.since(self.linked_until[lender] - SLACK) >= LEASE
+    }
+
+    /// Where its pages are.
+    pub(super) fn depot(&self) -> &Depot {
+        self.shelf.depot()
+    }
+
+    /// For what becomes of links, and the time.
+    pub(super) fn links(&mut self) -> &mut Depot {
+        self.shelf.links()
+    }
+
+    fn should_be(&self, page: Page) -> u64 {
+        self.truth.get(&page).copied().unwrap_or(0)
+    }
+
+    /// What a lender has of a page that is away.
+    pub(super) fn rests(&self, page: Page, version: u64) -> Vec<u8> {
+        let life = self.life;
+        Seal { life }.sealed(page, version, self.should_be(page))
+    }
+
+    /// The program changes the page, and it leaves.
+    fn evict(&mut self, page: Page, content: u64) {
+        self.truth.insert(page, content);
+        self.hot.remove(&page);
+        self.deceived.remove(&page);
+        self.picking.values_mut().for_each(|asked| {
+            if asked.has(page) {
+                asked.renew(page);
+            }
+        });
+        self.shelf.put(page, &content);
+    }
+
+    /// Whether the program waits for the page, or for blocks of it.
+    pub(super) fn is_awaited(&self, page: Page) -> bool {
+        self.waiting.contains_key(&page) || self.picking.values().any(|asked| asked.has(page))
+    }
+
+    pub(super) fn pages(&self) -> Vec<Page> {
+        self.truth.keys().copied().collect()
+    }
+
+    pub(super) fn is_hot(&self, page: Page) -> bool {
+        self.hot.contains(&page)
+    }
+
+    pub(super) fn aside(&self) -> usize {
+        self.shelf.aside()
+    }
+}
+
+impl World {
+    pub(super) fn start_arena(&mut self, arena: usize) {
+        self.lives += 1;
+        let life = self.lives;
+        let mut depot = Depot::new(&Settings {
+            copies: self.nature.copies,
+            slots_max: vec![self.nature.slots_max; self.nature.lenders],
+            grow: self.nature.grow,
+            spill_max: self.nature.spill,
+        });
+        depot.plant(self.planted);
+        self.arenas[arena] = Some(Arena {
+            id: deposit_of(life),
+            life,
+            shelf: Shelf::new(depot, Seal { life }),
+            conns: vec![None; self.nature.lenders],
+            disk: self.new_disk(life),
+            linked_until: vec![self.now; self.nature.lenders],
+            away_too_long: vec![false; self.nature.lenders],
+            truth: BTreeMap::new(),
+            hot: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            picking: BTreeMap::new(),
+            deceived: BTreeMap::new(),
+        });
+        for lender in 0..self.nature.lenders {
+            self.at(Span(1), Event::Dial { arena, life, lender });
+        }
+        self.at(Span(1), Event::OpenDisk { arena, life });
+        self.at(Span(2), Event::Program { arena, life });
+    }
+
+    pub(super) fn on_program(&mut self, arena: usize, life: u64) {
+        let alive = self.arenas[arena]
+            .as_ref()
+            .is_some_and(|arena| arena.life == life);
+        if !alive || self.calm {
+            return;
+        }
+        let page = Page(self.rng.below(self.nature.pages.into()) as u32);
+        self.reference(arena, page);
+        self.settle(arena);
+        let us = self.rng.between(1, self.nature.pace_us);
+        self.at(Span::from_us(us), Event::Program { arena, life });
+    }
+
+    fn reference(&mut self, arena: usize, page: Page) {
+        let (draw, content) = (self.rng.below(100), self.rng.draw() | 1);
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        if owner.is_awaited(page) {
+            // Another thread writes it all, without a look at what was in it.
+            if draw < 10 {
+                owner.evict(page, content);
+                self.coverage.hit("far: pages put while they were waited for");
+            }
+            return;
+        }
+        if !owner.hot.contains(&page) && owner.truth.contains_key(&page) {
+            return match draw {
+                0..40 => self.pick(arena, page),
+                _ => self.fault(arena, page),
+            };
+        }
+        match draw {
+            0..5 => {
+                owner.truth.remove(&page);
+                owner.hot.remove(&page);
+                owner.deceived.remove(&page);
+                owner.shelf.forget(page);
+                self.coverage.hit("far: pages forgotten");
+            }
+            // Nothing has changed in it: what is in its places is still it.
+            5..30 if owner.hot.contains(&page) => {
+                owner.hot.remove(&page);
+            }
+            30..40 => {
+                let cold = |page: &Page| !owner.hot.contains(page);
+                let ahead: Vec<Page> = (page.0..page.0 + 4).map(Page).filter(cold).collect();
+                owner.shelf.prefetch(ahead);
+            }
+            _ => owner.evict(page, content),
+        }
+    }
+
+    /// The program wants a page that is not here.
+    pub(super) fn fault(&mut self, arena: usize, page: Page) {
+        let now = self.now;
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        match owner.shelf.get(page) {
+            Sought::Zeros => self.fail(format!("{page:?} was put, and is said to be zeros")),
+            Sought::Aside(content) => {
+                self.coverage.hit("far: pages found aside");
+                self.arrives(arena, page, content);
+            }
+            Sought::Lost(lenders) => self.lost(arena, page, lenders),
+            Sought::Waits => {
+                owner.waiting.insert(page, now);
+            }
+        }
+    }
+
+    /// The program takes what has come.
+    fn collect(&mut self, arena: usize) {
+        self.collect_words(arena);
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let here = |page: &Page| owner.shelf.has_come(*page);
+        let here: Vec<Page> = owner.waiting.keys().copied().filter(here).collect();
+        for page in here {
+            let came = self.arenas[arena]
+                .as_mut()
+                .and_then(|owner| owner.shelf.take(page));
+            match came {
+                Some(Ok(content)) => {
+                    self.arrives(arena, page, Some(content));
+                    self.looks_for_lies(arena, page);
+                }
+                Some(Err(lenders)) => self.lost(arena, page, lenders),
+                None => self.fail(format!("{page:?} is said to have come, and has not")),
+            }
+        }
+    }
+
+    /// What the program gets must be what it put last.
+    fn arrives(&mut self, arena: usize, page: Page, content: Option<Box<u64>>) {
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let should = owner.should_be(page);
+        if content.as_deref() != Some(&should) {
+            self.fail(format!("{page:?} should be {should:x}, and is {content:x?}"));
+        }
+        owner.hot.insert(page);
+        owner.waiting.remove(&page);
+    }
+
+    /// A page is said to be lost. That is no fault if nobody can have it any more.
+    pub(super) fn lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
+        self.tell(|| format!("owner {arena}: {page:?} is lost by {lenders:?}"));
+        self.coverage.hit("far: pages lost");
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let version = owner.depot().version(page);
+        if self.nature.within {
+            self.fail(format!("{page:?} was lost, and never was all of it gone"));
+        }
+        if lenders == LenderSet::default() {
+            self.fail(format!("{page:?} was lost by nobody"));
+        }
+        for (index, machine) in self.machines.iter().enumerate() {
+            let Some(holder) = machine.deposit(owner.id) else {
+                continue;
+            };
+            let has = (0..holder.slots()).any(|slot| holder.version(slot) == version);
+            let reachable = !owner.is_away_too_long(index, self.now) && !owner.away_too_long[index];
+            // What lies in a slot that was given up may be there by chance.
+            if has && reachable && lenders.contains(index) && !machine.is_hostile() {
+                self.fail(format!(
+                    "{page:?} is said to be lost by lender {index}, which has it"
+                ));
+            }
+        }
+        let spill = owner.depot().spill();
+        if let Some(disk) =
+            { owner.disk.as_mut() }.filter(|_| spill.is_some_and(|spill| lenders.contains(spill)))
+            && !disk.spill.file().faulty
+        {
+            self.fail(format!(
+                "{page:?} is said to be lost by a spill file that never lost any"
+            ));
+        }
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        owner.waiting.remove(&page);
+        owner.deceived.remove(&page);
+        owner.truth.remove(&page);
+        owner.shelf.forget(page);
+    }
+
+    /// What a lender says. An offence ends the link.
+    pub(super) fn hear(&mut self, arena: usize, lender: usize, frame: &Frame<'_>) -> Result<(), Offence> {
+        let Some(owner) = &mut self.arenas[arena] else {
+            return Ok(());
+        };
+        let heard = owner.shelf.hear(lender, frame, self.now)?;
+        let mut count = |what, times: usize| self.coverage.add(what, times as u64);
+        count("far: sessions", heard.linked.into());
+        count("far: lenders that were full", heard.full.into());
+        count("far: pages fetched", heard.fetched);
+        count("far: pages mended", heard.mended);
+        count("far: lies found", heard.forged.len());
+        count("far: pages gathered from", heard.gathered);
+        count("far: lies about words found", heard.lies.len());
+        self.proven(arena, &heard.lies);
+        Ok(())
+    }
+
+    /// Hears what became of pages, and sends what is to be sent.
+    pub(super) fn settle(&mut self, arena: usize) {
+        let (trace, coverage, now) = (&mut self.trace, &mut self.coverage, self.now);
+        if let Some(owner) = &mut self.arenas[arena] {
+            owner.shelf.settle(|news| {
+                if let News::Stashed(_, version, copies) = news {
+                    trace.mark(now, 32, *version);
+                    coverage.hit(if *copies > 1 {
+                        "far: pages in two places"
+                    } else {
+                        "far: pages in one place"
+                    });
+                }
+            });
+        }
+        self.collect(arena);
+        for lender in 0..self.nature.lenders {
+            while let Some(conn) = self.arenas[arena].as_ref().and_then(|owner| owner.conns[lender])
+                && self.has_room(conn)
+                && let Some(packet) = self.next_packet(arena, lender)
+            {
+                self.send(conn, Way::Up, packet);
+            }
+        }
+        while self.is_disk_open(arena)
+            && let Some(packet) = self.next_packet(arena, self.nature.lenders)
+        {
+            self.ask_disk(arena, packet);
+        }
+    }
+
+    fn next_packet(&mut self, arena: usize, lender: usize) -> Option<Vec<u8>> {
+        let now = self.now;
+        let owner = self.arenas[arena].as_mut()?;
+        let mut outgoing = owner.shelf.next_frame(lender, now)?;
+        outgoing.header.who = owner.writer().0;
+        let body: Vec<&[u8]> = outgoing.parts::<Seal>().collect();
+        let body = body.concat();
+        Some([&outgoing.header.encode(body.len())[..], &body].concat())
+    }
+
+    /// Owners give up links over which answers are due for too long.
+    pub(super) fn give_up_silent(&mut self, arena: usize) {
+        for lender in 0..self.nature.lenders {
+            if let Some(owner) = &mut self.arenas[arena] {
+                owner.away_too_long[lender] |= owner.is_away_too_long(lender, self.now);
+            }
+            let silent = |owner: &&Arena| owner.depot().is_silent(lender, self.now);
+            let owner = self.arenas[arena].as_ref().filter(silent);
+            if let Some(conn) = owner.and_then(|owner| owner.conns[lender]) {
+                self.coverage.hit("far: lenders that owed an answer");
+                self.on_closed(conn);
+            }
+        }
+        let silent = |owner: &Arena| owner.depot().is_silent(self.nature.lenders, self.now);
+        if self.is_disk_open(arena) && self.arenas[arena].as_ref().is_some_and(silent) {
+            self.coverage.hit("far: disks that were given up");
+            self.close_disk(arena);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Lenders that want back what they have lent, and what must hold when they get it.
+
+use netram_far_machine::deposit::{Holder, Page};
+use netram_proto::time::Span;
+use netram_proto::wire::Frame;
+
+use super::net::Conn;
+use super::{Event, World};
+use crate::check;
+use crate::net::Way;
+
+impl World {
+    /// A lender wants back a part of what it has lent, for a while.
+    pub(super) fn press(&mut self, lender: usize, span: Span) {
+        let machine = &mut self.machines[lender];
+        if !machine.up {
+            return;
+        }
+        let limit = self.rng.between(0, machine.lent().into()) as u32;
+        machine.limit = Some(limit);
+        machine.pressed += 1;
+        let turn = machine.pressed;
+        self.tell(|| format!("lender {lender} wants to lend {limit} slots only"));
+        self.coverage.hit("far: lenders under pressure");
+        let machine = lender;
+        self.at(span, Event::Relieve { machine, turn });
+    }
+
+    pub(super) fn on_relieve(&mut self, lender: usize, turn: u64) {
+        if self.machines[lender].pressed == turn {
+            self.machines[lender].limit = None;
+        }
+    }
+
+    /// Lenders tell what they want back, and when they want no more.
+    pub(super) fn ask_back(&mut self) {
+        for conn in 0..self.conns.len() {
+            let Conn {
+                lender,
+                life,
+                epoch,
+                open,
+                ..
+            } = self.conns[conn];
+            let machine = &mut self.machines[lender];
+            if !open || !machine.up || machine.paused_until > self.now {
+                continue;
+            }
+            let id = super::owner::deposit_of(life);
+            if let Some(wish) = machine.ask_back(id, epoch) {
+                self.coverage.hit("far: wishes for slots told");
+                self.send(conn, Way::Down, wish.encode(0).to_vec());
+            }
+        }
+    }
+
+    /// Before slots are gone: no page is in them that its owner counts on, or that is nowhere else.
+    pub(super) fn looks_at_what_is_given_up(&mut self, conn: usize, frame: &Frame<'_>) {
+        let Conn {
+            arena, lender, life, ..
+        } = self.conns[conn];
+        let (id, keep) = (super::owner::deposit_of(life), frame.header.lsn.0);
+        let Some(owner) = self.arenas[arena].as_ref().filter(|owner| owner.life == life) else {
+            return;
+        };
+        let Some(holder) = self.machines[lender].deposit(id) else {
+            return;
+        };
+        if frame.header.epoch != holder.epoch() || keep >= u64::from(holder.slots()) {
+            return;
+        }
+        let keep = keep as u32;
+        let is_gone = |page: Page| {
+            let mut places = owner.depot().places(page);
+            places.any(|(at, slot, _)| at == lender && slot >= keep)
+        };
+        let has = |holder: &Holder, below: u32, version| {
+            (0..holder.slots().min(below)).any(|slot| holder.version(slot) == Some(version))
+        };
+        let is_nowhere = |page: Page, version| {
+            let machines = self.machines.iter().enumerate();
+            let mut holders = machines.filter_map(|(at, machine)| Some((at, machine.deposit(id)?)));
+            let lent =
+                holders.any(|(at, other)| has(other, if at == lender { keep } else { u32::MAX }, version));
+            let file = owner.disk.as_ref().map(|disk| disk.spill.holder());
+            !lent && !file.is_some_and(|file| has(file, u32::MAX, version)) && !owner.depot().is_aside(page)
+        };
+        let versions: Vec<u64> = (keep..holder.slots())
+            .filter_map(|slot| holder.version(slot))
+            .collect();
+        for page in owner.pages() {
+            let Some(version) = owner.depot().version(page) else {
+                continue;
+            };
+            if is_gone(page) {
+                self.fail(format!(
+                    "owner {arena} gives up slots from {keep} on of lender {lender}, with {page:?}"
+                ));
+            }
+            if self.nature.within && versions.contains(&version) && is_nowhere(page, version) {
+                self.fail(format!(
+                    "owner {arena} gives up the last copy of {page:?}, at lender {lender}"
+                ));
+            }
+        }
+        self.coverage.hit("far: slots given up");
+        if self.machines[lender].limit.is_some() && keep > 0 {
+            self.coverage.hit("far: slots given up that were wanted back");
+        }
+    }
+
+    /// All is well, and one lender wants half of its slots back: it gets them if pages have somewhere else to go, and its owners get more when it has them again.
+    pub(super) fn press_one(&mut self, patience: Span) {
+        let Some(lender) = (0..self.machines.len()).max_by_key(|lender| self.machines[*lender].lent()) else {
+            return;
+        };
+        let limit = self.machines[lender].lent() / 2;
+        self.machines[lender].limit = Some(limit);
+        self.tell(|| format!("lender {lender} wants half of its slots back"));
+        self.run_for(patience);
+        let ample = self.nature.slots_max > self.nature.pages;
+        let others = if ample { self.machines.len() - 1 } else { 0 };
+        let file = usize::from(self.nature.spill > self.nature.pages);
+        let lent = self.machines[lender].lent();
+        if others + file >= self.nature.copies && self.nature.hostile.is_none() && lent > limit {
+            check::fail(
+                0,
+                format!("lender {lender} has not got back what it wants: {lent} slots, not {limit}"),
+            );
+        }
+        self.machines[lender].limit = None;
+        self.run_for(patience);
+    }
+}

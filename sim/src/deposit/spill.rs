@@ -1,0 +1,304 @@
+//! An owner's spill file, and its disk: slow, full, and sometimes it fails.
+
+use std::collections::VecDeque;
+
+use netram_far_machine::deposit::{Asked, NoSlots, SlotFile, Spill, Stored};
+use netram_proto::id::{Epoch, Incarnation};
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Frame, FrameKind};
+
+use super::lenders::frame;
+use super::owner::{Arena, deposit_of};
+use super::{Event, World};
+use crate::net::Way;
+
+/// What the disk does next with what it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mishap {
+    /// A write fails, with half of it done.
+    Fails,
+    /// A write is done by half, and called done.
+    Tears,
+    /// A page cannot be read.
+    Unreadable,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct File {
+    pages: Vec<Vec<u8>>,
+    pub(super) room: u32,
+    pub(super) next: Option<Mishap>,
+    /// It has once not kept what it called written.
+    pub(super) faulty: bool,
+}
+
+impl SlotFile for File {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+        let possible = self.room.max(self.pages.len() as u32);
+        if slots > possible {
+            return Err(NoSlots { possible });
+        }
+        self.pages.resize(slots as usize, Vec::new());
+        Ok(())
+    }
+
+    fn write(&mut self, pages: &[Stored<'_>]) -> bool {
+        let mishap = self.next.filter(|next| *next != Mishap::Unreadable);
+        if mishap.is_some() {
+            self.next = None;
+        }
+        for (index, page) in pages.iter().enumerate() {
+            let kept = &mut self.pages[page.slot as usize];
+            match mishap {
+                Some(_) if index % 2 == 0 => {
+                    kept.resize(page.bytes.len(), 0);
+                    let half = page.bytes.len() / 2;
+                    kept[..half].copy_from_slice(&page.bytes[..half]);
+                }
+                Some(_) => (),
+                None => *kept = page.bytes.to_vec(),
+            }
+        }
+        self.faulty |= mishap == Some(Mishap::Tears);
+        mishap != Some(Mishap::Fails)
+    }
+
+    fn read(&mut self, pages: &[Asked], each: &mut dyn FnMut(&[u8])) {
+        for page in pages {
+            if self.next == Some(Mishap::Unreadable) {
+                (self.next, self.faulty) = (None, true);
+                each(&[]);
+                continue;
+            }
+            let kept = &self.pages[page.slot as usize];
+            each(kept.get(..page.bytes.into()).unwrap_or(kept));
+        }
+    }
+}
+
+/// The file, and what is on its way there and back, in order.
+pub(super) struct Disk {
+    pub(super) spill: Spill<File>,
+    asked: VecDeque<Vec<u8>>,
+    /// The session of each answer; without bytes: something could not be written.
+    answers: VecDeque<(Epoch, Option<Vec<u8>>)>,
+    last: [Time; 2],
+    /// A session stands, or is about to.
+    open: bool,
+    pub(super) paused_until: Time,
+}
+
+impl World {
+    /// The spill file of an owner that begins.
+    pub(super) fn new_disk(&self, life: u64) -> Option<Disk> {
+        let file = File {
+            room: self.nature.spill,
+            ..File::default()
+        };
+        let mut spill = Spill::new(deposit_of(life), Incarnation(!life), file);
+        spill.plant(self.planted);
+        (self.nature.spill > 0).then_some(Disk {
+            spill,
+            asked: VecDeque::new(),
+            answers: VecDeque::new(),
+            last: [self.now; 2],
+            open: false,
+            paused_until: Time(0),
+        })
+    }
+
+    fn disk_of(&mut self, arena: usize, life: u64) -> Option<(&mut Arena, usize)> {
+        let owner = self.arenas[arena].as_mut().filter(|owner| owner.life == life)?;
+        let spill = owner.depot().spill()?;
+        Some((owner, spill))
+    }
+
+    pub(super) fn open_disk(&mut self, arena: usize, life: u64) {
+        let Some((owner, spill)) = self.disk_of(arena, life) else {
+            return;
+        };
+        let epoch = owner.links().next_session(spill);
+        let packet = frame(FrameKind::Deposit, epoch, owner.writer())
+            .encode(0)
+            .to_vec();
+        if let Some(disk) = &mut owner.disk {
+            disk.open = true;
+        }
+        self.ask_disk(arena, packet);
+    }
+
+    /// Gives the disk what it is to do.
+    pub(super) fn ask_disk(&mut self, arena: usize, packet: Vec<u8>) {
+        let at = self.now + Span::from_us(self.rng.between(5, 20_000));
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let life = owner.life;
+        if let Some(disk) = &mut owner.disk {
+            disk.asked.push_back(packet);
+            let at = disk.after(0, at);
+            self.queue.push(
+                at,
+                Event::Disk {
+                    arena,
+                    life,
+                    way: Way::Up,
+                },
+            );
+        }
+    }
+
+    pub(super) fn is_disk_open(&self, arena: usize) -> bool {
+        let disk = self.arenas[arena].as_ref().and_then(|owner| owner.disk.as_ref());
+        disk.is_some_and(|disk| disk.open)
+    }
+
+    pub(super) fn on_disk(&mut self, arena: usize, life: u64, way: Way) {
+        let now = self.now;
+        let Some((owner, spill)) = self.disk_of(arena, life) else {
+            return;
+        };
+        let epoch = owner.depot().session(spill);
+        let Some(disk) = &mut owner.disk else { return };
+        match way {
+            Way::Up if disk.paused_until > now => {
+                let until = disk.paused_until;
+                self.queue.push(until, Event::Disk { arena, life, way });
+            }
+            Way::Up => self.disk_works(arena, life),
+            Way::Down => match disk.answers.pop_front() {
+                Some((session, answer)) if session == epoch && disk.open => match answer {
+                    Some(packet) => self.owner_reads(arena, spill, &packet),
+                    None => self.close_disk(arena),
+                },
+                // It answers an earlier session.
+                _ => (),
+            },
+        }
+    }
+
+    fn disk_works(&mut self, arena: usize, life: u64) {
+        let at = self.now + Span::from_us(self.rng.between(1, 50));
+        let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
+        let Some(disk) = disk else { return };
+        let Some(packet) = disk.asked.pop_front() else {
+            return;
+        };
+        let Ok(frame) = Frame::parse(&packet) else {
+            unreachable!("owners send frames")
+        };
+        let answer = disk.spill.handle(&frame);
+        if answer.is_none() {
+            self.coverage.hit("far: writes to a spill file that failed");
+        }
+        disk.answers.push_back((frame.header.epoch, answer));
+        let at = disk.after(1, at);
+        self.queue.push(
+            at,
+            Event::Disk {
+                arena,
+                life,
+                way: Way::Down,
+            },
+        );
+    }
+
+    fn owner_reads(&mut self, arena: usize, spill: usize, packet: &[u8]) {
+        let Ok(frame) = Frame::parse(packet) else {
+            unreachable!("the spill file answers in frames")
+        };
+        match frame.header.kind {
+            FrameKind::Got => self.coverage.hit("far: pages read from a spill file"),
+            FrameKind::Stashed => self.coverage.hit("far: pages written to a spill file"),
+            FrameKind::Refuse => self.coverage.hit("far: disks that were full"),
+            _ => (),
+        }
+        if let Err(offence) = self.hear(arena, spill, &frame) {
+            self.fail(format!(
+                "the spill file said what is none of its business: {offence:?}"
+            ));
+        }
+        self.settle(arena);
+    }
+
+    /// Its session is over: for a failed write, or because it is silent for too long.
+    pub(super) fn close_disk(&mut self, arena: usize) {
+        let now = self.now;
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let (life, spill) = (owner.life, owner.depot().spill());
+        if let (Some(disk), Some(spill)) = (&mut owner.disk, spill) {
+            disk.open = false;
+            owner.links().on_unlinked(spill, now);
+            let ms = self.rng.pick(&[1, 300, 2500]);
+            self.at(Span::from_ms(ms), Event::OpenDisk { arena, life });
+            self.settle(arena);
+        }
+    }
+
+    /// Something befalls the disk.
+    pub(super) fn harm_disk(&mut self, arena: usize, mishap: Mishap) {
+        let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
+        if let Some(disk) = disk {
+            disk.spill.file().next = Some(mishap);
+            self.coverage.hit(match mishap {
+                Mishap::Fails => "far: disks that are to fail",
+                Mishap::Tears => "far: disks that are to tear a write",
+                Mishap::Unreadable => "far: disks that are to lose a page",
+            });
+        }
+    }
+
+    /// The disk stands still.
+    pub(super) fn stall_disk(&mut self, arena: usize, span: Span) {
+        let until = self.now + span;
+        let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
+        if let Some(disk) = disk {
+            disk.paused_until = until;
+            self.coverage.hit("far: disks that stood still");
+        }
+    }
+
+    /// The disk has less room, or more.
+    pub(super) fn fill_disk(&mut self, arena: usize) {
+        let room = self.rng.between(0, self.nature.spill.into()) as u32;
+        let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
+        if let Some(disk) = disk {
+            disk.spill.file().room = room;
+        }
+    }
+
+    /// Whether no disk is in the middle of a mishap.
+    pub(super) fn disks_are_sound(&self) -> bool {
+        let mut disks = { self.arenas.iter().flatten() }.filter_map(|owner| owner.disk.as_ref());
+        disks.all(|disk| {
+            let told = disk.answers.iter().all(|(_, answer)| answer.is_some());
+            disk.open && told && disk.paused_until <= self.now
+        })
+    }
+
+    /// What was to befall disks does not.
+    pub(super) fn spare_disks(&mut self) {
+        for disk in { self.arenas.iter_mut().flatten() }.filter_map(|owner| owner.disk.as_mut()) {
+            disk.spill.file().next = None;
+        }
+    }
+
+    /// Nothing ails any disk any more.
+    pub(super) fn heal_disks(&mut self) {
+        for disk in { self.arenas.iter_mut().flatten() }.filter_map(|owner| owner.disk.as_mut()) {
+            disk.paused_until = Time(0);
+            let file = disk.spill.file();
+            (file.room, file.next) = (self.nature.spill, None);
+        }
+    }
+}
+
+impl Disk {
+    /// When it comes there: behind what went before.
+    fn after(&mut self, way: usize, at: Time) -> Time {
+        self.last[way] = at.max(Time(self.last[way].0 + 1));
+        self.last[way]
+    }
+}

@@ -1,0 +1,343 @@
+//! What processes do: write, cut, remove and sync files, take journals, settle, leave, and die in the middle
+//! of it.
+
+use std::rc::Rc;
+
+use netram_proto::port::IoError;
+use netram_sqlite_machine::{Contents, PartyError, Role, recover};
+
+use super::journal::{Journal, Journals};
+use super::machine::{Hook, Shared, as_process, step};
+use super::{Member, SIZE, World};
+use crate::rng::Rng;
+
+/// Something that a process does.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Doing {
+    Write(Role, usize, usize, u8),
+    Resize(Role, usize),
+    Remove(Role),
+    Sync(Role),
+    Checkpoint,
+    TakeSeat,
+}
+
+impl Doing {
+    fn draw(rng: &mut Rng) -> Doing {
+        let role = rng.pick(&Role::ALL);
+        match rng.below(12) {
+            0..5 => Doing::write(rng, role),
+            5 => Doing::Resize(role, rng.index(SIZE)),
+            // The database itself is never removed.
+            6 if role != Role::Main => Doing::Remove(role),
+            7 => Doing::Checkpoint,
+            _ => Doing::Sync(role),
+        }
+    }
+
+    fn write(rng: &mut Rng, role: Role) -> Doing {
+        let (offset, length) = (rng.index(SIZE - 8), rng.between(1, 8) as usize);
+        Doing::Write(role, offset, length, rng.between(1, 255) as u8)
+    }
+}
+
+/// An error in the place of SQLite's.
+#[derive(Debug)]
+struct Failed;
+
+impl From<PartyError> for Failed {
+    fn from(_: PartyError) -> Failed {
+        Failed
+    }
+}
+
+/// A file as it is now.
+struct Now<'a> {
+    machine: &'a Shared,
+    process: usize,
+    role: Role,
+}
+
+impl Now<'_> {
+    fn bytes(&self) -> Vec<u8> {
+        step(self.machine, self.process);
+        let bytes = self.machine.borrow().files.bytes(self.role).cloned();
+        step(self.machine, self.process);
+        bytes.unwrap_or_default()
+    }
+}
+
+impl Contents for Now<'_> {
+    fn size(&mut self) -> Result<u64, IoError> {
+        Ok(self.bytes().len() as u64)
+    }
+
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
+        let bytes = self.bytes();
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let length = rest.len().min(into.len());
+        into[..length].copy_from_slice(&rest[..length]);
+        Ok(length)
+    }
+}
+
+/// Does it, to its end or until the process dies. Whether it was done.
+pub(super) fn do_it(machine: &Shared, member: &Member, process: usize, doing: Doing) -> bool {
+    as_process(|| try_it(machine, member, process, doing)).unwrap_or(false)
+}
+
+fn try_it(machine: &Shared, member: &Member, process: usize, doing: Doing) -> bool {
+    let now = |role: Role| machine.borrow().story[role as usize].len() - 1;
+    let said = |role: Role, at: usize| {
+        let synced = &mut machine.borrow_mut().synced[role as usize];
+        *synced = (*synced).max(at);
+    };
+    let change = |role: Role, act: &mut dyn FnMut()| {
+        step(machine, process);
+        act();
+        machine.borrow_mut().tell(role);
+        step(machine, process);
+    };
+    match doing {
+        Doing::Write(role, offset, length, value) => {
+            member.write(role, offset as u64, length as u64, || {
+                change(role, &mut || {
+                    let bytes = vec![value; length];
+                    machine.borrow_mut().files.write(role, offset, &bytes);
+                });
+            });
+            true
+        }
+        Doing::Resize(role, size) => {
+            member.resize(role, size as u64, || {
+                change(role, &mut || machine.borrow_mut().files.resize(role, size));
+            });
+            true
+        }
+        Doing::Remove(role) => {
+            let mut at = 0;
+            let removed = member.remove(role, || {
+                change(role, &mut || {
+                    machine.borrow_mut().files.remove(role);
+                });
+                at = now(role);
+                Ok::<(), Failed>(())
+            });
+            removed.map(|()| said(role, at)).is_ok()
+        }
+        Doing::Sync(role) => {
+            let at = now(role);
+            let mut file = Now {
+                machine,
+                process,
+                role,
+            };
+            member.sync(role, &mut file).map(|_| said(role, at)).is_ok()
+        }
+        Doing::Checkpoint => member.checkpoint().is_ok(),
+        Doing::TakeSeat => {
+            let machine = Rc::clone(machine);
+            member.take_seat(&Journals { machine, process }).is_ok()
+        }
+    }
+}
+
+impl World {
+    /// One process does one thing.
+    pub(super) fn turn(&mut self) {
+        let process = self.rng.index(self.nature.processes);
+        self.draw_trouble();
+        let Some(member) = self.members[process].clone() else {
+            if self.rng.chance(500) {
+                self.join(process);
+            }
+            return;
+        };
+        let sits = member.log().is_none() && self.rng.chance(330);
+        let doing = match sits {
+            true => Doing::TakeSeat,
+            false => Doing::draw(&mut self.rng),
+        };
+        if self.rng.chance(self.nature.kills) {
+            let steps = self.rng.below(8) as u32;
+            self.machine.borrow_mut().processes[process].fuse = Some(steps);
+        }
+        // Whoever removes a file has it to itself, by SQLite's locks.
+        if !matches!(doing, Doing::Remove(_)) && self.rng.chance(330) {
+            self.have_another_in_between(process);
+        }
+        self.have_another_thread_write(process, &member, doing);
+        self.tell(1, process as u64, || format!("{process} begins {doing:?}"));
+        let done = do_it(&self.machine, &member, process, doing);
+        {
+            let mut machine = self.machine.borrow_mut();
+            (machine.hook, machine.waiting) = (None, None);
+        }
+        self.count(doing, done);
+        self.tell(2, u64::from(done), || format!("{process} has done it: {done}"));
+        drop(member);
+        self.bury();
+        self.check_failed();
+        if self.ledger().has_failed() && self.rng.chance(100) {
+            self.leave_all();
+        }
+    }
+
+    fn count(&mut self, doing: Doing, done: bool) {
+        match (doing, done) {
+            (Doing::Sync(_), true) => self.coverage.hit("party: syncs"),
+            (Doing::TakeSeat, true) => self.coverage.hit("party: journals taken"),
+            (_, false) => self.coverage.hit("party: calls that were not done"),
+            _ => (),
+        }
+    }
+
+    fn draw_trouble(&mut self) {
+        let mut machine = self.machine.borrow_mut();
+        if self.rng.chance(self.nature.sync_failures) {
+            machine.syncs_fail = 1;
+            self.coverage.hit("party: syncs that failed");
+        }
+        if self.rng.chance(self.nature.refusals) {
+            machine.refusals = self.rng.between(1, 12) as u32;
+            self.coverage.hit("party: calls refused for a while");
+        }
+        if self.rng.chance(self.nature.journals_break) {
+            let seat = self.rng.index(machine.logs.len());
+            machine.logs[seat].broken = true;
+            self.coverage.hit("party: journals that broke");
+        }
+    }
+
+    /// In the middle of it another process does some things, and perhaps is killed.
+    fn have_another_in_between(&mut self, process: usize) {
+        let others = self.nature.processes - 1;
+        let other = (process + 1 + self.rng.index(others)) % self.nature.processes;
+        let Some(member) = self.members[other].clone() else {
+            return;
+        };
+        let mut all: Vec<Doing> = (0..self.rng.between(1, 3))
+            .map(|_| Doing::draw(&mut self.rng))
+            .collect();
+        // What matters most is what was said to be safe.
+        if let Some(Doing::Write(role, ..)) = all.last().copied() {
+            all.push(Doing::Sync(role));
+        }
+        let is_killed = self.nature.kills > 0 && self.rng.chance(300);
+        let machine = Rc::clone(&self.machine);
+        let hook: Hook = Box::new(move || {
+            for doing in all {
+                do_it(&machine, &member, other, doing);
+            }
+            if is_killed {
+                machine.borrow_mut().die(other);
+            }
+        });
+        let steps = self.rng.below(6) as u32;
+        self.machine.borrow_mut().hook = Some((steps, hook));
+    }
+
+    /// In the middle of a sync or a checkpoint.
+    fn have_another_thread_write(&mut self, process: usize, member: &Member, doing: Doing) {
+        if !self.rng.chance(330) {
+            return;
+        }
+        let role = match doing {
+            Doing::Sync(role) => role,
+            _ => self.rng.pick(&Role::ALL),
+        };
+        let between = Doing::write(&mut self.rng, role);
+        let (member, machine) = (Rc::clone(member), Rc::clone(&self.machine));
+        let hook: Hook = Box::new(move || {
+            do_it(&machine, &member, process, between);
+        });
+        let steps = self.rng.below(4) as u32;
+        let mut machine = self.machine.borrow_mut();
+        match doing {
+            Doing::Sync(_) => machine.waiting = Some((process, hook)),
+            Doing::Checkpoint => machine.hook = Some((steps, hook)),
+            _ => (),
+        }
+    }
+
+    /// All processes close the database, and somebody opens it again.
+    fn leave_all(&mut self) {
+        for process in 0..self.nature.processes {
+            if let Some(member) = self.members[process].take() {
+                do_it(&self.machine, &member, process, Doing::Checkpoint);
+                as_process(|| drop(member.give_up()));
+                self.machine.borrow_mut().die(process);
+            }
+        }
+        if self.ledger().is_of(super::LIFE) {
+            return;
+        }
+        self.coverage.hit("party: recoveries in the same boot");
+        let logs = self.machine.borrow().logs.len();
+        for seat in 0..logs {
+            let mut machine = self.machine.borrow_mut();
+            let machine = &mut *machine;
+            machine.logs[seat].recover(&mut machine.rng);
+        }
+        self.recover();
+    }
+
+    /// Everything dies at once, or one after the other; now and then the power stays.
+    pub(super) fn end_all(&mut self) {
+        if self.rng.chance(200) {
+            self.leave_all();
+            return;
+        }
+        self.members.iter_mut().for_each(|member| *member = None);
+        self.tell(3, 0, || String::from("the power fails"));
+        self.machine.borrow_mut().lose_power();
+        self.ledger().doubt();
+        self.coverage.hit("party: power cuts");
+        self.recover();
+    }
+
+    /// Whoever opens it first brings the journals into the files, in the end.
+    pub(super) fn recover(&mut self) {
+        self.machine.borrow_mut().recovers = true;
+        for attempt in 0.. {
+            let last = attempt > 2;
+            self.machine.borrow_mut().start(0);
+            {
+                let mut machine = self.machine.borrow_mut();
+                machine.processes[0].fuse =
+                    (!last && self.rng.chance(330)).then(|| self.rng.below(12) as u32);
+                if last {
+                    (machine.syncs_fail, machine.refusals) = (0, 0);
+                }
+            }
+            let seats = self.machine.borrow().logs.len();
+            let logs: Vec<Journal> = (0..seats)
+                .map(|seat| Journal::of_recovery(&self.machine, 0, seat))
+                .collect();
+            let (disk, planted) = (self.disk(0), self.planted);
+            self.ledger().doubt();
+            let recovered = as_process(|| recover(&logs, &disk, planted));
+            self.machine.borrow_mut().die(0);
+            match recovered {
+                Some(Ok(recovered)) => {
+                    self.coverage.add("party: records done again", recovered.records);
+                    self.coverage.hit("party: recoveries");
+                    self.tell(4, recovered.records, || format!("recovered: {recovered:?}"));
+                    self.check_files();
+                    self.machine.borrow_mut().has_failed = false;
+                    self.begin(recovered.next);
+                    break;
+                }
+                Some(Err(error)) if last => self.not_recovered(&error),
+                // Cut off in the middle, it is done again, also if the power failed on top of that.
+                _ => {
+                    self.coverage.hit("party: recoveries cut off");
+                    if self.rng.chance(500) {
+                        self.machine.borrow_mut().lose_power();
+                    }
+                }
+            }
+        }
+        self.machine.borrow_mut().recovers = false;
+    }
+}

@@ -1,0 +1,499 @@
+//! Opening a journal, step by step as the real driver does it. Every step may be the last: the process can die between
+//! any two disk operations, and at any event while it waits for lenders.
+
+use netram_block_machine::{Condition, Standing};
+use netram_proto::failure::CallError;
+use netram_proto::id::Lsn;
+use netram_proto::journal::{
+    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery,
+    RecoveryRefusal, Scan, SlotError, Slots, Superblock, View, assemble, beyond_repair,
+};
+use netram_proto::limit::SLOT_BYTES;
+use netram_proto::planted::Fault;
+use netram_proto::port::IoError;
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Checked, Link};
+
+use super::{Opening, Phase, Serving};
+use crate::check;
+use crate::disk::SimFile;
+use crate::lender::packet_of;
+use crate::world::World;
+
+/// All members are waited for this long, those needed for [`PATIENCE`].
+pub(crate) const GRACE: Span = Span::from_ms(300);
+pub(crate) const PATIENCE: Span = Span::from_ms(4000);
+/// A member that cannot be reached, or does not answer, is tried again after this.
+const RETRY: Span = Span::from_ms(250);
+
+/// Why a journal did not open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OpenFailure {
+    /// The process died on the way.
+    Crashed,
+    /// The disk failed.
+    Io(IoError),
+    /// Too few members answered, or a newer writer reigns.
+    Refused(RecoveryRefusal),
+    /// The log is damaged below what had been durable.
+    Corrupt {
+        /// Where.
+        at: Lsn,
+    },
+    /// A file is not readable as what it should be.
+    Unusable(&'static str),
+}
+
+impl From<IoError> for OpenFailure {
+    fn from(error: IoError) -> OpenFailure {
+        OpenFailure::Io(error)
+    }
+}
+
+impl From<CallError> for OpenFailure {
+    fn from(failure: CallError) -> OpenFailure {
+        OpenFailure::Io(failure.error)
+    }
+}
+
+impl From<SlotError> for OpenFailure {
+    fn from(error: SlotError) -> OpenFailure {
+        match error {
+            SlotError::Io(error) => OpenFailure::Io(error),
+            SlotError::Foreign | SlotError::Damaged => OpenFailure::Unusable("view file"),
+        }
+    }
+}
+
+impl From<LogFileError> for OpenFailure {
+    fn from(error: LogFileError) -> OpenFailure {
+        match error {
+            LogFileError::Io(error) => OpenFailure::Io(error),
+            _ => OpenFailure::Unusable("log file"),
+        }
+    }
+}
+
+impl From<AssembleError> for OpenFailure {
+    fn from(error: AssembleError) -> OpenFailure {
+        match error {
+            AssembleError::Io(error) => OpenFailure::Io(error),
+            AssembleError::Corrupt { at, .. } => OpenFailure::Corrupt { at },
+        }
+    }
+}
+
+/// A verdict, how each member stands, and what those that answered hold.
+type Asked = (Result<(), RecoveryRefusal>, Vec<PeerAnswer>, Vec<PeerWindow>);
+
+/// The files of a journal that is being opened.
+pub(super) struct Files {
+    pub(super) log: LogFile<SimFile>,
+    pub(super) log_slots: Slots,
+    pub(super) superblock: Superblock,
+    pub(super) view_file: SimFile,
+    pub(super) view_slots: Slots,
+    pub(super) view: View,
+    /// The last view that both slots were given.
+    pub(super) view_full: View,
+}
+
+impl World {
+    /// Opens the journal on `host` in a new process, running the world meanwhile. Returns the process.
+    pub fn open(&mut self, host: usize, accept_loss: bool) -> Result<usize, OpenFailure> {
+        self.coverage.hit("openings");
+        let process = self.spawn(host);
+        self.tell(|| {
+            format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}")
+        });
+        let before = check::rule18::reign(self, host);
+        let result = self.open_in(process, accept_loss);
+        let result = match result {
+            Err(_) if self.died_of_fuse(process) => Err(OpenFailure::Crashed),
+            other => other,
+        };
+        if let Err(failure) = &result {
+            self.tell(|| format!("process {process} could not open: {failure:?}"));
+            self.bury(process);
+            self.refresh_view(host);
+            if matches!(failure, OpenFailure::Corrupt { .. }) && self.processes[process].proven {
+                // Members may hold what comes next, and only reading it shows that it does not fit.
+                self.coverage.hit("openings that found damage after their proof");
+            }
+            if matches!(failure, OpenFailure::Refused(_)) {
+                check::rule18::refused(self, process, before);
+            }
+        }
+        result.map(|()| process)
+    }
+
+    fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
+        let host = self.processes[process].host;
+        let mut files = self.open_files(host)?;
+        self.tell(|| format!("process {process} finds {}", brief(&files.view)));
+        if self.is_taken_over(host)? {
+            self.hosts[host].of_replica = None;
+        }
+        let writer = self.processes[process].writer;
+        // An old error report does not matter: what follows reads, and syncs again.
+        let _ = files.log.sync();
+        // On a copied disk always: records that another machine's disk had proven stable, taken from members and lost by a
+        // failed sync here, would pass for proof about this disk. Copy, failed sync and a cache that stays are one too many.
+        if self.profile.drops_cache || host != 0 {
+            let host = &self.hosts[host];
+            host.disk.borrow_mut().drop_cache(host.log_file);
+        }
+        let limit = files.superblock.head.lsn.plus(files.log.capacity());
+        let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
+        files.view = match self.hosts[host].of_replica {
+            Some(_) => files.view.restored(writer),
+            None => files.view.claimed(writer),
+        };
+        let inquiry = self.inquire(process, &files, scan, accept_loss)?;
+        self.store_view(host, &mut files)?;
+        let windows = self.recover(process, &files, scan, inquiry.as_ref(), accept_loss)?;
+        if self.planted.is(Fault::ReleaseBeforeSync) {
+            self.release(host, &mut files, scan.end.lsn)?;
+        }
+        let known = Known {
+            proof: files.superblock.stable.max(files.view.proof()),
+            limit,
+            accept_loss,
+            here: self.hosts[host].of_replica.map(|_| files.superblock.stable),
+        };
+        let opens = &mut |record: Checked<'_>| self.opens(host, record.header.lsn, record.bytes);
+        let taken = assemble(&files.log, &scan, &windows, known, self.planted, opens)?;
+        self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
+        self.count_recovery(&taken, accept_loss);
+        self.mark_taken_over(host)?;
+        files.superblock.stable = taken.end.lsn;
+        files.log.store(&mut files.log_slots, &files.superblock)?;
+        if !self.planted.is(Fault::ReleaseBeforeSync) {
+            self.release(host, &mut files, taken.end.lsn)?;
+        }
+        self.not_given_up()?;
+        let head = files.superblock.head;
+        self.merged(&mut files, taken.end)?;
+        check::rule05::recovered(self, process, taken.end, head, accept_loss);
+        self.hosts[host].of_replica = None;
+        self.join(process, &files, taken.end);
+        self.serve(process, files, taken)
+    }
+
+    /// A node that offers what it left is told if the server has given it up.
+    fn not_given_up(&self) -> Result<(), OpenFailure> {
+        match &self.server {
+            Some(server) if server.fences => {
+                let (seen, _) = server.view.fence();
+                Err(OpenFailure::Refused(RecoveryRefusal::Fenced { seen }))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Of a node: the server has had what its library offered, and the log is emptied for the next joining.
+    fn merged(&mut self, files: &mut Files, end: Link) -> Result<(), OpenFailure> {
+        if self.server.is_some() {
+            files.superblock.head = end;
+            files.log.store(&mut files.log_slots, &files.superblock)?;
+        }
+        Ok(())
+    }
+
+    /// Of a node: it joins, with a journal that begins at `end`.
+    fn join(&mut self, process: usize, files: &Files, end: Link) {
+        let host = self.processes[process].host;
+        let Some(server) = &mut self.server else {
+            return;
+        };
+        self.hosts[host].history.head = end.lsn;
+        self.coverage.hit("shared: joinings");
+        if end.lsn > server.kept.lsn {
+            self.coverage.hit("shared: joinings that offered records");
+        }
+        server.joined(process, end, files.view.clone());
+    }
+
+    fn open_files(&mut self, host: usize) -> Result<Files, OpenFailure> {
+        let host = &self.hosts[host];
+        let view_file = SimFile::new(&host.disk, host.view_file);
+        let (view_slots, payload) = Slots::open(&view_file, View::MAGIC, SLOT_BYTES)?;
+        let view = View::decode(&payload).map_err(|_| OpenFailure::Unusable("view"))?;
+        let (mut log, log_slots, superblock) = LogFile::open(SimFile::new(&host.disk, host.log_file))?;
+        log.plant(self.planted);
+        if superblock.journal != view.journal {
+            return Err(OpenFailure::Unusable("log of another journal"));
+        }
+        Ok(Files {
+            log,
+            log_slots,
+            superblock,
+            view_file,
+            view_slots,
+            view_full: view.clone(),
+            view,
+        })
+    }
+
+    /// What the directory on `host` says to whoever is about to delete it: its view, and up to where its log is on a disk for certain.
+    pub(crate) fn proven_on(&mut self, host: usize) -> Result<(View, Lsn), OpenFailure> {
+        let files = self.open_files(host)?;
+        let limit = files.superblock.head.lsn.plus(files.log.capacity());
+        let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
+        let proof = scan.proof.max(files.superblock.stable).max(files.view.proof());
+        Ok((files.view, proof.min(scan.end.lsn)))
+    }
+
+    /// Whether a data lender's disk says that it was taken over: then it is a journal like any other.
+    fn is_taken_over(&self, host: usize) -> Result<bool, OpenFailure> {
+        let Some(file) = self.hosts[host].standing_file else {
+            return Ok(false);
+        };
+        let file = SimFile::new(&self.hosts[host].disk, file);
+        let (_, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES)?;
+        let standing = Standing::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
+        Ok(standing.condition == Condition::TakenOver)
+    }
+
+    /// The log has everything, and the members are still named.
+    fn mark_taken_over(&mut self, host: usize) -> Result<(), OpenFailure> {
+        let Some(file) = self.hosts[host].standing_file else {
+            return Ok(());
+        };
+        let file = SimFile::new(&self.hosts[host].disk, file);
+        let (mut slots, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES)?;
+        let standing = Standing::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
+        let taken = Standing {
+            condition: Condition::TakenOver,
+            ..standing
+        };
+        Ok(slots.store(&file, &taken.encode())?)
+    }
+
+    fn store_view(&mut self, host: usize, files: &mut Files) -> Result<(), OpenFailure> {
+        let stored = files.view_slots.store(&files.view_file, &files.view.encode());
+        files.view_full = files.view.clone();
+        self.refresh_view(host);
+        Ok(stored?)
+    }
+
+    /// The members are given up: from here on the local disk has everything.
+    fn release(&mut self, host: usize, files: &mut Files, end: Lsn) -> Result<(), OpenFailure> {
+        let noted = files.superblock.for_ring(self.profile.window, end);
+        if noted != files.superblock {
+            files.log.store(&mut files.log_slots, &noted)?;
+            files.superblock = noted;
+        }
+        files.view = files.view.released(end);
+        self.store_view(host, files)
+    }
+
+    /// Asks whether the reign of `files` may begin, before anything is changed (rule 18).
+    fn inquire(
+        &mut self,
+        process: usize,
+        files: &Files,
+        scan: Scan,
+        accept_loss: bool,
+    ) -> Result<Option<Recovery>, OpenFailure> {
+        if self.planted.is(Fault::FenceBeforeProof) {
+            return Ok(None);
+        }
+        let question = self.recovery(process, files, scan).asking();
+        let Some((verdict, ..)) = self.ask(process, question, None) else {
+            return Err(OpenFailure::Crashed);
+        };
+        let Phase::Opening(opening) = &self.processes[process].phase else {
+            return Err(OpenFailure::Crashed);
+        };
+        let inquiry = opening.recovery.clone();
+        self.close_all(process);
+        match &verdict {
+            Ok(()) => {
+                let limit = files.superblock.head.lsn.plus(files.log.capacity());
+                let durable = files.superblock.stable.max(files.view.proof());
+                let damage = beyond_repair(&files.log, &scan, durable, limit, &inquiry);
+                if let Some(damage) = damage.filter(|_| !accept_loss) {
+                    return Err(damage.into());
+                }
+            }
+            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(refusal) => return Err(OpenFailure::Refused(refusal.clone())),
+        }
+        self.processes[process].proven = true;
+        Ok(verdict.is_err().then_some(inquiry))
+    }
+
+    fn close_all(&mut self, process: usize) {
+        for conn in self.processes[process].conns.clone().into_iter().flatten() {
+            self.close_here(conn);
+        }
+    }
+
+    /// What seals and reads the members for the reign of `files`, or only asks them.
+    fn recovery(&self, process: usize, files: &Files, scan: Scan) -> Recovery {
+        let view = &files.view;
+        let mut recovery = Recovery::new(
+            view,
+            view.epoch,
+            view.writer,
+            scan.end.lsn,
+            self.now,
+            GRACE,
+            PATIENCE,
+        )
+        .or_at(self.addresses().iter().map(String::as_str));
+        recovery.plant(self.planted);
+        if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
+            recovery = recovery.of_replica(view, closed);
+        }
+        recovery
+    }
+
+    fn recover(
+        &mut self,
+        process: usize,
+        files: &Files,
+        scan: Scan,
+        inquiry: Option<&Recovery>,
+        accept_loss: bool,
+    ) -> Result<Vec<PeerWindow>, OpenFailure> {
+        let view = &files.view;
+        let mut recovery = self.recovery(process, files, scan);
+        if let Some(inquiry) = inquiry {
+            recovery = recovery.after(inquiry);
+        }
+        let Some((verdict, answers, windows)) = self.ask(process, recovery, None) else {
+            return Err(OpenFailure::Crashed);
+        };
+        match verdict {
+            Ok(()) => check::rule05::answered(self, process, view, &answers, &windows),
+            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(refusal) => return Err(OpenFailure::Refused(refusal)),
+        }
+        self.close_all(process);
+        Ok(windows)
+    }
+
+    /// Lets `process` ask the members until the machine knows enough. `None`: it died, or `cut` came.
+    fn ask(&mut self, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<Asked> {
+        let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
+        let count = slots.len();
+        self.processes[process].slots = slots;
+        self.processes[process].conns = vec![None; count];
+        self.processes[process].phase = Phase::Opening(Box::new(Opening {
+            recovery,
+            tried: vec![Time(0); count],
+        }));
+        self.settle(process);
+        loop {
+            let Phase::Opening(opening) = &mut self.processes[process].phase else {
+                return None;
+            };
+            if cut.is_some_and(|cut| cut <= self.now) {
+                return None;
+            }
+            let Some(verdict) = opening.recovery.verdict(self.now) else {
+                self.step();
+                continue;
+            };
+            let answers = opening.recovery.answers().map(|(_, answer)| answer).collect();
+            return Some((verdict, answers, opening.recovery.windows()));
+        }
+    }
+
+    /// A server asks a node's members, from a machine of its own. `None`: it died on the way.
+    pub(crate) fn ask_members(
+        &mut self,
+        host: usize,
+        recovery: Recovery,
+        cut: Option<Time>,
+    ) -> Option<(Result<(), RecoveryRefusal>, Vec<PeerWindow>)> {
+        let process = self.spawn(host);
+        let asked = self.ask(process, recovery, cut);
+        self.bury(process);
+        asked.map(|(verdict, _, windows)| (verdict, windows))
+    }
+
+    pub(super) fn settle_opening(&mut self, process: usize) {
+        let now = self.now;
+        for slot in 0..self.processes[process].conns.len() {
+            let conn = self.processes[process].conns[slot];
+            let address = self.processes[process].slots[slot];
+            let stream = self.is_stream();
+            let Phase::Opening(opening) = &mut self.processes[process].phase else {
+                return;
+            };
+            let due = now.since(opening.tried[slot]) >= RETRY;
+            let Some(conn) = conn else {
+                if due {
+                    opening.tried[slot] = now;
+                    self.connect(process, slot, address);
+                }
+                continue;
+            };
+            if let Some(outgoing) = opening.recovery.next_frame(slot) {
+                opening.tried[slot] = now;
+                let Body::Inline(bytes, length) = outgoing.body else {
+                    unreachable!("recovery has no ring")
+                };
+                let packet = packet_of(&outgoing.header, &bytes[..length]);
+                self.send(conn, crate::net::Way::Up, packet);
+            } else if !stream && due {
+                // A frame was lost; begin anew.
+                opening.tried[slot] = now;
+                opening.recovery.on_lost(slot);
+                self.close_here(conn);
+            }
+        }
+    }
+
+    fn serve(&mut self, process: usize, files: Files, taken: Assembled) -> Result<(), OpenFailure> {
+        let serving = Serving::new(self, self.processes[process].host, files, taken.end);
+        let addresses = self.lives.len();
+        self.processes[process].slots = (0..addresses).collect();
+        self.processes[process].conns = vec![None; addresses];
+        self.processes[process].phase = Phase::Serving(Box::new(serving));
+        self.trace.mark(self.now, 5, taken.end.lsn.0);
+        self.tell(|| format!("process {process} serves from {}", taken.end.lsn));
+        self.settle(process);
+        Ok(())
+    }
+
+    fn count_recovery(&mut self, taken: &Assembled, accept_loss: bool) {
+        self.coverage.hit("recoveries");
+        if taken.records_from_members > 0 {
+            self.coverage.hit("recoveries that took records from members");
+        }
+        if taken.repaired > 0 {
+            self.coverage.hit("recoveries that repaired damage from members");
+        }
+        if accept_loss {
+            self.coverage.hit("recoveries that accepted loss");
+        }
+    }
+}
+
+/// A view in a line of the story.
+pub(super) fn brief(view: &View) -> String {
+    let members: Vec<&str> = view
+        .members
+        .iter()
+        .map(|member| member.address.as_str())
+        .collect();
+    let View {
+        version,
+        epoch,
+        counting,
+        ..
+    } = view;
+    format!("view {version} of epoch {epoch}, {members:?} counting {counting}")
+}
+
+/// The number of an address: the lender's, where none has another.
+pub(crate) fn lender_at(address: &str) -> usize {
+    address
+        .strip_prefix('l')
+        .and_then(|number| number.parse().ok())
+        .unwrap_or_default()
+}

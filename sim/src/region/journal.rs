@@ -1,0 +1,338 @@
+//! A node's journal: the ring, the log's writer, the view's writer, frames to and from lenders. Its disk never fails, but for what a
+//! power cut leaves: failing ones are met in the worlds of one journal.
+
+use std::collections::VecDeque;
+
+use netram_proto::id::{JournalId, Lsn, WriterId};
+use netram_proto::journal::{Body, LogFile, Outgoing, Slots, Superblock, View, Writer};
+use netram_proto::limit::{RECORD_HEADER_BYTES, SLOT_BYTES};
+use netram_proto::planted::Planted;
+use netram_proto::port::Kind;
+use netram_proto::wire::{Frame, Link, RecordHeader, finish_record, record_bytes};
+use netram_shared_machine::Number;
+
+use super::nature::Nature;
+use super::net::Owner;
+use super::{Event, World};
+use crate::disk::{SharedDisk, SimFile};
+use crate::lender::packet_of;
+use crate::net::Way;
+
+const HEALTHY: &str = "a disk of this world never fails";
+
+/// Where a journal is on its machine's disk.
+#[derive(Clone)]
+pub(super) struct Files {
+    pub(super) disk: SharedDisk,
+    pub(super) log: usize,
+    pub(super) view: usize,
+}
+
+impl Files {
+    pub(super) fn log(&self) -> SimFile {
+        SimFile::new(&self.disk, self.log)
+    }
+
+    pub(super) fn view(&self) -> SimFile {
+        SimFile::new(&self.disk, self.view)
+    }
+}
+
+pub(super) struct Journal {
+    pub(super) id: JournalId,
+    pub(super) files: Files,
+    pub(super) writer: Writer,
+    log: LogFile<SimFile>,
+    log_slots: Slots,
+    superblock: Superblock,
+    view_slots: Slots,
+    /// The newest view that is durable here.
+    pub(super) view: View,
+    ring: Vec<u8>,
+    tail: Link,
+    unflushed: VecDeque<Link>,
+    flushing: Option<Link>,
+    storing: Option<View>,
+    /// Where each record ends, by its number less one.
+    pub(super) ends: Vec<Link>,
+    pub(super) begins: Link,
+    /// The view that it was opened with: it has no members.
+    pub(super) first_view: u64,
+    /// As the node's machine was told.
+    pub(super) few: bool,
+    pub(super) told_view: u64,
+    /// The record that the log begins behind.
+    pub(super) trimmed: Number,
+    pub(super) kept: Number,
+}
+
+impl Journal {
+    /// A new one, opened.
+    pub(super) fn create(
+        disk: &SharedDisk,
+        id: JournalId,
+        who: WriterId,
+        nature: &Nature,
+        slot: usize,
+        planted: Planted,
+    ) -> Journal {
+        let capacity = nature.capacity;
+        let (log, view) = {
+            let mut disk = disk.borrow_mut();
+            let log = disk.add(LogFile::<SimFile>::file_bytes(capacity));
+            (log, disk.add(Slots::bytes(SLOT_BYTES)))
+        };
+        let files = Files {
+            disk: disk.clone(),
+            log,
+            view,
+        };
+        LogFile::create(files.log(), id, capacity).expect(HEALTHY);
+        let view = View::first(id).claimed(who).released(Lsn(0));
+        Slots::create(&files.view(), View::MAGIC, SLOT_BYTES, &view.encode()).expect(HEALTHY);
+        let (log, log_slots, superblock) = LogFile::open(files.log()).expect(HEALTHY);
+        let (view_slots, _) = Slots::open(&files.view(), View::MAGIC, SLOT_BYTES).expect(HEALTHY);
+        let begins = superblock.head;
+        let config = nature.writer(slot);
+        let mut writer = Writer::new(id, view.epoch, view.writer, view.version, begins, config)
+            .with_reigns(view.reigns.clone());
+        writer.plant(planted);
+        Journal {
+            id,
+            files,
+            writer,
+            log,
+            log_slots,
+            superblock,
+            view_slots,
+            told_view: view.version,
+            first_view: view.version,
+            view,
+            ring: vec![0; nature.window as usize],
+            tail: begins,
+            unflushed: VecDeque::new(),
+            flushing: None,
+            storing: None,
+            ends: Vec::new(),
+            begins,
+            few: false,
+            trimmed: Number(0),
+            kept: Number(0),
+        }
+    }
+
+    pub(super) fn has_room(&self, length: usize) -> bool {
+        let bytes = record_bytes(length, false) as u64;
+        let end = self.tail.lsn.plus(bytes);
+        self.writer.has_room(bytes)
+            && end.since(self.superblock.head.lsn) <= self.log.capacity()
+            && end.since(self.writer.stable()) <= self.ring.len() as u64
+    }
+
+    /// Where the record ends.
+    pub(super) fn append(&mut self, payload: &[u8]) -> Link {
+        let (epoch, stable) = (self.writer.epoch(), self.writer.stable());
+        let header = RecordHeader::new(self.tail, epoch, stable, Kind(16), false, payload.len());
+        let mut record = vec![0; header.length];
+        header.write(&mut record);
+        record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload.len()].copy_from_slice(payload);
+        let chain = finish_record(&mut record, self.log.seed());
+        let end = Link {
+            lsn: header.next(),
+            chain,
+        };
+        let start = (self.tail.lsn.0 % self.ring.len() as u64) as usize;
+        let first = record.len().min(self.ring.len() - start);
+        self.ring[start..start + first].copy_from_slice(&record[..first]);
+        self.ring[..record.len() - first].copy_from_slice(&record[first..]);
+        self.tail = end;
+        self.unflushed.push_back(end);
+        self.ends.push(end);
+        self.writer.on_append(end.lsn);
+        end
+    }
+
+    /// The last record that is acknowledged.
+    pub(super) fn acked(&self) -> Number {
+        let acked = self.writer.acked();
+        Number(self.ends.partition_point(|end| end.lsn <= acked) as u64)
+    }
+
+    pub(super) fn end_of(&self, number: Number) -> Option<Link> {
+        match number.0.checked_sub(1) {
+            None => Some(self.begins),
+            Some(index) => self.ends.get(index as usize).copied(),
+        }
+    }
+
+    /// Gives up what the server keeps and the disk has, once the log is a quarter full.
+    fn trim(&mut self) -> bool {
+        let used = self.tail.lsn.since(self.superblock.head.lsn);
+        let stable = self.writer.stable();
+        let stable = Number(self.ends.partition_point(|end| end.lsn <= stable) as u64);
+        let upto = self.kept.min(stable);
+        if used < self.log.capacity() / 4 || upto <= self.trimmed {
+            return false;
+        }
+        let Some(head) = self.end_of(upto) else {
+            return false;
+        };
+        self.superblock.head = head;
+        self.superblock.stable = self.superblock.stable.max(self.writer.stable());
+        self.log
+            .store(&mut self.log_slots, &self.superblock)
+            .expect(HEALTHY);
+        self.trimmed = upto;
+        true
+    }
+
+    fn ring_bytes(&self, from: Lsn, bytes: usize) -> Vec<u8> {
+        let start = (from.0 % self.ring.len() as u64) as usize;
+        let first = bytes.min(self.ring.len() - start);
+        let mut out = self.ring[start..start + first].to_vec();
+        out.extend_from_slice(&self.ring[..bytes - first]);
+        out
+    }
+
+    fn packet(&self, outgoing: &Outgoing) -> Vec<u8> {
+        match outgoing.body {
+            Body::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            Body::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
+            Body::Channel(_) => unreachable!("nothing is multicast here"),
+        }
+    }
+}
+
+impl World {
+    /// Begins what the journal's disk is to do.
+    pub(super) fn run_disk(&mut self, slot: usize) {
+        let (flush, store) = (self.disk_time(), self.disk_time());
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let (life, journal) = (process.life, &mut process.journal);
+        let mut trimmed = false;
+        if journal.flushing.is_none()
+            && let Some(end) = journal.unflushed.back().copied()
+        {
+            let from = journal.writer.stable();
+            let bytes = journal.ring_bytes(from, end.lsn.since(from) as usize);
+            journal.unflushed.clear();
+            journal.log.write(from, &bytes).expect(HEALTHY);
+            journal.flushing = Some(end);
+            self.queue.push(self.now + flush, Event::Flushed { slot, life });
+        } else {
+            trimmed = journal.trim();
+        }
+        if journal.storing.is_none()
+            && let Some(view) = journal.writer.view_to_store()
+        {
+            journal.storing = Some(view);
+            self.queue
+                .push(self.now + store, Event::ViewStored { slot, life });
+        }
+        if trimmed {
+            self.coverage.hit("region: logs trimmed");
+        }
+    }
+
+    pub(super) fn on_flushed(&mut self, slot: usize) {
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let journal = &mut process.journal;
+        if let Some(end) = journal.flushing.take() {
+            journal.log.sync().expect(HEALTHY);
+            journal.writer.on_stable(end, now);
+        }
+        self.settle(slot);
+    }
+
+    pub(super) fn on_view_stored(&mut self, slot: usize) {
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let journal = &mut process.journal;
+        if let Some(view) = journal.storing.take() {
+            let file = journal.files.view();
+            journal.view_slots.store(&file, &view.encode()).expect(HEALTHY);
+            journal.view = view;
+            journal.writer.on_view_stored(now);
+        }
+        self.settle(slot);
+    }
+
+    /// Connects, and sends whatever is to be sent and has room.
+    pub(super) fn pump(&mut self, slot: usize) {
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let (life, journal) = (process.life, process.journal.id);
+        let given_up: Vec<usize> = process.journal.writer.take_disconnects().iter().collect();
+        for index in given_up {
+            if let Some(conn) = self.slots[slot].conn(index) {
+                self.close_conn(conn);
+                self.lender_lost_here(slot, index);
+            }
+        }
+        for index in 0..self.nature.lenders {
+            let Some(process) = &mut self.slots[slot].process else {
+                return;
+            };
+            if process.journal.writer.wants_connection(index, now) {
+                if let Some(old) = process.conns[index].take() {
+                    self.close_conn(old);
+                }
+                let conn = self.connect(Owner::Process { slot, life }, index, slot, index, journal);
+                if let Some(process) = &mut self.slots[slot].process {
+                    process.conns[index] = Some(conn);
+                }
+                continue;
+            }
+            let Some(conn) = process.conns[index] else {
+                continue;
+            };
+            while self.has_room(conn)
+                && let Some(process) = &mut self.slots[slot].process
+                && let Some(outgoing) = process.journal.writer.next_frame(index, now)
+            {
+                let packet = process.journal.packet(&outgoing);
+                self.send_frame(conn, Way::Up, packet);
+            }
+        }
+    }
+
+    fn lender_lost_here(&mut self, slot: usize, index: usize) {
+        if let Some(process) = &mut self.slots[slot].process {
+            process.conns[index] = None;
+        }
+    }
+
+    pub(super) fn lender_linked(&mut self, slot: usize, life: u64, index: usize) {
+        let now = self.local(slot);
+        if let Some(process) = self.slots[slot].alive(life) {
+            process.journal.writer.on_connected(index, now);
+            self.settle(slot);
+        }
+    }
+
+    pub(super) fn lender_lost(&mut self, slot: usize, life: u64, index: usize) {
+        let now = self.local(slot);
+        if let Some(process) = self.slots[slot].alive(life) {
+            process.conns[index] = None;
+            process.journal.writer.on_lost(index, now);
+            self.settle(slot);
+        }
+    }
+
+    pub(super) fn lender_says(&mut self, slot: usize, life: u64, index: usize, frame: &Frame<'_>) {
+        let now = self.local(slot);
+        if let Some(process) = self.slots[slot].alive(life) {
+            process.journal.writer.on_frame(index, frame, now);
+            self.settle(slot);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! What the program in a process does: transactions, readers, questions, offers.
+
+use netram_proto::time::Span;
+use netram_shared_machine::lock::{Acquired, TxnId};
+use netram_shared_machine::{Hold, LockId, Stamp};
+
+use super::bytes::{self, LOCKS};
+use super::process::{Phase, Txn};
+use super::{Event, World};
+
+const WAITS: Span = Span::from_ms(500);
+
+impl World {
+    pub(super) fn on_program(&mut self, slot: usize, life: u64) {
+        let us = self.rng.between(100, 4000);
+        if self.slots[slot].alive(life).is_none() {
+            return;
+        }
+        self.at(Span::from_us(us), Event::Program { slot, life });
+        let Some(process) = &self.slots[slot].process else {
+            return;
+        };
+        if !process.is_whole() {
+            return;
+        }
+        let ready = process.txns.iter().find(|txn| txn.phase == Phase::Ready).cloned();
+        let few = process.txns.len() < 2;
+        if self.rng.chance(50) {
+            self.offer_left(slot);
+        }
+        if self.rng.chance(30) {
+            self.ask_outcomes(slot);
+        }
+        let calm = self.calm_since.is_some();
+        if let Some(txn) = ready {
+            self.go_on(slot, &txn);
+        } else if few && !calm && self.rng.chance(600) {
+            self.begin(slot);
+        }
+        self.read(slot);
+        self.settle(slot);
+    }
+
+    /// Begins to write under one lock, whatever else goes on.
+    pub(super) fn begin_to_write(&mut self, slot: usize, lock: LockId, waits: Span) {
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let (id, deadline) = (process.node.begin(true), now + waits);
+        let hold = Hold::Exclusive;
+        let acquired = process.node.acquire(now, id, lock, hold, deadline);
+        let phase = phase(acquired.ok());
+        process.txns.push(Txn {
+            id,
+            wants: Vec::new(),
+            phase,
+            deadline,
+            must: true,
+        });
+        self.settle_txn(slot, id, phase);
+    }
+
+    fn begin(&mut self, slot: usize) {
+        let mut wants: Vec<(LockId, Hold)> = Vec::new();
+        for _ in 0..self.rng.between(1, 3) {
+            let lock = LockId(self.rng.below(u64::from(LOCKS)) as u32);
+            let hold = match self.rng.chance(500) {
+                true => Hold::Exclusive,
+                false => Hold::Shared,
+            };
+            wants.push((lock, hold));
+        }
+        self.tell(|| format!("slot {slot} wants {wants:?}"));
+        let all = self.rng.chance(500);
+        let undoable = all || self.rng.chance(800);
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let id = process.node.begin(undoable);
+        let deadline = now + WAITS;
+        let phase = match all {
+            true => phase(process.node.acquire_all(now, id, &mut wants, deadline).ok()),
+            false => Phase::Ready,
+        };
+        if all {
+            wants.clear();
+        }
+        process.txns.push(Txn {
+            id,
+            wants,
+            phase,
+            deadline,
+            must: false,
+        });
+        match all {
+            true => self.settle_txn(slot, id, phase),
+            false => self.acquire_next(slot, id),
+        }
+    }
+
+    fn acquire_next(&mut self, slot: usize, id: TxnId) {
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let Some(txn) = process.txns.iter_mut().find(|txn| txn.id == id) else {
+            return;
+        };
+        let Some((lock, hold)) = txn.wants.pop() else {
+            return;
+        };
+        txn.deadline = now + WAITS;
+        let acquired = process.node.acquire(now, id, lock, hold, txn.deadline);
+        txn.phase = phase(acquired.ok());
+        let phase = txn.phase;
+        self.settle_txn(slot, id, phase);
+    }
+
+    fn settle_txn(&mut self, slot: usize, id: TxnId, phase: Phase) {
+        self.do_deeds(slot);
+        match phase {
+            Phase::Ready => self.check_held(slot, id),
+            Phase::Failed => {
+                let now = self.local(slot);
+                if let Some(process) = &mut self.slots[slot].process {
+                    process.end_failed(now);
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn go_on(&mut self, slot: usize, txn: &Txn) {
+        let now = self.local(slot);
+        if !txn.wants.is_empty() {
+            return self.acquire_next(slot, txn.id);
+        }
+        if self.rng.chance(self.nature.thinks_permille) {
+            return;
+        }
+        let aborts = self.rng.chance(100);
+        if !aborts && self.write(slot, txn.id) {
+            return;
+        }
+        if let Some(process) = &mut self.slots[slot].process {
+            process.node.end(now, txn.id, None);
+            process.txns.retain(|other| other.id != txn.id);
+        }
+    }
+
+    /// Commits a transaction that is open, as it is. `false`: there is none that could write.
+    pub(super) fn commit_open(&mut self, slot: usize) -> bool {
+        let process = self.slots[slot].process.iter();
+        let mut txns = process.flat_map(|process| &process.txns);
+        let open = txns.find(|txn| txn.phase == Phase::Ready);
+        let open = open.map(|txn| txn.id);
+        open.is_some_and(|id| self.write(slot, id))
+    }
+
+    /// Writes under locks that a transaction has, and commits; or lets it wait for room. `false`: it may not write.
+    fn write(&mut self, slot: usize, id: TxnId) -> bool {
+        let Some(process) = &mut self.slots[slot].process else {
+            return false;
+        };
+        let held = process.node.tokens().held(id);
+        let held: Vec<(LockId, Hold)> = held.map(|held| (held.lock, held.hold)).collect();
+        if !held.iter().any(|(_, hold)| *hold == Hold::Exclusive) {
+            return false;
+        }
+        if !process.journal.has_room(200) {
+            self.coverage.hit("region: commits that waited for room");
+            return true;
+        }
+        let mut written: Vec<LockId> = Vec::new();
+        for (lock, hold) in held {
+            // Some locks are taken alone and not written under: nobody may wait for a version of theirs.
+            if hold == Hold::Exclusive && (written.is_empty() || self.rng.chance(700)) {
+                process.node.wrote(id, lock);
+                written.push(lock);
+            }
+        }
+        self.commit(slot, id, &written);
+        true
+    }
+
+    fn commit(&mut self, slot: usize, id: TxnId, written: &[LockId]) {
+        let now = self.local(slot);
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let stamp: Stamp = process.node.stamp(id);
+        let mut writes = Vec::new();
+        for lock in written {
+            let version = stamp.written.iter().find(|(other, _)| other == lock);
+            let version = version.expect("what was written is in the stamp").1;
+            let words = bytes::span(*lock);
+            writes.push((words.start, version.0));
+            writes.push((words.start + 1 + self.rng.index(3), self.rng.draw()));
+        }
+        writes.sort_unstable();
+        let payload = bytes::record(&stamp, &writes);
+        let end = process.journal.append(&payload);
+        self.book.append(process.journal.id, payload.clone());
+        let number = process.node.on_appended(now, end, payload.clone());
+        assert_eq!(number.0, process.journal.ends.len() as u64);
+        if let Some(txn) = process.txns.iter_mut().find(|txn| txn.id == id) {
+            txn.phase = Phase::Committing(number);
+        }
+        process.change(&stamp, &payload);
+        self.tell(|| format!("slot {slot} appends record {number}, {stamp:?}, to {}", end.lsn));
+    }
+
+    /// Readers come, look again, and go.
+    fn read(&mut self, slot: usize) {
+        let choice = self.rng.below(100);
+        let calm = self.calm_since.is_some();
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        let idle = process.txns.is_empty();
+        match process.pinned {
+            None if idle && choice < 5 && !calm => {
+                process.node.begin_read();
+                process.pinned = Some(process.region.clone());
+                self.tell(|| format!("slot {slot} pins a reader"));
+            }
+            Some(_) if !idle => {
+                // Whoever has acquired a lock sees what is new.
+                process.pinned = None;
+                process.node.end_read();
+            }
+            Some(_) if choice < 10 => {
+                self.check_pinned(slot);
+                if let Some(process) = &mut self.slots[slot].process {
+                    process.pinned = None;
+                    process.node.end_read();
+                }
+            }
+            Some(_) if choice < 20 => {
+                self.check_pinned(slot);
+                if let Some(process) = &mut self.slots[slot].process {
+                    process.pinned = None;
+                    process.node.accept();
+                }
+                self.do_deeds(slot);
+                if let Some(process) = &mut self.slots[slot].process {
+                    process.pinned = Some(process.region.clone());
+                }
+            }
+            _ => (),
+        }
+    }
+
+    fn ask_outcomes(&mut self, slot: usize) {
+        let unknown = self.slots[slot].unknown.clone();
+        let Some(process) = &mut self.slots[slot].process else {
+            return;
+        };
+        for (node, number) in unknown {
+            process.node.ask_outcome(node, number);
+        }
+    }
+}
+
+fn phase(acquired: Option<Acquired>) -> Phase {
+    match acquired {
+        Some(Acquired::Held) => Phase::Ready,
+        Some(Acquired::Waits) => Phase::Waiting,
+        None => Phase::Failed,
+    }
+}

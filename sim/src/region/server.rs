@@ -1,0 +1,517 @@
+//! The server's machine: its process, its disk, and the journals that it reads.
+//!
+//! Its disk takes writes in their order, and a crash leaves all that was synced and some of what was not, never a later write without an
+//! earlier: it is one log ([`crate::scenario`] has worlds in which that is made of sectors).
+
+use std::collections::{BTreeMap, VecDeque};
+
+use netram_proto::journal::{Forget, Recovery, RecoveryRefusal, node_records};
+use netram_proto::planted::Planted;
+use netram_proto::time::{Span, Time};
+use netram_proto::wire::{Checked, Link};
+use netram_shared_machine::message::Opening;
+use netram_shared_machine::server::{
+    Closed, Deed, Fact, Journal as Known, Outgoing, Row, ServerConfig, Session, Standing, Table,
+};
+use netram_shared_machine::{Grant, NodeId, Number, Position, RegionId, Server, ToServer, Version};
+
+use super::asker::{GRACE, PATIENCE, Read, Talk, Whose};
+use super::bytes::{self, P, WORDS};
+use super::check::Rule;
+use super::nature::LEASE;
+use super::{Clock, Event, World};
+
+/// Time is told to the machine this often.
+const TICK: Span = Span::from_ms(10);
+/// Lenders that could not be told that a node is gone are told again after this, at first.
+const TELL_AGAIN: Span = Span::from_ms(40);
+/// A journal that could not be read is tried again after this.
+const READ_AGAIN: Span = Span::from_ms(60);
+
+/// Something on its way to the disk.
+#[derive(Clone, Debug)]
+enum Write {
+    Fact(u64, Fact),
+    Record(Merged),
+}
+
+/// A record in the server's order.
+#[derive(Clone, Debug)]
+pub(super) struct Merged {
+    position: Position,
+    pub(super) node: NodeId,
+    pub(super) number: Number,
+    end: Option<Link>,
+    pub(super) payload: P,
+}
+
+/// A dead node's journal.
+#[derive(Clone, Debug)]
+struct Reading {
+    known: Known,
+    due: Time,
+    runs: bool,
+    failed: bool,
+}
+
+pub(super) struct Host {
+    machine: Option<Server<P>>,
+    /// Counts its processes.
+    pub(super) boot: u32,
+    pub(super) clock: Clock,
+    pub(super) paused_until: Time,
+    pub(super) slow_until: Time,
+    region: Vec<u64>,
+    writes: VecDeque<Write>,
+    flushing: bool,
+    readings: BTreeMap<NodeId, Reading>,
+    pub(super) disk: Disk,
+}
+
+/// What is durable.
+pub(super) struct Disk {
+    pub(super) table: Table,
+    pub(super) region: Vec<u64>,
+    /// Every record that ever was.
+    pub(super) log: Vec<Merged>,
+}
+
+impl Host {
+    pub(super) fn new(clock: Clock) -> Host {
+        let versions = bytes::locks().map(|lock| (lock, Version(0))).collect();
+        Host {
+            machine: None,
+            boot: 0,
+            clock,
+            paused_until: Time(0),
+            slow_until: Time(0),
+            region: vec![0; WORDS],
+            writes: VecDeque::new(),
+            flushing: false,
+            readings: BTreeMap::new(),
+            disk: Disk {
+                table: Table {
+                    versions,
+                    ceiling: Grant(0),
+                    ..Table::default()
+                },
+                region: vec![0; WORDS],
+                log: Vec::new(),
+            },
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    pub(super) fn machine(&self) -> Option<&Server<P>> {
+        self.machine.as_ref()
+    }
+
+    pub(super) fn memory(&self) -> &[u64] {
+        &self.region
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.writes.is_empty()
+    }
+
+    pub(super) fn poll_send(&mut self, session: Session) -> Option<Outgoing<P>> {
+        self.machine.as_mut()?.poll_send(session)
+    }
+}
+
+impl World {
+    pub(super) fn start_server(&mut self) {
+        if self.server.is_up() {
+            return;
+        }
+        let opening = Opening {
+            region: RegionId(7),
+            bytes: WORDS as u64 * 8,
+            address: 0,
+            spans: Vec::new(),
+            record_bytes_max: 0,
+            settings: Vec::new(),
+        };
+        let config = ServerConfig {
+            lease: LEASE,
+            recent_bytes_max: self.nature.recent_bytes_max,
+            page_bytes: 8 * 7,
+            tell_again: TELL_AGAIN,
+            opening,
+        };
+        self.tell(|| String::from("the server starts"));
+        let now = self.server_time();
+        // A log that was trimmed has only the newest records.
+        let trimmed = self.rng.index(2 * self.server.disk.log.len() + 1);
+        let host = &mut self.server;
+        host.boot += 1;
+        host.region = host.disk.region.clone();
+        let mut machine = Server::new(config, host.disk.table.clone(), now);
+        let recent = host.disk.log.iter().skip(trimmed);
+        let recent = recent.map(|merged| (merged.node, merged.number, merged.payload.clone()));
+        machine.remember(recent.collect());
+        host.machine = Some(machine);
+        let boot = host.boot;
+        self.after_server();
+        self.at(TICK, Event::ServerTick { boot });
+    }
+
+    /// Its process dies. Some of what it had written, and not synced, is on the disk all the same.
+    pub(super) fn kill_server(&mut self) {
+        if !self.server.is_up() {
+            return;
+        }
+        self.tell(|| String::from("the server dies"));
+        self.coverage.hit("region: deaths of the server");
+        self.server.machine = None;
+        self.server.flushing = false;
+        self.server.paused_until = Time(0);
+        self.server.readings.clear();
+        let written = self.rng.index(self.server.writes.len() + 1);
+        let lost = self.server.writes.len() - written;
+        self.flush(written);
+        self.server.writes.clear();
+        if lost > 0 {
+            self.coverage.hit("region: deaths of the server that lost writes");
+        }
+        self.stop_asking(|whose| matches!(whose, Whose::Server { .. }));
+        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.break_pipe(session));
+        let ms = self.rng.pick(&[1, 10, 100, 500]);
+        self.after_ms(ms, Event::ServerUp);
+    }
+
+    pub(super) fn server_hears(&mut self, session: Session, message: ToServer<P>) {
+        let now = self.server_time();
+        self.trace.mark(self.now, 20, session.0);
+        if let Some(slot) = self.pipe_slot(session) {
+            self.tell(|| format!("the server hears {message:?} of slot {slot}"));
+        }
+        if let Some(machine) = &mut self.server.machine {
+            machine.handle(now, session, message);
+        }
+        self.after_server();
+    }
+
+    pub(super) fn server_loses(&mut self, session: Session, closed: Closed) {
+        let now = self.server_time();
+        if let Some(machine) = &mut self.server.machine {
+            if closed == Closed::HungUp && machine.node(session).is_some() {
+                self.coverage
+                    .hit("region: links closed by the machine of a dead process");
+            }
+            machine.on_closed(now, session, closed);
+        }
+        self.after_server();
+    }
+
+    pub(super) fn on_server_tick(&mut self, boot: u32) {
+        let now = self.server_time();
+        if boot != self.server.boot {
+            return;
+        }
+        let Some(machine) = &mut self.server.machine else {
+            return;
+        };
+        machine.on_tick(now);
+        self.after_server();
+        self.read_due();
+        self.at(TICK, Event::ServerTick { boot });
+    }
+
+    /// Does what the machine says, and sends what it has.
+    pub(super) fn after_server(&mut self) {
+        while let Some(deed) = self.server.machine.as_mut().and_then(Server::poll) {
+            self.do_server_deed(deed);
+        }
+        if !self.server.writes.is_empty() && !self.server.flushing {
+            self.server.flushing = true;
+            let (boot, count) = (self.server.boot, self.server.writes.len());
+            let slow = if self.server.slow_until > self.now { 20 } else { 1 };
+            let delay = Span(self.disk_time().0 * slow);
+            self.at(delay, Event::ServerFlushed { boot, count });
+        }
+        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.fill(session));
+    }
+
+    fn do_server_deed(&mut self, deed: Deed<P>) {
+        match deed {
+            Deed::Store { ticket, fact } => self.server.writes.push_back(Write::Fact(ticket, fact)),
+            Deed::Apply {
+                position,
+                node,
+                number,
+                end,
+                payload,
+            } => {
+                self.check_merged(node, number, &payload);
+                bytes::apply(&payload, &mut self.server.region);
+                self.server.writes.push_back(Write::Record(Merged {
+                    position,
+                    node,
+                    number,
+                    end,
+                    payload,
+                }));
+            }
+            Deed::Recover { node, journal } => {
+                let reading = Reading {
+                    known: journal,
+                    due: self.now,
+                    runs: false,
+                    failed: false,
+                };
+                self.server.readings.insert(node, reading);
+                self.read_due();
+            }
+            Deed::Forget { node, journal } => {
+                self.server.readings.remove(&node);
+                let (boot, host) = (self.server.boot, self.slots.len());
+                let lenders = (0..self.machines.len()).map(|index| format!("l{index}"));
+                let lenders: Vec<String> = lenders.collect();
+                let talk = Talk::Forget(Forget::new(&journal.view, &lenders));
+                self.ask(talk, Whose::Server { boot, node }, host, &journal.view);
+            }
+            Deed::Close(session) => self.break_pipe(session),
+            Deed::Fenced { node, why } => {
+                self.tell(|| format!("node {node} is fenced: {why}"));
+                self.coverage.hit("region: nodes fenced");
+                self.check_fencing(node, why);
+            }
+            Deed::Refused { node, why } => {
+                self.fail(Rule::Versions, &format!("a record of {node} was refused: {why}"));
+            }
+        }
+    }
+
+    pub(super) fn on_server_flushed(&mut self, boot: u32, count: usize) {
+        if boot != self.server.boot || !self.server.is_up() {
+            return;
+        }
+        self.server.flushing = false;
+        let (ticket, position) = self.flush(count);
+        let now = self.server_time();
+        if let Some(machine) = &mut self.server.machine {
+            if let Some(position) = position {
+                machine.on_durable(position);
+            }
+            if let Some(ticket) = ticket {
+                machine.on_stored(now, ticket);
+            }
+        }
+        self.after_server();
+    }
+
+    /// The disk has the first so many writes.
+    fn flush(&mut self, count: usize) -> (Option<u64>, Option<Position>) {
+        let (mut ticket, mut position) = (None, None);
+        for write in self.server.writes.drain(..count).collect::<Vec<Write>>() {
+            match write {
+                Write::Fact(number, fact) => {
+                    ticket = Some(number);
+                    self.store_fact(fact);
+                }
+                Write::Record(merged) => {
+                    position = Some(merged.position);
+                    self.store_record(merged);
+                }
+            }
+        }
+        (ticket, position)
+    }
+
+    fn store_fact(&mut self, fact: Fact) {
+        let table = &mut self.server.disk.table;
+        match fact {
+            Fact::Joined { node, journal, .. } => {
+                let row = Row {
+                    standing: Standing::Live,
+                    id: journal.view.journal,
+                    journal: Some(journal),
+                    number: Number(0),
+                };
+                table.nodes.insert(node, row);
+                table.last_node = table.last_node.max(node);
+            }
+            Fact::Viewed { node, view } => {
+                let row = table.nodes.get_mut(&node);
+                if let Some(journal) = row.and_then(|row| row.journal.as_mut()) {
+                    journal.view = view;
+                    self.coverage.hit("region: views stored at the server");
+                }
+            }
+            Fact::Fencing { node } => {
+                if let Some(row) = table.nodes.get_mut(&node) {
+                    row.standing = Standing::Fencing;
+                }
+            }
+            Fact::Gone { node } => {
+                if let Some(row) = table.nodes.get_mut(&node) {
+                    row.standing = Standing::Gone;
+                }
+                self.check_gone(node);
+            }
+            Fact::Told { node } => {
+                if let Some(row) = table.nodes.get_mut(&node) {
+                    row.journal = None;
+                }
+                self.coverage
+                    .hit("region: nodes that are gone, and all lenders know");
+            }
+            Fact::Ceiling(grant) => table.ceiling = grant,
+        }
+    }
+
+    fn store_record(&mut self, merged: Merged) {
+        let disk = &mut self.server.disk;
+        assert_eq!(merged.position, disk.table.position.next());
+        disk.table.position = merged.position;
+        for (lock, version) in bytes::stamp(&merged.payload).written {
+            disk.table.versions[lock.0 as usize] = (lock, version);
+        }
+        if let Some(row) = disk.table.nodes.get_mut(&merged.node) {
+            row.number = merged.number;
+            if let (Some(end), Some(journal)) = (merged.end, &mut row.journal) {
+                journal.kept = merged.number;
+                journal.end = end;
+            }
+        }
+        bytes::apply(&merged.payload, &mut disk.region);
+        disk.log.push(merged);
+    }
+
+    /// Begins to read what is due.
+    fn read_due(&mut self) {
+        let (now, boot, host) = (self.now, self.server.boot, self.slots.len());
+        let due = |reading: &Reading| !reading.runs && reading.due <= now;
+        let waits = |standing| matches!(standing, Some(Standing::Reading | Standing::Stuck));
+        let Some(machine) = &self.server.machine else {
+            return;
+        };
+        let readings = self.server.readings.iter();
+        let all: Vec<(NodeId, Known)> = readings
+            .filter(|(node, reading)| due(reading) && waits(machine.standing(**node)))
+            .map(|(node, reading)| (*node, reading.known.clone()))
+            .collect();
+        for (node, known) in all {
+            if let Some(reading) = self.server.readings.get_mut(&node) {
+                reading.runs = true;
+            }
+            self.provoke_last_words(node);
+            let mut recovery = Recovery::of_node(&known.view, known.end.lsn, now, GRACE, PATIENCE);
+            recovery.plant(self.planted);
+            self.ask(
+                Talk::Read(recovery),
+                Whose::Server { boot, node },
+                host,
+                &known.view,
+            );
+        }
+    }
+
+    /// The members of a dead node's journal have said what they have.
+    pub(super) fn server_has_read(&mut self, node: NodeId, (verdict, windows): Read) {
+        let now = self.now;
+        let Some(reading) = self.server.readings.get_mut(&node) else {
+            return;
+        };
+        reading.runs = false;
+        let known = reading.known.clone();
+        if let Err(refusal) = verdict {
+            let again = reading.failed;
+            reading.failed = true;
+            reading.due = now + READ_AGAIN;
+            self.tell(|| format!("node {node} cannot be read: {refusal}"));
+            self.coverage.hit("region: readings refused");
+            if again && self.accepts_loss(node, &known, &refusal) {
+                return;
+            }
+            if let Some(machine) = &mut self.server.machine {
+                machine.on_stuck(node);
+            }
+            return self.after_server();
+        }
+        let mut records: Vec<(Number, P)> = Vec::new();
+        let mut number = known.kept;
+        let (end, all) = node_records(
+            &windows,
+            known.end,
+            known.view.epoch,
+            known.view.journal.into(),
+            Planted::NONE,
+            &mut |_| true,
+            &mut |record: Checked<'_>| {
+                number = number.next();
+                records.push((number, P::from(record.payload())));
+            },
+        );
+        if all.is_err() {
+            self.fail(Rule::Survives, "sound members gave less than they said they hold");
+        }
+        self.tell(|| format!("node {node} is read from {} to {}", known.end.lsn, end.lsn));
+        self.coverage.hit("region: journals read");
+        if !records.is_empty() {
+            self.coverage.hit("region: journals read that had records");
+        }
+        self.check_read(node, &records);
+        if let Some(machine) = &mut self.server.machine {
+            machine.on_recovered(node, records);
+        }
+        self.after_server();
+        if self.calm_since.is_none() && self.rng.chance(self.nature.cut_readings_permille) {
+            self.coverage
+                .hit("region: readings cut off by the server's death");
+            self.kill_server();
+        }
+    }
+
+    /// The lenders of a node that is gone have been told, as far as they could be reached.
+    pub(super) fn server_has_told(&mut self, node: NodeId, all: bool) {
+        if !all {
+            self.coverage
+                .hit("region: nodes that are gone, and some lender could not be told");
+        }
+        let now = self.server_time();
+        if let Some(machine) = &mut self.server.machine {
+            machine.on_told(now, node, all);
+        }
+        self.after_server();
+    }
+
+    /// With everything healed, and too few members left for a proof, an operator gives up what they had, as `netram shared merge` does
+    /// for journals that it cannot read.
+    fn accepts_loss(&mut self, node: NodeId, known: &Known, refusal: &RecoveryRefusal) -> bool {
+        let since = self.calm_since;
+        if since.is_none_or(|since| self.now.since(since) <= Span::from_ms(1500)) {
+            return false;
+        }
+        let intact = self.intact(&known.view);
+        if intact >= known.view.answers() {
+            let what = format!("node {node} could be read of {intact} members, and is not: {refusal}");
+            self.fail(Rule::Ends, &what);
+        }
+        self.tell(|| format!("the loss of what node {node} had is accepted"));
+        self.coverage.hit("region: losses accepted");
+        self.book.excuse(node);
+        // The server is stopped for that, and started again: so all nodes say what they have.
+        let all = self.server.writes.len();
+        self.flush(all);
+        self.store_fact(Fact::Gone { node });
+        self.kill_server();
+        true
+    }
+
+    /// Whether that a node is gone is durable.
+    pub(super) fn is_gone(&self, node: NodeId) -> bool {
+        let row = self.server.disk.table.nodes.get(&node);
+        row.is_some_and(|row| row.standing == Standing::Gone)
+    }
+
+    fn server_time(&self) -> Time {
+        self.server.clock.local(self.now)
+    }
+}

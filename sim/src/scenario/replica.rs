@@ -1,0 +1,584 @@
+//! A volume that a data lender keeps too: both machines die and come back, the data lender is away for so long that only
+//! blocks can bring it back, and now and then the client's disk is lost for good, and the volume restored from the replica.
+
+use netram_block::{BLOCK_BYTES, digest};
+use netram_block_machine::{Condition, Scope, Todo};
+use netram_proto::id::Lsn;
+use netram_proto::journal::{CommitRule, RecoveryRefusal, View, ViewMember};
+use netram_proto::port::Log;
+use netram_proto::time::Span;
+use netram_proto::wire::Link;
+
+use super::volume::{BLOCKS, BYTES, Program, Volume};
+use crate::check::rule12::{self, Changes};
+use crate::check::{fail, rule01};
+use crate::data::DataLender;
+use crate::process::OpenFailure;
+use crate::profile::{Action, Profile};
+use crate::world::World;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Rounds in which a healed world brings the replica back. Each is 100 ms and a few steps.
+const ROUNDS_MAX: u32 = 400;
+/// Openings from a replica before everything is healed.
+const TRIES: u32 = 3;
+
+/// Leaves out what the rules of other scenarios are for.
+pub(super) fn suit(profile: &mut Profile) {
+    profile.hostile = None;
+    let damage = [
+        Action::Rot,
+        Action::Unreadable,
+        Action::StaleBytes,
+        Action::SlotDamage,
+    ];
+    profile.actions.retain(|action| !damage.contains(action));
+    // Room for a replica to keep up, more often than not.
+    profile.capacity *= 4;
+}
+
+/// Runs the story and gives the world back.
+pub(super) fn run(mut world: World) -> World {
+    let lives = world.rng.between(1, 5);
+    let permille = world.profile.disk.survives_permille;
+    let (rng, capacity) = (world.rng.fork(), world.profile.capacity);
+    let mut data = DataLender::new(rng, permille, world.journal, capacity, BLOCKS);
+    data.plant(world.planted);
+    data.start();
+    world.data = Some(data);
+    world.volume_bytes = BYTES;
+    world.changes = Changes::new(BYTES as usize);
+    let mut program = Program::new(world, true);
+    for _ in 0..lives {
+        if !program.live_and_lose() {
+            return program.end();
+        }
+    }
+    program.world.borrow_mut().heal();
+    program.settle_down();
+    program.end()
+}
+
+impl Program {
+    /// One life, and perhaps the client's disk is lost after it. `false`: the story is over.
+    fn live_and_lose(&mut self) -> bool {
+        let (lost, lives_on, taken_over) = {
+            let rng = &mut self.world.borrow_mut().rng;
+            (rng.chance(400), rng.chance(300), rng.chance(400))
+        };
+        let lived = self.live_on();
+        if !lost || self.lossy {
+            if let Some((process, _volume)) = lived {
+                self.die(process);
+            }
+            return true;
+        }
+        if lives_on && self.zombie.is_none() && !taken_over {
+            self.zombie = lived;
+        } else if let Some((process, _volume)) = lived {
+            self.die(process);
+        }
+        if self.zombie.is_none() {
+            self.open_unheard();
+        }
+        if !taken_over {
+            return self.restore();
+        }
+        if self.lose_disk() {
+            self.live();
+            self.world.borrow_mut().heal();
+            self.live();
+        }
+        false
+    }
+
+    /// Now and then the client opens once more while its data lender is away, and is lost before it serves anybody. What it may have
+    /// written then, only its members can tell.
+    fn open_unheard(&mut self) {
+        let world = &mut *self.world.borrow_mut();
+        if self.unheard || !world.rng.chance(150) {
+            return;
+        }
+        world.data_held = Some(self.host);
+        world.tell(|| String::from("nobody is to hear of the next opening"));
+        if let Ok(process) = world.open(self.host, false) {
+            world.crash(process, false);
+            world.coverage.hit("data: last openings that nobody heard");
+        }
+    }
+
+    /// What the data lender's part in this life is, after each deed of the program.
+    pub(super) fn keep(&mut self, process: usize, volume: &Volume) {
+        let draw = self.world.borrow_mut().rng.below(40);
+        if draw == 0 {
+            self.visit(process);
+        }
+        self.drive(process, volume);
+    }
+
+    /// In most lives nothing is written before the replica has caught up: what follows is then about its service.
+    pub(super) fn begin_life(&mut self, process: usize, volume: &Volume) {
+        if self.world.borrow_mut().rng.chance(300) {
+            return;
+        }
+        for _ in 0..20 {
+            self.world.borrow_mut().run_for(Span::from_ms(50));
+            self.drive(process, volume);
+            let world = self.world.borrow();
+            let kept = world.serving(process).map(|serving| serving.writer.kept());
+            if kept.is_none_or(|kept| kept.is_some()) {
+                return;
+            }
+        }
+    }
+
+    /// Something happens to the data lender.
+    fn visit(&mut self, process: usize) {
+        let mut world = self.world.borrow_mut();
+        if world.nemesis_rests() {
+            return;
+        }
+        let draw = world.rng.below(5);
+        let away = Span::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
+        let until = world.now + away;
+        let operations = world.rng.below(12) as u32;
+        world.tell(|| match draw {
+            0 => String::from("the data lender's process is killed"),
+            1 => format!("the data lender's process may die in {operations} operations"),
+            2 => format!("the data lender stands still for {} ms", away.0 / 1_000_000),
+            3 => format!("the data lender is away for {} ms", away.0 / 1_000_000),
+            _ => String::from("the data lender's connections break"),
+        });
+        let Some(data) = &mut world.data else { return };
+        match draw {
+            0 if data.is_up() => {
+                world.data_died();
+                if world.rng.chance(500) {
+                    world.break_data(process);
+                }
+            }
+            1 => data.disk.borrow_mut().light_fuse(operations),
+            2 => data.paused_until = until,
+            3 => {
+                data.away_until = until;
+                world.coverage.hit("data: absences");
+            }
+            _ => world.break_data(process),
+        }
+    }
+
+    /// Does what the source asks of the volume.
+    pub(super) fn drive(&mut self, process: usize, volume: &Volume) {
+        for _ in 0..64 {
+            let (todo, flushed) = {
+                let world = self.world.borrow();
+                let link = world.serving(process).and_then(|serving| serving.data.as_ref());
+                let Some(link) = link else { return };
+                (link.todo.clone(), link.source.trimmable())
+            };
+            if let Some(flushed) = flushed {
+                let dirty = volume.replica_flushed(flushed);
+                self.world.borrow_mut().data_dirty(process, dirty);
+            }
+            let Some(todo) = todo.filter(|_| !self.world.borrow_mut().rng.chance(200)) else {
+                return;
+            };
+            if self.perform(process, volume, todo).is_none() {
+                self.world
+                    .borrow_mut()
+                    .coverage
+                    .hit("data: steps of a resync that failed");
+                return;
+            }
+        }
+    }
+
+    /// `None`: it could not be done. The volume's disk failed, or its process is at its end.
+    fn perform(&mut self, process: usize, volume: &Volume, todo: Todo) -> Option<()> {
+        match todo {
+            Todo::Begin { scope, since } => {
+                let begun = volume
+                    .begin_resync(since.filter(|_| scope == Scope::Dirty))
+                    .ok()?;
+                (self.cursor, self.pass) = (0, 0);
+                let start = self.head(process).filter(|head| head.lsn == begun.from)?;
+                self.count(match (scope, begun.all) {
+                    (Scope::Data, _) => "data: resyncs of a new replica",
+                    (Scope::Dirty, false) => "data: resyncs of dirty blocks",
+                    _ => "data: resyncs of all that differs",
+                });
+                self.done(process, |source, _| {
+                    source.on_begun(start, begun.blocks, begun.all);
+                    Vec::new()
+                });
+            }
+            Todo::Move { since } => {
+                let moved = volume.go_on_with_resync(since).ok()?;
+                let head = self.head(process);
+                let start = match moved {
+                    Some(begun) => Some((head.filter(|head| head.lsn == begun.from)?, begun.blocks)),
+                    None => None,
+                };
+                self.count("data: resyncs that the log had left behind");
+                self.done(process, |source, _| {
+                    source.on_moved(start);
+                    Vec::new()
+                });
+            }
+            Todo::Choose { max, pass } => {
+                if self.pass != pass {
+                    (self.pass, self.cursor) = (pass, 0);
+                }
+                // Few at a time, so that a resync of a small volume takes long too.
+                let most = self.world.borrow_mut().rng.between(1, 4).min(max as u64);
+                let run = match pass {
+                    0 => volume.next_resync(self.cursor, most).ok()?,
+                    _ => volume.next_dirtied(self.cursor, most).ok()?,
+                };
+                let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.behind).collect();
+                self.cursor = run.map_or(self.cursor, |run| run.behind);
+                let head = volume.log().state().head;
+                self.done(process, |source, _| {
+                    source.on_chosen(&numbers, head);
+                    Vec::new()
+                });
+            }
+            Todo::Digest { first, count } => {
+                let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
+                let count = most.min(BLOCKS.saturating_sub(first)) as usize;
+                let mut bytes = vec![0; count * BLOCK];
+                if count > 0 && !self.read_to_send(process, volume, first, &mut bytes)? {
+                    return Some(());
+                }
+                let digests: Vec<_> = bytes.chunks_exact(BLOCK).map(digest).collect();
+                let tail = volume.log().state().tail;
+                self.done(process, |source, now| {
+                    source
+                        .on_digested(first, &digests, tail, now)
+                        .into_iter()
+                        .collect()
+                });
+            }
+            Todo::Read(numbers) => {
+                let mut blocks = Vec::new();
+                for number in numbers {
+                    let mut bytes = vec![0; BLOCK];
+                    if !self.read_to_send(process, volume, number, &mut bytes)? {
+                        return Some(());
+                    }
+                    let zeros = bytes.iter().all(|byte| *byte == 0);
+                    blocks.push((number, (!zeros).then_some(bytes)));
+                }
+                let tail = volume.log().state().tail;
+                self.count("data: blocks sent");
+                self.done(process, |source, now| source.on_read(&blocks, tail, now));
+            }
+            Todo::Clear => {
+                volume.finish_resync().ok()?;
+                self.count("data: resyncs that ended");
+                self.done(process, |source, _| {
+                    source.on_cleared();
+                    Vec::new()
+                });
+            }
+            Todo::Mark(numbers) => {
+                volume.mark_dirty(&numbers).ok()?;
+                self.done(process, |source, _| {
+                    source.on_marked();
+                    Vec::new()
+                });
+            }
+            Todo::Send(_) | Todo::Ship { .. } => unreachable!("the world does these"),
+        }
+        Some(())
+    }
+
+    /// Blocks for the data lender. `false`: the connection that they were for went meanwhile.
+    fn read_to_send(&mut self, process: usize, volume: &Volume, first: u64, into: &mut [u8]) -> Option<bool> {
+        let asked = self.asked(process);
+        self.world.borrow_mut().reads_to_send = true;
+        let read = volume.read_own(first, into);
+        self.world.borrow_mut().reads_to_send = false;
+        read.ok()?;
+        if self.asked(process) != asked {
+            self.count("data: blocks read for a connection that went");
+            return Some(false);
+        }
+        rule12::sent(&mut self.world.borrow_mut(), process, first, into);
+        Some(true)
+    }
+
+    fn asked(&self, process: usize) -> Option<(Option<u64>, Option<Todo>)> {
+        let world = self.world.borrow();
+        let link = world.serving(process)?.data.as_ref()?;
+        Some(link.asked())
+    }
+
+    fn done(
+        &mut self,
+        process: usize,
+        tell: impl FnOnce(
+            &mut netram_block_machine::Source,
+            netram_proto::time::Time,
+        ) -> Vec<netram_block_machine::Message>,
+    ) {
+        self.world.borrow_mut().data_done(process, tell);
+    }
+
+    pub(super) fn count(&self, what: &'static str) {
+        self.world.borrow_mut().coverage.hit(what);
+    }
+
+    fn head(&self, process: usize) -> Option<Link> {
+        let world = self.world.borrow();
+        world.serving(process).map(|serving| serving.superblock.head)
+    }
+
+    /// The client's machine is gone, and its disk with it. The replica's files take the disk's place, as a take-over does.
+    /// `false`: that is refused, or not to be had.
+    fn lose_disk(&mut self) -> bool {
+        let world = &mut *self.world.borrow_mut();
+        world.coverage.hit("data: clients' disks lost");
+        world.tell(|| String::from("the client's disk is lost; its replica is taken over"));
+        let Some(mut data) = world.data.take() else {
+            return false;
+        };
+        data.crash(world.rng.chance(300));
+        data.disk.borrow_mut().heal();
+        let contents = data.prepare();
+        let Some(found) = data.look() else {
+            fail(
+                12,
+                String::from("the replica's files cannot be read, and their disk is sound"),
+            );
+        };
+        if found.condition != Condition::Following {
+            world
+                .coverage
+                .hit("data: restores refused: the replica is not whole");
+            return false;
+        }
+        world.return_to(self.host, found.view.epoch);
+        if let Some((end, contents)) = contents {
+            rule12::whole(world, end, &contents);
+        }
+        let promise = promise(world, self.host, &found.view).max(found.closed.unwrap_or_default());
+        if let Some(ends) = &self.ends {
+            self.model
+                .only(ends.iter().filter(|end| **end <= promise).count());
+        }
+        self.files = data.volume;
+        self.ends = None;
+        // A take-over leaves nobody who could hear it. What it gives may be older than what the model saw last.
+        (self.unheard, self.restored) = (false, true);
+        let host = &mut world.hosts[self.host];
+        host.standing_file = Some(data.standing_file);
+        host.disk = data.disk;
+        host.log_file = data.log_file;
+        host.view_file = data.view_file;
+        host.of_replica = Some(found.closed);
+        host.damaged = false;
+        host.history.acked = promise;
+        host.history.acked_by_members = promise;
+        host.history.durable = found.end;
+        let (head, end) = (found.end, host.history.tail());
+        assert!(head <= end, "the replica has nothing that was never appended");
+        world.refresh_view(self.host);
+        take_over(world, self.host, &found.view, found.end)
+    }
+
+    /// Everything is well: the replica becomes whole and has everything, and is the volume.
+    fn settle_down(&mut self) {
+        if self.lossy {
+            return;
+        }
+        let accepted = self.world.borrow().coverage.get("losses that were accepted");
+        let opened = self.open_journal();
+        let Some(process) = opened.filter(|_| accepted == 0 && !self.lossy) else {
+            return;
+        };
+        let Some(volume) = self.open(process) else { return };
+        if self.world.borrow_mut().rng.chance(500) {
+            self.write_on(process, &volume);
+        }
+        for _ in 0..ROUNDS_MAX {
+            self.world.borrow_mut().run_for(Span::from_ms(100));
+            let _ = volume.drain();
+            self.drive(process, &volume);
+            if !self.world.borrow().alive(process) {
+                return;
+            }
+            self.copy_home(&volume);
+            if self.is_kept(process, &volume) {
+                self.count("data: replicas compared with their volume");
+                self.bury_zombie();
+                return;
+            }
+        }
+        let world = self.world.borrow();
+        let Some(serving) = world.serving(process) else {
+            return;
+        };
+        let poisoned = serving.poisoned.is_some() || serving.writer.fenced().is_some();
+        if let Some(link) = serving.data.as_ref().filter(|_| !poisoned) {
+            let status = link.source.status();
+            fail(
+                12,
+                format!(
+                    "everything is healed, yet the replica does not follow: {status:?}, {:?}, todo {:?}",
+                    volume.status().replica,
+                    link.todo
+                ),
+            );
+        }
+    }
+
+    /// Whether the replica has everything; then it must be the volume.
+    fn is_kept(&self, process: usize, volume: &Volume) -> bool {
+        if volume
+            .status()
+            .replica
+            .is_none_or(|replica| replica.dirty_blocks > 0)
+        {
+            return false;
+        }
+        let world = self.world.borrow();
+        let state = world.log_state(process);
+        let in_service = world
+            .serving(process)
+            .is_some_and(|serving| serving.writer.kept().is_some());
+        drop(world);
+        let contents = self
+            .world
+            .borrow_mut()
+            .data
+            .as_mut()
+            .and_then(DataLender::contents);
+        let Some((flushed, theirs)) = contents.filter(|_| in_service) else {
+            return false;
+        };
+        if flushed != state.tail {
+            return false;
+        }
+        let Some(ours) = self.read(volume) else {
+            return false;
+        };
+        if let Some(at) = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs) {
+            fail(
+                12,
+                format!("the replica follows at {flushed}, and is not the volume at byte {at}"),
+            );
+        }
+        true
+    }
+}
+
+/// What the client's members had acknowledged, and a restore that is not refused must find.
+pub(super) fn promise(world: &World, host: usize, kept: &View) -> Lsn {
+    let host = &world.hosts[host];
+    let same = |view: &View| {
+        view.members.iter().all(|member| {
+            kept.members
+                .iter()
+                .any(|other| other.address == member.address && other.incarnation == member.incarnation)
+        })
+    };
+    // Out of service, a view may have followed that the data lender was never told. With `all` every member of it has
+    // everything, and one that the replica names too gives it. With other rules, nobody can tell.
+    let shared = host.view.members.iter().any(|member| {
+        kept.members
+            .iter()
+            .any(|other| other.address == member.address && other.incarnation == member.incarnation)
+    });
+    let decidable = host.view.epoch == kept.epoch
+        && (same(&host.view) && host.view.members.len() == kept.members.len()
+            || shared && host.view.rule == CommitRule::All);
+    if decidable {
+        host.history.acked_by_members.max(world.kept_promise)
+    } else {
+        world.kept_promise
+    }
+}
+
+/// Whether the members that the replica names have all that it lacks: then it must be possible to restore.
+pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
+    let holds = |index: usize, member: &ViewMember| {
+        let state = world.lenders[index].state();
+        let unheard_of = kept.epoch < state.epoch && state.epoch < kept.restored(kept.writer).epoch;
+        let same = rule01::as_joined(member, &state) && state.window_epoch == kept.epoch;
+        state.joined && state.trim <= end && same && !unheard_of
+    };
+    let counted = kept.counting || kept.clean.is_some_and(|clean| clean <= end);
+    counted
+        && kept.base <= end
+        && kept.members.iter().all(|member| {
+            let index = world.lender_of(member);
+            world.lenders[index].incarnation == member.incarnation && holds(index, member)
+        })
+}
+
+/// Opens the replica as the volume's journal. `false`: refused.
+fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
+    let unheard_of = is_sealed_unheard_of(world, kept);
+    for attempt in 0..=TRIES {
+        if attempt == TRIES {
+            world.heal();
+            world.run_for(Span::from_ms(100));
+        }
+        match world.open(host, false) {
+            Ok(process) => {
+                if unheard_of {
+                    fail(12, String::from(SEALED_UNHEARD_OF));
+                }
+                world.coverage.hit("data: volumes restored");
+                world.crash(process, false);
+                return true;
+            }
+            Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => {
+                world.coverage.hit("data: restores refused: a later reign");
+                return false;
+            }
+            Err(OpenFailure::Refused(RecoveryRefusal::Unproven { .. })) => {
+                if attempt > 0 && is_provable(kept, end) {
+                    fail(12, String::from(PROVES_NO_MORE));
+                }
+                world.coverage.hit("data: restores refused: unproven");
+                return false;
+            }
+            Err(_) => (),
+        }
+        let pause = world.rng.between(10, 1000);
+        world.run_for(Span::from_ms(pause));
+    }
+    world.coverage.hit("data: restores refused: members missing");
+    // Appends that were on their way when the client died may have told members to drop more.
+    if is_backed(world, kept, end) {
+        fail(
+            12,
+            String::from("the members had all that the replica lacked, yet it cannot be restored from"),
+        );
+    }
+    false
+}
+
+/// What is wrong with a restore after [`is_sealed_unheard_of`].
+pub(super) const SEALED_UNHEARD_OF: &str = "a member had been sealed by a reign that the replica was never told of, and the volume was restored as if there had been none";
+/// What is wrong with a refusal after [`is_provable`].
+pub(super) const PROVES_NO_MORE: &str =
+    "an attempt that was cut off took the proof away: the next is refused as unproven";
+
+/// A member that the replica names was sealed by a later reign of its client: what that wrote may be anywhere.
+pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
+    let leap = kept.restored(kept.writer).epoch;
+    kept.members.iter().any(|member| {
+        let lender = &world.lenders[world.lender_of(member)];
+        let sealed = lender.state().epoch;
+        lender.incarnation == member.incarnation && kept.epoch < sealed && sealed < leap
+    })
+}
+
+/// Whether the members that the view names, and nothing else, can prove that a replica whose log ends at `end` lacks nothing
+/// that they do not hold.
+pub(super) fn is_provable(kept: &View, end: Lsn) -> bool {
+    (kept.counting || kept.clean.is_some()) && kept.base <= end
+}

@@ -1,0 +1,423 @@
+//! A volume restored from its replica over the wire, step by step as `netram_volume::replica::restore` does it. Every step may be
+//! the last of an attempt: the data lender dies or is away, members are, the machine that restores dies. Now and then the client that was
+//! given up lives on.
+
+use netram_block::{BLOCK_BYTES, Restoring};
+use netram_block_machine::{Condition, Description, Message};
+use netram_proto::id::{Lsn, WriterId};
+use netram_proto::journal::{Recovery, RecoveryRefusal, View};
+use netram_proto::limit::FRAME_BODY_BYTES_MAX;
+use netram_proto::time::Span;
+use netram_proto::wire::{FrameKind, Header};
+
+use super::replica::{
+    PROVES_NO_MORE, SEALED_UNHEARD_OF, is_backed, is_provable, is_sealed_unheard_of, promise,
+};
+use super::volume::{BLOCKS, BYTES, Program, Volume};
+use crate::check::fail;
+use crate::data::{VOLUME, VolumeFiles, add_volume, volume_files};
+use crate::process::{GRACE, OpenFailure, PATIENCE};
+use crate::world::World;
+
+/// Attempts before everything is healed. Then one more, which nothing cuts off.
+const ATTEMPTS: u32 = 5;
+/// Rounds in which a replica may take in what it was sent.
+const ROUNDS_MAX: u32 = 100;
+
+/// Why there is no volume after an attempt.
+enum Failed {
+    /// It was cut off, or somebody did not answer: the next may come further.
+    CutOff,
+    /// So it is.
+    Refused(&'static str),
+}
+
+/// What was known before the first attempt, and must be true after the last.
+struct Loss {
+    /// What the replica was told of last by its client; `None`: nobody has claimed it yet.
+    heard: Option<Description>,
+    /// Who has claimed it, or recovered from it, since.
+    ours: Vec<WriterId>,
+    /// A member was sealed by a reign that the replica was never told of.
+    unheard_of: bool,
+}
+
+impl Loss {
+    /// The replica is so. A claim that broke off before it was kept leaves its client free to say more.
+    fn note(&mut self, world: &World, found: &Description) {
+        if self.heard.is_none() || !self.ours.contains(&found.view.writer) {
+            self.unheard_of = is_sealed_unheard_of(world, &found.view);
+            self.heard = Some(found.clone());
+        }
+    }
+}
+
+/// What a refusal means for the attempts to come.
+fn refused(refusal: &RecoveryRefusal, loss: &Loss) -> Result<(), Failed> {
+    match (refusal, &loss.heard) {
+        (RecoveryRefusal::Unproven { .. }, Some(heard)) => {
+            if is_provable(&heard.view, heard.end.lsn) || heard.closed.is_some() {
+                fail(12, String::from(PROVES_NO_MORE));
+            }
+            Err(Failed::Refused("data: restores refused: unproven"))
+        }
+        (RecoveryRefusal::Fenced { .. }, _) => Err(Failed::Refused("data: restores refused: a later reign")),
+        _ => Err(Failed::CutOff),
+    }
+}
+
+impl Program {
+    /// The client is given up. `false`: there is no volume any more.
+    pub(super) fn restore(&mut self) -> bool {
+        self.count("data: clients' disks lost");
+        let story = || String::from("the client's disk is lost; its volume is restored");
+        self.world.borrow_mut().tell(story);
+        let mut loss = Loss {
+            heard: None,
+            ours: Vec::new(),
+            unheard_of: false,
+        };
+        for attempt in 0..=ATTEMPTS {
+            let last = attempt == ATTEMPTS;
+            if last {
+                let mut world = self.world.borrow_mut();
+                world.heal();
+                world.run_for(Span::from_ms(100));
+            }
+            match self.attempt(&mut loss, last) {
+                Ok(()) => {
+                    self.count("data: volumes restored");
+                    self.count("data: volumes restored over the wire");
+                    return true;
+                }
+                Err(Failed::Refused(why)) => {
+                    self.count(why);
+                    return false;
+                }
+                Err(Failed::CutOff) => self.count("data: restores cut off"),
+            }
+        }
+        let world = self.world.borrow();
+        if let Some(heard) = &loss.heard
+            && (is_backed(&world, &heard.view, heard.end.lsn) || heard.closed.is_some())
+        {
+            fail(
+                12,
+                String::from("the replica and the members had everything, yet it cannot be restored from"),
+            );
+        }
+        drop(world);
+        self.count("data: restores refused: members missing");
+        false
+    }
+
+    fn attempt(&mut self, loss: &mut Loss, last: bool) -> Result<(), Failed> {
+        let process = self.world.borrow().processes.len().saturating_sub(1);
+        self.prove(process, loss)?;
+        self.pause(last)?;
+        let claimed = self.claim(process, loss, last)?;
+        self.pause(last)?;
+        let (host, end) = self.recover(&claimed, loss)?;
+        self.pause(last)?;
+        let released = self.world.borrow().hosts[host].view.clone();
+        loss.ours.push(released.writer);
+        if end > claimed.end.lsn {
+            self.hand_over(process, host, &claimed, &released, end, last)?;
+            self.count("data: records handed over to the replica");
+            self.pause(last)?;
+        }
+        let files = self.fill(host, claimed.end.lsn).ok_or(Failed::CutOff)?;
+        self.pause(last)?;
+        let kept = self
+            .world
+            .borrow_mut()
+            .keep_at_data(process, &released, &released, true);
+        match kept {
+            Some(Ok(_)) => (),
+            Some(Err(_)) | None => return Err(Failed::CutOff),
+        }
+        self.pause(last)?;
+        (self.host, self.files) = (host, files);
+        (self.unheard, self.restored) = (true, true);
+        Ok(())
+    }
+
+    /// Asks the data lender and the members whether the restore would succeed, before anything is claimed (rule 18).
+    fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), Failed> {
+        let session = self.world.borrow_mut().data_session();
+        let found = self.describe(process, session)?;
+        let world = &mut *self.world.borrow_mut();
+        loss.note(world, &found);
+        let view = found.view.restored(WriterId(0)).restored(WriterId(0));
+        let addresses = world.addresses();
+        let mut question = Recovery::new(
+            &view,
+            view.epoch,
+            view.writer,
+            found.end.lsn,
+            world.now,
+            GRACE,
+            PATIENCE,
+        )
+        .or_at(addresses.iter().map(String::as_str));
+        question.plant(world.planted);
+        let question = question.of_replica(&view, found.closed).asking();
+        let asker = world.stranger();
+        match world.ask_members(asker, question, None) {
+            Some((Ok(()), _)) => {
+                world.coverage.hit("data: restores proven before their claim");
+                Ok(())
+            }
+            Some((Err(refusal), _)) => {
+                world.coverage.hit("data: restores refused before their claim");
+                refused(&refusal, loss)
+            }
+            None => Err(Failed::CutOff),
+        }
+    }
+
+    /// Begins a reign at the data lender. Returns what the replica is from then on, with the view of that reign.
+    fn claim(&mut self, process: usize, loss: &mut Loss, last: bool) -> Result<Description, Failed> {
+        let mut session = self.world.borrow_mut().data_session();
+        let before = self.describe(process, session)?;
+        self.pause(last)?;
+        let world = &mut *self.world.borrow_mut();
+        let writer = WriterId(world.rng.draw());
+        let claim = before.view.restored(writer);
+        session = world.data_session();
+        let follow = before.follow.claim(claim.epoch, claim.writer, true);
+        match world.ask_data(process, session, &follow, FrameKind::Following) {
+            Some(Ok(_)) => (),
+            Some(Err(_)) | None => return Err(Failed::CutOff),
+        }
+        let now = describe(world.ask_data(
+            process,
+            session,
+            &Message::inquire(Some(VOLUME.0)),
+            FrameKind::Replica,
+        ))?;
+        let view = now.view.restored(writer);
+        if view.epoch != claim.epoch {
+            return Err(Failed::CutOff);
+        }
+        let keep = Message::keep_view(&view, BYTES, now.closed.is_some());
+        loss.note(world, &now);
+        loss.ours.push(writer);
+        match world.ask_data(process, session, &keep, FrameKind::Kept) {
+            Some(Ok(_)) => Ok(Description { view, ..now }),
+            Some(Err(_)) | None => Err(Failed::CutOff),
+        }
+    }
+
+    fn describe(&mut self, process: usize, session: u64) -> Result<Description, Failed> {
+        let question = Message::inquire(Some(VOLUME.0));
+        let answer = self
+            .world
+            .borrow_mut()
+            .ask_data(process, session, &question, FrameKind::Replica);
+        describe(answer)
+    }
+
+    /// Makes the journal on a new machine. Returns it, and where the log ends.
+    fn recover(&mut self, claimed: &Description, loss: &Loss) -> Result<(usize, Lsn), Failed> {
+        let world = &mut *self.world.borrow_mut();
+        let Some(heard) = &loss.heard else {
+            return Err(Failed::CutOff);
+        };
+        let host = world.restore_host(self.host, &claimed.view, claimed.end, &heard.view);
+        world.hosts[host].of_replica = Some(claimed.closed);
+        world.data_held = Some(host);
+        let process = match world.open(host, false) {
+            Ok(process) => process,
+            Err(OpenFailure::Refused(refusal)) => {
+                refused(&refusal, loss)?;
+                return Err(Failed::CutOff);
+            }
+            Err(_) => return Err(Failed::CutOff),
+        };
+        if loss.unheard_of {
+            fail(12, String::from(SEALED_UNHEARD_OF));
+        }
+        // It serves nobody: what follows is said by whoever restores.
+        world.crash(process, false);
+        let end = world.hosts[host].history.durable;
+        let promise = promise(world, self.host, &heard.view).max(heard.closed.unwrap_or_default());
+        if end < promise {
+            fail(
+                12,
+                format!("restored up to {end}; members that still held it had acknowledged {promise}"),
+            );
+        }
+        if let Some(ends) = &self.ends {
+            self.model
+                .only(ends.iter().filter(|end| **end <= promise).count());
+        }
+        Ok((host, end))
+    }
+
+    /// Sends the replica what members held beyond it.
+    fn hand_over(
+        &mut self,
+        process: usize,
+        host: usize,
+        claimed: &Description,
+        released: &View,
+        end: Lsn,
+        last: bool,
+    ) -> Result<(), Failed> {
+        let before = View {
+            version: released.version - 1,
+            epoch: released.epoch,
+            writer: released.writer,
+            ..claimed.view.clone()
+        };
+        let kept = self
+            .world
+            .borrow_mut()
+            .keep_at_data(process, &before, released, false);
+        let Some(Ok(session)) = kept else {
+            return Err(Failed::CutOff);
+        };
+        let mut sent = claimed.end.lsn;
+        let mut room = claimed.head.lsn.plus(claimed.follow.capacity);
+        for _ in 0..ROUNDS_MAX {
+            let world = &mut *self.world.borrow_mut();
+            let most = end.min(room);
+            let bytes = (most.since(sent) as usize).min(FRAME_BODY_BYTES_MAX);
+            let bytes = bytes.min(world.rng.between(1, 20_000) as usize);
+            let header = Header {
+                lsn: sent,
+                epoch: released.epoch,
+                who: released.writer.0,
+                ..Header::new(FrameKind::Records)
+            };
+            let body = world.log_bytes(host, sent, sent.plus(bytes as u64), true);
+            let said = world.ask_data(process, session, &Message { header, body }, FrameKind::Flushed);
+            if let Some(Ok(flushed)) = &said {
+                room = room.max(flushed.header.stable);
+            }
+            sent = sent.plus(bytes as u64);
+            // What is flushed is news once; a sync that was under way already tells somebody else.
+            let ping = Message::bare(Header::new(FrameKind::Ping));
+            let flushed = match (said, world.ask_data(process, session, &ping, FrameKind::Pong)) {
+                (Some(Err(_)), _) | (_, Some(Err(_))) => return Err(Failed::CutOff),
+                (_, Some(Ok(pong))) => pong.header.lsn,
+                (_, None) => Lsn(0),
+            };
+            if flushed >= end {
+                return Ok(());
+            }
+            if !last && world.rng.chance(20) {
+                return Err(Failed::CutOff);
+            }
+            world.run_for(Span::from_ms(20));
+        }
+        Err(Failed::CutOff)
+    }
+
+    /// The volume's files, in which all blocks are missing. `None`: the machine died.
+    fn fill(&mut self, host: usize, from: Lsn) -> Option<VolumeFiles> {
+        let world = self.world.borrow();
+        let disk = &world.hosts[host].disk;
+        disk.borrow_mut().revive();
+        let files = add_volume(disk, BLOCKS);
+        let all = volume_files(disk, files, true);
+        let restoring = Restoring::begin(all, VOLUME, world.journal, BYTES, from).ok()?;
+        restoring.missing(0, BLOCKS).ok()?;
+        restoring.finish().ok()?;
+        Some(files)
+    }
+
+    /// Time passes between two steps; the client that was given up goes on, the data lender has its own troubles, and this may have been the
+    /// attempt's last step.
+    fn pause(&mut self, last: bool) -> Result<(), Failed> {
+        if let Some((process, volume)) = self.zombie.take() {
+            self.haunt(process, &volume);
+            self.zombie = Some((process, volume));
+        }
+        let mut world = self.world.borrow_mut();
+        let ms = world.rng.pick(&[0, 1, 20, 300, 2500]);
+        world.run_for(Span::from_ms(ms));
+        if last {
+            return Ok(());
+        }
+        if world.rng.chance(60) && !world.nemesis_rests() {
+            let operations = world.rng.below(12) as u32;
+            if let Some(data) = &world.data {
+                data.disk.borrow_mut().light_fuse(operations);
+            }
+        }
+        match world.rng.chance(100) {
+            true => Err(Failed::CutOff),
+            false => Ok(()),
+        }
+    }
+
+    /// The client that was given up writes, and hears what the data lender and the members say to it.
+    fn haunt(&mut self, process: usize, volume: &Volume) {
+        if !self.world.borrow().alive(process) {
+            return;
+        }
+        self.count("data: deeds of a client that was given up");
+        let overtaken = self.world.borrow().hosts[self.host].overtaken.is_some();
+        if !overtaken {
+            // Some of it may be restored yet.
+            self.change(process, volume);
+            return;
+        }
+        let bytes = vec![0xdd; BLOCK_BYTES as usize];
+        if let Ok(pending) = volume.write(0, &bytes) {
+            let _ = volume.wait(pending);
+        }
+    }
+
+    /// Brings blocks of a restored volume home, a few at a time.
+    pub(super) fn copy_home(&mut self, volume: &Volume) {
+        if !volume.is_restoring() {
+            return;
+        }
+        let from = self.world.borrow_mut().rng.below(BLOCKS);
+        for from in [from, 0] {
+            if volume.copy_step(from).is_ok_and(|copied| copied.blocks > 0) {
+                self.count("data: blocks of a restored volume brought home");
+            }
+        }
+    }
+
+    /// Everything is well, and the restored volume is in service: the client that was given up has learnt it.
+    pub(super) fn bury_zombie(&mut self) {
+        let Some((process, _volume)) = self.zombie.take() else {
+            return;
+        };
+        self.world.borrow_mut().run_for(Span::from_ms(8000));
+        let mut world = self.world.borrow_mut();
+        if let Some(serving) = world.serving(process) {
+            if serving.writer.fenced().is_none() && serving.poisoned.is_none() {
+                fail(
+                    4,
+                    String::from(
+                        "a client that was given up goes on, and has not learnt that its volume was restored",
+                    ),
+                );
+            }
+            world
+                .coverage
+                .hit("data: clients given up that learnt their fate");
+        }
+        world.crash(process, false);
+    }
+}
+
+/// What a replica is, if it is whole. Frames that its client sent before it was given up may begin a resync between two questions.
+fn describe(answer: crate::data::Answer) -> Result<Description, Failed> {
+    let Some(Ok(answer)) = answer else {
+        return Err(Failed::CutOff);
+    };
+    let found = Description::decode(&answer.frame()).map_err(|_| Failed::CutOff)?;
+    match found.condition {
+        Condition::Following => Ok(found),
+        _ => Err(Failed::Refused(
+            "data: restores refused: the replica is not whole",
+        )),
+    }
+}

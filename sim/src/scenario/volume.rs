@@ -1,0 +1,361 @@
+//! A program keeps a block device's volume: writes, zeros and discards are completed or not, stages go to the image,
+//! machines die. In some worlds a data lender keeps it too (`replica.rs`).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use netram_block::{
+    BLOCK_BYTES, DeviceError, Disk, OpenError, Options, Pending, SECTOR_BYTES, StagePolicy, create,
+};
+use netram_proto::id::Lsn;
+use netram_proto::port::Log;
+use netram_proto::time::Span;
+
+use super::journal;
+use crate::check::fail;
+use crate::check::rule12;
+use crate::check::rvm::{Model, Transaction};
+use crate::data::{SimFetch, VOLUME, VolumeFiles, add_volume, volume_files};
+use crate::disk::SimFile;
+use crate::process::SimLog;
+use crate::world::{SharedWorld, World};
+
+pub(super) const BLOCKS: u64 = 12;
+pub(super) const BYTES: u64 = BLOCKS * BLOCK_BYTES;
+const SECTORS: u64 = BYTES / SECTOR_BYTES;
+/// A record's payload before its data.
+const HEADER_BYTES: usize = 8;
+
+/// How often a restored volume is read in vain, 100 ms apart.
+const CONNECTING_ROUNDS: u32 = 60;
+
+pub(super) type Volume = Disk<SimLog, SimFile, SimFetch>;
+
+pub(super) struct Program {
+    pub(super) world: SharedWorld,
+    /// The machine that has the volume.
+    pub(super) host: usize,
+    /// The volume's files on the machine's disk.
+    pub(super) files: VolumeFiles,
+    /// One segment: the volume. One transaction: a record.
+    pub(super) model: Model,
+    policy: StagePolicy,
+    /// Loss was accepted: the image may show what the log no longer has, and nothing is promised of it.
+    pub(super) lossy: bool,
+    /// A data lender keeps it too: where each record of the model ends.
+    pub(super) ends: Option<Vec<Lsn>>,
+    /// The next block that a resync may choose.
+    pub(super) cursor: u64,
+    /// How often it has chosen from the first block on.
+    pub(super) pass: u32,
+    /// The volume was restored, and its data lender has not heard it yet.
+    pub(super) unheard: bool,
+    /// It was restored, and has not been read since.
+    pub(super) restored: bool,
+    /// A process that was given up, and lives, with its volume.
+    pub(super) zombie: Option<(usize, Volume)>,
+}
+
+/// Runs the story and gives the world back.
+pub(super) fn run(mut world: World) -> World {
+    let lives = world.rng.between(1, 4);
+    let mut program = Program::new(world, false);
+    for _ in 0..lives {
+        program.live();
+    }
+    program.world.borrow_mut().heal();
+    program.live();
+    program.live();
+    program.end()
+}
+
+impl Program {
+    /// A program with a new volume, on a disk that is healthy meanwhile.
+    pub(super) fn new(mut world: World, kept: bool) -> Program {
+        let policy = StagePolicy {
+            bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
+            age: Span::from_ms(world.rng.pick(&[5, 200])),
+            closed_max: world.rng.between(1, 3) as usize,
+        };
+        let disk = Rc::clone(&world.hosts[0].disk);
+        let files = add_volume(&disk, BLOCKS);
+        let faults = std::mem::take(&mut disk.borrow_mut().faults);
+        let made = create(volume_files(&disk, files, false), VOLUME, world.journal, BYTES);
+        assert!(made.is_ok(), "a healthy disk takes a new volume");
+        disk.borrow_mut().faults = faults;
+        Program {
+            world: Rc::new(RefCell::new(world)),
+            host: 0,
+            unheard: false,
+            restored: false,
+            zombie: None,
+            files,
+            model: Model::new(1, BYTES as usize),
+            policy,
+            lossy: false,
+            ends: kept.then(Vec::new),
+            cursor: 0,
+            pass: 0,
+        }
+    }
+
+    /// Gives the world back.
+    pub(super) fn end(mut self) -> World {
+        self.zombie = None;
+        let Ok(world) = Rc::try_unwrap(self.world) else {
+            unreachable!("every log of this world is dropped")
+        };
+        world.into_inner()
+    }
+
+    /// One process, from its opening to its end.
+    pub(super) fn live(&mut self) {
+        if let Some((process, _volume)) = self.live_on() {
+            self.die(process);
+        }
+    }
+
+    /// The same, and the process goes on.
+    pub(super) fn live_on(&mut self) -> Option<(usize, Volume)> {
+        if self.lossy {
+            return None;
+        }
+        let process = self.open_journal()?;
+        if self.lossy {
+            return None;
+        }
+        match self.serve(process) {
+            Some(volume) => Some((process, volume)),
+            None => {
+                self.die(process);
+                None
+            }
+        }
+    }
+
+    /// Opens the journal. Nothing is said to a data lender before the volume is open, too, but the first word of a restored one.
+    pub(super) fn open_journal(&mut self) -> Option<usize> {
+        let world = &mut *self.world.borrow_mut();
+        let accepted = world.coverage.get("losses that were accepted");
+        world.data_held = Some(self.host);
+        let process = journal::open(world, self.host)?;
+        self.lossy |= world.coverage.get("losses that were accepted") > accepted;
+        if self.unheard {
+            let view = world.hosts[self.host].view.clone();
+            match world.keep_at_data(process, &view, &view, false) {
+                Some(Ok(_)) => {
+                    self.unheard = false;
+                    world.coverage.hit("data: first words heard");
+                }
+                _ => {
+                    world.coverage.hit("data: first words that nobody heard");
+                    world.crash(process, false);
+                    return None;
+                }
+            }
+        }
+        Some(process)
+    }
+
+    pub(super) fn die(&mut self, process: usize) {
+        let mut world = self.world.borrow_mut();
+        let cut = world.rng.chance(500);
+        world.crash(process, cut);
+        let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
+        world.run_for(Span::from_ms(pause));
+    }
+
+    /// What the program does in one life. The volume, unless it could not be opened.
+    fn serve(&mut self, process: usize) -> Option<Volume> {
+        let volume = self.open(process)?;
+        if self.ends.is_some() {
+            self.begin_life(process, &volume);
+        }
+        let deeds = self.world.borrow_mut().rng.between(5, 80);
+        for _ in 0..deeds {
+            if !self.world.borrow().alive(process) || !self.deed(process, &volume) {
+                break;
+            }
+            if self.ends.is_some() {
+                self.keep(process, &volume);
+            }
+        }
+        let statistics = volume.status().statistics;
+        let coverage = &mut self.world.borrow_mut().coverage;
+        coverage.add("volume: stages applied", statistics.stages);
+        coverage.add("volume: blocks merged over their base", statistics.bases);
+        coverage.add("volume: blocks made holes of", statistics.holes);
+        coverage.add("volume: requests that waited for room", statistics.stalls);
+        coverage.add("volume: steps that failed", statistics.failures);
+        coverage.add("volume: torn bases in recovery", statistics.unverified_bases);
+        if statistics.corrupt_bases > 0 {
+            fail(
+                6,
+                format!(
+                    "{} blocks were spoilt, and no disk rots here",
+                    statistics.corrupt_bases
+                ),
+            );
+        }
+        Some(volume)
+    }
+
+    pub(super) fn open(&mut self, process: usize) -> Option<Volume> {
+        let (files, journal) = {
+            let world = self.world.borrow();
+            let disk = &world.hosts[self.host].disk;
+            (volume_files(disk, self.files, self.ends.is_some()), world.journal)
+        };
+        let options = Options {
+            policy: self.policy,
+            ..Options::new(journal)
+        };
+        let copy = SimFetch {
+            world: Rc::clone(&self.world),
+            process,
+            exists: self.ends.is_some(),
+        };
+        let volume = match Disk::open_beside(SimLog::new(&self.world, process), files, options, copy) {
+            Ok(volume) => volume,
+            Err(OpenError::SmallJournal { .. } | OpenError::File { .. } | OpenError::Apply(_)) => {
+                self.world
+                    .borrow_mut()
+                    .coverage
+                    .hit("volume: openings that failed");
+                return None;
+            }
+            Err(error) => fail(5, format!("the volume cannot be opened: {error}")),
+        };
+        self.world.borrow_mut().data_held = None;
+        let found = self.read_patiently(process, &volume)?;
+        if std::mem::take(&mut self.restored) {
+            let world = self.world.borrow();
+            rule12::restored(&world, world.hosts[self.host].history.durable, &found);
+            // What it lacks, nobody was promised. From here on this is the volume.
+            self.model = Model::new(1, BYTES as usize);
+            let writes = vec![(0, 0, found.clone())];
+            self.model.commit(Transaction { writes }, false);
+        }
+        let in_doubt = self.model.reopened(vec![found]);
+        self.ends.iter_mut().for_each(Vec::clear);
+        let coverage = &mut self.world.borrow_mut().coverage;
+        coverage.hit("volume: openings");
+        coverage.add("volume: requests in doubt that were found", in_doubt as u64);
+        Some(volume)
+    }
+
+    /// All of it; `None` when the disk does not give it.
+    pub(super) fn read(&self, volume: &Volume) -> Option<Vec<u8>> {
+        let mut bytes = vec![0xee; BYTES as usize];
+        match volume.read(0, &mut bytes) {
+            Ok(()) => Some(bytes),
+            Err(DeviceError::Io(_) | DeviceError::Missing { .. }) => None,
+            Err(error) => fail(6, format!("the volume cannot be read: {error}")),
+        }
+    }
+
+    /// The same just after an opening: blocks may be at the data lender, to which nobody is connected yet.
+    fn read_patiently(&mut self, process: usize, volume: &Volume) -> Option<Vec<u8>> {
+        for _ in 0..CONNECTING_ROUNDS {
+            let found = self.read(volume);
+            if found.is_some() || !volume.is_restoring() || !self.world.borrow().alive(process) {
+                return found;
+            }
+            self.world.borrow_mut().run_for(Span::from_ms(100));
+            self.drive(process, volume);
+        }
+        None
+    }
+
+    /// `false`: this life is over.
+    fn deed(&mut self, process: usize, volume: &Volume) -> bool {
+        let draw = self.world.borrow_mut().rng.below(20);
+        match draw {
+            0..11 => return self.change(process, volume),
+            11 => {
+                if volume.flush().is_err() {
+                    return false;
+                }
+                self.model.flushed();
+            }
+            12 => {
+                // A failure leaves stage and log as they are; the next attempt begins anew.
+                let _ = volume.drain();
+            }
+            13..16 => {
+                for _ in 0..4 {
+                    let _ = volume.apply_step();
+                }
+                self.copy_home(volume);
+            }
+            16 => {
+                let now = self.world.borrow().now;
+                volume.tick(now);
+            }
+            _ => {
+                let mut world = self.world.borrow_mut();
+                let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
+                world.run_for(Span::from_ms(ms));
+            }
+        }
+        if self.world.borrow().alive(process)
+            && let Some(bytes) = self.read(volume)
+        {
+            self.model.seen(0, &bytes, "while running");
+        }
+        true
+    }
+
+    pub(super) fn change(&mut self, process: usize, volume: &Volume) -> bool {
+        let payload_max = volume.log().state().payload_max;
+        let (offset, bytes, zeros, waits) = self.draw_change(payload_max - HEADER_BYTES);
+        let changed = match zeros {
+            true => volume.zero(offset as u64, bytes.len() as u64),
+            false => volume.write(offset as u64, &bytes),
+        };
+        let pending: Pending = match changed {
+            Ok(pending) => pending,
+            // Refused, and not logged: the image takes no stages, or this process is at its end.
+            Err(_) => {
+                self.world.borrow_mut().coverage.hit("volume: requests refused");
+                return self.world.borrow().alive(process);
+            }
+        };
+        if self.ends.is_some() {
+            let changes = &mut self.world.borrow_mut().changes;
+            changes.push(pending.0, offset, bytes.clone());
+        }
+        let writes = vec![(0, offset, bytes)];
+        self.model.commit(Transaction { writes }, false);
+        if let Some(ends) = &mut self.ends {
+            ends.push(pending.0);
+        }
+        self.world.borrow_mut().coverage.hit("volume: requests logged");
+        if waits {
+            if volume.wait(pending).is_err() {
+                return false;
+            }
+            self.model.flushed();
+            self.world.borrow_mut().coverage.hit("volume: requests completed");
+        }
+        true
+    }
+
+    /// Where, what, whether it is zeros, and whether it is waited for. One record.
+    fn draw_change(&mut self, data_max: usize) -> (usize, Vec<u8>, bool, bool) {
+        let mut world = self.world.borrow_mut();
+        let rng = &mut world.rng;
+        let zeros = rng.chance(150);
+        let most = match zeros {
+            true => SECTORS,
+            false => (data_max as u64 / SECTOR_BYTES).min(20),
+        };
+        let sectors = rng.between(1, most);
+        let first = rng.below(SECTORS - sectors + 1);
+        let mut bytes = vec![0; (sectors * SECTOR_BYTES) as usize];
+        if !zeros {
+            rng.fill(&mut bytes);
+        }
+        ((first * SECTOR_BYTES) as usize, bytes, zeros, rng.chance(400))
+    }
+}
