@@ -4,7 +4,7 @@
 #   scripts/constrained.sh [PACKAGE...]     packages: netram-journal netram-lender netram-volume unless said otherwise
 #
 # As root it does both, as another user only what that user can. Test programs are built as whoever calls this, and run with
-# the limit or as the user `nobody`, in a folder of its own that is gone afterwards. A machine that lacks prlimit or setpriv
+# the limit or as the user `nobody`, in a directory of its own that is gone afterwards. A machine that lacks prlimit or setpriv
 # skips that half, audibly.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -17,7 +17,7 @@ arguments=()
 for package in "${packages[@]}"; do
 	arguments+=(-p "$package")
 done
-# One line a test program: the package's folder, where its tests expect to be, and the program.
+# One line a test program: the package's directory, where its tests expect to be, and the program.
 built=$(cargo test --no-run --message-format json "${arguments[@]}" 2>/dev/null |
 	sed -n 's/.*"manifest_path":"\([^"]*\)\/Cargo.toml".*"profile":{[^}]*"test":true}.*"executable":"\([^"]*\)".*/\1 \2/p')
 [[ -n $built ]] || {
@@ -28,10 +28,10 @@ built=$(cargo test --no-run --message-format json "${arguments[@]}" 2>/dev/null 
 failed=()
 # Runs every test program behind the command given.
 each() {
-	local what=$1 folder program
+	local what=$1 directory program
 	shift
-	while read -r folder program; do
-		(cd "$folder" && "$@" "$program" --quiet --test-threads 2) >"$log" 2>&1 && continue
+	while read -r directory program; do
+		(cd "$directory" && "$@" "$program" --quiet --test-threads 2) >"$log" 2>&1 && continue
 		cat "$log"
 		failed+=("$what: $(basename "$program")")
 	done <<<"$built"
@@ -54,10 +54,10 @@ elif command -v setpriv >/dev/null; then
 	echo "constrained: as an ordinary user"
 	chmod 755 "$scratch"
 	install -d -o nobody -m 700 "$scratch/home"
-	# The user need not be able to enter the folders above the programs.
+	# The user need not be able to enter the directories above the programs.
 	install -d -m 755 "$scratch/programs"
 	copied=''
-	while read -r folder program; do
+	while read -r directory program; do
 		install -m 755 "$program" "$scratch/programs/"
 		copied+="$scratch/home $scratch/programs/$(basename "$program")"$'\n'
 	done <<<"$built"

@@ -4,7 +4,7 @@
 #   scripts/fuzz.sh [SECONDS] [TARGET...]      ten minutes and all targets unless said otherwise
 #
 # It needs the ordinary toolchain and a C++ compiler, no cargo-fuzz. What was learnt stays in fuzz/work, so that the next run goes on from
-# there; NETRAM_FUZZ_WORK names another folder. NETRAM_FUZZ_RUNS ends each target after so many executions, NETRAM_FUZZ_WHOSE=stranger takes
+# there; NETRAM_FUZZ_WORK names another directory. NETRAM_FUZZ_RUNS ends each target after so many executions, NETRAM_FUZZ_WHOSE=stranger takes
 # the targets of that kind only.
 set -uo pipefail
 cd "$(dirname "$0")/.."
@@ -28,7 +28,7 @@ for target in "${targets[@]}"; do
 	}
 done
 
-# In this folder, for the sake of its .cargo/config.toml.
+# In this directory, for the sake of its .cargo/config.toml.
 (cd fuzz && cargo build --release --quiet) || exit 1
 programs=$(cd fuzz && cargo metadata --format-version 1 --no-deps --offline | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')
 programs=$programs/$(rustc -vV | sed -n 's/^host: //p')/release

@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 fetched=/var/cache/netram/guest-kernel
-folder=${NETRAM_GUEST_KERNEL:-$fetched}
+directory=${NETRAM_GUEST_KERNEL:-$fetched}
 # Depends on the newest one of its kind.
 latest=linux-image-6.12-cloud-amd64
 # command, package
@@ -36,7 +36,7 @@ if ((EUID == 0)) && command -v apt-get >/dev/null; then
 		apt-get install -q -y --no-install-recommends "${missing[@]}"
 	fi
 	# What others name is theirs: nothing is put there, or removed.
-	if [[ $folder == "$fetched" ]] && ! compgen -G "$folder/boot/vmlinuz-*" >/dev/null; then
+	if [[ $directory == "$fetched" ]] && ! compgen -G "$directory/boot/vmlinuz-*" >/dev/null; then
 		apt-get update -q
 		depends=$(apt-cache depends --no-recommends "$latest" 2>/dev/null || true)
 		package=$(sed -n 's/.*Depends: \(linux-image-[^ ]*\)/\1/p' <<<"$depends" | head -n 1)

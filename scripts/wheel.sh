@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Python package's wheel into target/wheels, with a maturin of its own in target/python.
 #
-#   scripts/wheel.sh [PROFILE [FOLDER]]    cargo's profile (release) and where the wheel goes (target/wheels)
+#   scripts/wheel.sh [PROFILE [DIRECTORY]]    cargo's profile (release) and where the wheel goes (target/wheels)
 #
 # Exit code 3: there is no Python that could (3.11 or newer, with venv).
 set -euo pipefail
@@ -9,7 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 profile="${1:-release}"
 target="$(realpath -m "${CARGO_TARGET_DIR:-target}")"
-folder="$(realpath -m "${2:-$target/wheels}")"
+directory="$(realpath -m "${2:-$target/wheels}")"
 venv="$target/python"
 
 if ! python3 -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -28,7 +28,7 @@ if ! cmp -s python/requirements.txt "$venv/requirements.txt"; then
 fi
 
 # An older version's wheel must not be taken for this one.
-rm -f "$folder"/netram-*.whl
+rm -f "$directory"/netram-*.whl
 cd python
-"$venv/bin/maturin" build --quiet --locked --profile "$profile" --out "$folder"
-ls "$folder"/netram-*.whl
+"$venv/bin/maturin" build --quiet --locked --profile "$profile" --out "$directory"
+ls "$directory"/netram-*.whl

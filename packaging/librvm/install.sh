@@ -72,8 +72,8 @@ uninstall)
 	for package in $packages; do
 		rm -f "$lib/pkgconfig/$package.pc"
 	done
-	for folder in "$include" "$share"; do
-		if [ -d "$folder" ]; then rmdir --ignore-fail-on-non-empty "$folder"; fi
+	for directory in "$include" "$share"; do
+		if [ -d "$directory" ]; then rmdir --ignore-fail-on-non-empty "$directory"; fi
 	done
 	;;
 *)

@@ -1,6 +1,6 @@
 """What a commit costs from Python, beside the same from Rust and beside fdatasync on the same disk.
 
-    python -m netram.bench [--quick] [--json] [--netram PROGRAM] [--dir FOLDER]
+    python -m netram.bench [--quick] [--json] [--netram PROGRAM] [--dir DIRECTORY]
 
 A lender runs as a process of its own on this machine and ends with the measurement, encrypted, both sides spinning on
 a core each where there are two. Rounds of each row alternate; what is shown is the median over rounds.
@@ -46,16 +46,16 @@ class Lender(NamedTuple):
 
 
 @contextlib.contextmanager
-def lender(program: str, folder: Path, spin: bool) -> Iterator[Lender]:
+def lender(program: str, directory: Path, spin: bool) -> Iterator[Lender]:
     """A lender process with a cluster key of its own."""
-    key_file = folder / "cluster.key"
+    key_file = directory / "cluster.key"
     subprocess.run([program, "key", "new", key_file], check=True, stdout=subprocess.DEVNULL)
     memory = Path(f"/dev/shm/netram-bench-python-{os.getpid()}.mem")
     command = [program, "lend", "--with-parent", "--listen", "tcp://127.0.0.1:0", "--memory", "64MiB"]
     command += ["--key-file", str(key_file), "--store", str(memory), "--name", f"bench-python-{os.getpid()}"]
     if spin:
         command += ["--wait", "spin", "--pin", str(cores()[1])]
-    with open(folder / "lender.log", "w", encoding="utf-8") as log:
+    with open(directory / "lender.log", "w", encoding="utf-8") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
     try:
         assert process.stdout is not None
@@ -66,7 +66,7 @@ def lender(program: str, folder: Path, spin: bool) -> Iterator[Lender]:
             if line == "ready\n":
                 break
         else:
-            raise SystemExit(f"the lender did not start: {(folder / 'lender.log').read_text()}")
+            raise SystemExit(f"the lender did not start: {(directory / 'lender.log').read_text()}")
         yield Lender(address, key_file)
     finally:
         process.kill()
@@ -102,10 +102,10 @@ def summary(what: str, rounds: list[list[int]]) -> Row:
     return Row(what, percentile(0.5), percentile(0.99))
 
 
-def from_python(folder: Path, at: Lender, spin: bool, rounds: int, seconds: float) -> list[Row]:
+def from_python(directory: Path, at: Lender, spin: bool, rounds: int, seconds: float) -> list[Row]:
     """Commits through this package, and fdatasync, in alternating rounds."""
     store = netram.open(
-        folder / "bench.log",
+        directory / "bench.log",
         create=True,
         log_size="64MiB",
         lenders=[at.address],
@@ -113,10 +113,10 @@ def from_python(folder: Path, at: Lender, spin: bool, rounds: int, seconds: floa
         one_domain=True,
         wait="spin" if spin else None,
     )
-    region = store.segment(folder / "bench.data", size=SEGMENT, create=True).map()
+    region = store.segment(directory / "bench.data", size=SEGMENT, create=True).map()
     store.wait_for_lenders()
     view, data = memoryview(region), bytes(BYTES)
-    flat = os.open(folder / "flat", os.O_RDWR | os.O_CREAT)
+    flat = os.open(directory / "flat", os.O_RDWR | os.O_CREAT)
     os.pwrite(flat, bytes(SEGMENT), 0)
     os.fsync(flat)
 
@@ -166,21 +166,21 @@ def from_python(folder: Path, at: Lender, spin: bool, rounds: int, seconds: floa
     return [summary(what, several) for what, several in taken.items()]
 
 
-def from_rust(program: str, folder: Path, quick: bool) -> Row:
+def from_rust(program: str, directory: Path, quick: bool) -> Row:
     """The same record by `netram-lab bench commit`."""
-    command = [program, "bench", "commit", "--members", "1", "--json", "--dir", str(folder)]
+    command = [program, "bench", "commit", "--members", "1", "--json", "--dir", str(directory)]
     ran = subprocess.run(command + ["--quick"] * quick, check=True, capture_output=True, text=True)
     commit = json.loads(ran.stdout)["rows"][0]["commit"]
     return Row("remote commit from Rust, the journal alone", commit["p50_us"], commit["p99_us"])
 
 
-def measure(program: str, folder: Path, quick: bool) -> list[Row]:
+def measure(program: str, directory: Path, quick: bool) -> list[Row]:
     """Every row."""
     rounds, seconds = (2, 0.1) if quick else (7, 0.5)
     spin = len(cores()) > 1
-    with lender(program, folder, spin) as at:
-        rows = from_python(folder, at, spin, rounds, seconds)
-    return [*rows, from_rust(program, folder, quick)]
+    with lender(program, directory, spin) as at:
+        rows = from_python(directory, at, spin, rounds, seconds)
+    return [*rows, from_rust(program, directory, quick)]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -194,8 +194,8 @@ def main(arguments: list[str] | None = None) -> int:
     program = shutil.which(chosen.netram)
     if program is None:
         parser.error(f"no program {chosen.netram}; install netram (`make install`) or name it with --netram")
-    with tempfile.TemporaryDirectory(prefix="netram-python-", dir=chosen.dir) as folder:
-        rows = measure(program, Path(folder), chosen.quick)
+    with tempfile.TemporaryDirectory(prefix="netram-python-", dir=chosen.dir) as directory:
+        rows = measure(program, Path(directory), chosen.quick)
     if chosen.json:
         found: dict[str, Any] = {"rows": [row._asdict() for row in rows], "load": os.getloadavg()[0]}
         print(json.dumps(found, indent=2))

@@ -1,4 +1,4 @@
-"""What the tests share: a store on a temporary folder, and lenders as processes of their own."""
+"""What the tests share: a store on a temporary directory, and lenders as processes of their own."""
 
 from __future__ import annotations
 
@@ -88,27 +88,27 @@ def lender() -> Iterator[Callable[..., Lender]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
 @pytest.fixture
-def store(folder: Path) -> Iterator[netram.Store]:
+def store(directory: Path) -> Iterator[netram.Store]:
     """A store without lenders. It must be closable at the end, unless the test closed it."""
-    store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
+    store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
     yield store
     store.close()
 
 
 @pytest.fixture
-def region(store: netram.Store, folder: Path) -> netram.Region:
-    return store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def region(store: netram.Store, directory: Path) -> netram.Region:
+    return store.segment(directory / "bank.data", size=SIZE, create=True).map()
 
 
-def reopened(folder: Path, segment: str = "bank.data", **settings: Any) -> tuple[netram.Store, netram.Region]:
-    """The store of `folder` again, and its segment."""
-    store = netram.open(folder / "bank.log", **settings)
-    return store, store.segment(folder / segment).map()
+def reopened(directory: Path, segment: str = "bank.data", **settings: Any) -> tuple[netram.Store, netram.Region]:
+    """The store of `directory` again, and its segment."""
+    store = netram.open(directory / "bank.log", **settings)
+    return store, store.segment(directory / segment).map()
 
 
 class Server:
@@ -118,10 +118,10 @@ class Server:
     #: Longer than any step takes on a busy machine.
     PATIENCE = 60.0
 
-    def __init__(self, folder: Path, lender: Lender, key: Path, span: int = SPAN, locks: int = LOCKS, lease: str = "10s") -> None:
-        self.folder, self.key, self.bytes = folder, key, span * locks
-        self.region, self.lease = folder / "region", lease
-        self.address = f"unix:{folder}/server.sock"
+    def __init__(self, directory: Path, lender: Lender, key: Path, span: int = SPAN, locks: int = LOCKS, lease: str = "10s") -> None:
+        self.directory, self.key, self.bytes = directory, key, span * locks
+        self.region, self.lease = directory / "region", lease
+        self.address = f"unix:{directory}/server.sock"
         create: list[str | Path] = [program(), "shared", "create", self.region, "--size", str(self.bytes), "--span-size", str(span)]
         subprocess.run([*create, "--lender", lender.address], check=True, stdout=subprocess.DEVNULL)
         self.serve()
@@ -137,7 +137,7 @@ class Server:
     def join(self, name: str, **options: Any) -> netram.shared.Node:
         patience: dict[str, Any] = {"lock_timeout": self.PATIENCE, "patience": self.PATIENCE}
         ours: dict[str, Any] = {"key_file": self.key, "log_size": "4MiB", **patience, **options}
-        return netram.shared.join(self.address, self.folder / name, **ours)
+        return netram.shared.join(self.address, self.directory / name, **ours)
 
     def stop(self) -> None:
         self.process.kill()
@@ -153,9 +153,9 @@ def without_settings(patch: pytest.MonkeyPatch) -> None:
 
 
 @contextlib.contextmanager
-def served(folder: Path, **shape: Any) -> Iterator[Server]:
+def served(directory: Path, **shape: Any) -> Iterator[Server]:
     """A lender and a server."""
-    key = folder / "cluster.key"
+    key = directory / "cluster.key"
     # Whatever happens, to the server or to the test: none of both stays.
     with contextlib.ExitStack() as ended:
         with pytest.MonkeyPatch.context() as patch:
@@ -164,7 +164,7 @@ def served(folder: Path, **shape: Any) -> Iterator[Server]:
             # Windows of several nodes, and of some that are gone and not forgotten yet.
             lender = Lender("--key-file", str(key), "--domain", "ups-1", size="128MiB")
             ended.callback(lender.stop)
-            server = Server(folder, lender, key, **shape)
+            server = Server(directory, lender, key, **shape)
             ended.callback(server.stop)
         yield server
 
@@ -183,9 +183,9 @@ def serving_heaps(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def erased(server: Server, folder: Path) -> Server:
-    """The server, its region all zeros, and a folder for this test's nodes."""
-    server.folder = folder
+def erased(server: Server, directory: Path) -> Server:
+    """The server, its region all zeros, and a directory for this test's nodes."""
+    server.directory = directory
     with server.join("eraser") as node, node.begin() as txn:
         txn.acquire_all([lock for lock, _, _ in node.spans])
         txn.write(0, bytes(server.bytes))

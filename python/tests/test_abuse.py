@@ -13,9 +13,9 @@ from conftest import Child, reopened
 ABUSER = """
 import gc, random, sys, threading
 import numpy, netram
-folder, seed = sys.argv[1], int(sys.argv[2])
+directory, seed = sys.argv[1], int(sys.argv[2])
 pool, failures = {"store": [], "region": [], "view": [], "tx": [], "heap": []}, []
-netram.create(folder + "/bank.log", "256KiB")
+netram.create(directory + "/bank.log", "256KiB")
 
 def act(rng):
     def any_of(kind):
@@ -36,12 +36,12 @@ def act(rng):
         for kind in pool:
             pool[kind].clear()
         del store, region, view, tx, heap
-        keep("store", netram.open(folder + "/bank.log"))
+        keep("store", netram.open(directory + "/bank.log"))
     elif choice == 0:
-        netram.open(folder + "/bank.log")
+        netram.open(directory + "/bank.log")
     elif choice == 1 or not pool["region"]:
         part = rng.randrange(4) * 65536
-        keep("region", store.segment(folder + "/data", size=4 * 65536, create=True).map(part, 65536))
+        keep("region", store.segment(directory + "/data", size=4 * 65536, create=True).map(part, 65536))
     elif choice in (2, 3):
         keep("tx", store.transaction(rng.choice(["remote", "disk", "lazy"]), rng.random() < 0.5))
     elif choice == 4 and rng.random() < 0.2:
@@ -104,8 +104,8 @@ sys.exit(1 if failures else 0)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_order_of_calls_crashes(folder: Path, child: Callable[..., Child], seed: int) -> None:
-    assert child(ABUSER, folder, seed).end() == 0
-    if (folder / "data").exists():
-        store, _ = reopened(folder, segment="data")
+def test_no_order_of_calls_crashes(directory: Path, child: Callable[..., Child], seed: int) -> None:
+    assert child(ABUSER, directory, seed).end() == 0
+    if (directory / "data").exists():
+        store, _ = reopened(directory, segment="data")
         store.close()

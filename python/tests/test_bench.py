@@ -11,12 +11,12 @@ from conftest import program
 import netram.bench
 
 
-def test_a_quick_run_fills_every_row(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert netram.bench.main(["--quick", "--json", "--netram", program(), "--dir", str(folder)]) == 0
+def test_a_quick_run_fills_every_row(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert netram.bench.main(["--quick", "--json", "--netram", program(), "--dir", str(directory)]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert len(rows) == 5
     assert all(0 < row["p50"] <= row["p99"] for row in rows)
-    assert list(folder.iterdir()) == [], "nothing is left behind"
+    assert list(directory.iterdir()) == [], "nothing is left behind"
 
 
 def test_without_the_program_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:

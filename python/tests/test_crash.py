@@ -15,10 +15,10 @@ import netram
 # Transfers between two accounts for ever; says how many are acknowledged. Each transfer changes both and a counter.
 TELLER = """
 import sys, netram, numpy
-folder, lenders = sys.argv[1], sys.argv[2:]
+directory, lenders = sys.argv[1], sys.argv[2:]
 settings = dict(lenders=lenders, insecure=True, one_domain=True)
-store = netram.open(folder + "/bank.log", create=True, log_size="4MiB", **settings)
-accounts = numpy.frombuffer(store.segment(folder + "/bank.data", size=65536, create=True).map(), dtype="i8")
+store = netram.open(directory + "/bank.log", create=True, log_size="4MiB", **settings)
+accounts = numpy.frombuffer(store.segment(directory + "/bank.data", size=65536, create=True).map(), dtype="i8")
 store.wait_for_lenders()
 while True:
     n = int(accounts[0]) + 1
@@ -44,14 +44,14 @@ def killed_after(teller: Child, commits: int) -> int:
 
 
 def test_nothing_acknowledged_is_lost_to_a_kill(
-    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+    directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     lenders = lender(), lender()
     done = 0
     for commits in (1, 50, 400):
-        acknowledged = killed_after(child(TELLER, folder, *(one.address for one in lenders)), commits)
+        acknowledged = killed_after(child(TELLER, directory, *(one.address for one in lenders)), commits)
         assert acknowledged > done
-        store, region = reopened(folder, **settings(*lenders))
+        store, region = reopened(directory, **settings(*lenders))
         view = memoryview(region).cast("q")
         done = view[0]
         assert done >= acknowledged
@@ -62,15 +62,15 @@ def test_nothing_acknowledged_is_lost_to_a_kill(
 
 
 def test_the_newest_commits_come_from_the_lender(
-    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+    directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     # Killed by its own hand right after the commit: the disk is given the record a millisecond later at the earliest,
     # unless the system gives the process no time until then. So it is tried again.
     script = TELLER.replace("print(n, flush=True)", "os.kill(os.getpid(), 9)").replace("import sys", "import os, sys")
     one = lender()
     for transfers in range(1, 51):
-        assert child(script, folder, one.address).end() == -9
-        store, region = reopened(folder, **settings(one))
+        assert child(script, directory, one.address).end() == -9
+        store, region = reopened(directory, **settings(one))
         assert int.from_bytes(region[:8], "little") == transfers
         taken = store.recovered.records_from_lenders
         store.close()
@@ -81,32 +81,32 @@ def test_the_newest_commits_come_from_the_lender(
 
 
 def test_a_lender_that_restarts_keeps_the_window(
-    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+    directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     one = lender()
-    acknowledged = killed_after(child(TELLER, folder, one.address), 20)
+    acknowledged = killed_after(child(TELLER, directory, one.address), 20)
     one.kill()
     one.restart()
-    store, region = reopened(folder, **settings(one))
+    store, region = reopened(directory, **settings(one))
     assert memoryview(region).cast("q")[0] >= acknowledged
     assert store.recovered.lenders == [(one.address, "complete")]
     store.close()
 
 
 def test_recovery_without_what_lenders_held_is_refused_and_names_them(
-    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+    directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     one = lender()
-    acknowledged = killed_after(child(TELLER, folder, one.address), 20)
+    acknowledged = killed_after(child(TELLER, directory, one.address), 20)
     one.stop()
     one.restart()
     with pytest.raises(netram.RecoveryRefused, match=f"{one.address} .restarted without its memory"):
-        netram.open(folder / "bank.log", **settings(one))
-    store = netram.open(folder / "bank.log", accept_loss=True, **settings(one))
+        netram.open(directory / "bank.log", **settings(one))
+    store = netram.open(directory / "bank.log", accept_loss=True, **settings(one))
     assert store.recovered.loss_accepted is not None
     assert one.address in store.recovered.loss_accepted
     assert store.recovered.lenders == [(one.address, "amnesiac")]
-    count = memoryview(store.segment(folder / "bank.data").map()).cast("q")
+    count = memoryview(store.segment(directory / "bank.data").map()).cast("q")
     assert count[0] <= acknowledged + 1
     assert (count[1], count[2]) == (-count[0], count[0]), "what is there is whole"
     del count
@@ -114,10 +114,10 @@ def test_recovery_without_what_lenders_held_is_refused_and_names_them(
 
 
 def test_waiting_for_a_lender_that_is_away_can_be_interrupted(
-    folder: Path, child: Callable[..., Child], lender: Callable[..., Lender]
+    directory: Path, child: Callable[..., Child], lender: Callable[..., Lender]
 ) -> None:
     one = lender()
-    killed_after(child(TELLER, folder, one.address), 20)
+    killed_after(child(TELLER, directory, one.address), 20)
     one.kill()
     script = """
 import os, signal, sys, threading, netram
@@ -130,25 +130,25 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
     os._exit(0)
 """
-    waiting = child(script, folder, one.address)
+    waiting = child(script, directory, one.address)
     assert waiting.hears() == "interrupted"
     assert waiting.end() == 0
     one.restart()
-    store, region = reopened(folder, **settings(one))
+    store, region = reopened(directory, **settings(one))
     assert memoryview(region).cast("q")[0] >= 20
     store.close()
 
 
-def test_a_writer_that_a_newer_one_replaced_is_told(folder: Path, lender: Callable[..., Lender]) -> None:
+def test_a_writer_that_a_newer_one_replaced_is_told(directory: Path, lender: Callable[..., Lender]) -> None:
     one = lender()
-    store = netram.open(folder / "bank.log", create=True, log_size="1MiB", **settings(one))
-    region = store.segment(folder / "bank.data", size=4096, create=True).map()
+    store = netram.open(directory / "bank.log", create=True, log_size="1MiB", **settings(one))
+    region = store.segment(directory / "bank.data", size=4096, create=True).map()
     store.wait_for_lenders()
     with store.transaction() as tx:
         tx.write(region, 0, b"before")
     # A copy of the log, opened with the same lenders over its own segment, is the newer writer.
-    shutil.copytree(folder, folder.parent / "copy")
-    netram.open(folder.parent / "copy" / "bank.log", adopt_segments=True, **settings(one)).close()
+    shutil.copytree(directory, directory.parent / "copy")
+    netram.open(directory.parent / "copy" / "bank.log", adopt_segments=True, **settings(one)).close()
     number = 0
     with pytest.raises(netram.CommitError, match="fenced") as told:
         # Until it hears, its own disk may still take commits.
@@ -171,7 +171,7 @@ def test_a_writer_that_a_newer_one_replaced_is_told(folder: Path, lender: Callab
     assert store.closed and region.closed
 
 
-def test_lazy_commits_before_a_flush_survive_it(folder: Path, child: Callable[..., Child]) -> None:
+def test_lazy_commits_before_a_flush_survive_it(directory: Path, child: Callable[..., Child]) -> None:
     script = """
 import sys, netram
 store = netram.open(sys.argv[1] + "/bank.log", create=True, log_size="1MiB", spool="256KiB")
@@ -184,10 +184,10 @@ for n in range(1, 101):
 print("done", flush=True)
 sys.stdin.read()
 """
-    teller = child(script, folder)
+    teller = child(script, directory)
     assert teller.hears() == "done"
     teller.kill()
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert region[0] >= 50
     assert region[:64] == bytes([region[0]]) * 64, "whole or not at all"
     store.close()

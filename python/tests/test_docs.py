@@ -20,20 +20,20 @@ def examples(document: str) -> str:
     return "\n".join(block.partition("```")[0] for block in blocks)
 
 
-def test_the_example_of_shared_regions_runs(folder: Path, server: Server) -> None:
+def test_the_example_of_shared_regions_runs(directory: Path, server: Server) -> None:
     script = examples("docs/shared.md").replace("tcp://plan:7440", server.address)
-    (folder / "cluster.key").symlink_to(server.key)
+    (directory / "cluster.key").symlink_to(server.key)
     checks = "\nassert txn.result.record is not None and before[24] == 42\n"
-    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=folder, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=directory, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/python.md"])
-def test_the_examples_of_a_document_run(folder: Path, lender: Callable[..., Lender], document: str) -> None:
-    subprocess.run([program(), "key", "new", folder / "cluster.key"], check=True, stdout=subprocess.DEVNULL)
-    address = lender("--key-file", str(folder / "cluster.key"), "--domain", "ups-1").address
+def test_the_examples_of_a_document_run(directory: Path, lender: Callable[..., Lender], document: str) -> None:
+    subprocess.run([program(), "key", "new", directory / "cluster.key"], check=True, stdout=subprocess.DEVNULL)
+    address = lender("--key-file", str(directory / "cluster.key"), "--domain", "ups-1").address
     script = examples(document).replace("tcp://10.0.0.2:7420", address)
     checks = "\nassert tx.result is not None and tx.result.lsn is not None\n"
-    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=folder, capture_output=True, text=True)
+    ran = subprocess.run([sys.executable, "-c", script + checks], cwd=directory, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
-    assert (folder / "bank.log").is_file()
+    assert (directory / "bank.log").is_file()

@@ -69,9 +69,9 @@ def test_numpy_computes_in_far_memory_what_it_computes_in_its_own(lender: Callab
     assert (flat == numpy.sort(own, axis=None)).all()
 
 
-def test_a_local_disk_does_where_there_is_no_lender(folder: Path) -> None:
+def test_a_local_disk_does_where_there_is_no_lender(directory: Path) -> None:
     try:
-        arena = netram.far.open(SIZE, LOCAL, spill=folder, spill_size="64MiB")
+        arena = netram.far.open(SIZE, LOCAL, spill=directory, spill_size="64MiB")
     except netram.OpenError as error:
         if "userfaultfd" in str(error):
             pytest.skip(str(error))
@@ -81,16 +81,16 @@ def test_a_local_disk_does_where_there_is_no_lender(folder: Path) -> None:
     assert (numbers == numpy.random.default_rng(2).integers(0, 1 << 60, SIZE // 16)).all()
     status = arena.status()
     assert status.fetched > 0 and status.lost == 0 and status.linked == 0
-    assert not list(folder.iterdir()), "the file has no name"
+    assert not list(directory.iterdir()), "the file has no name"
 
 
-def test_a_file_is_read_into_pages_that_are_away(lender: Callable[..., Lender], folder: Path) -> None:
+def test_a_file_is_read_into_pages_that_are_away(lender: Callable[..., Lender], directory: Path) -> None:
     arena = opened(lender(size="64MiB"), copies=1)
     content = os.urandom(4 << 20)
-    (folder / "content").write_bytes(content)
+    (directory / "content").write_bytes(content)
     memory = arena.memory("4MiB")
     numpy.frombuffer(memory, dtype="uint8")[:] = 1
-    with (folder / "content").open("rb", buffering=0) as file:
+    with (directory / "content").open("rb", buffering=0) as file:
         view = memoryview(memory)
         at = 0
         while at < len(view):
@@ -122,8 +122,8 @@ def test_what_cannot_be_is_refused_with_what_to_do(lender: Callable[..., Lender]
         netram.far.open("1MiB", 4096, lenders=[address], insecure=True)
     with pytest.raises(netram.OpenError, match="lenders"):
         netram.far.open("1MiB", "1MiB")
-    with pytest.raises(netram.OpenError, match="no-such-folder"):
-        netram.far.open("1MiB", "1MiB", spill="no-such-folder")
+    with pytest.raises(netram.OpenError, match="no-such-directory"):
+        netram.far.open("1MiB", "1MiB", spill="no-such-directory")
     with pytest.raises(ValueError, match="key_file"):
         netram.far.open("1MiB", "1MiB", lenders=[address])
     with pytest.raises(netram.OpenError, match="no-such-key"):

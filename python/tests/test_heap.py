@@ -62,7 +62,7 @@ def test_blocks_hold_data_and_other_blocks(store: netram.Store, region: netram.R
     assert heap.read(moved)[:9] == heap.read(moved, 9)
 
 
-def test_a_heap_is_found_again(folder: Path, child: Callable[..., Child]) -> None:
+def test_a_heap_is_found_again(directory: Path, child: Callable[..., Child]) -> None:
     script = """
 import sys, netram
 store = netram.open(sys.argv[1] + "/bank.log", create=True, log_size="1MiB")
@@ -77,10 +77,10 @@ for n in range(1000):
         store.flush()
         print("flushed", flush=True)
 """
-    writer = child(script, folder)
+    writer = child(script, directory)
     assert writer.hears() == "flushed"
     writer.kill()
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     heap = netram.Heap(region)
     [(block, _)] = heap.check()
     assert block == heap.root(0)
@@ -108,7 +108,7 @@ def test_one_region_has_one_heap(store: netram.Store, region: netram.Region, hea
 
 
 def test_what_is_no_block_is_refused(
-    store: netram.Store, region: netram.Region, heap: netram.Heap, folder: Path
+    store: netram.Store, region: netram.Region, heap: netram.Heap, directory: Path
 ) -> None:
     with store.transaction() as tx:
         block = heap.store(tx, b"block")
@@ -143,7 +143,7 @@ def test_what_is_no_block_is_refused(
             heap.store(tx, "text")  # type: ignore[arg-type]
     with pytest.raises(netram.ClosedError, match="has ended"):
         heap.store(tx, b"late")
-    with netram.open(folder / "other.log", create=True, log_size="64KiB") as other, other.transaction() as foreign:
+    with netram.open(directory / "other.log", create=True, log_size="64KiB") as other, other.transaction() as foreign:
         with pytest.raises(netram.RangeError, match="another log"):
             heap.store(foreign, b"x")
         with pytest.raises(netram.RangeError, match="another log"):
@@ -169,17 +169,17 @@ def test_a_full_heap_says_so_and_gives_everything_back(store: netram.Store, heap
         heap.allocate(tx, 500_000)
 
 
-def test_regions_without_a_heap_or_with_a_damaged_one(store: netram.Store, region: netram.Region, folder: Path) -> None:
+def test_regions_without_a_heap_or_with_a_damaged_one(store: netram.Store, region: netram.Region, directory: Path) -> None:
     with pytest.raises(netram.NoHeap, match="no heap"):
         netram.Heap(region)
-    small = store.segment(folder / "small", size=4096, create=True).map()
+    small = store.segment(directory / "small", size=4096, create=True).map()
     with pytest.raises(netram.HeapError, match="a heap needs"):
         netram.Heap.format(small)
     with pytest.raises(TypeError):
         netram.Heap(memoryview(region))  # type: ignore[arg-type]
     netram.Heap.format(region)
     region.unmap()
-    region = store.segment(folder / "bank.data").map()
+    region = store.segment(directory / "bank.data").map()
     with store.transaction() as tx:
         tx.write(region, 20, b"\xff")
     with pytest.raises(netram.HeapError, match="header is damaged") as damaged:
@@ -188,13 +188,13 @@ def test_regions_without_a_heap_or_with_a_damaged_one(store: netram.Store, regio
 
 
 def test_a_heap_of_a_release_to_come_is_not_taken_for_none(
-    store: netram.Store, region: netram.Region, heap: netram.Heap, folder: Path
+    store: netram.Store, region: netram.Region, heap: netram.Heap, directory: Path
 ) -> None:
     """A program that makes a heap where there is none would void all that is in it."""
     with store.transaction() as tx:
         tx.write(region, 0, newer_heap(region[:36]))
     region.unmap()
-    region = store.segment(folder / "bank.data").map()
+    region = store.segment(directory / "bank.data").map()
     with pytest.raises(netram.HeapError, match="version") as newer:
         netram.Heap(region)
     assert not isinstance(newer.value, netram.NoHeap)

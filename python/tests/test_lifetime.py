@@ -47,8 +47,8 @@ def test_closing_with_an_open_transaction_is_refused(store: netram.Store, region
     store.close()
 
 
-def test_every_use_after_closing_is_refused(store: netram.Store, region: netram.Region, folder: Path) -> None:
-    segment, ended = store.segment(folder / "bank.data"), store.transaction()
+def test_every_use_after_closing_is_refused(store: netram.Store, region: netram.Region, directory: Path) -> None:
+    segment, ended = store.segment(directory / "bank.data"), store.transaction()
     ended.abort()
     store.close()
     store.close()
@@ -61,9 +61,9 @@ def test_every_use_after_closing_is_refused(store: netram.Store, region: netram.
         store.statistics,
         store.transaction,
         store.wait_for_lenders,
-        lambda: store.forget(folder / "bank.data"),
-        lambda: store.segment(folder / "bank.data"),
-        lambda: store.segment(folder / "new", size=4096, create=True),
+        lambda: store.forget(directory / "bank.data"),
+        lambda: store.segment(directory / "bank.data"),
+        lambda: store.segment(directory / "new", size=4096, create=True),
         segment.map,
         lambda: segment.size,
         lambda: region[0],
@@ -81,7 +81,7 @@ def test_every_use_after_closing_is_refused(store: netram.Store, region: netram.
             use()
     region.unmap()
     assert len(region) == SIZE, "what a region was stays known"
-    assert not (folder / "new").exists()
+    assert not (directory / "new").exists()
     assert store.path.endswith("bank.log") and store.recovered.epoch == 1
 
 
@@ -99,10 +99,10 @@ def test_an_unmapped_region_is_refused(store: netram.Store, region: netram.Regio
     tx.abort()
 
 
-def test_an_array_keeps_store_and_memory_alive(folder: Path) -> None:
+def test_an_array_keeps_store_and_memory_alive(directory: Path) -> None:
     def array() -> numpy.ndarray[tuple[int], numpy.dtype[numpy.int64]]:
-        store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+        store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         with store.transaction() as tx:
             tx.write(region, 0, (77).to_bytes(8, "little"))
         return numpy.frombuffer(region, dtype=numpy.int64)
@@ -111,32 +111,32 @@ def test_an_array_keeps_store_and_memory_alive(folder: Path) -> None:
     gc.collect()
     assert kept[0] == 77 and kept[-1] == 0
     kept[-1] = 5
-    assert mapped(folder / "bank.data") == 1
+    assert mapped(directory / "bank.data") == 1
     with pytest.raises(netram.InUse):
-        netram.open(folder / "bank.log")
+        netram.open(directory / "bank.log")
     part = kept[:1]
     del kept
     assert part[0] == 77
     del part
-    assert mapped(folder / "bank.data") == 0
-    store, region = reopened(folder)
+    assert mapped(directory / "bank.data") == 0
+    store, region = reopened(directory)
     assert region[:8] == (77).to_bytes(8, "little") and region[-8:] == bytes(8)
     store.close()
 
 
-def test_a_dropped_region_is_unmapped_once_its_transaction_ends(store: netram.Store, folder: Path) -> None:
-    region = store.segment(folder / "data", size=4096, create=True).map()
+def test_a_dropped_region_is_unmapped_once_its_transaction_ends(store: netram.Store, directory: Path) -> None:
+    region = store.segment(directory / "data", size=4096, create=True).map()
     tx = store.transaction()
     tx.write(region, 0, b"in the transaction")
     del region
-    assert mapped(folder / "data") == 1
+    assert mapped(directory / "data") == 1
     tx.commit()
-    assert mapped(folder / "data") == 0
-    assert store.segment(folder / "data").map()[:6] == b"in the"
+    assert mapped(directory / "data") == 0
+    assert store.segment(directory / "data").map()[:6] == b"in the"
 
 
-def test_a_stale_address_is_found_in_no_region(store: netram.Store, folder: Path) -> None:
-    segment = store.segment(folder / "data", size=4096, create=True)
+def test_a_stale_address_is_found_in_no_region(store: netram.Store, directory: Path) -> None:
+    segment = store.segment(directory / "data", size=4096, create=True)
     for _ in range(50):
         region = segment.map()
         with store.transaction() as tx:
@@ -146,7 +146,7 @@ def test_a_stale_address_is_found_in_no_region(store: netram.Store, folder: Path
             del view
         region.unmap()
     assert segment.map()[8] == 50
-    assert mapped(folder / "data") == 0
+    assert mapped(directory / "data") == 0
 
 
 def test_the_wrong_ways_to_make_objects_are_refused() -> None:
@@ -155,10 +155,10 @@ def test_the_wrong_ways_to_make_objects_are_refused() -> None:
             made()
 
 
-def test_a_view_in_a_frame_of_an_exception_does_not_hide_it(folder: Path) -> None:
+def test_a_view_in_a_frame_of_an_exception_does_not_hide_it(directory: Path) -> None:
     with pytest.raises(ZeroDivisionError):
-        with netram.open(folder / "bank.log", create=True, log_size="1MiB") as store:
-            region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+        with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
+            region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
             view = memoryview(region)
             1 / 0
     assert not store.closed
@@ -166,7 +166,7 @@ def test_a_view_in_a_frame_of_an_exception_does_not_hide_it(folder: Path) -> Non
     store.close()
 
 
-def test_many_stores_leave_nothing_behind(folder: Path) -> None:
+def test_many_stores_leave_nothing_behind(directory: Path) -> None:
     def threads() -> int:
         return len(list(Path("/proc/self/task").iterdir()))
 
@@ -174,14 +174,14 @@ def test_many_stores_leave_nothing_behind(folder: Path) -> None:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     def once() -> None:
-        store, region = reopened(folder)
+        store, region = reopened(directory)
         with store.transaction("lazy") as tx:
             tx.write(region, 0, b"x")
 
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB") as store:
-        store.segment(folder / "bank.data", size=SIZE, create=True)
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
+        store.segment(directory / "bank.data", size=SIZE, create=True)
     once()
-    before = threads(), descriptors(), mapped(folder / "bank.data")
+    before = threads(), descriptors(), mapped(directory / "bank.data")
     for _ in range(10):
         once()
-    assert (threads(), descriptors(), mapped(folder / "bank.data")) == before
+    assert (threads(), descriptors(), mapped(directory / "bank.data")) == before

@@ -23,9 +23,9 @@ def test_an_array_is_the_regions_memory(store: netram.Store, region: netram.Regi
     assert copy.ctypes.data != region.address
 
 
-def test_changes_through_an_array_survive(folder: Path) -> None:
-    store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
-    region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_changes_through_an_array_survive(directory: Path) -> None:
+    store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
+    region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
     table = numpy.frombuffer(region, dtype=[("id", "u4"), ("balance", "f8")], count=1000, offset=16)
     with store.transaction() as tx:
         tx.set_range(table[10:20])
@@ -39,7 +39,7 @@ def test_changes_through_an_array_survive(folder: Path) -> None:
         store.close()
     del table
     store.close()
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     table = numpy.frombuffer(region, dtype=[("id", "u4"), ("balance", "f8")], count=1000, offset=16)
     assert table["balance"].sum() == 45
     del table
@@ -59,10 +59,10 @@ def test_changes_through_an_array_survive(folder: Path) -> None:
     ],
 )
 def test_a_strided_array_declares_its_hull(
-    folder: Path, part: tuple[slice, ...], first: int, last: int
+    directory: Path, part: tuple[slice, ...], first: int, last: int
 ) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         matrix = numpy.frombuffer(region, dtype=numpy.float64, count=2000).reshape(10, 200)
         with pytest.raises(ZeroDivisionError), store.transaction() as tx:
             tx.set_range(matrix[part])

@@ -12,7 +12,7 @@ from conftest import SIZE, reopened
 import netram
 
 
-def test_a_region_reads_like_bytes(store: netram.Store, region: netram.Region, folder: Path) -> None:
+def test_a_region_reads_like_bytes(store: netram.Store, region: netram.Region, directory: Path) -> None:
     with store.transaction() as tx:
         tx.write(region, 0, b"hello")
     assert len(region) == SIZE
@@ -29,7 +29,7 @@ def test_a_region_reads_like_bytes(store: netram.Store, region: netram.Region, f
         region[::2]
     with pytest.raises(TypeError):
         region["one"]  # type: ignore[call-overload]
-    assert (region.path, region.offset) == (str(folder / "bank.data"), 0)
+    assert (region.path, region.offset) == (str(directory / "bank.data"), 0)
     with pytest.raises(TypeError):
         region[0] = 1  # type: ignore[index]
 
@@ -48,8 +48,8 @@ def test_a_view_is_the_memory_itself(region: netram.Region) -> None:
     region.unmap()
 
 
-def test_parts_of_a_segment_are_mapped_apart(store: netram.Store, folder: Path) -> None:
-    segment = store.segment(folder / "data", size=3 * 4096 + 100, create=True)
+def test_parts_of_a_segment_are_mapped_apart(store: netram.Store, directory: Path) -> None:
+    segment = store.segment(directory / "data", size=3 * 4096 + 100, create=True)
     first, last = segment.map(0, 4096), segment.map(offset=3 * 4096)
     assert (len(first), len(last), last.offset) == (4096, 100, 3 * 4096)
     with store.transaction() as tx:
@@ -66,22 +66,22 @@ def test_parts_of_a_segment_are_mapped_apart(store: netram.Store, folder: Path) 
     ("offset", "length"), [(1, 0), (8192, 0), (0, 4097), (4096, 1), (-4096, 0), (0, -1), (2**62, 0), (0, 2**70)]
 )
 def test_a_mapping_that_makes_no_sense_is_refused(
-    store: netram.Store, folder: Path, offset: int, length: int
+    store: netram.Store, directory: Path, offset: int, length: int
 ) -> None:
-    segment = store.segment(folder / "data", size=4096, create=True)
+    segment = store.segment(directory / "data", size=4096, create=True)
     with pytest.raises(netram.RangeError):
         segment.map(offset, length)
     segment.map()
 
 
-def test_unmapping_forgets_what_was_not_committed(store: netram.Store, region: netram.Region, folder: Path) -> None:
+def test_unmapping_forgets_what_was_not_committed(store: netram.Store, region: netram.Region, directory: Path) -> None:
     with region:
         with store.transaction() as tx:
             tx.write(region, 0, b"kept")
         memoryview(region)[4:8] = b"lost"
     assert region.closed
     region.unmap()
-    assert store.segment(folder / "bank.data").map()[:8] == b"kept\0\0\0\0"
+    assert store.segment(directory / "bank.data").map()[:8] == b"kept\0\0\0\0"
 
 
 def test_a_region_in_a_transaction_stays_mapped(store: netram.Store, region: netram.Region) -> None:
@@ -102,13 +102,13 @@ def test_an_exception_leaves_a_region_in_use_mapped(region: netram.Region) -> No
     del view
 
 
-def test_a_large_segment_costs_nothing_until_it_is_touched(store: netram.Store, folder: Path) -> None:
+def test_a_large_segment_costs_nothing_until_it_is_touched(store: netram.Store, directory: Path) -> None:
     def resident_kib() -> int:
         [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
         return int(line.split()[1])
 
     size = 8 << 30
-    segment = store.segment(folder / "large", size=size, create=True, sparse=True)
+    segment = store.segment(directory / "large", size=size, create=True, sparse=True)
     before = resident_kib()
     region = segment.map()
     assert len(region) == size
@@ -118,15 +118,15 @@ def test_a_large_segment_costs_nothing_until_it_is_touched(store: netram.Store, 
     assert resident_kib() - before < 64 * 1024
     store.truncate()
     region.unmap()
-    with (folder / "large").open("rb") as file:
+    with (directory / "large").open("rb") as file:
         file.seek(5 << 30)
         assert file.read(12) == b"beyond 4 GiB"
 
 
-def test_arrays_of_ctypes_are_declared(folder: Path) -> None:
+def test_arrays_of_ctypes_are_declared(directory: Path) -> None:
     # Such an array gives its shape and no strides.
-    store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
-    region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+    store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
+    region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
     row = (ctypes.c_int64 * 8).from_buffer(region, 64)
     table = ((ctypes.c_int32 * 4) * 3).from_buffer(region, 4096)
     single = ctypes.c_int64.from_buffer(region, 8192)
@@ -145,7 +145,7 @@ def test_arrays_of_ctypes_are_declared(folder: Path) -> None:
         row[7], table[2][3], single.value = 7, 23, 42
     del row, table, single, none, array, region_bytes
     store.close()
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert region[120:128] == (7).to_bytes(8, "little")
     assert region[4096 + 44 : 4096 + 48] == (23).to_bytes(4, "little")
     assert region[8192:8200] == (42).to_bytes(8, "little")

@@ -65,7 +65,7 @@ def test_what_one_node_commits_the_other_finds_under_the_lock(server: Server) ->
         two.pull()
         assert one.left_behind == [] and one.gone is None
         assert one.blocked is None or "lender" in one.blocked
-    assert one.closed and not list((server.folder / "one").iterdir()), "nothing is left of a node that left"
+    assert one.closed and not list((server.directory / "one").iterdir()), "nothing is left of a node that left"
 
 
 def test_an_exception_aborts_and_frees_the_lock(server: Server) -> None:
@@ -272,7 +272,7 @@ def test_a_transaction_is_for_one_thread_at_a_time_and_waits_with_the_interprete
 def test_what_a_killed_process_committed_the_next_one_finds_whole(
     server: Server, child: Callable[..., Child]
 ) -> None:
-    tellers = [child(TELLER, server.address, server.folder / name, server.key) for name in ("three", "four")]
+    tellers = [child(TELLER, server.address, server.directory / name, server.key) for name in ("three", "four")]
     said = max(int(teller.hears()) for teller in tellers for _ in range(30))
     for teller in tellers:
         teller.kill()
@@ -307,18 +307,18 @@ txn.commit()
 node.leave()
 print("left", flush=True)
 """
-    forking = child(script, server.address, server.folder / "one", server.key)
+    forking = child(script, server.address, server.directory / "one", server.key)
     assert [forking.hears(), forking.hears(), forking.end()] == ["6", "left", 0]
 
 
 def test_joining_is_refused_in_words(server: Server) -> None:
     key = server.key
     with pytest.raises(ValueError, match="insecure=True"):
-        netram.shared.join(server.address, server.folder / "one")
+        netram.shared.join(server.address, server.directory / "one")
     with pytest.raises(ValueError, match="contradicts"):
-        netram.shared.join(server.address, server.folder / "one", key_file=key, insecure=True)
+        netram.shared.join(server.address, server.directory / "one", key_file=key, insecure=True)
     with pytest.raises(ValueError, match='server "somewhere"'):
-        netram.shared.join("somewhere", server.folder / "one", key_file=key)
+        netram.shared.join("somewhere", server.directory / "one", key_file=key)
     with pytest.raises(ValueError, match="no region's id"):
         server.join("one", region="zz")
     with pytest.raises(netram.shared.Gone, match="another region"):
@@ -326,9 +326,9 @@ def test_joining_is_refused_in_words(server: Server) -> None:
     with pytest.raises(ValueError, match="no number of seconds"):
         server.join("one", patience=-1.0)
     with pytest.raises(netram.shared.JoinError):
-        server.join("one", key_file=server.folder / "no.key")
+        server.join("one", key_file=server.directory / "no.key")
     with pytest.raises(netram.shared.JoinError):
-        netram.shared.join("unix:/nobody.sock", server.folder / "one", key_file=key, patience=0.2)
+        netram.shared.join("unix:/nobody.sock", server.directory / "one", key_file=key, patience=0.2)
 
 
 def test_a_transaction_that_is_dropped_aborts(server: Server) -> None:
@@ -343,6 +343,6 @@ def test_a_transaction_that_is_dropped_aborts(server: Server) -> None:
         assert get(node, 1) == 0
 
 
-def test_a_name_that_is_too_long_is_refused_with_the_limit(folder: Path) -> None:
+def test_a_name_that_is_too_long_is_refused_with_the_limit(directory: Path) -> None:
     with pytest.raises(netram.shared.JoinError, match="257 bytes; at most 256 are possible"):
-        netram.shared.join("tcp://127.0.0.1:1", folder / "node", insecure=True, name="y" * 257)
+        netram.shared.join("tcp://127.0.0.1:1", directory / "node", insecure=True, name="y" * 257)

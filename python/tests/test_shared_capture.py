@@ -103,7 +103,7 @@ def test_pages_of_every_habit_are_the_same_at_both(server: Server) -> None:
 
 
 def test_a_node_tells_how_it_stands(server: Server) -> None:
-    with server.join("one", listen=f"unix:{server.folder}/peers") as one, server.join("two") as two:
+    with server.join("one", listen=f"unix:{server.directory}/peers") as one, server.join("two") as two:
         assert one.spans == [(lock, lock * SPAN, SPAN) for lock in range(Server.LOCKS)]
         assert one.progress.appended == 0 and one.left_behind == []
         end = time.monotonic() + PATIENCE

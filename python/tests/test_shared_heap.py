@@ -148,7 +148,7 @@ def test_a_heap_of_a_release_to_come_is_not_taken_for_none(heaps: Server) -> Non
                 txn.heap(0)
             assert not isinstance(newer.value, netram.NoHeap)
         before = two.memory[:4096]
-        command: list[str | Path] = [sys.executable, EXAMPLE, heaps.address, heaps.folder / "three", heaps.key]
+        command: list[str | Path] = [sys.executable, EXAMPLE, heaps.address, heaps.directory / "three", heaps.key]
         adder = subprocess.run([*command, "add", "milk"], cwd="/", capture_output=True, text=True)
         assert adder.returncode != 0 and "version" in adder.stderr
         with two.begin() as txn:
@@ -194,7 +194,7 @@ def test_a_reader_follows_a_list_as_it_was(heaps: Server) -> None:
 
 def test_the_examples_processes_share_a_list_and_take_each_entry_once(heaps: Server) -> None:
     def start(name: str, *words: str) -> subprocess.Popen[str]:
-        command: list[str | Path] = [sys.executable, EXAMPLE, heaps.address, heaps.folder / name, heaps.key, *words]
+        command: list[str | Path] = [sys.executable, EXAMPLE, heaps.address, heaps.directory / name, heaps.key, *words]
         return subprocess.Popen(command, cwd="/", stdout=subprocess.PIPE, text=True)
 
     def lines(process: subprocess.Popen[str]) -> list[str]:

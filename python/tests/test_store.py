@@ -16,8 +16,8 @@ from conftest import SIZE, Child, Lender, reopened
 import netram
 
 
-def test_a_store_is_created_once(folder: Path) -> None:
-    path = folder / "bank.log"
+def test_a_store_is_created_once(directory: Path) -> None:
+    path = directory / "bank.log"
     with pytest.raises(netram.OpenError, match="no log at .*netram.create"):
         netram.open(path)
     netram.create(path, "1MiB")
@@ -30,52 +30,52 @@ def test_a_store_is_created_once(folder: Path) -> None:
     assert store.closed
 
 
-def test_a_directory_can_hold_a_store(folder: Path) -> None:
-    netram.create(folder / "bank", 1 << 20, directory=True)
-    assert (folder / "bank" / "log").is_file()
-    with netram.open(folder / "bank") as store:
+def test_a_directory_can_hold_a_store(directory: Path) -> None:
+    netram.create(directory / "bank", 1 << 20, directory=True)
+    assert (directory / "bank" / "log").is_file()
+    with netram.open(directory / "bank") as store:
         assert store.query().tail == 0
 
 
-def test_create_asks_for_an_existing_log_or_makes_one(folder: Path) -> None:
+def test_create_asks_for_an_existing_log_or_makes_one(directory: Path) -> None:
     for epoch in (1, 2):
-        with netram.open(str(folder / "bank.log"), create=True, log_size=65536) as store:
+        with netram.open(str(directory / "bank.log"), create=True, log_size=65536) as store:
             assert store.recovered.epoch == epoch
             assert store.query().capacity == 65536
 
 
 @pytest.mark.parametrize("size", ["1 parsec", -1, 1.5, 1, "2TiB", None])
-def test_a_size_that_makes_no_sense_is_refused(folder: Path, size: object) -> None:
+def test_a_size_that_makes_no_sense_is_refused(directory: Path, size: object) -> None:
     if size is None:
         with pytest.raises(netram.SegmentError, match="needs a size"):
-            with netram.open(folder / "log", create=True, log_size="1MiB") as store:
-                store.segment(folder / "data", create=True)
+            with netram.open(directory / "log", create=True, log_size="1MiB") as store:
+                store.segment(directory / "data", create=True)
         return
     with pytest.raises((ValueError, TypeError, netram.OpenError)):
-        netram.create(folder / "log", size)  # type: ignore[arg-type]
+        netram.create(directory / "log", size)  # type: ignore[arg-type]
 
 
-def test_the_settings_file_stands_beside_the_log(folder: Path) -> None:
-    netram.create(folder / "bank.log", "1MiB")
-    (folder / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
-    with netram.open(folder / "bank.log") as store:
+def test_the_settings_file_stands_beside_the_log(directory: Path) -> None:
+    netram.create(directory / "bank.log", "1MiB")
+    (directory / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
+    with netram.open(directory / "bank.log") as store:
         assert [lender.address for lender in store.query().lenders] == ["tcp://127.0.0.1:1"]
-    with netram.open(folder / "bank.log", lenders=[]) as store:
+    with netram.open(directory / "bank.log", lenders=[]) as store:
         assert store.query().lenders == []
-    (folder / "bank.log.toml").write_text("lender = []\n")
+    (directory / "bank.log.toml").write_text("lender = []\n")
     with pytest.raises(netram.OpenError, match="lender"):
-        netram.open(folder / "bank.log")
+        netram.open(directory / "bank.log")
 
 
 def test_the_environment_stands_over_the_file_and_arguments_over_both(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    netram.create(folder / "bank.log", "1MiB")
-    (folder / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
+    netram.create(directory / "bank.log", "1MiB")
+    (directory / "bank.log.toml").write_text("lenders = ['tcp://127.0.0.1:1']\ninsecure = true\n")
     monkeypatch.setenv("NETRAM_LENDERS", "tcp://127.0.0.1:2,tcp://127.0.0.1:3")
-    with netram.open(folder / "bank.log") as store:
+    with netram.open(directory / "bank.log") as store:
         assert len(store.query().lenders) == 2
-    with netram.open(folder / "bank.log", lenders=("tcp://127.0.0.1:4",)) as store:
+    with netram.open(directory / "bank.log", lenders=("tcp://127.0.0.1:4",)) as store:
         assert [lender.address for lender in store.query().lenders] == ["tcp://127.0.0.1:4"]
         assert store.query().lenders[0].role == "spare"
 
@@ -96,30 +96,30 @@ def test_the_environment_stands_over_the_file_and_arguments_over_both(
         ({"truncation_threshold": 100}, "100 %"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(folder: Path, settings: dict[str, Any], message: str) -> None:
-    netram.create(folder / "bank.log", "1MiB")
+def test_settings_that_make_no_sense_are_refused(directory: Path, settings: dict[str, Any], message: str) -> None:
+    netram.create(directory / "bank.log", "1MiB")
     with pytest.raises((ValueError, netram.OpenError), match=message):
-        netram.open(folder / "bank.log", **settings)
-    with netram.open(folder / "bank.log"):
+        netram.open(directory / "bank.log", **settings)
+    with netram.open(directory / "bank.log"):
         pass
 
 
-def test_a_second_opening_is_refused_and_says_so(store: netram.Store, folder: Path) -> None:
+def test_a_second_opening_is_refused_and_says_so(store: netram.Store, directory: Path) -> None:
     with pytest.raises(netram.InUse, match=f"process {os.getpid()}"):
-        netram.open(folder / "bank.log")
-    code = f"import netram\ntry: netram.open({str(folder / 'bank.log')!r})\nexcept netram.InUse as e: print(e)"
+        netram.open(directory / "bank.log")
+    code = f"import netram\ntry: netram.open({str(directory / 'bank.log')!r})\nexcept netram.InUse as e: print(e)"
     ran = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
     assert f"process {os.getpid()}" in ran.stdout
 
 
-def test_a_segment_of_another_store_is_in_use(store: netram.Store, region: netram.Region, folder: Path) -> None:
-    with netram.open(folder / "other.log", create=True, log_size="1MiB") as other:
+def test_a_segment_of_another_store_is_in_use(store: netram.Store, region: netram.Region, directory: Path) -> None:
+    with netram.open(directory / "other.log", create=True, log_size="1MiB") as other:
         with pytest.raises(netram.InUse, match="in use"):
-            other.segment(folder / "bank.data").map()
+            other.segment(directory / "bank.data").map()
 
 
-def test_segments_are_found_created_and_forgotten(store: netram.Store, folder: Path) -> None:
-    path = folder / "data"
+def test_segments_are_found_created_and_forgotten(store: netram.Store, directory: Path) -> None:
+    path = directory / "data"
     with pytest.raises(netram.SegmentError, match="create it"):
         store.segment(path)
     segment = store.segment(path, size="64KiB", create=True)
@@ -128,8 +128,8 @@ def test_segments_are_found_created_and_forgotten(store: netram.Store, folder: P
     with pytest.raises(netram.SegmentError, match="65536 bytes, not 4096"):
         store.segment(path, size=4096)
     assert path.stat().st_blocks * 512 >= 65536, "all blocks are there"
-    sparse = store.segment(folder / "sparse", size=65536, create=True, sparse=True)
-    assert (folder / "sparse").stat().st_blocks == 0
+    sparse = store.segment(directory / "sparse", size=65536, create=True, sparse=True)
+    assert (directory / "sparse").stat().st_blocks == 0
     region = segment.map()
     with pytest.raises(netram.SegmentError, match="mapped"):
         store.forget(path)
@@ -147,8 +147,8 @@ def test_segments_are_found_created_and_forgotten(store: netram.Store, folder: P
     assert "sparse" in repr(sparse)
 
 
-def test_a_name_that_is_no_text_is_refused(store: netram.Store, folder: Path) -> None:
-    name = os.fsdecode(os.fsencode(folder) + b"/\xff")
+def test_a_name_that_is_no_text_is_refused(store: netram.Store, directory: Path) -> None:
+    name = os.fsdecode(os.fsencode(directory) + b"/\xff")
     with pytest.raises(netram.SegmentError, match="UTF-8"):
         store.segment(name, size=4096, create=True)
 
@@ -181,41 +181,41 @@ def test_query_and_statistics_tell_what_happened(store: netram.Store, region: ne
         assert "netram." in repr(value)
 
 
-def test_flush_and_truncate_move_the_log_on(store: netram.Store, region: netram.Region, folder: Path) -> None:
+def test_flush_and_truncate_move_the_log_on(store: netram.Store, region: netram.Region, directory: Path) -> None:
     with store.transaction("lazy") as tx:
         tx.write(region, 4096, b"truncated")
     store.flush()
     query = store.query()
     assert query.stable == query.tail > query.head
-    assert (folder / "bank.data").read_bytes()[4096:4105] == bytes(9)
+    assert (directory / "bank.data").read_bytes()[4096:4105] == bytes(9)
     store.truncate()
     assert store.query().head == store.query().tail
-    assert (folder / "bank.data").read_bytes()[4096:4105] == b"truncated"
+    assert (directory / "bank.data").read_bytes()[4096:4105] == b"truncated"
     with pytest.raises(ValueError, match="no durability 'soon'|no durability \"soon\""):
         store.flush("soon")  # type: ignore[arg-type]
 
 
-def test_what_was_committed_is_there_after_closing_and_opening(folder: Path) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_what_was_committed_is_there_after_closing_and_opening(directory: Path) -> None:
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         with store.transaction() as tx:
             tx.write(region, 5, b"kept")
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert region[5:9] == b"kept"
     assert store.recovered.loss_accepted is None
     assert store.recovered.seconds >= 0
     store.close()
 
 
-def test_a_damaged_log_is_refused_with_a_sentence(folder: Path) -> None:
-    netram.create(folder / "bank.log", "1MiB")
-    with (folder / "bank.log").open("r+b") as log:
+def test_a_damaged_log_is_refused_with_a_sentence(directory: Path) -> None:
+    netram.create(directory / "bank.log", "1MiB")
+    with (directory / "bank.log").open("r+b") as log:
         log.write(b"\x55" * 16384)
     with pytest.raises(netram.OpenError):
-        netram.open(folder / "bank.log")
-    (folder / "bank.log.view").write_bytes(b"nothing")
+        netram.open(directory / "bank.log")
+    (directory / "bank.log.view").write_bytes(b"nothing")
     with pytest.raises(netram.OpenError):
-        netram.open(folder / "bank.log")
+        netram.open(directory / "bank.log")
 
 
 def test_without_lenders_waiting_for_them_says_so(store: netram.Store) -> None:
@@ -228,12 +228,12 @@ def test_without_lenders_waiting_for_them_says_so(store: netram.Store) -> None:
             store.wait_for_lenders(wrong)
 
 
-def test_a_commit_reaches_its_lender(lender: Callable[..., Lender], folder: Path) -> None:
+def test_a_commit_reaches_its_lender(lender: Callable[..., Lender], directory: Path) -> None:
     address = lender().address
     settings: dict[str, Any] = {"lenders": [address], "insecure": True, "one_domain": True}
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB", **settings) as store:
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB", **settings) as store:
         store.wait_for_lenders()
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         with store.transaction("both") as tx:
             tx.write(region, 0, b"x")
         assert tx.result is not None
@@ -245,31 +245,31 @@ def test_a_commit_reaches_its_lender(lender: Callable[..., Lender], folder: Path
         assert store.query().blocked is None
 
 
-def test_lenders_in_one_domain_do_not_count_unasked(lender: Callable[..., Lender], folder: Path) -> None:
+def test_lenders_in_one_domain_do_not_count_unasked(lender: Callable[..., Lender], directory: Path) -> None:
     settings: dict[str, Any] = {"lenders": [lender().address], "insecure": True}
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB", **settings) as store:
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB", **settings) as store:
         with pytest.raises(netram.LendersMissing, match="one-domain|are members"):
             store.wait_for_lenders(1.0)
 
 
-def test_a_cluster_key_opens_what_it_locked(lender: Callable[..., Lender], folder: Path) -> None:
+def test_a_cluster_key_opens_what_it_locked(lender: Callable[..., Lender], directory: Path) -> None:
     from conftest import program
 
     for name in ("right.key", "wrong.key"):
-        subprocess.run([program(), "key", "new", folder / name], check=True, stdout=subprocess.DEVNULL)
-    address = lender("--key-file", str(folder / "right.key"), "--domain", "ups-1").address
-    netram.create(folder / "bank.log", "1MiB")
-    with netram.open(folder / "bank.log", lenders=[address], key_file=folder / "right.key") as store:
+        subprocess.run([program(), "key", "new", directory / name], check=True, stdout=subprocess.DEVNULL)
+    address = lender("--key-file", str(directory / "right.key"), "--domain", "ups-1").address
+    netram.create(directory / "bank.log", "1MiB")
+    with netram.open(directory / "bank.log", lenders=[address], key_file=directory / "right.key") as store:
         store.wait_for_lenders()
         assert store.query().lenders[0].domain == "ups-1"
-    with netram.open(folder / "bank.log", lenders=[address], key_file=folder / "wrong.key") as store:
+    with netram.open(directory / "bank.log", lenders=[address], key_file=directory / "wrong.key") as store:
         with pytest.raises(netram.LendersMissing, match="cluster key is not ours"):
             store.wait_for_lenders(0.5)
         [one] = store.query().lenders
         assert one.reason is not None and "cluster key is not ours" in one.reason
 
 
-def test_what_is_left_open_is_closed_at_exit(child: Callable[..., Child], folder: Path) -> None:
+def test_what_is_left_open_is_closed_at_exit(child: Callable[..., Child], directory: Path) -> None:
     script = """
 import sys, netram
 store = netram.open(sys.argv[1] + "/bank.log", create=True, log_size="1MiB")
@@ -278,18 +278,18 @@ view = memoryview(region)
 with store.transaction("lazy") as tx:
     tx.write(region, 0, b"lazy")
 """
-    assert child(script, folder).end() == 0
-    store, region = reopened(folder)
+    assert child(script, directory).end() == 0
+    store, region = reopened(directory)
     assert region[:4] == b"lazy"
     store.close()
 
 
-def test_paths_may_be_of_any_kind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
+def test_paths_may_be_of_any_kind(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(directory)
     with netram.open("bank.log", create=True, log_size="1MiB") as store:
-        assert store.path == str(folder / "bank.log")
+        assert store.path == str(directory / "bank.log")
         segment = store.segment(pathlib.PurePath("a"), size=4096, create=True)
-        assert segment.path == str(folder / "a")
+        assert segment.path == str(directory / "a")
         monkeypatch.chdir("/")
         assert len(segment.map()) == 4096
     with pytest.raises(TypeError):

@@ -15,10 +15,10 @@ from conftest import SIZE, Child, reopened
 import netram
 
 
-def test_threads_commit_at_once(folder: Path) -> None:
+def test_threads_commit_at_once(directory: Path) -> None:
     count, commits = 8, 50
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
 
         def teller(place: int) -> None:
             for n in range(1, commits + 1):
@@ -28,7 +28,7 @@ def test_threads_commit_at_once(folder: Path) -> None:
         with ThreadPoolExecutor(count) as pool:
             list(pool.map(teller, range(count)))
         assert store.statistics().flush_commits == count * commits
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert [int.from_bytes(region[n * 4096 : n * 4096 + 8], "little") for n in range(count)] == [commits] * count
     store.close()
 
@@ -54,7 +54,7 @@ def test_one_transaction_is_for_one_thread_at_a_time(store: netram.Store, region
     assert tx.result == done[0]
 
 
-def test_other_threads_run_while_a_commit_waits(folder: Path, child: Callable[..., Child]) -> None:
+def test_other_threads_run_while_a_commit_waits(directory: Path, child: Callable[..., Child]) -> None:
     # Waiting for lenders that never come takes 0.3 s; a thread that could not run would count nothing meanwhile.
     script = """
 import sys, threading, netram
@@ -71,15 +71,15 @@ except netram.LendersMissing:
 stop.set()
 print(counted[0], flush=True)
 """
-    counting = child(script, folder)
+    counting = child(script, directory)
     assert int(counting.hears()) > 1000
     assert counting.end() == 0
 
 
-def test_closing_waits_for_calls_of_other_threads(folder: Path) -> None:
+def test_closing_waits_for_calls_of_other_threads(directory: Path) -> None:
     for _ in range(5):
-        store = netram.open(folder / "bank.log", create=True, log_size="1MiB")
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+        store = netram.open(directory / "bank.log", create=True, log_size="1MiB")
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         started, outcomes = threading.Barrier(5), []
 
         def work(place: int) -> None:
@@ -109,7 +109,7 @@ def test_closing_waits_for_calls_of_other_threads(folder: Path) -> None:
 
 
 def test_a_forked_child_is_refused_and_harms_nothing(
-    store: netram.Store, region: netram.Region, folder: Path
+    store: netram.Store, region: netram.Region, directory: Path
 ) -> None:
     tx = store.transaction()
     tx.write(region, 0, b"parent")
@@ -126,8 +126,8 @@ def test_a_forked_child_is_refused_and_harms_nothing(
                 store.statistics,
                 store.transaction,
                 store.close,
-                lambda: store.segment(folder / "bank.data"),
-                lambda: store.segment(folder / "childs", size=4096, create=True),
+                lambda: store.segment(directory / "bank.data"),
+                lambda: store.segment(directory / "childs", size=4096, create=True),
                 lambda: region[0],
                 lambda: memoryview(region),
                 region.unmap,
@@ -146,7 +146,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(
                 said.append("refused" if told else "open")
             assert "netram" in repr(store) + repr(region) + repr(tx)
             del uses, use, tx, region
-            with netram.open(folder / "own.log", create=True, log_size="64KiB") as own:
+            with netram.open(directory / "own.log", create=True, log_size="64KiB") as own:
                 own.flush()
             os.write(writer, ",".join(said).encode())
         finally:
@@ -155,7 +155,7 @@ def test_a_forked_child_is_refused_and_harms_nothing(
     with os.fdopen(reader) as answers:
         assert set(answers.read().split(",")) == {"refused"}
     assert os.waitpid(child, 0)[1] == 0
-    assert not (folder / "childs").exists()
+    assert not (directory / "childs").exists()
     tx.commit()
     assert region[:6] == b"parent"
     assert store.query().disk_error is None
@@ -182,9 +182,9 @@ def _open_own(path: str) -> int:
         return store.recovered.epoch
 
 
-def test_children_may_open_logs_of_their_own(store: netram.Store, folder: Path) -> None:
+def test_children_may_open_logs_of_their_own(store: netram.Store, directory: Path) -> None:
     context = multiprocessing.get_context("spawn")
     with context.Pool(2) as pool:
-        assert pool.map(_open_own, [str(folder / f"{n}.log") for n in range(2)]) == [1, 1]
+        assert pool.map(_open_own, [str(directory / f"{n}.log") for n in range(2)]) == [1, 1]
     with pytest.raises(netram.InUse):
-        netram.open(folder / "bank.log")
+        netram.open(directory / "bank.log")

@@ -12,9 +12,9 @@ from conftest import SIZE, reopened
 import netram
 
 
-def test_a_commit_survives_and_says_who_holds_it(folder: Path) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_a_commit_survives_and_says_who_holds_it(directory: Path) -> None:
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         tx = store.transaction("disk")
         assert (tx.open, tx.result, tx.ranges, tx.durability, tx.restore) == (True, None, 0, "disk", True)
         tx.write(region, 3, b"abc")
@@ -23,7 +23,7 @@ def test_a_commit_survives_and_says_who_holds_it(folder: Path) -> None:
         assert (commit.disk, commit.lenders, commit.rule, commit.lsn) == (True, 0, False, 0)
         assert (tx.open, tx.result, tx.ranges) == (False, commit, 0)
         assert commit != store.transaction().commit()
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert region[:7] == b"\0\0\0abc\0"
     store.close()
 
@@ -78,14 +78,14 @@ def test_without_restore_an_abort_leaves_memory(store: netram.Store, region: net
     assert region[:5] == b"stays"
 
 
-def test_only_declared_bytes_are_logged(store: netram.Store, region: netram.Region, folder: Path) -> None:
+def test_only_declared_bytes_are_logged(store: netram.Store, region: netram.Region, directory: Path) -> None:
     view = memoryview(region)
     with store.transaction() as tx:
         tx.set_range(view[10:12])
         view[10:14] = b"abcd"
     del view
     store.close()
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert region[10:14] == b"ab\0\0"
     store.close()
 
@@ -94,9 +94,9 @@ def test_only_declared_bytes_are_logged(store: netram.Store, region: netram.Regi
     ("part", "ranges"),
     [((), [0, SIZE]), ((8,), [8, SIZE]), ((8, 4), [8, 12]), ((SIZE, 0), None), ((None, 16), [0, 16])],
 )
-def test_ranges_of_a_region(folder: Path, part: tuple[int, ...], ranges: list[int] | None) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="16MiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_ranges_of_a_region(directory: Path, part: tuple[int, ...], ranges: list[int] | None) -> None:
+    with netram.open(directory / "bank.log", create=True, log_size="16MiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         with store.transaction(restore=False) as tx:
             tx.set_range(region, *part)
             assert tx.ranges == (1 if ranges else 0)
@@ -118,9 +118,9 @@ def test_a_range_outside_is_refused_and_the_transaction_goes_on(
     assert region[:4] == b"fine"
 
 
-def test_buffers_elsewhere_are_refused(store: netram.Store, region: netram.Region, folder: Path) -> None:
-    with netram.open(folder / "other.log", create=True, log_size="1MiB") as other, store.transaction() as tx:
-        foreign = other.segment(folder / "other", size=4096, create=True).map()
+def test_buffers_elsewhere_are_refused(store: netram.Store, region: netram.Region, directory: Path) -> None:
+    with netram.open(directory / "other.log", create=True, log_size="1MiB") as other, store.transaction() as tx:
+        foreign = other.segment(directory / "other", size=4096, create=True).map()
         for elsewhere in (bytearray(8), b"bytes", array.array("d", [1.0]), memoryview(foreign)):
             with pytest.raises(netram.RangeError, match="no region that this store"):
                 tx.set_range(elsewhere)
@@ -155,9 +155,9 @@ def test_writes_take_any_buffer(store: netram.Store, region: netram.Region) -> N
     assert region[16:20] == b"ace\0"
 
 
-def test_a_transaction_too_large_stays_open_to_be_aborted(folder: Path) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="64KiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_a_transaction_too_large_stays_open_to_be_aborted(directory: Path) -> None:
+    with netram.open(directory / "bank.log", create=True, log_size="64KiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         most = store.query().transaction_bytes_max
         tx = store.transaction()
         with pytest.raises(netram.RangeError, match="can never be committed"):
@@ -203,8 +203,8 @@ def test_what_has_ended_is_refused(store: netram.Store, region: netram.Region) -
     tx.abort()
 
 
-def test_one_transaction_over_several_segments_is_whole(store: netram.Store, folder: Path) -> None:
-    regions = [store.segment(folder / f"{n}", size=4096, create=True).map() for n in range(5)]
+def test_one_transaction_over_several_segments_is_whole(store: netram.Store, directory: Path) -> None:
+    regions = [store.segment(directory / f"{n}", size=4096, create=True).map() for n in range(5)]
     with pytest.raises(ZeroDivisionError), store.transaction() as tx:
         for region in regions:
             tx.write(region, 0, b"no")
@@ -216,28 +216,28 @@ def test_one_transaction_over_several_segments_is_whole(store: netram.Store, fol
     assert all(region[:2] == b"ok" for region in regions)
 
 
-def test_lazy_commits_are_spooled_and_merged(folder: Path) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="1MiB", spool="64KiB") as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_lazy_commits_are_spooled_and_merged(directory: Path) -> None:
+    with netram.open(directory / "bank.log", create=True, log_size="1MiB", spool="64KiB") as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         for value in range(100):
             with store.transaction("lazy") as tx:
                 tx.write(region, 0, bytes([value]) * 100)
         store.flush()
         assert store.query().tail < 100 * 100
         assert store.statistics().commits_merged > 0
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert region[:100] == bytes([99]) * 100
     store.close()
 
 
-def test_a_full_log_makes_room_by_itself(folder: Path) -> None:
-    with netram.open(folder / "bank.log", create=True, log_size="64KiB", truncation_threshold=20) as store:
-        region = store.segment(folder / "bank.data", size=SIZE, create=True).map()
+def test_a_full_log_makes_room_by_itself(directory: Path) -> None:
+    with netram.open(directory / "bank.log", create=True, log_size="64KiB", truncation_threshold=20) as store:
+        region = store.segment(directory / "bank.data", size=SIZE, create=True).map()
         for value in range(200):
             with store.transaction("lazy") as tx:
                 tx.write(region, 4096 * (value % 50), bytes([value]) * 4096)
         assert store.statistics().rounds > 0
-    store, region = reopened(folder)
+    store, region = reopened(directory)
     assert [region[4096 * n] for n in range(50)] == list(range(150, 200))
     store.close()
 

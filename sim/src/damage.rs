@@ -3,18 +3,18 @@
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::journal::LogFile;
 use netram_proto::limit::SLOT_BYTES;
-use netram_proto::port::Kind;
-use netram_proto::wire::{Link, RecordHeader, finish_record};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record};
 
 use crate::check::rule06::DATA_OFFSET;
-use crate::disk::{Platter, SECTOR_BYTES};
-use crate::profile::Action;
+use crate::disk::{PlatterFile, SECTOR_BYTES};
+use crate::profile::WorldFault;
 use crate::world::World;
 
 impl World {
     /// Damages a host's log at rest, while nobody has it open. Below what some intact record or the superblock proves to
     /// have been durable, recovery must notice; at or above the end, it must not care.
-    pub(crate) fn damage(&mut self, host: usize, action: Action) {
+    pub(crate) fn damage(&mut self, host: usize, action: WorldFault) {
         if self.living(host).is_some() {
             return;
         }
@@ -22,7 +22,7 @@ impl World {
             let history = &self.hosts[host].history;
             (history.head, history.durable, history.tail())
         };
-        if action == Action::StaleBytes {
+        if action == WorldFault::StaleBytes {
             self.leave_stale_bytes(host, tail);
             return;
         }
@@ -35,7 +35,7 @@ impl World {
         let start = Lsn(at.0 / SECTOR_BYTES as u64 * SECTOR_BYTES as u64);
         let file = self.hosts[host].log_file;
         match action {
-            Action::Unreadable => {
+            WorldFault::Unreadable => {
                 self.coverage.hit("nemesis: sectors made unreadable");
                 self.hosts[host].disk.borrow_mut().make_unreadable(file, offset);
                 self.hosts[host].damaged = true;
@@ -83,7 +83,7 @@ impl World {
     fn proven(&self, host: usize, end: Lsn) -> bool {
         let host = &self.hosts[host];
         let disk = host.disk.borrow();
-        let platter = Platter(disk.durable(host.log_file));
+        let platter = PlatterFile(disk.durable(host.log_file));
         let Ok((_, _, superblock)) = LogFile::open(platter) else {
             return false;
         };
@@ -123,11 +123,11 @@ impl World {
     /// A record of this journal, whole and for this place, whose predecessor is not the one that stands here: what a
     /// reign leaves on the disk when the record before it was torn.
     fn other_history(&mut self, at: Lsn) -> Vec<u8> {
-        let link = Link {
+        let link = ChainPoint {
             lsn: at,
             chain: self.rng.draw() as u32,
         };
-        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(16), false, 24);
+        let header = RecordHeader::new(link, Epoch(1), Lsn(0), RecordKind(16), false, 24);
         let mut record = vec![7; header.length];
         header.write(&mut record);
         finish_record(&mut record, self.journal.into());

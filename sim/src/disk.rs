@@ -10,14 +10,14 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
 use crate::rng::Rng;
 
 /// What survives a power cut is decided by sectors of this size.
 pub const SECTOR_BYTES: usize = 512;
 
-/// What a dead machine's operations return: nobody will see it, the driver looks at [`Disk::is_dead`] first.
+/// What a dead machine's operations return: nobody will see it, the driver looks at [`SimDisk::is_dead`] first.
 const DEAD: IoError = IoError { errno: 108 };
 
 /// How the disk misbehaves. All zero: it does not.
@@ -46,13 +46,13 @@ struct FileState {
 
 /// The disk of one machine.
 #[derive(Clone, Debug)]
-pub struct Disk {
+pub struct SimDisk {
     files: Vec<FileState>,
     rng: Rng,
     /// How it misbehaves.
     pub faults: DiskFaults,
     /// Operations until the process or machine dies in the middle of what it is doing.
-    fuse: Option<u32>,
+    operations_left: Option<u32>,
     dead: bool,
     /// Counts for the coverage report.
     pub counts: DiskCounts,
@@ -72,20 +72,20 @@ pub struct DiskCounts {
     /// Power cuts that lost at least one sector.
     pub cuts_with_loss: u64,
     /// Deaths between two operations of one step.
-    pub fuses: u64,
+    pub crashes_midway: u64,
 }
 
 /// A disk that files share.
-pub type SharedDisk = Rc<RefCell<Disk>>;
+pub type SimDiskHandle = Rc<RefCell<SimDisk>>;
 
-impl Disk {
+impl SimDisk {
     /// A disk without files.
-    pub fn new(rng: Rng) -> Disk {
-        Disk {
+    pub fn new(rng: Rng) -> SimDisk {
+        SimDisk {
             files: Vec::new(),
             rng,
             faults: DiskFaults::default(),
-            fuse: None,
+            operations_left: None,
             dead: false,
             counts: DiskCounts::default(),
         }
@@ -103,8 +103,8 @@ impl Disk {
     }
 
     /// After `operations` more, the process dies in the middle of what it is doing.
-    pub fn light_fuse(&mut self, operations: u32) {
-        self.fuse = Some(operations);
+    pub fn crash_after(&mut self, operations: u32) {
+        self.operations_left = Some(operations);
     }
 
     /// Whether the process died between two disk operations. Whatever they returned since means nothing.
@@ -115,7 +115,7 @@ impl Disk {
     /// A new process starts on the machine.
     pub fn revive(&mut self) {
         self.dead = false;
-        self.fuse = None;
+        self.operations_left = None;
     }
 
     /// The power fails: every sector that was not synced survives or not.
@@ -124,7 +124,7 @@ impl Disk {
         for file in &mut self.files {
             for sector in core::mem::take(&mut file.dirty) {
                 if self.rng.chance(self.faults.survives_permille) {
-                    carry(file, sector);
+                    write_back(file, sector);
                 } else {
                     lost = true;
                 }
@@ -214,22 +214,22 @@ impl Disk {
         self.faults.syncs_fail = 0;
         self.faults.writes_fail = 0;
         self.faults.refusals = 0;
-        self.fuse = None;
+        self.operations_left = None;
     }
 
     /// Every sector can be read again (the bytes were never wrong).
-    pub fn mend(&mut self) {
+    pub fn make_readable(&mut self) {
         for file in &mut self.files {
             file.unreadable.clear();
         }
     }
 
-    fn burn(&mut self) -> Result<(), IoError> {
-        if let Some(left) = &mut self.fuse {
+    fn count_operation(&mut self) -> Result<(), IoError> {
+        if let Some(left) = &mut self.operations_left {
             if *left == 0 {
                 self.dead = true;
-                self.fuse = None;
-                self.counts.fuses += 1;
+                self.operations_left = None;
+                self.counts.crashes_midway += 1;
             } else {
                 *left -= 1;
             }
@@ -239,7 +239,7 @@ impl Disk {
 
     /// Whether the system refuses this call.
     fn admit(&mut self, sync: bool) -> Result<(), IoError> {
-        self.burn()?;
+        self.count_operation()?;
         let Some(error) = self.faults.refusal.filter(|_| self.faults.refusals > 0) else {
             return Ok(());
         };
@@ -315,29 +315,29 @@ impl Disk {
             return Err(IoError::EIO);
         }
         for sector in dirty {
-            carry(&mut self.files[file], sector);
+            write_back(&mut self.files[file], sector);
         }
         Ok(())
     }
 }
 
-fn carry(file: &mut FileState, sector: u32) {
+fn write_back(file: &mut FileState, sector: u32) {
     let start = sector as usize * SECTOR_BYTES;
     let end = (start + SECTOR_BYTES).min(file.cache.len());
     file.durable[start..end].copy_from_slice(&file.cache[start..end]);
 }
 
-/// One file of a [`Disk`].
+/// One file of a [`SimDisk`].
 #[derive(Clone, Debug)]
 pub struct SimFile {
-    disk: SharedDisk,
+    disk: SimDiskHandle,
     /// Its number on the disk.
     pub number: usize,
 }
 
 impl SimFile {
     /// File `number` of `disk`.
-    pub fn new(disk: &SharedDisk, number: usize) -> SimFile {
+    pub fn new(disk: &SimDiskHandle, number: usize) -> SimFile {
         SimFile {
             disk: Rc::clone(disk),
             number,
@@ -345,7 +345,7 @@ impl SimFile {
     }
 }
 
-impl File for SimFile {
+impl StorageFile for SimFile {
     fn size(&self) -> Result<u64, IoError> {
         self.disk.borrow_mut().size(self.number)
     }
@@ -364,9 +364,9 @@ impl File for SimFile {
 }
 
 /// What would survive a power cut, as a file: for looking at the platter from outside, without touching it.
-pub struct Platter<'a>(pub &'a [u8]);
+pub struct PlatterFile<'a>(pub &'a [u8]);
 
-impl File for Platter<'_> {
+impl StorageFile for PlatterFile<'_> {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.0.len() as u64)
     }
@@ -391,8 +391,8 @@ impl File for Platter<'_> {
 mod tests {
     use super::*;
 
-    fn disk(faults: DiskFaults) -> (SharedDisk, SimFile) {
-        let mut disk = Disk::new(Rng::new(1));
+    fn disk(faults: DiskFaults) -> (SimDiskHandle, SimFile) {
+        let mut disk = SimDisk::new(Rng::new(1));
         disk.faults = faults;
         let number = disk.add(4096);
         let disk = Rc::new(RefCell::new(disk));
@@ -450,9 +450,9 @@ mod tests {
     }
 
     #[test]
-    fn a_lit_fuse_stops_every_later_operation() {
+    fn a_crash_midway_stops_every_later_operation() {
         let (disk, file) = disk(DiskFaults::default());
-        disk.borrow_mut().light_fuse(1);
+        disk.borrow_mut().crash_after(1);
         file.write_at(0, &[1]).unwrap();
         assert!(file.sync().is_err());
         assert!(disk.borrow().is_dead());

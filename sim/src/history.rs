@@ -2,14 +2,14 @@
 //! part of the log, where its records end, and how far it was promised.
 
 use netram_proto::id::Lsn;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 
 /// The reference model of one journal.
 #[derive(Clone, Debug, Default)]
-pub struct History {
+pub struct JournalHistory {
     bytes: Vec<u8>,
     /// Where records end, with the chain value there; ascending.
-    ends: Vec<Link>,
+    ends: Vec<ChainPoint>,
     /// The highest LSN that was acknowledged to anybody.
     pub acked: Lsn,
     /// The highest LSN that was acknowledged before the platter had it.
@@ -20,17 +20,17 @@ pub struct History {
     pub head: Lsn,
 }
 
-impl History {
+impl JournalHistory {
     /// An empty log.
-    pub fn new() -> History {
-        History {
-            ends: vec![Link::default()],
-            ..History::default()
+    pub fn new() -> JournalHistory {
+        JournalHistory {
+            ends: vec![ChainPoint::default()],
+            ..JournalHistory::default()
         }
     }
 
     /// A record was appended; `end` is the link behind it.
-    pub fn append(&mut self, record: &[u8], end: Link) {
+    pub fn append(&mut self, record: &[u8], end: ChainPoint) {
         self.bytes.extend_from_slice(record);
         assert_eq!(self.bytes.len() as u64, end.lsn.0);
         self.ends.push(end);
@@ -47,13 +47,13 @@ impl History {
     }
 
     /// The link at `lsn`, if a record ends there.
-    pub fn link_at(&self, lsn: Lsn) -> Option<Link> {
+    pub fn link_at(&self, lsn: Lsn) -> Option<ChainPoint> {
         let at = self.ends.binary_search_by_key(&lsn, |link| link.lsn).ok()?;
         Some(self.ends[at])
     }
 
     /// Record ends from `from` to `to`.
-    pub fn ends_between(&self, from: Lsn, to: Lsn) -> &[Link] {
+    pub fn ends_between(&self, from: Lsn, to: Lsn) -> &[ChainPoint] {
         let start = self.ends.partition_point(|link| link.lsn < from);
         let end = self.ends.partition_point(|link| link.lsn <= to);
         &self.ends[start..end]

@@ -2,7 +2,7 @@
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
 use crate::lender::packet_of;
 use crate::world::World;
@@ -18,7 +18,7 @@ impl World {
             return None;
         }
         self.coverage.hit("bytes made up");
-        let header = Header {
+        let header = FrameHeader {
             kind: FrameKind::Data,
             ..frame.header
         };
@@ -50,18 +50,18 @@ impl World {
             2 => header.stable = Lsn(self.rng.draw()),
             3 => header.mark = header.mark.wrapping_add(self.rng.below(5) as u32),
             4 => header.flags = self.rng.draw() as u8,
-            5 => header.who ^= self.rng.draw(),
+            5 => header.sender ^= self.rng.draw(),
             6 => header.epoch = Epoch(self.rng.below(10) as u32),
             _ => body.resize(self.rng.index(200), 7),
         }
         if self.rng.chance(50) {
             header.kind = self.rng.pick(&[
                 FrameKind::Bound,
-                FrameKind::Sealed,
+                FrameKind::Fenced,
                 FrameKind::Ack,
                 FrameKind::Pong,
                 FrameKind::Data,
-                FrameKind::Left,
+                FrameKind::LeaveAck,
                 FrameKind::Refuse,
                 FrameKind::Withdraw,
             ]);

@@ -6,10 +6,10 @@
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
-use netram_proto::port::Kind;
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, RecordHeader, finish_record};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, RecordHeader, finish_record};
 
-use crate::lender::{Outcome, packet_of};
+use crate::lender::{PacketOutcome, packet_of};
 use crate::world::World;
 
 /// Its connection, and its name.
@@ -18,11 +18,11 @@ const NAME: u64 = 0xBAD;
 
 impl World {
     /// It says a few things to a lender.
-    pub(crate) fn intrude(&mut self, lender: usize) {
+    pub(crate) fn run_intruder(&mut self, lender: usize) {
         self.coverage.hit("intruder: visits");
         for _ in 0..self.rng.between(1, 6) {
-            let packet = self.harm(lender);
-            if !self.intruder_says(lender, &packet) {
+            let packet = self.draw_harmful_frame(lender);
+            if !self.send_as_intruder(lender, &packet) {
                 break;
             }
         }
@@ -32,15 +32,15 @@ impl World {
     }
 
     /// `false`: nobody listens any more.
-    fn intruder_says(&mut self, lender: usize, packet: &[u8]) -> bool {
+    fn send_as_intruder(&mut self, lender: usize, packet: &[u8]) -> bool {
         if !self.lenders[lender].up {
             return false;
         }
         let (journal, planted) = (self.journal, self.planted);
-        let bind = packet_of(&Header::new(FrameKind::Bind), &journal.0.to_le_bytes());
+        let bind = packet_of(&FrameHeader::new(FrameKind::Bind), &journal.0.to_le_bytes());
         let before = self.lenders[lender].state();
         // A second bind ends the session, and the next one begins another.
-        if let Outcome::Ended = self.lenders[lender].on_packet(CONN, &bind, journal, planted) {
+        if let PacketOutcome::Ended = self.lenders[lender].on_packet(CONN, &bind, journal, planted) {
             self.lenders[lender].forget(CONN);
             self.lenders[lender].on_packet(CONN, &bind, journal, planted);
         }
@@ -51,12 +51,12 @@ impl World {
         let after = self.lenders[lender].state();
         if before != after {
             self.coverage.hit("intruder: members changed");
-            self.usurped[lender] = true;
+            self.tampered[lender] = true;
         }
         if before.epoch != after.epoch {
             self.coverage.hit("intruder: fences");
         }
-        if let Outcome::Died = outcome {
+        if let PacketOutcome::Died = outcome {
             self.lender_died(lender);
             return false;
         }
@@ -64,24 +64,24 @@ impl World {
     }
 
     /// A frame that does harm, in the writer's name mostly.
-    fn harm(&mut self, lender: usize) -> Vec<u8> {
+    fn draw_harmful_frame(&mut self, lender: usize) -> Vec<u8> {
         let state = self.lenders[lender].state();
-        let mut header = Header {
+        let mut header = FrameHeader {
             epoch: state.epoch,
-            who: state.writer.0,
+            sender: state.writer.0,
             lsn: state.received,
-            ..Header::new(FrameKind::Append)
+            ..FrameHeader::new(FrameKind::Append)
         };
         let mut body = Vec::new();
         match self.rng.below(20) {
             0 => {
-                header.kind = FrameKind::Seal;
+                header.kind = FrameKind::Fence;
                 header.epoch = Epoch(state.epoch.0 + self.rng.pick(&[0, 1, 1, 2, 1000]));
-                header.who = NAME;
+                header.sender = NAME;
             }
             1 | 2 => {
                 header.kind = FrameKind::Join;
-                header.lsn = self.a_place(state.held);
+                header.lsn = self.draw_position(state.held);
                 header.mark = self.rng.pick(&[state.chain, 0]);
                 header.stable = Lsn(u64::from(state.generation) + self.rng.below(3));
                 let bytes = self.rng.pick(&[self.profile.window, WINDOW_BYTES_MIN, 1 << 40]);
@@ -103,22 +103,22 @@ impl World {
             13 => header.kind = FrameKind::Status,
             14 | 15 => {
                 header.kind = FrameKind::Read;
-                header.lsn = self.a_place(state.held);
+                header.lsn = self.draw_position(state.held);
                 body.extend_from_slice(&u32::MAX.to_le_bytes());
             }
             _ => {
                 header.kind = self
                     .rng
                     .pick(&[FrameKind::Append, FrameKind::Join, FrameKind::Ack]);
-                header.lsn = self.a_place(state.held);
-                header.who = NAME;
+                header.lsn = self.draw_position(state.held);
+                header.sender = NAME;
                 body.resize(self.rng.index(300), 0x5A);
             }
         }
         packet_of(&header, &body)
     }
 
-    fn a_place(&mut self, held: Lsn) -> Lsn {
+    fn draw_position(&mut self, held: Lsn) -> Lsn {
         match self.rng.below(4) {
             0 => held,
             1 => Lsn(self.rng.draw()),
@@ -130,8 +130,8 @@ impl World {
     /// A record that follows on and checks, but for the seal: the intruder does not have the journal's key.
     fn forged(&mut self, lsn: Lsn, chain: u32, epoch: Epoch) -> Vec<u8> {
         let payload = self.rng.index(200);
-        let link = Link { lsn, chain };
-        let header = RecordHeader::new(link, epoch, Lsn(0), Kind(16), false, payload);
+        let link = ChainPoint { lsn, chain };
+        let header = RecordHeader::new(link, epoch, Lsn(0), RecordKind(16), false, payload);
         let mut record = vec![0xBA; header.length];
         header.write(&mut record);
         finish_record(&mut record, self.journal.into());
@@ -139,8 +139,8 @@ impl World {
     }
 
     /// Whether a lender's word is worth nothing: it lies, or an intruder has had its hands on the journal's member there.
-    pub(crate) fn is_spoilt(&self, lender: usize) -> bool {
-        self.profile.hostile == Some(lender) || self.usurped[lender]
+    pub(crate) fn is_untrusted(&self, lender: usize) -> bool {
+        self.profile.hostile == Some(lender) || self.tampered[lender]
     }
 
     /// Whether there is anybody who lies.

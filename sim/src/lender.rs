@@ -2,30 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use netram_proto::cast::{Gather, Taken};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
-use netram_proto::member::{Member, MemberState, NoWindow, Reply, Window, copy_out};
-use netram_proto::planted::Planted;
-use netram_proto::session::{Admit, Session};
+use netram_proto::member::{Member, MemberReply, MemberState, ReserveError, Window, copy_out};
+use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::time::Time;
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-use crate::check::Witness;
+use crate::check::MemberObserver;
 
 /// A window in a vector.
 #[derive(Clone, Debug, Default)]
-pub struct Ring {
+pub struct WindowRing {
     bytes: Vec<u8>,
     /// Bytes that may be lent.
     pub limit: u64,
 }
 
-impl Window for Ring {
-    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+impl Window for WindowRing {
+    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
         self.bytes = Vec::new();
         if bytes > self.limit {
-            return Err(NoWindow {
-                refusal: Refusal::NoRoom,
+            return Err(ReserveError {
+                refusal: RefusalReason::NoRoom,
                 asked: bytes,
                 limit: self.limit,
             });
@@ -59,7 +59,7 @@ impl Window for Ring {
 
 /// What came of a packet.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum PacketOutcome {
     /// An answer.
     Reply(Vec<u8>),
     /// No answer: the frame was known, or waits for others.
@@ -70,11 +70,11 @@ pub enum Outcome {
     Died,
 }
 
-impl Outcome {
+impl PacketOutcome {
     /// An answer says whether datagrams have come.
-    fn sign(&mut self, gather: &mut Gather) {
+    fn sign(&mut self, gather: &mut Reassembly) {
         let answers = |packet: &[u8]| matches!(packet.first(), Some(&ACK) | Some(&PONG));
-        if let Outcome::Reply(packet) = self
+        if let PacketOutcome::Reply(packet) = self
             && answers(packet)
             && gather.take_heard()
         {
@@ -88,68 +88,68 @@ const PONG: u8 = FrameKind::Pong as u8;
 
 /// One lender.
 #[derive(Debug)]
-pub struct Lender {
+pub struct SimLender {
     /// What feeds it.
     pub domain: String,
     /// The life of its memory.
     pub incarnation: Incarnation,
     /// Its memory.
-    pub window: Ring,
+    pub window: WindowRing,
     /// What its process remembers in shared memory; it outlives the process and not the machine.
     saved: Option<MemberState>,
     member: Option<Member>,
-    sessions: BTreeMap<usize, Session>,
+    sessions: BTreeMap<usize, LenderSession>,
     /// Connections that listen to a channel: its number in their client's reign, and order in what comes over it.
-    ears: BTreeMap<usize, (u64, Gather)>,
+    listeners: BTreeMap<usize, (u64, Reassembly)>,
     /// Counts processes; a connection belongs to one.
     pub boot: u32,
     /// Whether the process runs.
     pub up: bool,
     /// It dies while it handles the next append.
-    pub dies_in_append: bool,
+    pub crashes_in_append: bool,
     /// An operator has withdrawn it: it is about to stop.
     pub withdrawn: bool,
     /// It answers, and takes no appends in.
-    pub stalls: bool,
+    pub stalled: bool,
     /// It stands still until then.
     pub paused_until: Time,
     /// Memories that were lost, and what they had held: an acknowledgement may outlive its lender.
-    pub lives: Vec<(Incarnation, MemberState)>,
+    pub lost_memories: Vec<(Incarnation, MemberState)>,
     /// It has room to remember journals that are over.
     pub remembers: bool,
     /// It has forgotten this one, which was over.
     pub has_forgotten: bool,
     /// What the oracles know of it.
-    pub witness: Witness,
+    pub observer: MemberObserver,
 }
 
 /// Bytes that a lender has to lend to one journal.
-pub const LENT_BYTES: u64 = 1 << 20;
+pub const LENDER_BYTES: u64 = 1 << 20;
 
-impl Lender {
+impl SimLender {
     /// A lender that has just started, with empty memory.
-    pub fn new(domain: String, incarnation: Incarnation) -> Lender {
-        Lender {
+    pub fn new(domain: String, incarnation: Incarnation) -> SimLender {
+        SimLender {
             domain,
             incarnation,
-            window: Ring {
+            window: WindowRing {
                 bytes: Vec::new(),
-                limit: LENT_BYTES,
+                limit: LENDER_BYTES,
             },
             saved: None,
             member: None,
             sessions: BTreeMap::new(),
-            ears: BTreeMap::new(),
+            listeners: BTreeMap::new(),
             boot: 0,
             up: true,
-            dies_in_append: false,
+            crashes_in_append: false,
             withdrawn: false,
-            stalls: false,
+            stalled: false,
             paused_until: Time(0),
-            lives: Vec::new(),
+            lost_memories: Vec::new(),
             remembers: false,
             has_forgotten: false,
-            witness: Witness::default(),
+            observer: MemberObserver::default(),
         }
     }
 
@@ -177,27 +177,27 @@ impl Lender {
     /// The process dies; the memory stays.
     pub fn kill(&mut self) {
         self.up = false;
-        self.dies_in_append = false;
+        self.crashes_in_append = false;
         self.withdrawn = false;
         self.member = None;
         self.sessions.clear();
-        self.ears.clear();
+        self.listeners.clear();
         self.boot += 1;
     }
 
     /// The machine dies, and the memory with it.
     pub fn lose(&mut self, next: Incarnation) {
-        self.lives.push((self.incarnation, self.state()));
+        self.lost_memories.push((self.incarnation, self.state()));
         self.kill();
         self.saved = None;
         self.window.release();
         self.incarnation = next;
         self.has_forgotten = false;
-        self.witness = Witness::default();
+        self.observer = MemberObserver::default();
     }
 
     /// A process starts. `false`: the memory did not bear out what was remembered, and begins anew as `next`.
-    pub fn start(&mut self, journal: JournalId, next: Incarnation, planted: Planted) -> bool {
+    pub fn start(&mut self, journal: JournalId, next: Incarnation, planted: FaultSwitch) -> bool {
         self.up = true;
         let Some(state) = self.saved else { return true };
         match Member::restore(journal, self.incarnation, state, &self.window) {
@@ -205,7 +205,7 @@ impl Lender {
                 member.plant(planted);
                 self.saved = Some(*member.state());
                 self.member = Some(member);
-                self.forget_what_is_over();
+                self.forget_ended_journals();
                 true
             }
             None => {
@@ -217,46 +217,58 @@ impl Lender {
     }
 
     /// Handles a frame that came over connection `conn`.
-    pub fn on_packet(&mut self, conn: usize, packet: &[u8], journal: JournalId, planted: Planted) -> Outcome {
+    pub fn on_packet(
+        &mut self,
+        conn: usize,
+        packet: &[u8],
+        journal: JournalId,
+        planted: FaultSwitch,
+    ) -> PacketOutcome {
         let Ok(frame) = Frame::parse(packet) else {
-            return Outcome::Ended;
+            return PacketOutcome::Ended;
         };
         match self.sessions.entry(conn).or_default().handle(&frame) {
-            Ok(Admit::Bind(bound, _)) if bound == journal => {
-                let header = Header {
-                    who: self.incarnation.0,
-                    ..Header::new(FrameKind::Bound)
+            Ok(SessionAction::Bind(bound, _)) if bound == journal => {
+                let header = FrameHeader {
+                    sender: self.incarnation.0,
+                    ..FrameHeader::new(FrameKind::Bound)
                 };
-                Outcome::Reply(packet_of(&header, self.domain.as_bytes()))
+                PacketOutcome::Reply(packet_of(&header, self.domain.as_bytes()))
             }
-            Ok(Admit::Status) => Outcome::Reply(packet_of(&Header::new(FrameKind::Report), b"{}")),
-            Ok(Admit::Tune(_)) => {
-                self.ears.insert(conn, (frame.header.lsn.0, Gather::default()));
-                let header = Header {
-                    who: self.incarnation.0,
+            Ok(SessionAction::Status) => {
+                PacketOutcome::Reply(packet_of(&FrameHeader::new(FrameKind::Report), b"{}"))
+            }
+            Ok(SessionAction::Invite(_)) => {
+                self.listeners
+                    .insert(conn, (frame.header.lsn.0, Reassembly::default()));
+                let header = FrameHeader {
+                    sender: self.incarnation.0,
                     lsn: frame.header.lsn,
-                    ..Header::new(FrameKind::Tuned)
+                    ..FrameHeader::new(FrameKind::Listening)
                 };
-                Outcome::Reply(packet_of(&header, &[]))
+                PacketOutcome::Reply(packet_of(&header, &[]))
             }
-            Ok(Admit::Member(_)) => match self.ears.remove(&conn) {
+            Ok(SessionAction::Member(_)) => match self.listeners.remove(&conn) {
                 Some((channel, mut gather)) => {
                     let mut outcome = self.on_listener_frame(&mut gather, &frame, true, journal, planted);
                     outcome.sign(&mut gather);
                     if self.up {
-                        self.ears.insert(conn, (channel, gather));
+                        self.listeners.insert(conn, (channel, gather));
                     }
                     outcome
                 }
                 None => self.on_member_frame(&frame, journal, planted),
             },
-            Ok(Admit::Bind(..) | Admit::Data | Admit::Share | Admit::Deposit) | Err(_) => Outcome::Ended,
+            Ok(
+                SessionAction::Bind(..) | SessionAction::Data | SessionAction::Share | SessionAction::Deposit,
+            )
+            | Err(_) => PacketOutcome::Ended,
         }
     }
 
     /// The connections that listen to a channel.
     pub fn listeners(&self) -> impl Iterator<Item = usize> {
-        self.ears.keys().copied()
+        self.listeners.keys().copied()
     }
 
     /// Handles an append that was multicast and reached connection `conn`.
@@ -266,23 +278,23 @@ impl Lender {
         channel: u64,
         packet: &[u8],
         journal: JournalId,
-        planted: Planted,
-    ) -> Outcome {
-        let Some((tuned, mut gather)) = self.ears.remove(&conn) else {
-            return Outcome::Nothing;
+        planted: FaultSwitch,
+    ) -> PacketOutcome {
+        let Some((tuned, mut gather)) = self.listeners.remove(&conn) else {
+            return PacketOutcome::Nothing;
         };
         let mut outcome = match Frame::parse(packet) {
             Ok(frame) if tuned == channel && frame.header.flags & Flag::FRESH == 0 => {
                 let outcome = self.on_listener_frame(&mut gather, &frame, false, journal, planted);
-                gather.note_heard();
+                gather.on_datagram();
                 outcome
             }
             // Sealed under a key that this connection was not given, or not any more.
-            _ => Outcome::Nothing,
+            _ => PacketOutcome::Nothing,
         };
         outcome.sign(&mut gather);
         if self.up {
-            self.ears.insert(conn, (tuned, gather));
+            self.listeners.insert(conn, (tuned, gather));
         }
         outcome
     }
@@ -290,31 +302,31 @@ impl Lender {
     /// As the shipped lender does it: whatever way an append came, it goes through the machine that brings order.
     fn on_listener_frame(
         &mut self,
-        gather: &mut Gather,
+        gather: &mut Reassembly,
         frame: &Frame<'_>,
         by_link: bool,
         journal: JournalId,
-        planted: Planted,
-    ) -> Outcome {
+        planted: FaultSwitch,
+    ) -> PacketOutcome {
         if frame.header.kind != FrameKind::Append {
             if matches!(
                 frame.header.kind,
-                FrameKind::Join | FrameKind::Seal | FrameKind::Leave
+                FrameKind::Join | FrameKind::Fence | FrameKind::Leave
             ) {
                 gather.clear();
             }
             return self.on_member_frame(frame, journal, planted);
         }
-        let takes = self.member.as_ref().is_some_and(|member| member.takes(frame));
+        let takes = self.member.as_ref().is_some_and(|member| member.accepts(frame));
         match takes {
             false if by_link => return self.on_member_frame(frame, journal, planted),
-            false => return Outcome::Nothing,
-            true => gather.serve(self.state().window_epoch, self.state().generation),
+            false => return PacketOutcome::Nothing,
+            true => gather.begin_window(self.state().window_epoch, self.state().generation),
         }
         match gather.handle(frame, self.state().received) {
-            Taken::Now => {
+            ReassemblyVerdict::Deliver => {
                 let mut outcome = self.on_member_frame(frame, journal, planted);
-                while let Outcome::Reply(reply) = &outcome
+                while let PacketOutcome::Reply(reply) = &outcome
                     && reply.first() == Some(&(FrameKind::Ack as u8))
                     && let Some(piece) = gather.next(self.state().received)
                 {
@@ -322,28 +334,35 @@ impl Lender {
                 }
                 outcome
             }
-            Taken::Kept(Some(hole)) => match &self.member {
-                Some(member) => Outcome::Reply(packet_of(&member.missing(hole), &[])),
-                None => Outcome::Nothing,
+            ReassemblyVerdict::Buffered(Some(hole)) => match &self.member {
+                Some(member) => PacketOutcome::Reply(packet_of(&member.missing(hole), &[])),
+                None => PacketOutcome::Nothing,
             },
-            Taken::Known if by_link => match self.member.as_ref().map(Member::acknowledge) {
-                Some(Reply::Frame(header, body, length)) => {
-                    Outcome::Reply(packet_of(&header, &body[..length]))
+            ReassemblyVerdict::Duplicate if by_link => match self.member.as_ref().map(Member::acknowledge) {
+                Some(MemberReply::Frame(header, body, length)) => {
+                    PacketOutcome::Reply(packet_of(&header, &body[..length]))
                 }
-                Some(Reply::Data(..)) | None => Outcome::Nothing,
+                Some(MemberReply::Data(..)) | None => PacketOutcome::Nothing,
             },
-            Taken::Kept(None) | Taken::Known | Taken::Full => Outcome::Nothing,
+            ReassemblyVerdict::Buffered(None) | ReassemblyVerdict::Duplicate | ReassemblyVerdict::Full => {
+                PacketOutcome::Nothing
+            }
         }
     }
 
-    fn on_member_frame(&mut self, frame: &Frame<'_>, journal: JournalId, planted: Planted) -> Outcome {
+    fn on_member_frame(
+        &mut self,
+        frame: &Frame<'_>,
+        journal: JournalId,
+        planted: FaultSwitch,
+    ) -> PacketOutcome {
         if let Some(member) = &self.member
-            && self.stalls
+            && self.stalled
             && frame.header.kind == FrameKind::Append
-            && member.takes(frame)
-            && let Reply::Frame(header, body, length) = member.acknowledge()
+            && member.accepts(frame)
+            && let MemberReply::Frame(header, body, length) = member.acknowledge()
         {
-            return Outcome::Reply(packet_of(&header, &body[..length]));
+            return PacketOutcome::Reply(packet_of(&header, &body[..length]));
         }
         let before = self.state();
         let incarnation = self.incarnation;
@@ -353,22 +372,22 @@ impl Lender {
             member
         });
         if frame.header.kind == FrameKind::Append {
-            self.saved = trimmed_first(member, frame, &mut self.window, self.saved);
+            self.saved = trim_before_overwrite(member, frame, &mut self.window, self.saved);
         }
         let reply = member.handle(frame, &mut self.window);
         let after = *member.state();
-        if self.dies_in_append && frame.header.kind == FrameKind::Append {
+        if self.crashes_in_append && frame.header.kind == FrameKind::Append {
             self.kill();
-            self.witness.heard(frame);
-            return Outcome::Died;
+            self.observer.on_declared(frame);
+            return PacketOutcome::Died;
         }
         self.saved = Some(after);
-        let mut witness = core::mem::take(&mut self.witness);
+        let mut witness = core::mem::take(&mut self.observer);
         witness.after_frame(self, &before, frame, &reply, journal.into());
-        self.witness = witness;
-        Outcome::Reply(match reply {
-            Reply::Frame(header, body, length) => packet_of(&header, &body[..length]),
-            Reply::Data(header, bytes) => {
+        self.observer = witness;
+        PacketOutcome::Reply(match reply {
+            MemberReply::Frame(header, body, length) => packet_of(&header, &body[..length]),
+            MemberReply::Data(header, bytes) => {
                 let body = self.window_bytes(header.lsn, bytes).unwrap_or_default();
                 packet_of(&header, &body)
             }
@@ -377,14 +396,14 @@ impl Lender {
 
     /// A connection is gone.
     pub fn forget(&mut self, conn: usize) {
-        self.ears.remove(&conn);
+        self.listeners.remove(&conn);
         if self.sessions.remove(&conn).is_some() {
-            self.forget_what_is_over();
+            self.forget_ended_journals();
         }
     }
 
     /// Nobody speaks for the journal any more: if it may be forgotten, its slot is another's at once, as where all slots are used.
-    fn forget_what_is_over(&mut self) {
+    fn forget_ended_journals(&mut self) {
         let may = self.member.as_ref().is_some_and(Member::may_be_forgotten);
         if may && !self.remembers && self.sessions.is_empty() {
             self.has_forgotten |= self.state().epoch != Epoch(0);
@@ -396,10 +415,10 @@ impl Lender {
 
 /// As the shipped lender does it: an append that will overwrite bytes which the saved state counts as held moves the saved
 /// trim point first, for a process that dies in between would find its window not borne out. Returns what is saved.
-fn trimmed_first(
+fn trim_before_overwrite(
     member: &mut Member,
     frame: &Frame<'_>,
-    window: &mut Ring,
+    window: &mut WindowRing,
     saved: Option<MemberState>,
 ) -> Option<MemberState> {
     let end = frame.header.lsn.0.saturating_add(frame.body.len() as u64);
@@ -407,7 +426,7 @@ fn trimmed_first(
     if !overwrites {
         return saved;
     }
-    let header = Header {
+    let header = FrameHeader {
         kind: FrameKind::Ping,
         ..frame.header
     };
@@ -416,7 +435,7 @@ fn trimmed_first(
 }
 
 /// A frame as it travels.
-pub fn packet_of(header: &Header, body: &[u8]) -> Vec<u8> {
+pub fn packet_of(header: &FrameHeader, body: &[u8]) -> Vec<u8> {
     let mut packet = Vec::with_capacity(40 + body.len());
     packet.extend_from_slice(&header.encode(body.len()));
     packet.extend_from_slice(body);

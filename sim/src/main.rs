@@ -5,11 +5,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use netram_proto::planted::{Fault, Planted};
+use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_sim::region::REGION_RULES;
-use netram_sim::runner::{Failure, Summary, run_seeds};
+use netram_sim::runner::{SeedFailure, SeedsSummary, run_seeds};
 use netram_sim::scenario::{
-    has_data_lender, is_deposit, is_files, is_intruded, is_party, is_region, is_shared,
+    has_data_lender, is_database, is_deposit, is_files, is_intruded, is_region, is_shared,
 };
 
 const USAGE: &str = "\
@@ -25,7 +25,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
   --shared       of these only the tenth among which are all worlds whose journal is a shared region's node's
   --regions      of these only those, one in seventeen, of several nodes that share a region
   --deposits     of these only those, one in twenty-six, of owners with pages at lenders
-  --files        of these only those, one in thirty-seven, of a folder of files
+  --files        of these only those, one in thirty-seven, of a directory of files
   --intruded     of these only those, one in twelve, in which a client with the cluster's key would mean harm
   --parties      of these only those, one in twenty, of several processes that have a database open
   --verbose      print the whole story kept of a failing seed, and all counters
@@ -33,7 +33,7 @@ usage: netram-sim --seeds N [--from S] [--threads T] [--fault NAME] [--kept|--sh
 /// Failing seeds after which a run stops.
 const FAILURES_MAX: usize = 5;
 /// Lines of a story that are printed without `--verbose`.
-const STORY_LINES: usize = 40;
+const TRACE_LINES: usize = 40;
 /// Progress is reported after this many seeds.
 const PROGRESS_EVERY: u64 = 5000;
 
@@ -41,13 +41,13 @@ struct Arguments {
     seeds: u64,
     from: u64,
     threads: usize,
-    fault: Option<Fault>,
-    kept: bool,
+    fault: Option<PlantedFault>,
+    replicas: bool,
     shared: bool,
     regions: bool,
     deposits: bool,
     files: bool,
-    parties: bool,
+    databases: bool,
     intruded: bool,
     verbose: bool,
 }
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let arguments = match parse(std::env::args().skip(1)) {
         Ok(arguments) => arguments,
         Err(message) => {
-            say(&message);
+            print_line(&message);
             return ExitCode::from(2);
         }
     };
@@ -64,10 +64,10 @@ fn main() -> ExitCode {
         // Panics of a seed are caught and reported with it; the default hook would print each once more.
         std::panic::set_hook(Box::new(|_| ()));
     }
-    let planted = arguments.fault.map_or(Planted::NONE, Planted::with);
+    let planted = arguments.fault.map_or(FaultSwitch::NONE, FaultSwitch::with);
     let progress = |done: u64| {
         if done.is_multiple_of(PROGRESS_EVERY) {
-            say(&format!("{done} of {} seeds", arguments.seeds));
+            print_line(&format!("{done} of {} seeds", arguments.seeds));
         }
     };
     let summary = run_seeds(
@@ -77,12 +77,12 @@ fn main() -> ExitCode {
         planted,
         FAILURES_MAX,
         &|seed| {
-            (!arguments.kept || has_data_lender(seed))
+            (!arguments.replicas || has_data_lender(seed))
                 && (!arguments.shared || is_shared(seed))
                 && (!arguments.regions || is_region(seed))
                 && (!arguments.deposits || is_deposit(seed))
                 && (!arguments.files || is_files(seed))
-                && (!arguments.parties || is_party(seed))
+                && (!arguments.databases || is_database(seed))
                 && (!arguments.intruded || is_intruded(seed))
         },
         &progress,
@@ -95,10 +95,10 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(summary: &Summary, arguments: &Arguments) {
+fn report(summary: &SeedsSummary, arguments: &Arguments) {
     let mut out = String::new();
     for failure in &summary.failures {
-        out.push_str(&tell(failure, arguments.verbose));
+        out.push_str(&describe_failure(failure, arguments.verbose));
     }
     let count = |name| summary.coverage.get(name);
     out.push_str(&format!(
@@ -127,13 +127,13 @@ fn report(summary: &Summary, arguments: &Arguments) {
     let _ = std::io::stdout().write_all(out.as_bytes());
 }
 
-fn tell(failure: &Failure, verbose: bool) -> String {
+fn describe_failure(failure: &SeedFailure, verbose: bool) -> String {
     let lines = if verbose {
-        failure.story.len()
+        failure.trace_lines.len()
     } else {
-        STORY_LINES.min(failure.story.len())
+        TRACE_LINES.min(failure.trace_lines.len())
     };
-    let story = failure.story[failure.story.len() - lines..].join("\n");
+    let story = failure.trace_lines[failure.trace_lines.len() - lines..].join("\n");
     let rule = match failure.rule {
         0 => String::from("liveness"),
         rule if rule > REGION_RULES => format!("rule {} of docs/shared.md", rule - REGION_RULES),
@@ -151,12 +151,12 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
         from: 0,
         threads: 1,
         fault: None,
-        kept: false,
+        replicas: false,
         shared: false,
         regions: false,
         deposits: false,
         files: false,
-        parties: false,
+        databases: false,
         intruded: false,
         verbose: false,
     };
@@ -166,7 +166,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             continue;
         }
         if word == "--kept" {
-            arguments.kept = true;
+            arguments.replicas = true;
             continue;
         }
         if word == "--shared" {
@@ -186,7 +186,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             continue;
         }
         if word == "--parties" {
-            arguments.parties = true;
+            arguments.databases = true;
             continue;
         }
         if word == "--regions" {
@@ -203,7 +203,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "--seeds" => arguments.seeds = number()?,
             "--from" => arguments.from = number()?,
             "--threads" => arguments.threads = usize::try_from(number()?).unwrap_or(usize::MAX).clamp(1, 256),
-            "--fault" => arguments.fault = Some(fault(&value)?),
+            "--fault" => arguments.fault = Some(parse_fault(&value)?),
             _ => return Err(String::from(USAGE)),
         }
     }
@@ -213,14 +213,19 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(arguments)
 }
 
-fn fault(name: &str) -> Result<Fault, String> {
-    let named = Fault::ALL.into_iter().find(|fault| format!("{fault:?}") == name);
+fn parse_fault(name: &str) -> Result<PlantedFault, String> {
+    let named = PlantedFault::ALL
+        .into_iter()
+        .find(|fault| format!("{fault:?}") == name);
     named.ok_or_else(|| {
-        let names: Vec<String> = Fault::ALL.iter().map(|fault| format!("  {fault:?}")).collect();
+        let names: Vec<String> = PlantedFault::ALL
+            .iter()
+            .map(|fault| format!("  {fault:?}"))
+            .collect();
         format!("faults that can be planted:\n{}", names.join("\n"))
     })
 }
 
-fn say(line: &str) {
+fn print_line(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,15 +1,15 @@
 //! What visits a world: one fault at a time, at random moments, of the kinds its profile allows.
 
-use netram_proto::journal::{Role, View};
+use netram_proto::journal::{LenderRole, View};
 use netram_proto::port::IoError;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{FrameKind, Header};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{FrameHeader, FrameKind};
 
 use crate::check::{self, rule01};
-use crate::lender::{LENT_BYTES, packet_of};
-use crate::net::Way;
-use crate::profile::Action;
-use crate::world::{Event, World};
+use crate::lender::{LENDER_BYTES, packet_of};
+use crate::net::FrameDirection;
+use crate::profile::WorldFault;
+use crate::world::{World, WorldEvent};
 
 /// The nemesis's own state.
 pub(crate) struct Nemesis {
@@ -19,7 +19,7 @@ pub(crate) struct Nemesis {
     /// In a world within budget, until then no further lender is taken away.
     busy_until: Time,
     /// Nothing more happens.
-    pub(crate) rests: bool,
+    pub(crate) stopped: bool,
     /// When each lender last lost its memory.
     lost_at: Vec<Time>,
 }
@@ -30,7 +30,7 @@ impl Nemesis {
             slow_until: Time(0),
             slowness: 1,
             busy_until: Time(0),
-            rests: false,
+            stopped: false,
             lost_at: Vec::new(),
         }
     }
@@ -52,31 +52,31 @@ const REFUSALS: [IoError; 6] = [
 
 impl World {
     pub(crate) fn plan_nemesis(&mut self) {
-        let mean = self.profile.every.0;
-        let delay = Span(self.rng.between(mean / 10, mean * 2));
-        self.at(delay, Event::Nemesis);
+        let mean = self.profile.fault_interval.0;
+        let delay = Nanos(self.rng.between(mean / 10, mean * 2));
+        self.at(delay, WorldEvent::Nemesis);
     }
 
     pub(crate) fn on_nemesis(&mut self) {
-        if self.nemesis.rests || self.profile.actions.is_empty() {
+        if self.nemesis.stopped || self.profile.faults.is_empty() {
             return;
         }
-        let action = self.rng.pick(&self.profile.actions.clone());
+        let action = self.rng.pick(&self.profile.faults.clone());
         self.trace.mark(self.now, 8, action as u64);
         self.tell(|| format!("nemesis: {action:?}"));
-        self.visit(action);
+        self.inject_fault(action);
         self.plan_nemesis();
     }
 
-    fn visit(&mut self, action: Action) {
-        if !self.may_visit(action) {
+    fn inject_fault(&mut self, action: WorldFault) {
+        if !self.is_within_budget(action) {
             return;
         }
         let lender = self.rng.index(self.lenders.len());
         let host = self.rng.index(self.hosts.len());
         let client = self.living(host);
         match action {
-            Action::BreakLink => {
+            WorldFault::BreakLink => {
                 let conns = self.conns_to(lender);
                 if !conns.is_empty() {
                     let conn = self.rng.pick(&conns);
@@ -84,94 +84,94 @@ impl World {
                     self.break_conn(conn);
                 }
             }
-            Action::Partition => self.partition(host, lender),
-            Action::PauseLender => {
+            WorldFault::Partition => self.partition(host, lender),
+            WorldFault::PauseLender => {
                 self.coverage.hit("nemesis: lenders paused");
                 self.lenders[lender].paused_until = self.now + self.pause();
             }
-            Action::PauseClient => {
+            WorldFault::PauseClient => {
                 if let Some(process) = client {
                     self.coverage.hit("nemesis: clients paused");
                     self.processes[process].paused_until = self.now + self.pause();
                 }
             }
-            Action::KillLender => self.kill_lender(lender),
-            Action::LoseLender => self.lose_lender(lender),
-            Action::PowerDomain => self.cut_domain(),
-            Action::FillLender => {
+            WorldFault::KillLender => self.kill_lender(lender),
+            WorldFault::LoseLender => self.lose_lender(lender),
+            WorldFault::PowerDomain => self.cut_domain(),
+            WorldFault::FillLender => {
                 self.coverage.hit("nemesis: lenders filled");
                 self.lenders[lender].window.limit = 0;
-                let delay = Span::from_ms(self.rng.between(100, 3000));
-                self.at(delay, Event::Unfill { lender });
+                let delay = Nanos::from_ms(self.rng.between(100, 3000));
+                self.at(delay, WorldEvent::LenderRoomBack { lender });
             }
-            Action::Withdraw => self.withdraw(lender),
-            Action::CrashClient | Action::CutClient => {
+            WorldFault::WithdrawLender => self.withdraw(lender),
+            WorldFault::CrashClient | WorldFault::CutClient => {
                 if let Some(process) = client {
-                    self.end(process, action == Action::CutClient);
+                    self.end(process, action == WorldFault::CutClient);
                 }
             }
-            Action::LightFuse => {
+            WorldFault::CrashMidway => {
                 let operations = self.rng.between(0, 12) as u32;
-                self.hosts[host].disk.borrow_mut().light_fuse(operations);
+                self.hosts[host].disk.borrow_mut().crash_after(operations);
             }
-            Action::SlowDisk => {
+            WorldFault::SlowDisk => {
                 self.coverage.hit("nemesis: slow disks");
                 self.nemesis.slowness = self.rng.between(3, 60);
-                self.nemesis.slow_until = self.now + Span::from_ms(self.rng.between(50, 2000));
+                self.nemesis.slow_until = self.now + Nanos::from_ms(self.rng.between(50, 2000));
             }
-            Action::FailSync => {
+            WorldFault::FailSync => {
                 self.hosts[host].disk.borrow_mut().fail_next_sync();
             }
-            Action::FullDisk => {
+            WorldFault::FullDisk => {
                 self.hosts[host].disk.borrow_mut().fail_next_write();
             }
-            Action::RefuseCalls => {
+            WorldFault::RefuseCalls => {
                 let error = self.rng.pick(&REFUSALS);
                 // A few calls, or so many that whatever gives up must have given up.
                 let calls = self.rng.pick(&[1, 1, 2, 5, 20]);
                 self.hosts[host].disk.borrow_mut().refuse(calls, error);
             }
-            Action::Rot | Action::Unreadable | Action::StaleBytes => self.damage(host, action),
-            Action::SlotDamage => self.damage_slot(host),
-            Action::Move => self.move_lender(),
-            Action::Intrude => self.intrude(lender),
+            WorldFault::Rot | WorldFault::Unreadable | WorldFault::StaleBytes => self.damage(host, action),
+            WorldFault::SlotDamage => self.damage_slot(host),
+            WorldFault::MoveLender => self.move_lender(),
+            WorldFault::Intrude => self.run_intruder(lender),
         }
     }
 
     /// Nothing more happens to this world.
-    pub(crate) fn nemesis_rests(&self) -> bool {
-        self.nemesis.rests
+    pub(crate) fn nemesis_stopped(&self) -> bool {
+        self.nemesis.stopped
     }
 
     /// Whether the world's budget allows `action` now.
-    fn may_visit(&mut self, action: Action) -> bool {
+    fn is_within_budget(&mut self, action: WorldFault) -> bool {
         let shrinks = matches!(
             action,
-            Action::Partition
-                | Action::PauseLender
-                | Action::PauseClient
-                | Action::KillLender
-                | Action::LoseLender
-                | Action::PowerDomain
-                | Action::Withdraw
+            WorldFault::Partition
+                | WorldFault::PauseLender
+                | WorldFault::PauseClient
+                | WorldFault::KillLender
+                | WorldFault::LoseLender
+                | WorldFault::PowerDomain
+                | WorldFault::WithdrawLender
         );
         if self.profile.within_budget && shrinks {
             // One at a time: a view that shrinks around a member already dead has lost more than one.
             if self.now < self.nemesis.busy_until || !self.all_intact() {
                 return false;
             }
-            self.nemesis.busy_until = self.now + Span::from_ms(6000);
+            self.nemesis.busy_until = self.now + Nanos::from_ms(6000);
         }
         true
     }
 
-    fn pause(&mut self) -> Span {
-        Span::from_ms(self.rng.pick(&[20, 200, 700, 3000]))
+    fn pause(&mut self) -> Nanos {
+        Nanos::from_ms(self.rng.pick(&[20, 200, 700, 3000]))
     }
 
     fn partition(&mut self, host: usize, lender: usize) {
         self.coverage.hit("nemesis: partitions");
-        let until = self.now + Span::from_ms(self.rng.pick(&[50, 400, 1500, 5000]));
+        let until = self.now + Nanos::from_ms(self.rng.pick(&[50, 400, 1500, 5000]));
         let blocked = &mut self.blocked[host][lender];
         match self.rng.below(3) {
             0 => blocked.0 = until,
@@ -186,7 +186,7 @@ impl World {
         }
         self.coverage.hit("nemesis: lender processes killed");
         if self.rng.chance(400) {
-            self.lenders[lender].dies_in_append = true;
+            self.lenders[lender].crashes_in_append = true;
             return;
         }
         self.lenders[lender].kill();
@@ -199,12 +199,12 @@ impl World {
         for conn in self.conns_to(lender) {
             self.break_conn(conn);
         }
-        let delay = Span::from_ms(self.rng.pick(&[5, 100, 1000, 4000]));
-        self.at(delay, Event::LenderUp { lender });
+        let delay = Nanos::from_ms(self.rng.pick(&[5, 100, 1000, 4000]));
+        self.at(delay, WorldEvent::LenderUp { lender });
     }
 
     fn lose_lender(&mut self, lender: usize) {
-        if self.profile.within_budget && !self.spares(lender) {
+        if self.profile.within_budget && !self.can_spare(lender) {
             return;
         }
         self.coverage.hit("nemesis: lender machines lost");
@@ -219,12 +219,12 @@ impl World {
         for conn in conns.into_iter().filter(|_| !silent) {
             self.break_conn(conn);
         }
-        let delay = Span::from_ms(self.rng.pick(&[5, 300, 2000]));
-        self.at(delay, Event::LenderUp { lender });
+        let delay = Nanos::from_ms(self.rng.pick(&[5, 300, 2000]));
+        self.at(delay, WorldEvent::LenderUp { lender });
     }
 
     /// Whether every view that a crash could leave, now or after the next change, survives the loss of `lender`'s memory.
-    fn spares(&self, lender: usize) -> bool {
+    fn can_spare(&self, lender: usize) -> bool {
         let settled = (0..self.processes.len()).all(|process| {
             let Some(serving) = self.serving(process) else {
                 return true;
@@ -232,7 +232,7 @@ impl World {
             let lenders = serving.writer.status().lenders;
             lenders
                 .iter()
-                .all(|lender| lender.role == Role::Spare || lender.member)
+                .all(|lender| lender.role == LenderRole::Spare || lender.member)
         });
         let survives = |view: &View| {
             let among = view
@@ -267,7 +267,7 @@ impl World {
 
     pub(crate) fn lost_since(&self, lender: usize, _process: usize) -> bool {
         let lost_at = self.nemesis.lost_at.get(lender).copied().unwrap_or(Time(0));
-        self.now.since(lost_at) < Span::from_ms(5000) && lost_at > Time(0)
+        self.now.since(lost_at) < Nanos::from_ms(5000) && lost_at > Time(0)
     }
 
     pub(crate) fn start_lender(&mut self, lender: usize) {
@@ -278,8 +278,8 @@ impl World {
         let next = self.next_incarnation();
         if !self.lenders[lender].start(journal, next, planted) {
             // Whoever speaks in the writer's name may call a place stable at which no record begins.
-            if !self.is_spoilt(lender) {
-                check::rule02::not_borne_out(lender);
+            if !self.is_untrusted(lender) {
+                check::rule02::fail_unproven_memory(lender);
             }
             self.coverage.hit("intruder: memory forgotten at a restart");
             self.nemesis.lost_at.resize(self.lenders.len(), Time(0));
@@ -308,15 +308,15 @@ impl World {
     }
 
     fn withdraw(&mut self, lender: usize) {
-        let packet = packet_of(&Header::new(FrameKind::Withdraw), &[]);
+        let packet = packet_of(&FrameHeader::new(FrameKind::Withdraw), &[]);
         self.coverage.hit("nemesis: lenders withdrawn");
         for conn in self.conns_to(lender) {
-            self.send(conn, Way::Down, packet.clone());
+            self.send(conn, FrameDirection::Down, packet.clone());
         }
         self.lenders[lender].withdrawn = true;
         // Its clients have that long to move away; then it stops, and is started again with the memory it had.
-        let grace = Span::from_ms(self.rng.between(100, 2000));
-        self.at(grace, Event::LenderStops { lender });
+        let grace = Nanos::from_ms(self.rng.between(100, 2000));
+        self.at(grace, WorldEvent::LenderStops { lender });
     }
 
     pub(crate) fn lender_stops(&mut self, lender: usize) {
@@ -329,21 +329,21 @@ impl World {
     /// Everything is well from here on: the nemesis rests, lenders run, links pass, the disk is sound.
     pub fn heal(&mut self) {
         self.tell(|| String::from("everything is healed"));
-        self.nemesis.rests = true;
+        self.nemesis.stopped = true;
         self.nemesis.slow_until = Time(0);
         for blocked in self.blocked.iter_mut().flatten() {
             *blocked = (Time(0), Time(0));
         }
         for lender in 0..self.lenders.len() {
             self.lenders[lender].paused_until = Time(0);
-            self.lenders[lender].dies_in_append = false;
+            self.lenders[lender].crashes_in_append = false;
             if core::mem::take(&mut self.lenders[lender].withdrawn) {
                 // It lends again; its clients hear of it when they connect anew.
                 for conn in self.conns_to(lender) {
                     self.break_conn(conn);
                 }
             }
-            self.lenders[lender].window.limit = LENT_BYTES;
+            self.lenders[lender].window.limit = LENDER_BYTES;
             self.start_lender(lender);
         }
         for process in &mut self.processes {
@@ -358,7 +358,7 @@ impl World {
         for host in &self.hosts {
             let mut disk = host.disk.borrow_mut();
             disk.heal();
-            disk.mend();
+            disk.make_readable();
         }
         self.profile.loss_permille = 0;
     }

@@ -3,15 +3,15 @@
 //! A stream keeps order and loses only a tail, when it breaks; a datagram link loses, doubles and delays each frame by
 //! itself. Frames of a dead process may still arrive, much later.
 
-use netram_proto::cast::cut;
-use netram_proto::time::{Span, Time};
+use netram_proto::multicast::fragment_append;
+use netram_proto::time::{Nanos, Time};
 
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
 use crate::check::rule16;
-use crate::lender::{Outcome, packet_of};
-use crate::profile::Links;
-use crate::world::{Event, World};
+use crate::lender::{PacketOutcome, packet_of};
+use crate::profile::LinkKind;
+use crate::world::{World, WorldEvent};
 
 /// Frames on one lane that have not arrived; beyond that the link has no room.
 const LANE_FRAMES_MAX: u32 = 12;
@@ -20,7 +20,7 @@ const WITHDRAW: u8 = FrameKind::Withdraw as u8;
 
 /// One direction of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lane {
+pub(crate) struct FrameLane {
     last: Time,
     sent: u64,
     arrived: u64,
@@ -29,9 +29,9 @@ pub(crate) struct Lane {
     cut: u64,
 }
 
-impl Lane {
-    fn new() -> Lane {
-        Lane {
+impl FrameLane {
+    fn new() -> FrameLane {
+        FrameLane {
             last: Time(0),
             sent: 0,
             arrived: 0,
@@ -43,25 +43,25 @@ impl Lane {
 
 /// A connection.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Conn {
+pub(crate) struct SimConnection {
     pub(crate) process: usize,
     pub(crate) slot: usize,
     pub(crate) lender: usize,
     /// Nobody is at the address.
-    nowhere: bool,
+    unreachable: bool,
     /// The client's end is open.
     pub(crate) open: bool,
     /// The lender's process that accepted it.
     boot: u32,
-    up: Lane,
-    down: Lane,
+    up: FrameLane,
+    down: FrameLane,
     /// When the newest datagram arrives, where they keep their order.
-    heard: Time,
+    last_datagram: Time,
 }
 
 /// The way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum FrameDirection {
     /// To the lender.
     Up,
     /// To the client.
@@ -72,30 +72,30 @@ impl World {
     /// A process begins to connect to whoever is at an address.
     pub(crate) fn connect(&mut self, process: usize, slot: usize, address: usize) {
         let conn = self.conns.len();
-        let lender = self.lives[address];
-        self.conns.push(Conn {
+        let lender = self.address_lenders[address];
+        self.conns.push(SimConnection {
             process,
             slot,
             lender: lender.unwrap_or_default(),
-            nowhere: lender.is_none(),
+            unreachable: lender.is_none(),
             open: true,
             boot: 0,
-            up: Lane::new(),
-            down: Lane::new(),
-            heard: Time(0),
+            up: FrameLane::new(),
+            down: FrameLane::new(),
+            last_datagram: Time(0),
         });
         self.processes[process].conns[slot] = Some(conn);
-        let delay = Span(self.latency().0 + self.latency().0);
-        self.at(delay, Event::Connected { conn });
+        let delay = Nanos(self.latency().0 + self.latency().0);
+        self.at(delay, WorldEvent::Connected { conn });
     }
 
     pub(crate) fn on_connected(&mut self, conn: usize) {
-        let Conn {
+        let SimConnection {
             process,
             slot,
             lender,
             open,
-            nowhere,
+            unreachable: nowhere,
             ..
         } = self.conns[conn];
         if !open {
@@ -103,8 +103,8 @@ impl World {
         }
         let reachable = !nowhere
             && self.lenders[lender].up
-            && self.blocked(process, lender, Way::Up) <= self.now
-            && self.blocked(process, lender, Way::Down) <= self.now;
+            && self.blocked(process, lender, FrameDirection::Up) <= self.now
+            && self.blocked(process, lender, FrameDirection::Down) <= self.now;
         if reachable {
             self.conns[conn].boot = self.lenders[lender].boot;
             self.coverage.hit("links made");
@@ -121,10 +121,10 @@ impl World {
         self.conns[conn].up.in_flight < LANE_FRAMES_MAX
     }
 
-    pub(crate) fn send(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
+    pub(crate) fn send(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
         let latency = self.latency_of(conn);
         let now = self.now;
-        if self.profile.links == Links::Stream {
+        if self.profile.links == LinkKind::Stream {
             let lane = self.lane(conn, way);
             let number = lane.sent;
             lane.sent += 1;
@@ -133,7 +133,7 @@ impl World {
             let at = lane.last;
             self.queue.push(
                 at,
-                Event::Frame {
+                WorldEvent::Frame {
                     conn,
                     way,
                     number,
@@ -165,13 +165,13 @@ impl World {
                 } else {
                     0
                 };
-                delay = Span(delay.0 * times + stuck);
+                delay = Nanos(delay.0 * times + stuck);
             }
             self.lane(conn, way).in_flight += 1;
             let packet = packet.clone();
             self.at(
                 delay,
-                Event::Frame {
+                WorldEvent::Frame {
                     conn,
                     way,
                     number,
@@ -181,8 +181,8 @@ impl World {
         }
     }
 
-    pub(crate) fn on_packet(&mut self, conn: usize, way: Way, number: u64, packet: Vec<u8>) {
-        let Conn {
+    pub(crate) fn on_packet(&mut self, conn: usize, way: FrameDirection, number: u64, packet: Vec<u8>) {
+        let SimConnection {
             process,
             slot,
             lender,
@@ -192,10 +192,10 @@ impl World {
         } = self.conns[conn];
         let until = self.blocked(process, lender, way);
         let paused = match way {
-            Way::Up => self.lenders[lender].paused_until,
-            Way::Down => self.processes[process].paused_until,
+            FrameDirection::Up => self.lenders[lender].paused_until,
+            FrameDirection::Down => self.processes[process].paused_until,
         };
-        let wait = if self.profile.links == Links::Stream || until <= self.now {
+        let wait = if self.profile.links == LinkKind::Stream || until <= self.now {
             Time(until.0.max(paused.0))
         } else {
             self.lane(conn, way).in_flight -= 1;
@@ -205,7 +205,7 @@ impl World {
         if wait > self.now {
             self.queue.push(
                 wait,
-                Event::Frame {
+                WorldEvent::Frame {
                     conn,
                     way,
                     number,
@@ -221,26 +221,28 @@ impl World {
         }
         lane.arrived = lane.arrived.max(number + 1);
         match way {
-            Way::Up if !self.lenders[lender].up || self.lenders[lender].boot != boot => {
+            FrameDirection::Up if !self.lenders[lender].up || self.lenders[lender].boot != boot => {
                 // Nobody there, or somebody who never heard of this connection: it is reset.
                 self.break_conn(conn);
             }
-            Way::Up => self.lender_gets(conn, lender, open, &packet),
-            Way::Down if open => self.process_gets(process, slot, &packet),
+            FrameDirection::Up => self.deliver_to_lender(conn, lender, open, &packet),
+            FrameDirection::Down if open => self.process_gets(process, slot, &packet),
             // Where there are no connections but in the machines' minds, what was sent over an earlier one arrives as well.
             // (Not a withdrawal: it names no lender's life, and whoever sends it on such links must add one.)
-            Way::Down if self.profile.links == Links::Datagram && packet.first() != Some(&WITHDRAW) => {
+            FrameDirection::Down
+                if self.profile.links == LinkKind::Datagram && packet.first() != Some(&WITHDRAW) =>
+            {
                 if let Some(slot) = self.slot_of(process, lender) {
                     self.coverage.hit("late answers over an earlier link");
                     self.process_gets(process, slot, &packet);
                 }
             }
-            Way::Down => (),
+            FrameDirection::Down => (),
         }
     }
 
     /// A process multicasts an append: to every connection of its own that listens, dead ones included.
-    pub(crate) fn multicast(&mut self, process: usize, channel: u32, header: Header, body: &[u8]) {
+    pub(crate) fn multicast(&mut self, process: usize, channel: u32, header: FrameHeader, body: &[u8]) {
         let datagram_bytes = self.profile.datagram_bytes;
         let listeners: Vec<usize> = self
             .lenders
@@ -248,7 +250,7 @@ impl World {
             .flat_map(|lender| lender.listeners())
             .filter(|&conn| self.conns[conn].process == process)
             .collect();
-        for (piece, length) in cut(header, body.len(), datagram_bytes) {
+        for (piece, length) in fragment_append(header, body.len(), datagram_bytes) {
             let from = piece.lsn.since(header.lsn) as usize;
             let packet = packet_of(&piece, &body[from..from + length]);
             self.coverage.hit("datagrams multicast");
@@ -268,20 +270,20 @@ impl World {
         for _ in 0..copies {
             let mut delay = self.latency_of(conn);
             if self.profile.distant.is_some() {
-                let heard = (self.now + delay).max(self.conns[conn].heard + Span(1));
-                self.conns[conn].heard = heard;
+                let heard = (self.now + delay).max(self.conns[conn].last_datagram + Nanos(1));
+                self.conns[conn].last_datagram = heard;
                 delay = heard.since(self.now);
             }
             if self.rng.chance(permille) {
                 self.coverage.hit("datagrams late");
                 // Some outlive the reign that sent them.
                 let longest = self.rng.pick(&[1_000_000, 1_000_000, 50_000_000, 2_000_000_000]);
-                delay = Span(delay.0 + self.rng.below(longest));
+                delay = Nanos(delay.0 + self.rng.below(longest));
             }
             let packet = packet.to_vec();
             self.at(
                 delay,
-                Event::Datagram {
+                WorldEvent::Datagram {
                     conn,
                     channel,
                     packet,
@@ -291,14 +293,14 @@ impl World {
     }
 
     pub(crate) fn on_datagram(&mut self, conn: usize, channel: u32, packet: Vec<u8>) {
-        let Conn {
+        let SimConnection {
             process,
             lender,
             open,
             boot,
             ..
         } = self.conns[conn];
-        if self.blocked(process, lender, Way::Up) > self.now {
+        if self.blocked(process, lender, FrameDirection::Up) > self.now {
             self.coverage.hit("datagrams lost in a partition");
             return;
         }
@@ -306,7 +308,7 @@ impl World {
         if wait > self.now {
             self.queue.push(
                 wait,
-                Event::Datagram {
+                WorldEvent::Datagram {
                     conn,
                     channel,
                     packet,
@@ -321,18 +323,18 @@ impl World {
             self.coverage.hit("datagrams heard by a dead connection");
         }
         let (journal, planted) = (self.journal, self.planted);
-        self.tell_packet(lender, &packet, "hears");
+        self.trace_packet(lender, &packet, "hears");
         self.trace.mark(self.now, 10, conn as u64);
         let outcome = self.lenders[lender].on_datagram(conn, channel.into(), &packet, journal, planted);
         self.send_answer(conn, lender, open, outcome);
     }
 
-    fn lender_gets(&mut self, conn: usize, lender: usize, open: bool, packet: &[u8]) {
+    fn deliver_to_lender(&mut self, conn: usize, lender: usize, open: bool, packet: &[u8]) {
         if !open {
             self.coverage.hit("frames of a dead connection delivered");
         }
         let (journal, planted) = (self.journal, self.planted);
-        self.tell_packet(lender, packet, "gets");
+        self.trace_packet(lender, packet, "gets");
         self.trace
             .mark(self.now, 2, packet.first().copied().unwrap_or(0).into());
         let before = self.lenders[lender].state();
@@ -341,35 +343,35 @@ impl World {
         if let Some(made_up) = self.perhaps_make_up(lender, packet)
             && open
         {
-            return self.send(conn, Way::Down, made_up);
+            return self.send(conn, FrameDirection::Down, made_up);
         }
         self.send_answer(conn, lender, open, outcome);
     }
 
-    fn send_answer(&mut self, conn: usize, lender: usize, open: bool, outcome: Outcome) {
+    fn send_answer(&mut self, conn: usize, lender: usize, open: bool, outcome: PacketOutcome) {
         match outcome {
-            Outcome::Nothing => (),
-            Outcome::Reply(reply) => {
+            PacketOutcome::Nothing => (),
+            PacketOutcome::Reply(reply) => {
                 let reply = self.perhaps_lie(lender, reply);
-                self.tell_packet(lender, &reply, "answers");
+                self.trace_packet(lender, &reply, "answers");
                 if reply.first() == Some(&(FrameKind::Missing as u8)) {
                     self.coverage.hit("holes told");
                 }
                 if open {
-                    self.send(conn, Way::Down, reply);
+                    self.send(conn, FrameDirection::Down, reply);
                 }
             }
-            Outcome::Ended if self.profile.links == Links::Stream => self.break_conn(conn),
+            PacketOutcome::Ended if self.profile.links == LinkKind::Stream => self.break_conn(conn),
             // A doubled or early frame is no misconduct where links reorder.
-            Outcome::Ended => (),
-            Outcome::Died => {
+            PacketOutcome::Ended => (),
+            PacketOutcome::Died => {
                 self.coverage.hit("lenders that died while handling a frame");
                 self.lender_died(lender);
             }
         }
     }
 
-    fn tell_packet(&mut self, lender: usize, packet: &[u8], verb: &str) {
+    fn trace_packet(&mut self, lender: usize, packet: &[u8], verb: &str) {
         self.tell(|| match Frame::parse(packet) {
             Ok(Frame { header, body }) => format!(
                 "lender {lender} {verb} {:?} lsn {} epoch {} mark {:x} stable {} flags {} who {:x} body {}",
@@ -379,7 +381,7 @@ impl World {
                 header.mark,
                 header.stable,
                 header.flags,
-                header.who,
+                header.sender,
                 body.len()
             ),
             Err(error) => format!("lender {lender} {verb} {error}"),
@@ -393,11 +395,11 @@ impl World {
         }
         self.cut_lanes(conn);
         let delay = self.latency();
-        self.at(delay, Event::Closed { conn });
+        self.at(delay, WorldEvent::Closed { conn });
     }
 
     pub(crate) fn on_closed(&mut self, conn: usize) {
-        let Conn {
+        let SimConnection {
             process, slot, open, ..
         } = self.conns[conn];
         if open {
@@ -409,7 +411,7 @@ impl World {
     /// The client's end closes (on purpose, or because its process died). What is on the way up may still arrive.
     pub(crate) fn close_here(&mut self, conn: usize) {
         self.cut_lanes(conn);
-        let Conn {
+        let SimConnection {
             process,
             slot,
             lender,
@@ -425,11 +427,11 @@ impl World {
     }
 
     fn cut_lanes(&mut self, conn: usize) {
-        if self.profile.links == Links::Datagram {
+        if self.profile.links == LinkKind::Datagram {
             // Each frame finds its own way, or does not.
             return;
         }
-        for way in [Way::Up, Way::Down] {
+        for way in [FrameDirection::Up, FrameDirection::Down] {
             let draw = self.rng.draw();
             let lane = self.lane(conn, way);
             let open = lane.sent - lane.arrived;
@@ -448,36 +450,36 @@ impl World {
             .collect()
     }
 
-    fn lane(&mut self, conn: usize, way: Way) -> &mut Lane {
+    fn lane(&mut self, conn: usize, way: FrameDirection) -> &mut FrameLane {
         let conn = &mut self.conns[conn];
         match way {
-            Way::Up => &mut conn.up,
-            Way::Down => &mut conn.down,
+            FrameDirection::Up => &mut conn.up,
+            FrameDirection::Down => &mut conn.down,
         }
     }
 
     /// One way between a client and the lender of `conn`.
-    fn latency_of(&mut self, conn: usize) -> Span {
+    fn latency_of(&mut self, conn: usize) -> Nanos {
         match self.profile.distant {
             Some((lender, (low, high))) if lender == self.conns[conn].lender => {
-                Span(self.rng.between(low * 1000, high * 1000))
+                Nanos(self.rng.between(low * 1000, high * 1000))
             }
             _ => self.latency(),
         }
     }
 
-    fn latency(&mut self) -> Span {
+    fn latency(&mut self) -> Nanos {
         let (low, high) = self.profile.latency_us;
-        Span(self.rng.between(low * 1000, high * 1000))
+        Nanos(self.rng.between(low * 1000, high * 1000))
     }
 
     /// Until when frames between a process's host and a lender do not pass.
-    fn blocked(&self, process: usize, lender: usize, way: Way) -> Time {
+    fn blocked(&self, process: usize, lender: usize, way: FrameDirection) -> Time {
         let host = self.processes[process].host;
         let blocked = &self.blocked[host][lender];
         match way {
-            Way::Up => blocked.0,
-            Way::Down => blocked.1,
+            FrameDirection::Up => blocked.0,
+            FrameDirection::Down => blocked.1,
         }
     }
 }

@@ -1,15 +1,15 @@
 //! What one seed's world is like: its size, its links, its disk, and which faults visit it. Drawn once, from the seed;
 //! leaving most faults out of most worlds lets the rest be seen (swarm testing).
 
-use netram_proto::journal::{CommitRule, Timing};
-use netram_proto::time::Span;
+use netram_proto::journal::{CommitRule, WriterTimings};
+use netram_proto::time::Nanos;
 
 use crate::disk::DiskFaults;
 use crate::rng::Rng;
 
 /// How a world's links behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Links {
+pub enum LinkKind {
     /// In order and whole until they break.
     Stream,
     /// Every frame for itself: lost, doubled, late.
@@ -18,7 +18,7 @@ pub enum Links {
 
 /// What may happen to a world. One action a time, see `nemesis`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+pub enum WorldFault {
     /// A connection breaks.
     BreakLink,
     /// Client and lender cannot reach each other, in one direction or both.
@@ -36,13 +36,13 @@ pub enum Action {
     /// A lender has no room for a while.
     FillLender,
     /// An operator withdraws a lender.
-    Withdraw,
+    WithdrawLender,
     /// The client's process dies.
     CrashClient,
     /// The client's machine loses power.
     CutClient,
     /// The client dies a few disk operations from now.
-    LightFuse,
+    CrashMidway,
     /// The disk takes its time.
     SlowDisk,
     /// Syncs fail for a moment.
@@ -60,38 +60,38 @@ pub enum Action {
     /// One slot of the view file or of the superblock rots, or cannot be read.
     SlotDamage,
     /// A lender is reached by another address from now on.
-    Move,
+    MoveLender,
     /// A client with the cluster's key means harm.
     Intrude,
 }
 
 /// Those that visit any world.
-pub const ACTIONS: [Action; 20] = [
-    Action::BreakLink,
-    Action::Partition,
-    Action::PauseLender,
-    Action::PauseClient,
-    Action::KillLender,
-    Action::LoseLender,
-    Action::PowerDomain,
-    Action::FillLender,
-    Action::Withdraw,
-    Action::CrashClient,
-    Action::CutClient,
-    Action::LightFuse,
-    Action::SlowDisk,
-    Action::FailSync,
-    Action::FullDisk,
-    Action::RefuseCalls,
-    Action::Rot,
-    Action::Unreadable,
-    Action::StaleBytes,
-    Action::SlotDamage,
+pub const FAULTS: [WorldFault; 20] = [
+    WorldFault::BreakLink,
+    WorldFault::Partition,
+    WorldFault::PauseLender,
+    WorldFault::PauseClient,
+    WorldFault::KillLender,
+    WorldFault::LoseLender,
+    WorldFault::PowerDomain,
+    WorldFault::FillLender,
+    WorldFault::WithdrawLender,
+    WorldFault::CrashClient,
+    WorldFault::CutClient,
+    WorldFault::CrashMidway,
+    WorldFault::SlowDisk,
+    WorldFault::FailSync,
+    WorldFault::FullDisk,
+    WorldFault::RefuseCalls,
+    WorldFault::Rot,
+    WorldFault::Unreadable,
+    WorldFault::StaleBytes,
+    WorldFault::SlotDamage,
 ];
 
 /// One world's nature.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub struct WorldProfile {
     /// Lenders there are.
     pub lenders: usize,
     /// Members wanted.
@@ -111,7 +111,7 @@ pub struct Profile {
     /// The largest payload appended.
     pub payload_max: usize,
     /// How links behave.
-    pub links: Links,
+    pub links: LinkKind,
     /// One way through the network, at least and at most, in µs.
     pub latency_us: (u64, u64),
     /// A sync, at least and at most, in µs.
@@ -124,11 +124,11 @@ pub struct Profile {
     /// are read and are not on the platter.
     pub drops_cache: bool,
     /// Timeouts of the writer.
-    pub timing: Timing,
+    pub timing: WriterTimings,
     /// What visits this world.
-    pub actions: Vec<Action>,
+    pub faults: Vec<WorldFault>,
     /// Mean time between visits.
-    pub every: Span,
+    pub fault_interval: Nanos,
     /// Whether appends are multicast. Links are streams then.
     pub multicast: bool,
     /// Bytes of a datagram.
@@ -142,12 +142,12 @@ pub struct Profile {
     /// Whether a client with the cluster's key means harm.
     pub intruded: bool,
     /// Which lender each address of the settings leads to at first; `None`: nobody's yet.
-    pub lives: Vec<Option<usize>>,
+    pub address_lenders: Vec<Option<usize>>,
 }
 
-impl Profile {
+impl WorldProfile {
     /// The nature of a world with journals.
-    pub fn draw(rng: &mut Rng) -> Profile {
+    pub fn draw(rng: &mut Rng) -> WorldProfile {
         let lenders = rng.between(1, 4) as usize;
         let wanted = rng.between(1, 3.min(lenders as u64)) as usize;
         let rule = match rng.below(4) {
@@ -172,17 +172,17 @@ impl Profile {
             rng.pick(&[24, 200, 1200, 5000])
         };
         let links = if rng.chance(350) {
-            Links::Datagram
+            LinkKind::Datagram
         } else {
-            Links::Stream
+            LinkKind::Stream
         };
         let latency = rng.pick(&[(20, 60), (50, 500), (500, 3000), (100, 30_000)]);
         let disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000), (20_000, 200_000)]);
         let drops_cache = rng.chance(500);
-        let mut actions = draw_actions(rng);
+        let mut actions = draw_faults(rng);
         // Without dropping the cache, damage that was repaired and whose sync then failed is past finding.
-        actions.retain(|action| drops_cache || *action != Action::Rot);
-        Profile {
+        actions.retain(|action| drops_cache || *action != WorldFault::Rot);
+        WorldProfile {
             lenders,
             wanted,
             min: rng.between(1, wanted as u64) as usize,
@@ -200,33 +200,33 @@ impl Profile {
                 survives_permille: rng.pick(&[0, 500, 500, 900, 1000]),
                 ..DiskFaults::default()
             },
-            timing: Timing {
-                idle: Span::from_ms(1000),
-                resend: (links == Links::Datagram).then(|| Span::from_ms(rng.between(5, 100))),
-                ..Timing::default()
+            timing: WriterTimings {
+                idle: Nanos::from_ms(1000),
+                resend: (links == LinkKind::Datagram).then(|| Nanos::from_ms(rng.between(5, 100))),
+                ..WriterTimings::default()
             },
             drops_cache,
-            actions,
-            every: Span::from_ms(rng.pick(&[30, 100, 300, 1000])),
+            faults: actions,
+            fault_interval: Nanos::from_ms(rng.pick(&[30, 100, 300, 1000])),
             multicast: false,
             datagram_bytes: 600,
             distant: None,
             within_budget: rng.chance(500),
             hostile: None,
             intruded: false,
-            lives: (0..lenders).map(Some).collect(),
+            address_lenders: (0..lenders).map(Some).collect(),
         }
     }
 
     /// A world in which appends are multicast, to at least two lenders.
     pub fn multicast(&mut self, rng: &mut Rng) {
         self.multicast = true;
-        self.links = Links::Stream;
+        self.links = LinkKind::Stream;
         self.timing.resend = None;
         self.lenders = self.lenders.max(2);
         self.wanted = self.wanted.max(2);
         self.domains.resize(self.lenders, String::from("d1"));
-        self.lives = (0..self.lenders).map(Some).collect();
+        self.address_lenders = (0..self.lenders).map(Some).collect();
         self.datagram_bytes = rng.pick(&[548, 1400, 8972]);
     }
 
@@ -234,36 +234,36 @@ impl Profile {
     pub fn intruded(&mut self) {
         self.intruded = true;
         self.within_budget = false;
-        let more = self.actions.len().max(2);
-        self.actions.extend(vec![Action::Intrude; more]);
+        let more = self.faults.len().max(2);
+        self.faults.extend(vec![WorldFault::Intrude; more]);
     }
 
     /// A world in which nothing happens but what its story tells. Lenders are near, and their links whole.
     pub fn quiet(&mut self, rng: &mut Rng) {
-        self.links = Links::Stream;
+        self.links = LinkKind::Stream;
         self.timing.resend = None;
         self.latency_us = rng.pick(&[(20, 60), (50, 500), (500, 3000)]);
         self.disk_us = rng.pick(&[(80, 300), (500, 3000), (5000, 20_000)]);
         self.loss_permille = 0;
         self.one_domain = true;
         self.hostile = None;
-        self.actions.clear();
+        self.faults.clear();
     }
 
     /// A world in which lenders have several addresses, and move.
-    pub fn names(&mut self, rng: &mut Rng) {
-        self.links = Links::Stream;
+    pub fn many_addresses(&mut self, rng: &mut Rng) {
+        self.links = LinkKind::Stream;
         self.timing.resend = None;
         let aliases = rng.below(3);
         for _ in 0..aliases {
             let lender = rng.index(self.lenders);
-            let at = rng.index(self.lives.len() + 1);
-            self.lives.insert(at, Some(lender));
+            let at = rng.index(self.address_lenders.len() + 1);
+            self.address_lenders.insert(at, Some(lender));
         }
-        let at = rng.index(self.lives.len() + 1);
-        self.lives.insert(at, None);
+        let at = rng.index(self.address_lenders.len() + 1);
+        self.address_lenders.insert(at, None);
         if rng.chance(700) {
-            self.actions.push(Action::Move);
+            self.faults.push(WorldFault::MoveLender);
         }
     }
 
@@ -283,17 +283,17 @@ impl Profile {
         self.window = 256 * 1024;
         self.capacity = 512 * 1024;
         self.payload_max = rng.pick(&[24, 200, 1200]);
-        self.actions.clear();
+        self.faults.clear();
     }
 
     /// A world in which lenders come and go faster than the disk and the slowest frame: acknowledgements outlive the
     /// windows that they speak of.
     pub fn storm(&mut self, rng: &mut Rng) {
-        self.links = Links::Datagram;
+        self.links = LinkKind::Datagram;
         self.loss_permille = 250;
         self.latency_us = rng.pick(&[(20, 60), (500, 3000), (100, 30_000)]);
         self.disk_us = rng.pick(&[(5000, 20_000), (20_000, 200_000), (20_000, 200_000)]);
-        self.timing.resend = Some(Span::from_ms(rng.between(20, 200)));
+        self.timing.resend = Some(Nanos::from_ms(rng.between(20, 200)));
         self.lenders = rng.between(1, 3) as usize;
         self.wanted = self.wanted.min(self.lenders);
         self.min = 1;
@@ -301,9 +301,9 @@ impl Profile {
         self.one_domain = true;
         self.domains.truncate(self.lenders);
         self.domains.resize(self.lenders, String::from("d1"));
-        self.lives = (0..self.lenders).map(Some).collect();
-        self.actions = vec![Action::LoseLender, Action::BreakLink];
-        self.every = Span::from_ms(rng.pick(&[100, 300, 600]));
+        self.address_lenders = (0..self.lenders).map(Some).collect();
+        self.faults = vec![WorldFault::LoseLender, WorldFault::BreakLink];
+        self.fault_interval = Nanos::from_ms(rng.pick(&[100, 300, 600]));
         self.payload_max = rng.pick(&[24, 200]);
         self.within_budget = false;
     }
@@ -332,7 +332,7 @@ impl Profile {
     }
 }
 
-fn draw_actions(rng: &mut Rng) -> Vec<Action> {
+fn draw_faults(rng: &mut Rng) -> Vec<WorldFault> {
     let density = rng.pick(&[100, 250, 500]);
-    ACTIONS.into_iter().filter(|_| rng.chance(density)).collect()
+    FAULTS.into_iter().filter(|_| rng.chance(density)).collect()
 }

@@ -33,21 +33,21 @@ impl<T> Ord for Entry<T> {
 }
 
 /// The world's agenda.
-pub(crate) struct Queue<T> {
+pub(crate) struct EventQueue<T> {
     heap: BinaryHeap<Entry<T>>,
     number: u64,
 }
 
-impl<T> Default for Queue<T> {
-    fn default() -> Queue<T> {
-        Queue {
+impl<T> Default for EventQueue<T> {
+    fn default() -> EventQueue<T> {
+        EventQueue {
             heap: BinaryHeap::new(),
             number: 0,
         }
     }
 }
 
-impl<T> Queue<T> {
+impl<T> EventQueue<T> {
     /// Plans `event` for `at`.
     pub(crate) fn push(&mut self, at: Time, event: T) {
         self.number += 1;
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn events_come_by_time_and_ties_by_age() {
-        let mut queue = Queue::default();
+        let mut queue = EventQueue::default();
         for (at, event) in [(5, 'c'), (1, 'a'), (5, 'd'), (2, 'b')] {
             queue.push(Time(at), event);
         }

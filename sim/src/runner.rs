@@ -6,16 +6,16 @@ use std::rc::Rc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 
-use crate::check::Violation;
+use crate::check::RuleViolation;
 use crate::coverage::Coverage;
-use crate::scenario::{Outcome, run};
-use crate::trace::Story;
+use crate::scenario::{RunOutcome, run};
+use crate::trace::TraceLines;
 
 /// A seed that broke a rule, or panicked.
 #[derive(Clone, Debug)]
-pub struct Failure {
+pub struct SeedFailure {
     /// The seed.
     pub seed: u64,
     /// The rule it broke; zero for liveness, 11 for a panic.
@@ -23,49 +23,49 @@ pub struct Failure {
     /// What was seen.
     pub what: String,
     /// The run's last events.
-    pub story: Vec<String>,
+    pub trace_lines: Vec<String>,
 }
 
 /// What a range of seeds came to.
 #[derive(Clone, Debug, Default)]
-pub struct Summary {
+pub struct SeedsSummary {
     /// Seeds that kept every rule.
     pub passed: u64,
     /// Seeds that did not.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<SeedFailure>,
     /// What happened how often, over all passed seeds.
     pub coverage: Coverage,
 }
 
 /// Runs one seed. A failing one is run again to hear its story.
-pub fn run_seed(seed: u64, planted: Planted) -> Result<Outcome, Box<Failure>> {
+pub fn run_seed(seed: u64, planted: FaultSwitch) -> Result<RunOutcome, Box<SeedFailure>> {
     let rule = match attempt(seed, planted, None) {
         Ok(outcome) => return Ok(outcome),
-        Err(payload) => judge(&*payload).0,
+        Err(payload) => failure_of(&*payload).0,
     };
-    let story: Story = Rc::default();
+    let story: TraceLines = Rc::default();
     let (rule, what) = match attempt(seed, planted, Some(Rc::clone(&story))) {
-        Err(payload) => judge(&*payload),
+        Err(payload) => failure_of(&*payload),
         Ok(_) => (
             rule,
             String::from("the seed failed once and passed when replayed: the world is not deterministic"),
         ),
     };
     let story = core::mem::take::<VecDeque<String>>(&mut story.borrow_mut()).into();
-    Err(Box::new(Failure {
+    Err(Box::new(SeedFailure {
         seed,
         rule,
         what,
-        story,
+        trace_lines: story,
     }))
 }
 
-fn attempt(seed: u64, planted: Planted, story: Option<Story>) -> std::thread::Result<Outcome> {
+fn attempt(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> std::thread::Result<RunOutcome> {
     catch_unwind(AssertUnwindSafe(|| run(seed, planted, story)))
 }
 
-fn judge(payload: &(dyn std::any::Any + Send)) -> (u8, String) {
-    if let Some(violation) = payload.downcast_ref::<Violation>() {
+fn failure_of(payload: &(dyn std::any::Any + Send)) -> (u8, String) {
+    if let Some(violation) = payload.downcast_ref::<RuleViolation>() {
         return (violation.rule, violation.what.clone());
     }
     let text = payload
@@ -81,13 +81,13 @@ pub fn run_seeds(
     from: u64,
     count: u64,
     threads: usize,
-    planted: Planted,
+    planted: FaultSwitch,
     failures_max: usize,
     chosen: &(dyn Fn(u64) -> bool + Sync),
     progress: &(dyn Fn(u64) + Sync),
-) -> Summary {
+) -> SeedsSummary {
     let next = AtomicU64::new(0);
-    let summary = Mutex::new(Summary::default());
+    let summary = Mutex::new(SeedsSummary::default());
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {

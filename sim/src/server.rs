@@ -5,38 +5,38 @@
 //! again. Once it has written down that the node is being fenced it stores nothing of it any more.
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{ServerKept, View};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
+use netram_proto::journal::{ServerAck, View};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
 
-use crate::process::Serving;
-use crate::world::{Event, World};
+use crate::process::ServingState;
+use crate::world::{World, WorldEvent};
 
 /// What a node tells its server.
 #[derive(Clone, Debug)]
-pub(crate) enum Word {
+pub(crate) enum NodeMessage {
     /// The journal's view that is to count.
     View(Box<View>),
     /// Everything up to here, the bytes themselves left out.
-    Tail(Link),
+    Tail(ChainPoint),
 }
 
 /// The server.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct SimServer {
     /// Counts its processes: what one was told and did not store is gone with it.
     boot: u32,
     up: bool,
     /// Until then nobody reaches it, nor hears of it.
     pub(crate) away_until: Time,
     /// On its disk: where the records end that it has merged.
-    pub(crate) kept: Link,
+    pub(crate) merged_end: ChainPoint,
     /// On its disk: the newest view of the node's journal.
     pub(crate) view: View,
     /// The process of the node that has joined.
     node: Option<usize>,
     /// On its disk: it has given the node up.
-    pub(crate) fences: bool,
+    pub(crate) has_fenced: bool,
     /// It has read the journal of the fenced node, up to here, and merged that durably.
     pub(crate) read: Option<Lsn>,
     /// What it stores is stored in order.
@@ -45,41 +45,41 @@ pub(crate) struct Server {
 
 /// The node's end of the link.
 #[derive(Debug, Default)]
-pub(crate) struct ServerLink {
+pub(crate) struct SimServerLink {
     boot: u32,
     /// The newest view that is durable at the node, or about to be.
     newest: Option<View>,
     told_version: u64,
-    told: Lsn,
+    told_end: Lsn,
     /// Words arrive in order.
     last_up: Time,
 }
 
-impl Server {
+impl SimServer {
     /// One that no node has joined yet.
-    pub(crate) fn new(view: View) -> Server {
-        Server {
+    pub(crate) fn new(view: View) -> SimServer {
+        SimServer {
             boot: 1,
             up: true,
             away_until: Time(0),
-            kept: Link::default(),
+            merged_end: ChainPoint::default(),
             view,
             node: None,
-            fences: false,
+            has_fenced: false,
             read: None,
             stored_last: Time(0),
         }
     }
 
     /// A node joins with a journal that begins at `start`, in `view`; all that is durable.
-    pub(crate) fn joined(&mut self, process: usize, start: Link, view: View) {
+    pub(crate) fn joined(&mut self, process: usize, start: ChainPoint, view: View) {
         self.node = Some(process);
-        self.kept = start;
+        self.merged_end = start;
         self.view = view;
     }
 }
 
-impl ServerLink {
+impl SimServerLink {
     /// A view is about to be stored at the node.
     pub(crate) fn on_view(&mut self, view: View) {
         self.newest = Some(view);
@@ -89,23 +89,23 @@ impl ServerLink {
 impl World {
     /// Tells the server what it has not been told: views at once, records when they are acknowledged, or when only the server can
     /// acknowledge them.
-    pub(crate) fn pump_server(&mut self, process: usize, serving: &mut Serving) {
+    pub(crate) fn pump_server(&mut self, process: usize, serving: &mut ServingState) {
         let (Some(server), Some(link)) = (&self.server, &mut serving.server) else {
             return;
         };
         if !server.up || server.node != Some(process) {
             return;
         }
-        let kept = serving.writer.server_kept().unwrap_or_default();
+        let kept = serving.writer.server_ack().unwrap_or_default();
         if link.boot != server.boot {
-            (link.boot, link.told_version, link.told) = (server.boot, kept.version, kept.end.lsn);
+            (link.boot, link.told_version, link.told_end) = (server.boot, kept.version, kept.end.lsn);
         }
         let mut words = Vec::new();
         if let Some(view) = &link.newest
             && view.version > link.told_version
         {
             link.told_version = view.version;
-            words.push(Word::View(Box::new(view.clone())));
+            words.push(NodeMessage::View(Box::new(view.clone())));
         }
         let alone = !serving.writer.counting() || serving.writer.view_for_server().is_some();
         let upto = match alone {
@@ -113,67 +113,69 @@ impl World {
             false => serving.writer.acked(),
         };
         let host = self.processes[process].host;
-        if upto > link.told
+        if upto > link.told_end
             && let Some(end) = self.hosts[host].history.link_at(upto)
         {
-            link.told = upto;
-            words.push(Word::Tail(end));
+            link.told_end = upto;
+            words.push(NodeMessage::Tail(end));
         }
         for word in words {
             let at = (self.now + self.server_latency()).max(link.last_up);
             link.last_up = at;
             let boot = link.boot;
-            self.queue.push(at, Event::ServerHears { process, boot, word });
+            self.queue
+                .push(at, WorldEvent::ServerMessage { process, boot, word });
         }
     }
 
     /// A word of the node arrives. It is stored before anything else comes of it.
-    pub(crate) fn on_server_hears(&mut self, process: usize, boot: u32, word: Word) {
+    pub(crate) fn on_server_message(&mut self, process: usize, boot: u32, word: NodeMessage) {
         let store = self.disk_time();
         let now = self.now;
         let Some(server) = &mut self.server else { return };
         if server.boot != boot || !server.up {
             return;
         }
-        if server.fences || server.node != Some(process) {
-            return self.tell_fenced(process);
+        if server.has_fenced || server.node != Some(process) {
+            return self.send_fenced(process);
         }
         let at = (now + store).max(server.stored_last);
         server.stored_last = at;
-        self.queue.push(at, Event::ServerStores { process, boot, word });
+        self.queue
+            .push(at, WorldEvent::ServerStores { process, boot, word });
     }
 
     /// Its disk has the word.
-    pub(crate) fn on_server_stores(&mut self, process: usize, boot: u32, word: Word) {
+    pub(crate) fn on_server_stores(&mut self, process: usize, boot: u32, word: NodeMessage) {
         let Some(server) = &mut self.server else { return };
-        if server.boot != boot || !server.up || server.fences || server.node != Some(process) {
+        if server.boot != boot || !server.up || server.has_fenced || server.node != Some(process) {
             return;
         }
         match word {
-            Word::View(view) if view.version > server.view.version => server.view = *view,
-            Word::Tail(end) if end.lsn > server.kept.lsn => server.kept = end,
-            Word::View(_) | Word::Tail(_) => (),
+            NodeMessage::View(view) if view.version > server.view.version => server.view = *view,
+            NodeMessage::Tail(end) if end.lsn > server.merged_end.lsn => server.merged_end = end,
+            NodeMessage::View(_) | NodeMessage::Tail(_) => (),
         }
-        let said = ServerKept {
-            end: server.kept,
+        let said = ServerAck {
+            end: server.merged_end,
             version: server.view.version,
         };
         self.coverage.hit("shared: words of the server");
         // Not in order: what it said before may come after.
         let delay = self.server_latency();
-        self.at(delay, Event::NodeHears { process, said });
+        self.at(delay, WorldEvent::ServerAck { process, said });
     }
 
-    pub(crate) fn on_node_hears(&mut self, process: usize, said: ServerKept) {
+    pub(crate) fn on_server_ack(&mut self, process: usize, said: ServerAck) {
         let now = self.now;
-        self.with_serving(process, |_, serving| serving.writer.on_server_kept(said, now));
+        self.with_serving(process, |_, serving| serving.writer.on_server_ack(said, now));
         self.settle(process);
     }
 
     /// The server has given the node up, and says so to whoever speaks for it.
-    fn tell_fenced(&mut self, process: usize) {
+    fn send_fenced(&mut self, process: usize) {
         let delay = self.server_latency();
-        self.at(delay, Event::NodeFenced { process });
+        self.at(delay, WorldEvent::NodeFenced { process });
     }
 
     pub(crate) fn on_node_fenced(&mut self, process: usize) {
@@ -184,8 +186,8 @@ impl World {
     }
 
     /// The server is away for a while, or dies and is started again.
-    pub(crate) fn trouble_server(&mut self) {
-        let until = self.now + Span::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
+    pub(crate) fn disturb_server(&mut self) {
+        let until = self.now + Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
         let dies = self.rng.chance(500);
         let Some(server) = &mut self.server else { return };
         if !server.up {
@@ -196,7 +198,7 @@ impl World {
             server.boot += 1;
             self.coverage.hit("shared: deaths of the server");
             self.tell(|| String::from("the server dies"));
-            self.queue.push(until, Event::ServerStarts);
+            self.queue.push(until, WorldEvent::ServerStarts);
         } else {
             server.away_until = until;
             self.coverage.hit("shared: absences of the server");
@@ -228,8 +230,8 @@ impl World {
         }
     }
 
-    fn server_latency(&mut self) -> Span {
+    fn server_latency(&mut self) -> Nanos {
         let (low, high) = self.profile.latency_us;
-        Span::from_us(self.rng.between(low, high))
+        Nanos::from_us(self.rng.between(low, high))
     }
 }

@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use netram_block::Sparse;
-use netram_proto::port::{File, IoError};
+use netram_block::SparseFile;
+use netram_proto::port::{IoError, StorageFile};
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, Placement, Stamp, StampId, Storage};
+use netram_rvm::{
+    Placement, RegionMemory, SegmentAllocation, SegmentIdentity, SegmentStamp, SegmentStorage, StampId,
+};
 
-use crate::disk::{SharedDisk, SimFile};
+use crate::disk::{SimDiskHandle, SimFile};
 
 const EXISTS: IoError = IoError { errno: 17 };
 /// Bytes on the heap lie where they lie.
@@ -19,21 +21,21 @@ const NOT_SUPPORTED: IoError = IoError { errno: 95 };
 /// What a machine's file system knows of its segments. Names and identities are durable at once: losing them is the file
 /// system's affair, not rvm's.
 #[derive(Clone, Default)]
-pub struct Directory(Rc<RefCell<Entries>>);
+pub struct SegmentDirectory(Rc<RefCell<Entries>>);
 
 #[derive(Default)]
 struct Entries {
     table: Option<usize>,
-    segments: BTreeMap<String, (usize, Identity)>,
+    segments: BTreeMap<String, (usize, SegmentIdentity)>,
     /// What logs have left on the segments.
-    stamps: BTreeMap<usize, Stamp>,
+    stamps: BTreeMap<usize, SegmentStamp>,
     /// Stamps drawn so far, by whichever log: no two are the same.
-    drawn: u64,
+    stamps_drawn: u64,
 }
 
-impl Directory {
+impl SegmentDirectory {
     /// What the disk that `disk` is shows of each segment, by name.
-    pub fn contents(&self, disk: &SharedDisk) -> Vec<Vec<u8>> {
+    pub fn contents(&self, disk: &SimDiskHandle) -> Vec<Vec<u8>> {
         let (entries, disk) = (self.0.borrow(), disk.borrow());
         let segments = entries.segments.values();
         segments
@@ -42,21 +44,21 @@ impl Directory {
     }
 
     /// The stamps that the segments have.
-    pub fn stamps(&self) -> Vec<Stamp> {
+    pub fn stamps(&self) -> Vec<SegmentStamp> {
         self.0.borrow().stamps.values().cloned().collect()
     }
 }
 
 /// A process's view of the segments on its machine's disk.
 pub struct SimStorage {
-    disk: SharedDisk,
-    directory: Directory,
+    disk: SimDiskHandle,
+    directory: SegmentDirectory,
     table: SimFile,
 }
 
 impl SimStorage {
     /// The segments in `directory` on `disk`.
-    pub fn new(disk: &SharedDisk, directory: &Directory) -> SimStorage {
+    pub fn new(disk: &SimDiskHandle, directory: &SegmentDirectory) -> SimStorage {
         let table = *directory
             .0
             .borrow_mut()
@@ -71,7 +73,11 @@ impl SimStorage {
 
     /// A log on the disk `log`, a copy of the one beside the segments in `directory` on `disk`. `None`: the copy was made
     /// before there was a segment table.
-    pub fn beside(log: &SharedDisk, disk: &SharedDisk, directory: &Directory) -> Option<SimStorage> {
+    pub fn beside(
+        log: &SimDiskHandle,
+        disk: &SimDiskHandle,
+        directory: &SegmentDirectory,
+    ) -> Option<SimStorage> {
         let table = directory.0.borrow().table?;
         let there = log.borrow().has(table);
         there.then(|| SimStorage {
@@ -91,14 +97,14 @@ impl SimStorage {
     }
 }
 
-impl Storage for SimStorage {
+impl SegmentStorage for SimStorage {
     type File = SimFile;
 
     fn name(&self, path: &str) -> Result<String, IoError> {
         self.number(path).map(|_| path.to_owned())
     }
 
-    fn create_segment(&self, path: &str, length: u64, _: Allocation) -> Result<(), IoError> {
+    fn create_segment(&self, path: &str, length: u64, _: SegmentAllocation) -> Result<(), IoError> {
         if self.number(path).is_ok() {
             return Err(EXISTS);
         }
@@ -122,30 +128,30 @@ impl Storage for SimStorage {
         offset: u64,
         length: usize,
         placement: Placement,
-    ) -> Result<Memory, IoError> {
+    ) -> Result<RegionMemory, IoError> {
         if placement != Placement::ANYWHERE {
             return Err(NOT_SUPPORTED);
         }
         let mut bytes = vec![0; length].into_boxed_slice();
         file.read_at(offset, &mut bytes)?;
-        Ok(Memory::from_bytes(bytes))
+        Ok(RegionMemory::from_bytes(bytes))
     }
 
-    fn identity(&self, file: &SimFile) -> Result<Identity, IoError> {
+    fn identity(&self, file: &SimFile) -> Result<SegmentIdentity, IoError> {
         let entries = self.directory.0.borrow();
         let entry = entries.segments.values().find(|entry| entry.0 == file.number);
         entry.map(|entry| entry.1).ok_or(IoError::ENOENT)
     }
 
-    fn assign_identity(&self, file: &SimFile) -> Result<Identity, IoError> {
+    fn assign_identity(&self, file: &SimFile) -> Result<SegmentIdentity, IoError> {
         self.identity(file)
     }
 
-    fn stamp(&self, file: &SimFile, _: &str) -> Result<Option<Stamp>, IoError> {
+    fn stamp(&self, file: &SimFile, _: &str) -> Result<Option<SegmentStamp>, IoError> {
         Ok(self.directory.0.borrow().stamps.get(&file.number).cloned())
     }
 
-    fn leave_stamp(&self, file: &SimFile, _: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    fn leave_stamp(&self, file: &SimFile, _: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
         // What the disk beneath does not sync is not left.
         file.sync()?;
         let entries = &mut *self.directory.0.borrow_mut();
@@ -155,9 +161,9 @@ impl Storage for SimStorage {
 
     fn draw_stamp(&self) -> Result<StampId, IoError> {
         let entries = &mut *self.directory.0.borrow_mut();
-        entries.drawn += 1;
+        entries.stamps_drawn += 1;
         let mut id = [1; 16];
-        id[..8].copy_from_slice(&entries.drawn.to_le_bytes());
+        id[..8].copy_from_slice(&entries.stamps_drawn.to_le_bytes());
         Ok(id)
     }
 
@@ -174,7 +180,7 @@ impl Storage for SimStorage {
     }
 }
 
-impl Sparse for SimFile {
+impl SparseFile for SimFile {
     fn punch(&self, offset: u64, length: u64) -> Result<(), IoError> {
         self.write_at(offset, &vec![0; length as usize])
     }

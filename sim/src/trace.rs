@@ -7,27 +7,27 @@ use std::rc::Rc;
 use netram_proto::time::Time;
 
 /// Lines of the story that are kept.
-const STORY_LINES_MAX: usize = 400;
+const TRACE_LINES_MAX: usize = 400;
 
 /// A run's fingerprint and, on demand, its last events in words.
 #[derive(Debug)]
-pub struct Trace {
+pub struct EventTrace {
     hash: u64,
     /// Events so far.
     pub events: u64,
-    story: Option<Story>,
+    lines: Option<TraceLines>,
 }
 
 /// The last events in words, for whoever catches a run that fails.
-pub type Story = Rc<RefCell<VecDeque<String>>>;
+pub type TraceLines = Rc<RefCell<VecDeque<String>>>;
 
-impl Trace {
+impl EventTrace {
     /// A trace that writes into `story`, if there is one.
-    pub fn new(story: Option<Story>) -> Trace {
-        Trace {
+    pub fn new(story: Option<TraceLines>) -> EventTrace {
+        EventTrace {
             hash: 0xCBF2_9CE4_8422_2325,
             events: 0,
-            story,
+            lines: story,
         }
     }
 
@@ -43,9 +43,9 @@ impl Trace {
 
     /// Adds a line to the story, if there is to be one.
     pub fn tell(&mut self, now: Time, line: impl FnOnce() -> String) {
-        let Some(story) = &self.story else { return };
+        let Some(story) = &self.lines else { return };
         let mut story = story.borrow_mut();
-        if story.len() == STORY_LINES_MAX {
+        if story.len() == TRACE_LINES_MAX {
             // The first line says what the world is like; it stays.
             story.remove(1);
         }

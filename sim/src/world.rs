@@ -8,40 +8,40 @@ use std::rc::Rc;
 
 use netram_files::model::MemoryDisk;
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
-use netram_proto::journal::{LogFile, ServerKept, Slots, View};
+use netram_proto::journal::{LogFile, ServerAck, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
-use netram_proto::planted::Planted;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
 
 use crate::check::rule06::image_bytes;
-use crate::check::rule12::Changes;
+use crate::check::rule12::VolumeHistory;
 use crate::coverage::Coverage;
-use crate::data::DataLender;
-use crate::disk::{Disk, Platter, SharedDisk, SimFile};
-use crate::history::History;
-use crate::lender::Lender;
+use crate::data::SimDataLender;
+use crate::disk::{PlatterFile, SimDisk, SimDiskHandle, SimFile};
+use crate::history::JournalHistory;
+use crate::lender::SimLender;
 use crate::nemesis::Nemesis;
-use crate::net::{Conn, Way};
-use crate::past::Past;
-use crate::process::Process;
-use crate::profile::Profile;
-use crate::queue::Queue;
+use crate::net::{FrameDirection, SimConnection};
+use crate::past_epochs::PastEpoch;
+use crate::process::SimProcess;
+use crate::profile::WorldProfile;
+use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::server::{Server, Word};
-use crate::trace::Trace;
+use crate::server::{NodeMessage, SimServer};
+use crate::trace::EventTrace;
 
 /// A process is asked for what time alone makes due this often.
-pub(crate) const TICK: Span = Span::from_ms(25);
+pub(crate) const TICK: Nanos = Nanos::from_ms(25);
 /// Events of one world, as a guard against one that never ends.
 const EVENTS_MAX: u64 = 3_000_000;
 
 /// Something on the agenda.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum WorldEvent {
     Frame {
         conn: usize,
-        way: Way,
+        way: FrameDirection,
         number: u64,
         packet: Vec<u8>,
     },
@@ -74,7 +74,7 @@ pub(crate) enum Event {
     LenderStops {
         lender: usize,
     },
-    Unfill {
+    LenderRoomBack {
         lender: usize,
     },
     Nemesis,
@@ -109,23 +109,23 @@ pub(crate) enum Event {
     /// The data lender's process is started.
     DataStarts,
     /// A word of a node arrives at its server.
-    ServerHears {
+    ServerMessage {
         process: usize,
         boot: u32,
-        word: Word,
+        word: NodeMessage,
     },
     /// The server's disk has it.
     ServerStores {
         process: usize,
         boot: u32,
-        word: Word,
+        word: NodeMessage,
     },
     /// The server is started again.
     ServerStarts,
     /// A node hears what its server keeps.
-    NodeHears {
+    ServerAck {
         process: usize,
-        said: ServerKept,
+        said: ServerAck,
     },
     /// A node hears that it was given up.
     NodeFenced {
@@ -137,15 +137,15 @@ pub(crate) enum Event {
 
 /// A client's machine.
 #[derive(Debug)]
-pub struct Host {
+pub struct ClientHost {
     /// Its disk.
-    pub disk: SharedDisk,
+    pub disk: SimDiskHandle,
     /// The log's file.
     pub log_file: usize,
     /// The view's file.
     pub view_file: usize,
     /// What truly happened to the journal on this disk.
-    pub history: History,
+    pub history: JournalHistory,
     /// The view on the platter.
     pub view: View,
     /// The view as read through the cache: another one after a failed sync, until the power fails.
@@ -159,20 +159,20 @@ pub struct Host {
     /// The view's number when it was copied.
     copied_version: u64,
     /// The disk is a data lender's, and nothing has been recovered from it yet: where its client had closed the volume.
-    pub of_replica: Option<Option<Lsn>>,
+    pub replica_closed: Option<Option<Lsn>>,
     /// The file in which such a disk says that it was taken over.
-    pub(crate) standing_file: Option<usize>,
+    pub(crate) header_file: Option<usize>,
     /// A newer reign, on a copy of this disk, has recovered this log.
-    pub overtaken: Option<Overtaken>,
+    pub newer_epoch: Option<NewerEpoch>,
     /// The reign that this disk is in.
-    pub(crate) reign: Epoch,
+    pub(crate) epoch: Epoch,
     /// The journal is restored here from a replica that was told last of this reign.
-    pub(crate) heard: Option<Epoch>,
+    pub(crate) heard_epoch: Option<Epoch>,
 }
 
 /// What the newer reign on a copied disk knew.
 #[derive(Clone, Copy, Debug)]
-pub struct Overtaken {
+pub struct NewerEpoch {
     /// It has the log up to here.
     pub fork: Lsn,
     /// The number of the view it knew. Under a later one nobody promises anything: the newer reign cannot know whom to
@@ -186,85 +186,85 @@ pub struct Overtaken {
 pub struct World {
     /// The time.
     pub now: Time,
-    pub(crate) queue: Queue<Event>,
+    pub(crate) queue: EventQueue<WorldEvent>,
     /// The source of chance.
     pub rng: Rng,
     /// The world's nature.
-    pub profile: Profile,
+    pub profile: WorldProfile,
     /// The journal.
     pub journal: JournalId,
     /// The lenders.
-    pub lenders: Vec<Lender>,
+    pub lenders: Vec<SimLender>,
     /// Which lender each address of the settings leads to, at the moment.
-    pub(crate) lives: Vec<Option<usize>>,
+    pub(crate) address_lenders: Vec<Option<usize>>,
     /// The client's machines: the first, and perhaps one with a copied disk.
-    pub hosts: Vec<Host>,
-    pub(crate) processes: Vec<Process>,
-    pub(crate) conns: Vec<Conn>,
+    pub hosts: Vec<ClientHost>,
+    pub(crate) processes: Vec<SimProcess>,
+    pub(crate) conns: Vec<SimConnection>,
     /// `[host][lender]`: until when frames up and down do not pass.
     pub(crate) blocked: Vec<Vec<(Time, Time)>>,
     pub(crate) nemesis: Nemesis,
     /// The fault planted in the machines.
-    pub planted: Planted,
+    pub planted: FaultSwitch,
     /// Counters.
     pub coverage: Coverage,
     /// What happened.
-    pub trace: Trace,
+    pub trace: EventTrace,
     pub(crate) incarnations: u64,
     /// Calls of programs since the last event.
     pub(crate) calls: u32,
     /// The machine that keeps the client's volume once more, in worlds that have one.
-    pub(crate) data: Option<DataLender>,
+    pub(crate) data: Option<SimDataLender>,
     /// The server of the region, in worlds whose journal is a node's.
-    pub(crate) server: Option<Server>,
+    pub(crate) server: Option<SimServer>,
     pub(crate) data_sessions: u64,
     /// Processes of this host do not connect to it yet: their volume is being opened.
-    pub(crate) data_held: Option<usize>,
+    pub(crate) data_blocked_host: Option<usize>,
     /// Its frames arrive in order.
     pub(crate) data_last_down: Time,
     /// Bytes of the volume.
     pub(crate) volume_bytes: u64,
     /// What truly happened to it.
-    pub(crate) changes: Changes,
+    pub(crate) changes: VolumeHistory,
     /// A program reads blocks that are for the data lender.
     pub(crate) reads_to_send: bool,
     /// Reigns that ended, in worlds with a data lender.
-    pub(crate) past: Vec<Past>,
-    /// The disk beneath a folder of files, beside the first host's other one, in worlds that have one.
-    pub(crate) tree: Option<MemoryDisk>,
+    pub(crate) past_epochs: Vec<PastEpoch>,
+    /// The disk beneath a directory of files, beside the first host's other one, in worlds that have one.
+    pub(crate) backing_disk: Option<MemoryDisk>,
     /// What members had acknowledged while the data lender was in service.
-    pub(crate) kept_promise: Lsn,
+    pub(crate) acked_in_service: Lsn,
     /// Lenders at which an intruder has changed the journal's member.
-    pub(crate) usurped: Vec<bool>,
+    pub(crate) tampered: Vec<bool>,
 }
 
 /// A world that programs share.
-pub type SharedWorld = Rc<RefCell<World>>;
+pub type WorldHandle = Rc<RefCell<World>>;
 
 impl World {
     /// A world of this nature, with a journal created on its first host.
-    pub fn new(mut rng: Rng, profile: Profile, planted: Planted, trace: Trace) -> World {
+    pub fn new(mut rng: Rng, profile: WorldProfile, planted: FaultSwitch, trace: EventTrace) -> World {
         let journal = JournalId(u128::from(rng.draw()));
         let mut incarnations = 0;
         let lenders = profile.domains.iter().map(|domain| {
             incarnations += 1;
-            Lender::new(domain.clone(), Incarnation(incarnations))
+            SimLender::new(domain.clone(), Incarnation(incarnations))
         });
-        let lenders: Vec<Lender> = lenders.collect();
+        let lenders: Vec<SimLender> = lenders.collect();
         let host = new_host(&mut rng, &profile, journal);
-        let lives = profile.lives.clone();
+        let lives = profile.address_lenders.clone();
         let usurped = vec![false; lenders.len()];
         let blocked = vec![vec![(Time(0), Time(0)); lenders.len()]];
         let mut world = World {
             now: Time(1_000_000_000),
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             nemesis: Nemesis::new(),
             rng,
             profile,
             journal,
-            usurped,
+            tampered: usurped,
             lenders,
-            lives,
+            address_lenders: lives,
             hosts: vec![host],
             processes: Vec::new(),
             conns: Vec::new(),
@@ -277,14 +277,14 @@ impl World {
             data: None,
             server: None,
             data_sessions: 0,
-            data_held: None,
+            data_blocked_host: None,
             data_last_down: Time(0),
             volume_bytes: 0,
-            changes: Changes::default(),
+            changes: VolumeHistory::default(),
             reads_to_send: false,
-            past: Vec::new(),
-            tree: None,
-            kept_promise: Lsn(0),
+            past_epochs: Vec::new(),
+            backing_disk: None,
+            acked_in_service: Lsn(0),
         };
         world.plan_nemesis();
         world
@@ -308,60 +308,62 @@ impl World {
             return;
         }
         match event {
-            Event::Frame {
+            WorldEvent::Frame {
                 conn,
                 way,
                 number,
                 packet,
             } => self.on_packet(conn, way, number, packet),
-            Event::Datagram {
+            WorldEvent::Datagram {
                 conn,
                 channel,
                 packet,
             } => self.on_datagram(conn, channel, packet),
-            Event::Connected { conn } => self.on_connected(conn),
-            Event::Closed { conn } => self.on_closed(conn),
-            Event::Tick { process } => self.on_tick(process),
-            Event::Flushed { process } => self.on_flushed(process),
-            Event::ViewStored { process } => self.on_view_stored(process),
-            Event::LenderUp { lender } => self.start_lender(lender),
-            Event::LenderStops { lender } => self.lender_stops(lender),
-            Event::Unfill { lender } => self.lenders[lender].window.limit = crate::lender::LENT_BYTES,
-            Event::Nemesis => self.on_nemesis(),
-            Event::Busy { process } => self.on_busy(process),
-            Event::DataConnected { process, session } => self.on_data_connected(process, session),
-            Event::DataUp {
+            WorldEvent::Connected { conn } => self.on_connected(conn),
+            WorldEvent::Closed { conn } => self.on_closed(conn),
+            WorldEvent::Tick { process } => self.on_tick(process),
+            WorldEvent::Flushed { process } => self.on_flushed(process),
+            WorldEvent::ViewStored { process } => self.on_view_stored(process),
+            WorldEvent::LenderUp { lender } => self.start_lender(lender),
+            WorldEvent::LenderStops { lender } => self.lender_stops(lender),
+            WorldEvent::LenderRoomBack { lender } => {
+                self.lenders[lender].window.limit = crate::lender::LENDER_BYTES
+            }
+            WorldEvent::Nemesis => self.on_nemesis(),
+            WorldEvent::Busy { process } => self.on_busy(process),
+            WorldEvent::DataConnected { process, session } => self.on_data_connected(process, session),
+            WorldEvent::DataUp {
                 process,
                 session,
                 packet,
             } => self.on_data_up(process, session, &packet),
-            Event::DataDown {
+            WorldEvent::DataDown {
                 process,
                 session,
                 packet,
             } => self.on_data_down(process, session, &packet),
-            Event::DataLost { process, session } => self.on_data_lost(process, session),
-            Event::DataFlushed => self.on_data_flushed(),
-            Event::DataStarts => self.on_data_starts(),
-            Event::ServerHears { process, boot, word } => self.on_server_hears(process, boot, word),
-            Event::ServerStores { process, boot, word } => self.on_server_stores(process, boot, word),
-            Event::ServerStarts => self.on_server_starts(),
-            Event::NodeHears { process, said } => self.on_node_hears(process, said),
-            Event::NodeFenced { process } => self.on_node_fenced(process),
-            Event::Mark => (),
+            WorldEvent::DataLost { process, session } => self.on_data_lost(process, session),
+            WorldEvent::DataFlushed => self.on_data_flushed(),
+            WorldEvent::DataStarts => self.on_data_starts(),
+            WorldEvent::ServerMessage { process, boot, word } => self.on_server_message(process, boot, word),
+            WorldEvent::ServerStores { process, boot, word } => self.on_server_stores(process, boot, word),
+            WorldEvent::ServerStarts => self.on_server_starts(),
+            WorldEvent::ServerAck { process, said } => self.on_server_ack(process, said),
+            WorldEvent::NodeFenced { process } => self.on_node_fenced(process),
+            WorldEvent::Mark => (),
         }
     }
 
     /// Lets `span` pass.
-    pub fn run_for(&mut self, span: Span) {
+    pub fn run_for(&mut self, span: Nanos) {
         let until = self.now + span;
-        self.queue.push(until, Event::Mark);
+        self.queue.push(until, WorldEvent::Mark);
         while self.now < until {
             self.step();
         }
     }
 
-    pub(crate) fn at(&mut self, delay: Span, event: Event) {
+    pub(crate) fn at(&mut self, delay: Nanos, event: WorldEvent) {
         self.queue.push(self.now + delay, event);
     }
 
@@ -379,7 +381,7 @@ impl World {
     pub fn copy_host(&mut self, host: usize) -> usize {
         let source = &self.hosts[host];
         let disk = source.disk.borrow().clone();
-        let copy = Host {
+        let copy = ClientHost {
             disk: Rc::new(RefCell::new(disk)),
             log_file: source.log_file,
             view_file: source.view_file,
@@ -390,22 +392,22 @@ impl World {
             damaged: source.damaged,
             copied_from: Some(host),
             copied_version: source.view.version,
-            of_replica: None,
-            standing_file: None,
-            overtaken: None,
-            reign: source.reign,
-            heard: None,
+            replica_closed: None,
+            header_file: None,
+            newer_epoch: None,
+            epoch: source.epoch,
+            heard_epoch: None,
         };
         self.add_host(copy)
     }
 
     /// A machine with a disk of its own, and nothing of the journal.
-    pub(crate) fn stranger(&mut self) -> usize {
+    pub(crate) fn add_blank_host(&mut self) -> usize {
         let host = new_host(&mut self.rng, &self.profile, self.journal);
         self.add_host(host)
     }
 
-    fn add_host(&mut self, host: Host) -> usize {
+    fn add_host(&mut self, host: ClientHost) -> usize {
         self.hosts.push(host);
         self.blocked.push(vec![(Time(0), Time(0)); self.lenders.len()]);
         self.hosts.len() - 1
@@ -413,37 +415,43 @@ impl World {
 
     /// A machine with an empty disk, on which the journal of `source` is to be made anew: it begins at `start`, in `view`, as a
     /// replica says. `heard` is the view that the replica was told of last by its client.
-    pub(crate) fn restore_host(&mut self, source: usize, view: &View, start: Link, heard: &View) -> usize {
-        let mut disk = Disk::new(self.rng.fork());
+    pub(crate) fn restore_host(
+        &mut self,
+        source: usize,
+        view: &View,
+        start: ChainPoint,
+        heard: &View,
+    ) -> usize {
+        let mut disk = SimDisk::new(self.rng.fork());
         let capacity = self.profile.capacity;
         let log_file = disk.add(LogFile::<SimFile>::file_bytes(capacity));
-        let view_file = disk.add(Slots::bytes(SLOT_BYTES));
-        let disk: SharedDisk = Rc::new(RefCell::new(disk));
+        let view_file = disk.add(SlotPair::bytes(SLOT_BYTES));
+        let disk: SimDiskHandle = Rc::new(RefCell::new(disk));
         let view = view.adopted();
         let log = LogFile::create_at(SimFile::new(&disk, log_file), self.journal, capacity, start);
         let file = SimFile::new(&disk, view_file);
-        let stored = Slots::create(&file, View::MAGIC, SLOT_BYTES, &view.encode());
+        let stored = SlotPair::create(&file, View::MAGIC, SLOT_BYTES, &view.encode());
         assert!(
             log.is_ok() && stored.is_ok(),
             "a healthy disk takes a journal that begins elsewhere"
         );
         disk.borrow_mut().faults = self.profile.disk;
-        self.add_host(Host {
+        self.add_host(ClientHost {
             disk,
             log_file,
             view_file,
-            history: History::new(),
+            history: JournalHistory::new(),
             cached_view: view.clone(),
             view,
             storing: None,
             damaged: false,
             copied_from: Some(source),
             copied_version: heard.version,
-            of_replica: None,
-            standing_file: None,
-            overtaken: None,
-            reign: Epoch(0),
-            heard: Some(heard.epoch),
+            replica_closed: None,
+            header_file: None,
+            newer_epoch: None,
+            epoch: Epoch(0),
+            heard_epoch: Some(heard.epoch),
         })
     }
 
@@ -458,21 +466,21 @@ impl World {
 
     /// The reign on `host` begins with the log up to `end`, all of it on the platter; it was compared with
     /// [`World::truth`].
-    pub(crate) fn adopt(&mut self, host: usize, end: Link, head: Lsn, loss_accepted: bool) {
+    pub(crate) fn adopt(&mut self, host: usize, end: ChainPoint, head: Lsn, loss_accepted: bool) {
         match self.hosts[host].copied_from {
             Some(source) => {
                 self.inherit(host, end);
                 self.hosts[host].copied_from = None;
                 let version = self.hosts[host].copied_version;
-                self.hosts[source].overtaken = Some(Overtaken {
+                self.hosts[source].newer_epoch = Some(NewerEpoch {
                     fork: end.lsn,
                     version,
                     loss_accepted,
                 });
             }
-            None => self.keep_past(host),
+            None => self.save_past_epoch(host),
         }
-        self.hosts[host].reign = self.hosts[host].view.epoch;
+        self.hosts[host].epoch = self.hosts[host].view.epoch;
         self.changes.rewind(end.lsn);
         let history = &mut self.hosts[host].history;
         history.rewind(end.lsn);
@@ -520,18 +528,18 @@ impl World {
 }
 
 fn view_in(image: &[u8]) -> Option<View> {
-    let (_, payload) = Slots::open(&Platter(image), View::MAGIC, SLOT_BYTES).ok()?;
+    let (_, payload) = SlotPair::open(&PlatterFile(image), View::MAGIC, SLOT_BYTES).ok()?;
     View::decode(&payload).ok()
 }
 
-fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
-    let mut disk = Disk::new(rng.fork());
+fn new_host(rng: &mut Rng, profile: &WorldProfile, journal: JournalId) -> ClientHost {
+    let mut disk = SimDisk::new(rng.fork());
     let log_file = disk.add(LogFile::<SimFile>::file_bytes(profile.capacity));
-    let view_file = disk.add(Slots::bytes(SLOT_BYTES));
-    let disk: SharedDisk = Rc::new(RefCell::new(disk));
+    let view_file = disk.add(SlotPair::bytes(SLOT_BYTES));
+    let disk: SimDiskHandle = Rc::new(RefCell::new(disk));
     let view = View::first(journal);
     let created = LogFile::create(SimFile::new(&disk, log_file), journal, profile.capacity).is_ok()
-        && Slots::create(
+        && SlotPair::create(
             &SimFile::new(&disk, view_file),
             View::MAGIC,
             SLOT_BYTES,
@@ -540,21 +548,21 @@ fn new_host(rng: &mut Rng, profile: &Profile, journal: JournalId) -> Host {
         .is_ok();
     assert!(created, "a healthy disk takes a new journal");
     disk.borrow_mut().faults = profile.disk;
-    Host {
+    ClientHost {
         disk,
         log_file,
         view_file,
-        history: History::new(),
+        history: JournalHistory::new(),
         cached_view: view.clone(),
         view,
         storing: None,
         damaged: false,
         copied_from: None,
         copied_version: 0,
-        of_replica: None,
-        standing_file: None,
-        overtaken: None,
-        reign: Epoch(0),
-        heard: None,
+        replica_closed: None,
+        header_file: None,
+        newer_epoch: None,
+        epoch: Epoch(0),
+        heard_epoch: None,
     }
 }

@@ -79,7 +79,7 @@ const MACHINES: [&str; 4] = [
     "crates/shared/machine",
 ];
 
-/// Folders of what ships, and of what nothing that ships may depend on.
+/// Directories of what ships, and of what nothing that ships may depend on.
 const SHIPPED: &str = "crates";
 
 /// Builds everything else, depends on none of it.
@@ -96,8 +96,8 @@ struct Arrow {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Crate {
     name: String,
-    /// Its folder, relative to the workspace's root.
-    folder: String,
+    /// Its directory, relative to the workspace's root.
+    directory: String,
 }
 
 /// Checks the workspace's arrows and the source of the crates that decide.
@@ -141,10 +141,10 @@ fn arrows_of(metadata: &Value) -> Option<(Vec<Crate>, Vec<Arrow>)> {
     let root = Path::new(metadata.get("workspace_root")?.as_str()?);
     let mut crates = Vec::new();
     for package in packages {
-        let folder = Path::new(package.get("manifest_path")?.as_str()?).parent()?;
+        let directory = Path::new(package.get("manifest_path")?.as_str()?).parent()?;
         crates.push(Crate {
             name: package.get("name")?.as_str()?.to_string(),
-            folder: folder.strip_prefix(root).ok()?.to_str()?.to_string(),
+            directory: directory.strip_prefix(root).ok()?.to_str()?.to_string(),
         });
     }
     let mut arrows = Vec::new();
@@ -188,7 +188,7 @@ fn judge(crates: &[Crate], arrows: &[Arrow]) -> Vec<String> {
     }
     let ships = |name: &str| {
         let known = crates.iter().find(|known| known.name == name);
-        known.is_some_and(|known| Path::new(&known.folder).starts_with(SHIPPED))
+        known.is_some_and(|known| Path::new(&known.directory).starts_with(SHIPPED))
     };
     for arrow in arrows {
         if ships(&arrow.from) && !ships(&arrow.to) {
@@ -222,12 +222,12 @@ fn judge_arrow(arrow: &Arrow) -> Option<String> {
         .then(|| format!("layers: `{from}` (layer {above}) -> `{to}` (layer {below}) does not point down"))
 }
 
-fn judge_machine(root: &Path, folder: &str) -> Result<Vec<String>, String> {
-    let source = root.join(folder).join("src");
+fn judge_machine(root: &Path, directory: &str) -> Result<Vec<String>, String> {
+    let source = root.join(directory).join("src");
     let mut faults = Vec::new();
     for path in tree::files(&source, "rs")? {
         let text = tree::read(&source, &path)?;
-        let name = format!("{folder}/src/{}", path.display());
+        let name = format!("{directory}/src/{}", path.display());
         if path == Path::new("lib.rs") {
             faults.extend(judge_machine_root(&name, &text));
         }
@@ -272,10 +272,10 @@ fn judge_std(name: &str, text: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn named(name: &str, folder: &str) -> Crate {
+    fn named(name: &str, directory: &str) -> Crate {
         Crate {
             name: name.to_string(),
-            folder: folder.to_string(),
+            directory: directory.to_string(),
         }
     }
 
@@ -323,7 +323,12 @@ mod tests {
             from: "netram-cli".into(),
             to: "netram-pagesim".into(),
         };
-        let crates = |folder| [named("netram-cli", "crates/cli"), named("netram-pagesim", folder)];
+        let crates = |directory| {
+            [
+                named("netram-cli", "crates/cli"),
+                named("netram-pagesim", directory),
+            ]
+        };
         assert_eq!(
             judge(&crates("crates/pagesim"), std::slice::from_ref(&arrow)),
             [""; 0]

@@ -16,10 +16,10 @@ pub(crate) fn run() -> Result<(), String> {
     let mut checked = 0;
     for document in &documents {
         let text = tree::read(&root, document)?;
-        let folder = document.parent().unwrap_or(Path::new(""));
+        let directory = document.parent().unwrap_or(Path::new(""));
         let mut wanted: Vec<(usize, PathBuf)> = links(&text)
             .into_iter()
-            .map(|(line, target)| (line, folder.join(target)))
+            .map(|(line, target)| (line, directory.join(target)))
             .collect();
         if names_the_tree(document) {
             wanted.extend(

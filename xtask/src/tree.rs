@@ -5,18 +5,18 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Cargo puts this file into every folder that it fills and may be emptied, whatever the folder's name.
+/// Cargo puts this file into every directory that it fills and may be emptied, whatever the directory's name.
 const CACHE_MARK: &str = "CACHEDIR.TAG";
 
 /// The top of the checkout that the command was typed in.
 ///
-/// Found anew on each run. The place this crate was built from will not do: cargo takes a build folder that two
+/// Found anew on each run. The place this crate was built from will not do: cargo takes a build directory that two
 /// checkouts share, or that a cache restored elsewhere, for fresh, and the gates would judge the other tree.
 pub(crate) fn root() -> Result<PathBuf, String> {
-    let here = std::env::current_dir().map_err(|error| format!("no current folder: {error}"))?;
+    let here = std::env::current_dir().map_err(|error| format!("no current directory: {error}"))?;
     let top = here
         .ancestors()
-        .find(|folder| folder.join("xtask/Cargo.toml").is_file());
+        .find(|directory| directory.join("xtask/Cargo.toml").is_file());
     top.map(Path::to_path_buf)
         .ok_or_else(|| format!("{}: not inside the checkout", here.display()))
 }
@@ -25,14 +25,15 @@ pub(crate) fn root() -> Result<PathBuf, String> {
 pub(crate) fn files(root: &Path, extension: &str) -> Result<Vec<PathBuf>, String> {
     let mut found = Vec::new();
     let mut pending = vec![root.to_path_buf()];
-    while let Some(folder) = pending.pop() {
-        let entries = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    while let Some(directory) = pending.pop() {
+        let entries =
+            fs::read_dir(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
         for entry in entries {
-            let entry = entry.map_err(|error| format!("{}: {error}", folder.display()))?;
+            let entry = entry.map_err(|error| format!("{}: {error}", directory.display()))?;
             // The entry's own type: a symbolic link is not followed, so a loop of them ends here.
             let kind = entry
                 .file_type()
-                .map_err(|error| format!("{}: {error}", folder.display()))?;
+                .map_err(|error| format!("{}: {error}", directory.display()))?;
             let path = entry.path();
             if kind.is_dir() {
                 if entry.file_name() != ".git" && !path.join(CACHE_MARK).exists() {
@@ -108,12 +109,12 @@ pub(crate) fn unnamed_file() -> std::io::Result<fs::File> {
     Ok(file)
 }
 
-/// The folder in which cargo leaves what it builds for testing.
+/// The directory in which cargo leaves what it builds for testing.
 pub(crate) fn built(root: &Path) -> PathBuf {
     target(root).join("debug")
 }
 
-/// The folder in which cargo leaves everything.
+/// The directory in which cargo leaves everything.
 pub(crate) fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

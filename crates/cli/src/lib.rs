@@ -27,9 +27,9 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use rustix::process::{Resource, getrlimit};
 
-use crate::command::{Command, Laboratory, Play};
+use crate::command::{Laboratory, NetramCommand, PlayPart};
 use crate::log::LogArgs;
-use crate::options::Usage;
+use crate::options::UsageError;
 
 /// The exit code of a failed operation; clap's own for a command line that makes no sense is 2.
 const FAILED: u8 = 1;
@@ -65,10 +65,10 @@ pub struct Netram {
 #[derive(Debug, Subcommand)]
 enum Top {
     #[command(flatten)]
-    Command(Command),
+    Command(NetramCommand),
     #[command(flatten)]
     Laboratory(Laboratory),
-    Play(Play),
+    Play(PlayPart),
 }
 
 /// A program with netram's commands among its own.
@@ -165,7 +165,7 @@ fn run<P: Program>() -> ExitCode {
         Err(error) if is_closed_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
-            ExitCode::from(if error.is::<Usage>() { USAGE } else { FAILED })
+            ExitCode::from(if error.is::<UsageError>() { USAGE } else { FAILED })
         }
     };
     log::finish();

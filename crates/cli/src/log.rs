@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use netram_log::Lines;
+use netram_log::LogWriter;
 use tracing_subscriber::EnvFilter;
 
 /// How much to log, and how.
@@ -40,10 +40,10 @@ enum LogFormat {
 /// A process that ends waits for its last lines no longer than this: where nobody reads them, it would wait for ever.
 const LAST_LINES: Duration = Duration::from_millis(300);
 
-static LINES: OnceLock<Lines> = OnceLock::new();
+static LINES: OnceLock<LogWriter> = OnceLock::new();
 
 /// A service's lines on standard output, which is a pipe that others fill, or one that nobody reads any more.
-static ANNOUNCED: OnceLock<Lines> = OnceLock::new();
+static ANNOUNCED: OnceLock<LogWriter> = OnceLock::new();
 
 /// This process serves: it waits for nobody who reads what it says.
 static SERVES: AtomicBool = AtomicBool::new(false);
@@ -57,19 +57,19 @@ pub(crate) fn serve() {
 pub(crate) fn announce(line: &str) {
     serve();
     match announced() {
-        Ok(lines) => lines.say(line.as_bytes()),
+        Ok(lines) => lines.write_line(line.as_bytes()),
         // Without room for a descriptor or a thread nothing is served for long.
         Err(error) => tracing::warn!(%error, "nothing is said on standard output"),
     }
 }
 
-fn announced() -> io::Result<&'static Lines> {
+fn announced() -> io::Result<&'static LogWriter> {
     if let Some(lines) = ANNOUNCED.get() {
         return Ok(lines);
     }
     let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     // No other sentence stands between the lines: programs read them.
-    let lines = Lines::to(output, |_| String::new())?;
+    let lines = LogWriter::to(output, |_| String::new())?;
     Ok(ANNOUNCED.get_or_init(|| lines))
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn start(args: &LogArgs, quiet: bool) {
         LogFormat::Text => text_note,
         LogFormat::Json => json_note,
     };
-    let lines = match own_standard_error().and_then(|output| Lines::to(output, note)) {
+    let lines = match own_standard_error().and_then(|output| LogWriter::to(output, note)) {
         Ok(lines) => lines,
         // Without room for a descriptor or a thread nothing will be served here, and what says so is no log line.
         Err(_) => return,
@@ -121,7 +121,7 @@ fn own_standard_error() -> io::Result<File> {
 /// A sentence on standard error, in its place between the log's lines.
 pub(crate) fn say(text: &str) {
     match LINES.get() {
-        Some(lines) if SERVES.load(Ordering::Relaxed) => lines.say(format!("{text}\n").as_bytes()),
+        Some(lines) if SERVES.load(Ordering::Relaxed) => lines.write_line(format!("{text}\n").as_bytes()),
         // Nobody is left to be told if this fails.
         _ => drop(writeln!(io::stderr().lock(), "{text}")),
     }

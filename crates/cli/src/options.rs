@@ -13,15 +13,15 @@ use serde::{Deserialize, Deserializer};
 
 /// The command line asks for something that makes no sense. Exit code 2.
 #[derive(Debug)]
-pub struct Usage(pub String);
+pub struct UsageError(pub String);
 
-impl fmt::Display for Usage {
+impl fmt::Display for UsageError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Usage {}
+impl std::error::Error for UsageError {}
 
 /// How links to lenders are protected.
 #[derive(Debug, Args)]
@@ -52,32 +52,32 @@ pub fn security(key_file: Option<&PathBuf>, insecure: bool) -> Result<Security> 
         (None, false) => {
             let sentence = "no cluster key is given: make one with `netram key new FILE` and give it with \
                             --key-file FILE, or say --insecure for addresses on this machine only";
-            Err(Usage(sentence.to_owned()).into())
+            Err(UsageError(sentence.to_owned()).into())
         }
         (Some(path), true) => {
             let path = path.display();
             let sentence = format!(
                 "--insecure contradicts the key file {path}: drop one of them (NETRAM_KEY_FILE may be set)"
             );
-            Err(Usage(sentence).into())
+            Err(UsageError(sentence).into())
         }
     }
 }
 
 /// A number of bytes, as `64MiB`, `1.5GB` or `4096`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Size(pub u64);
+pub struct SizeArg(pub u64);
 
-impl FromStr for Size {
+impl FromStr for SizeArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Size, String> {
-        let parsed = text.parse::<ByteSize>().map(|size| Size(size.as_u64()));
+    fn from_str(text: &str) -> Result<SizeArg, String> {
+        let parsed = text.parse::<ByteSize>().map(|size| SizeArg(size.as_u64()));
         parsed.map_err(|_| format!("`{text}` is no size; write it as 64MiB, 1.5GiB or 4096"))
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for SizeArg {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         ByteSize(self.0).display().iec().fmt(out)
     }
@@ -85,13 +85,13 @@ impl fmt::Display for Size {
 
 /// A length of time, as `2s`, `500ms` or `1m 30s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span(pub Duration);
+pub struct DurationArg(pub Duration);
 
-impl FromStr for Span {
+impl FromStr for DurationArg {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Span, String> {
-        let parsed = humantime::parse_duration(text).map(Span);
+    fn from_str(text: &str) -> Result<DurationArg, String> {
+        let parsed = humantime::parse_duration(text).map(DurationArg);
         parsed
             .map_err(|error| format!("`{text}` is no length of time ({error}); write it as 500ms, 2s or 1m"))
     }
@@ -108,7 +108,7 @@ macro_rules! deserialize_as_text {
     )*};
 }
 
-deserialize_as_text!(Size, Span);
+deserialize_as_text!(SizeArg, DurationArg);
 
 /// A value of another crate that a configuration file gives as text.
 pub fn from_text<'de, D, T>(input: D) -> Result<Option<T>, D::Error>
@@ -146,26 +146,26 @@ mod tests {
             ("1.5GiB", 3 << 29),
             ("2 kB", 2000),
         ] {
-            assert_eq!(text.parse(), Ok(Size(bytes)));
+            assert_eq!(text.parse(), Ok(SizeArg(bytes)));
         }
         for text in ["", "MiB", "-1", "12 parsecs"] {
-            assert!(text.parse::<Size>().is_err(), "{text}");
+            assert!(text.parse::<SizeArg>().is_err(), "{text}");
         }
-        assert_eq!(Size(64 << 20).to_string(), "64.0 MiB");
+        assert_eq!(SizeArg(64 << 20).to_string(), "64.0 MiB");
     }
 
     #[test]
     fn spans_are_read_as_people_write_them() {
-        assert_eq!("500ms".parse(), Ok(Span(Duration::from_millis(500))));
-        assert!("soon".parse::<Span>().is_err());
+        assert_eq!("500ms".parse(), Ok(DurationArg(Duration::from_millis(500))));
+        assert!("soon".parse::<DurationArg>().is_err());
     }
 
     #[test]
     fn exactly_one_of_key_and_insecure_is_accepted() {
         assert!(matches!(security(None, true), Ok(Security::Insecure)));
-        assert!(security(None, false).unwrap_err().is::<Usage>());
+        assert!(security(None, false).unwrap_err().is::<UsageError>());
         let path = PathBuf::from("/nowhere");
-        assert!(security(Some(&path), true).unwrap_err().is::<Usage>());
-        assert!(!security(Some(&path), false).unwrap_err().is::<Usage>());
+        assert!(security(Some(&path), true).unwrap_err().is::<UsageError>());
+        assert!(!security(Some(&path), false).unwrap_err().is::<UsageError>());
     }
 }

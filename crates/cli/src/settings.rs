@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_proto::journal::CommitRule;
-use netram_transport::Address;
+use netram_transport::NetAddress;
 
-use crate::options::{Span, Usage};
+use crate::options::{DurationArg, UsageError};
 
 /// What it says of lenders.
 #[derive(Debug, Args)]
 pub(crate) struct LenderArgs {
     /// A lender that may hold the newest writes; several may be given, in order of preference
     #[arg(long, value_name = "ADDRESS")]
-    lender: Vec<Address>,
+    lender: Vec<NetAddress>,
     /// The cluster key's file, for the lenders
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(crate) struct LenderArgs {
     one_domain: bool,
     /// How long an opening waits for lenders that must answer, as 500ms, 30s or 2m; 30s without it
     #[arg(long, value_name = "TIME")]
-    patience: Option<Span>,
+    patience: Option<DurationArg>,
 }
 
 /// Adds a setting that was made.
@@ -72,7 +72,7 @@ impl LenderArgs {
 pub(crate) fn key_path(path: &Path) -> Result<String> {
     let path = std::path::absolute(path)?;
     let text = path.to_str().map(ToOwned::to_owned);
-    Ok(text.ok_or_else(|| Usage(format!("{} is not UTF-8; move the key", path.display())))?)
+    Ok(text.ok_or_else(|| UsageError(format!("{} is not UTF-8; move the key", path.display())))?)
 }
 
 /// Writes them durably, and has them read as an opening will. They name the lenders and the key: a volume that was made, written to and
@@ -96,7 +96,7 @@ fn write_durably(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
+        Some(directory) => File::open(directory)?.sync_all(),
         None => Ok(()),
     }
 }

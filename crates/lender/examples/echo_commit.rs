@@ -12,11 +12,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use netram_lender::{Config, Lender};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::limit::{FRAME_HEADER_BYTES, RECORD_HEADER_BYTES};
-use netram_proto::port::Kind;
-use netram_proto::wire::{self, Frame, FrameKind, Header, RecordHeader, finish_record, record_bytes};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{self, Frame, FrameHeader, FrameKind, RecordHeader, finish_record, record_bytes};
 use netram_transport::{ClusterKey, Link, Security, WaitPolicy, connect};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -118,7 +118,7 @@ fn spin_read(stream: &mut TcpStream, buffer: &mut [u8]) -> std::io::Result<bool>
 }
 
 fn commits(security: Security) -> Result<Figures, Failure> {
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         name: format!("echo-{}", std::process::id()),
         listen: vec!["tcp://127.0.0.1:0".parse()?],
         security: security.clone(),
@@ -126,34 +126,34 @@ fn commits(security: Security) -> Result<Figures, Failure> {
         shards: 1,
         wait: WaitPolicy::Spin,
         pin: vec![1],
-        ..Config::default()
+        ..LenderConfig::default()
     })?;
     let mut link = connect(&lender.addresses()[0], &security, Duration::from_secs(5))?;
-    let header = |kind| Header {
+    let header = |kind| FrameHeader {
         epoch: Epoch(1),
-        who: 1,
-        ..Header::new(kind)
+        sender: 1,
+        ..FrameHeader::new(kind)
     };
     ask(&mut link, header(FrameKind::Bind), &JOURNAL.0.to_le_bytes())?;
-    ask(&mut link, header(FrameKind::Seal), &[])?;
-    let join = Header {
+    ask(&mut link, header(FrameKind::Fence), &[])?;
+    let join = FrameHeader {
         stable: Lsn(1),
         ..header(FrameKind::Join)
     };
     ask(&mut link, join, &(4_u64 << 20).to_le_bytes())?;
-    let mut at = wire::Link::default();
+    let mut at = wire::ChainPoint::default();
     let mut record = vec![7; record_bytes(PAYLOAD, false)];
     let figures = measure(|| {
-        let append = Header {
+        let append = FrameHeader {
             lsn: at.lsn,
             mark: at.chain,
             stable: at.lsn,
             ..header(FrameKind::Append)
         };
-        let fixed = RecordHeader::new(at, Epoch(1), at.lsn, Kind(16), false, PAYLOAD);
+        let fixed = RecordHeader::new(at, Epoch(1), at.lsn, RecordKind(16), false, PAYLOAD);
         fixed.write(&mut record);
         record[RECORD_HEADER_BYTES] = at.lsn.0 as u8;
-        at = wire::Link {
+        at = wire::ChainPoint {
             lsn: fixed.next(),
             chain: finish_record(&mut record, JOURNAL.into()),
         };
@@ -168,7 +168,7 @@ fn commits(security: Security) -> Result<Figures, Failure> {
 }
 
 /// Sends one frame and spins for its answer.
-fn ask(link: &mut Link, header: Header, body: &[u8]) -> Result<Header, Failure> {
+fn ask(link: &mut Link, header: FrameHeader, body: &[u8]) -> Result<FrameHeader, Failure> {
     link.send(&[&header.encode(body.len()), body])?;
     loop {
         if let Some(packet) = link.receive()? {

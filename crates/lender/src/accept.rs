@@ -11,16 +11,20 @@ use std::time::{Duration, Instant};
 use netram_proto::failure::RetryBackoff;
 use netram_proto::id::{DepositId, JournalId};
 use netram_proto::port::IoError;
-use netram_proto::session::{Admit, Session};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_transport::strangers::{Bounds, Flood, Overdue, Room, Strangers};
-use netram_transport::{Events, Interest, Link, Listener, Pending, Poller, Progress, Sent};
+use netram_proto::session::{LenderSession, SessionAction};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::pending_connections::{
+    Admission, PendingConnections, PendingLimits, PendingTimeout, ReportThrottle,
+};
+use netram_transport::{
+    HandshakeProgress, Interest, Link, Listener, PendingHandshake, Poller, ReadyEvents, SendProgress,
+};
 
 use crate::data::{DataPermit, DataSession};
 use crate::deposit::{DepositArrival, named};
-use crate::limit::{FLOOD_LINE_EVERY, HOUSEKEEPING, STRANGER_GRACE};
-use crate::shard::Arrival;
-use crate::shared::{Permit, Shared};
+use crate::limit::{FLOOD_LINE_EVERY, HOUSEKEEPING, PENDING_GRACE};
+use crate::shard::SessionArrival;
+use crate::state::{ConnectionPermit, DaemonState};
 
 const WAKER: u64 = u64::MAX;
 /// Listeners are named from here on, strangers from zero.
@@ -30,16 +34,16 @@ const EVENTS: usize = 256;
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// A connection that has not said what it wants: see [`Strangers`].
-struct Stranger {
+struct UnboundConnection {
     stage: Stage,
-    door: Door,
+    kind: ListenerKind,
     /// `None`: it is only here to be told that the lender is busy.
-    permit: Option<Permit>,
+    permit: Option<ConnectionPermit>,
 }
 
 /// Which sessions a listener takes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum ListenerKind {
     All,
     /// All but data sessions, which have a listener of their own.
     Members,
@@ -47,14 +51,14 @@ enum Door {
 }
 
 enum Stage {
-    Shaking(Pending),
-    Greeting(Link, Session),
+    Handshaking(PendingHandshake),
+    Greeting(Link, LenderSession),
 }
 
 impl AsFd for Stage {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Stage::Shaking(pending) => pending.as_fd(),
+            Stage::Handshaking(pending) => pending.as_fd(),
             Stage::Greeting(link, _) => link.as_fd(),
         }
     }
@@ -68,18 +72,18 @@ enum Outcome {
     /// It asks for a volume's copy, with this frame.
     Data(Vec<u8>),
     /// It opens a deposit's session, with this frame.
-    Deposit(Header, DepositId),
+    Deposit(FrameHeader, DepositId),
     Gone,
 }
 
 pub(crate) struct Acceptor {
-    shared: Arc<Shared>,
+    shared: Arc<DaemonState>,
     poller: Poller,
     listeners: Vec<Listener>,
-    shards: Vec<Sender<Arrival>>,
-    keeper: Sender<DepositArrival>,
-    strangers: Strangers<Stranger>,
-    flood: Flood,
+    shards: Vec<Sender<SessionArrival>>,
+    deposit_sender: Sender<DepositArrival>,
+    pending: PendingConnections<UnboundConnection>,
+    flood: ReportThrottle,
     /// What the system refused when a connection was to be accepted.
     refusals: RetryBackoff,
     now: Instant,
@@ -87,10 +91,10 @@ pub(crate) struct Acceptor {
 
 impl Acceptor {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<DaemonState>,
         poller: Poller,
         listeners: Vec<Listener>,
-        shards: Vec<Sender<Arrival>>,
+        shards: Vec<Sender<SessionArrival>>,
         keeper: Sender<DepositArrival>,
     ) -> std::io::Result<Acceptor> {
         for (index, listener) in listeners.iter().enumerate() {
@@ -99,9 +103,9 @@ impl Acceptor {
         poller.add(&shared.wakers[shards.len() + 1], WAKER, Interest::Read)?;
         let now = Instant::now();
         let limits = &shared.config.limits;
-        let bounds = Bounds {
+        let bounds = PendingLimits {
             admitted_max: limits.pending_max,
-            grace: STRANGER_GRACE,
+            grace: PENDING_GRACE,
             patience: limits.first_frame_timeout,
         };
         Ok(Acceptor {
@@ -109,9 +113,9 @@ impl Acceptor {
             poller,
             listeners,
             shards,
-            keeper,
-            strangers: Strangers::new(bounds),
-            flood: Flood::new(FLOOD_LINE_EVERY, now),
+            deposit_sender: keeper,
+            pending: PendingConnections::new(bounds),
+            flood: ReportThrottle::new(FLOOD_LINE_EVERY, now),
             refusals: RetryBackoff::new(),
             now,
         })
@@ -119,7 +123,7 @@ impl Acceptor {
 
     /// Lets strangers in until the lender stops.
     pub(crate) fn run(mut self) {
-        let mut events = Events::with_capacity(EVENTS);
+        let mut events = ReadyEvents::with_capacity(EVENTS);
         let mut housekeeping = self.now + HOUSEKEEPING;
         while !self.shared.stopping() {
             let timeout = housekeeping.saturating_duration_since(self.now);
@@ -136,7 +140,7 @@ impl Acceptor {
             }
             if self.now >= housekeeping {
                 housekeeping = self.now + HOUSEKEEPING;
-                self.keep_house();
+                self.housekeep();
             }
         }
     }
@@ -151,27 +155,27 @@ impl Acceptor {
                 Ok(None) => return,
                 Err(error) => {
                     let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
-                    if self.refusals.failed(IoError { errno }).news {
+                    if self.refusals.failed(IoError { errno }).should_log {
                         tracing::error!(%error, "no connection can be accepted; trying again");
                     }
                     std::thread::sleep(PAUSE);
                     return;
                 }
             };
-            let door = match &self.shared.config.data_door {
-                None => Door::All,
-                Some(_) if listener < self.shared.addresses.len() => Door::Members,
-                Some(_) => Door::Data,
+            let door = match &self.shared.config.data_listener {
+                None => ListenerKind::All,
+                Some(_) if listener < self.shared.addresses.len() => ListenerKind::Members,
+                Some(_) => ListenerKind::Data,
             };
-            self.let_in(pending, door);
+            self.admit(pending, door);
         }
     }
 
-    fn let_in(&mut self, mut pending: Pending, door: Door) {
-        let permit = match self.strangers.make_room(self.now) {
-            Room::Full => None,
-            Room::Free => self.shared.permit(),
-            Room::Made(silent) => {
+    fn admit(&mut self, mut pending: PendingHandshake, door: ListenerKind) {
+        let permit = match self.pending.make_room(self.now) {
+            Admission::Full => None,
+            Admission::Free => self.shared.permit(),
+            Admission::Evicted(silent) => {
                 drop(silent);
                 self.shared.handshakes.silent();
                 self.shared.permit()
@@ -181,15 +185,19 @@ impl Acceptor {
             pending.refuse_busy();
         }
         let (deadline, admitted) = (pending.deadline(), permit.is_some());
-        let stage = Stage::Shaking(pending);
-        let stranger = Stranger { stage, door, permit };
-        let index = self.strangers.place(self.now, deadline, admitted, stranger);
-        let Some(stranger) = self.strangers.get_mut(index) else {
+        let stage = Stage::Handshaking(pending);
+        let stranger = UnboundConnection {
+            stage,
+            kind: door,
+            permit,
+        };
+        let index = self.pending.insert(self.now, deadline, admitted, stranger);
+        let Some(stranger) = self.pending.get_mut(index) else {
             unreachable!("it was placed a moment ago")
         };
         if let Err(error) = self.poller.add(&stranger.stage, index as u64, Interest::Read) {
             tracing::error!(%error, "a connection could not be waited for");
-            self.strangers.remove(index);
+            self.pending.remove(index);
             return;
         }
         self.advance(index);
@@ -198,50 +206,52 @@ impl Acceptor {
     /// Goes on with one stranger as far as its bytes allow.
     fn advance(&mut self, index: usize) {
         // `None`: removed earlier in this round.
-        let Some(stranger) = self.strangers.get_mut(index) else {
+        let Some(stranger) = self.pending.get_mut(index) else {
             return;
         };
-        if let Stage::Shaking(pending) = &mut stranger.stage {
+        if let Stage::Handshaking(pending) = &mut stranger.stage {
             match pending.advance(self.now) {
-                Ok(Progress::NeedRead) => return,
-                Ok(Progress::Done(link)) => stranger.stage = Stage::Greeting(link, Session::default()),
+                Ok(HandshakeProgress::NeedRead) => return,
+                Ok(HandshakeProgress::Done(link)) => {
+                    stranger.stage = Stage::Greeting(link, LenderSession::default())
+                }
                 Err(error) => {
                     self.shared.handshakes.failed(&error);
-                    if let Some(count) = self.flood.happened(self.now) {
+                    if let Some(count) = self.flood.count(self.now) {
                         tracing::warn!(peer = pending.peer(), count, "handshake failed: {error}");
                     }
-                    self.strangers.remove(index);
+                    self.pending.remove(index);
                     return;
                 }
             }
-            self.strangers.shook(index);
+            self.pending.on_handshake_done(index);
         }
-        let Some(stranger) = self.strangers.get_mut(index) else {
+        let Some(stranger) = self.pending.get_mut(index) else {
             return;
         };
         let Stage::Greeting(link, session) = &mut stranger.stage else {
             return;
         };
-        match greet(&self.shared, stranger.door, link, session) {
+        match greet(&self.shared, stranger.kind, link, session) {
             Outcome::Stays => (),
-            Outcome::Answered => self.strangers.answered(self.now, index),
+            Outcome::Answered => self.pending.on_answered(self.now, index),
             Outcome::Bound(journal) => self.hand_over(index, journal),
-            Outcome::Data(first) => self.give_away(index, first),
+            Outcome::Data(first) => self.hand_to_data(index, first),
             Outcome::Deposit(header, id) => self.deposit(index, header, id),
             Outcome::Gone => {
-                self.strangers.remove(index);
+                self.pending.remove(index);
             }
         }
     }
 
     /// Takes a stranger that has said what it wants out of this thread's hands. `None`: the system refused, and the
     /// stranger's connection is closed. It comes again.
-    fn let_go(&mut self, index: usize) -> Option<(Link, Session, Permit)> {
-        let Some(Stranger {
+    fn let_go(&mut self, index: usize) -> Option<(Link, LenderSession, ConnectionPermit)> {
+        let Some(UnboundConnection {
             stage: Stage::Greeting(link, session),
             permit: Some(permit),
             ..
-        }) = self.strangers.remove(index)
+        }) = self.pending.remove(index)
         else {
             unreachable!("a stranger that bound has shaken hands, which takes a permit")
         };
@@ -253,7 +263,7 @@ impl Acceptor {
     }
 
     /// Hands a stranger to whoever keeps copies of volumes.
-    fn give_away(&mut self, index: usize, first: Vec<u8>) {
+    fn hand_to_data(&mut self, index: usize, first: Vec<u8>) {
         let Some((link, _, permit)) = self.let_go(index) else {
             return;
         };
@@ -271,7 +281,7 @@ impl Acceptor {
             return;
         };
         let shard = self.shared.shard_of(journal);
-        let sent = self.shards[shard].send(Arrival {
+        let sent = self.shards[shard].send(SessionArrival {
             link,
             session,
             journal,
@@ -285,30 +295,30 @@ impl Acceptor {
     }
 
     /// Hands a stranger to whoever keeps deposits.
-    fn deposit(&mut self, index: usize, header: Header, id: DepositId) {
+    fn deposit(&mut self, index: usize, header: FrameHeader, id: DepositId) {
         let Some((link, _, permit)) = self.let_go(index) else {
             return;
         };
-        let sent = self.keeper.send(DepositArrival {
+        let sent = self.deposit_sender.send(DepositArrival {
             link,
             header,
             id,
             permit,
         });
-        let woken = sent.is_ok().then(|| self.shared.keeper_waker().wake());
+        let woken = sent.is_ok().then(|| self.shared.deposit_waker().wake());
         if let Some(Err(error)) = woken {
             panic!("the thread of deposits cannot be woken: {error}");
         }
     }
 
-    fn keep_house(&mut self) {
-        for (index, overdue) in self.strangers.overdue(self.now) {
+    fn housekeep(&mut self) {
+        for (index, overdue) in self.pending.overdue(self.now) {
             match overdue {
                 // It says itself that it is too late.
-                Overdue::Handshake => self.advance(index),
-                Overdue::Word => {
+                PendingTimeout::Handshake => self.advance(index),
+                PendingTimeout::FirstRequest => {
                     self.shared.handshakes.silent();
-                    self.strangers.remove(index);
+                    self.pending.remove(index);
                 }
             }
         }
@@ -319,7 +329,7 @@ impl Acceptor {
 }
 
 /// Takes a stranger's first frames: any number of status requests, then a bind.
-fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) -> Outcome {
+fn greet(shared: &DaemonState, door: ListenerKind, link: &mut Link, session: &mut LenderSession) -> Outcome {
     let mut outcome = Outcome::Stays;
     // A peer that does not read its answers gets no further ones.
     while let Ok(true) = link.flush() {
@@ -327,10 +337,12 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
             Ok(Some(packet)) => {
                 let frame = Frame::parse(packet).ok();
                 match frame.and_then(|frame| session.handle(&frame).ok()) {
-                    Some(Admit::Data) if shared.data.is_some() && door != Door::Members => {
+                    Some(SessionAction::Data) if shared.data.is_some() && door != ListenerKind::Members => {
                         return Outcome::Data(packet.to_vec());
                     }
-                    Some(Admit::Deposit) if door != Door::Data && shared.config.deposits_bytes() > 0 => {
+                    Some(SessionAction::Deposit)
+                        if door != ListenerKind::Data && shared.config.deposits_bytes() > 0 =>
+                    {
                         match frame.as_ref().and_then(named) {
                             Some((header, id)) => return Outcome::Deposit(header, id),
                             None => None,
@@ -343,62 +355,64 @@ fn greet(shared: &Shared, door: Door, link: &mut Link, session: &mut Session) ->
             Err(_) => return Outcome::Gone,
         };
         let sent = match admit {
-            Some(Admit::Bind(..) | Admit::Status | Admit::Deposit) if door == Door::Data => {
+            Some(SessionAction::Bind(..) | SessionAction::Status | SessionAction::Deposit)
+                if door == ListenerKind::Data =>
+            {
                 let peer = link.peer();
                 tracing::warn!(
                     peer,
                     "client refused: data sessions only; it has to name --listen's address"
                 );
-                let _ = link.send(&[&shared.refusal(Refusal::DataOnly).encode(0)]);
+                let _ = link.send(&[&shared.refusal(RefusalReason::DataOnly).encode(0)]);
                 return Outcome::Gone;
             }
-            Some(Admit::Bind(journal, _)) => return Outcome::Bound(journal),
-            Some(Admit::Status) => {
-                let mut header = Header::new(FrameKind::Report);
-                header.who = shared.incarnation().0;
+            Some(SessionAction::Bind(journal, _)) => return Outcome::Bound(journal),
+            Some(SessionAction::Status) => {
+                let mut header = FrameHeader::new(FrameKind::Report);
+                header.sender = shared.incarnation().0;
                 let body = shared.report().to_frame_body();
                 link.send(&[&header.encode(body.len()), &body])
             }
-            Some(Admit::Data) if door == Door::Members => {
+            Some(SessionAction::Data) if door == ListenerKind::Members => {
                 let peer = link.peer();
                 tracing::warn!(
                     peer,
                     "client refused: data sessions come in at --data-listen, with that key"
                 );
-                let _ = link.send(&[&shared.refusal(Refusal::DataElsewhere).encode(0)]);
+                let _ = link.send(&[&shared.refusal(RefusalReason::DataElsewhere).encode(0)]);
                 return Outcome::Gone;
             }
-            Some(Admit::Data) => {
+            Some(SessionAction::Data) => {
                 tracing::warn!(peer = link.peer(), "client refused: no volumes are kept here");
-                let _ = link.send(&[&shared.refusal(Refusal::NoReplica).encode(0)]);
+                let _ = link.send(&[&shared.refusal(RefusalReason::NoReplica).encode(0)]);
                 return Outcome::Gone;
             }
-            Some(Admit::Share) => {
+            Some(SessionAction::Share) => {
                 let peer = link.peer();
                 tracing::warn!(
                     peer,
                     "node refused: this is a lender, not the server of its shared region"
                 );
-                let _ = link.send(&[&shared.refusal(Refusal::NoRegion).encode(0)]);
+                let _ = link.send(&[&shared.refusal(RefusalReason::NoRegion).encode(0)]);
                 return Outcome::Gone;
             }
-            Some(Admit::Deposit) => {
+            Some(SessionAction::Deposit) => {
                 tracing::warn!(peer = link.peer(), "client refused: no deposits are taken here");
-                let _ = link.send(&[&shared.refusal(Refusal::NoDeposit).encode(0)]);
+                let _ = link.send(&[&shared.refusal(RefusalReason::NoDeposit).encode(0)]);
                 return Outcome::Gone;
             }
-            Some(Admit::Member(_) | Admit::Tune(_)) | None => {
+            Some(SessionAction::Member(_) | SessionAction::Invite(_)) | None => {
                 tracing::warn!(
                     peer = link.peer(),
                     "client dropped: its first frame makes no sense"
                 );
                 // It is told if it listens; it ends in any case.
-                let _ = link.send(&[&shared.refusal(Refusal::Malformed).encode(0)]);
+                let _ = link.send(&[&shared.refusal(RefusalReason::Malformed).encode(0)]);
                 return Outcome::Gone;
             }
         };
         match sent {
-            Ok(Sent::Whole | Sent::Queued) => outcome = Outcome::Answered,
+            Ok(SendProgress::Whole | SendProgress::Queued) => outcome = Outcome::Answered,
             Err(_) => return Outcome::Gone,
         }
     }

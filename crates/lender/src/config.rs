@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use netram_far_machine::limit::{DEPOSIT_LEASE, PRESSURE_CALM};
 use netram_proto::limit::{DOMAIN_BYTES_MAX, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
-use netram_transport::{Address, Group, Security, WaitPolicy};
+use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
-use crate::error::StartError;
+use crate::error::LenderStartError;
 use crate::file::bytes_of;
 use crate::limit::{
     CHUNK_BYTES_DEFAULT, CONNECTIONS_MAX_DEFAULT, DEPOSITS_PART, FIRST_FRAME_TIMEOUT, IDLE_TIMEOUT_DEFAULT,
@@ -18,19 +18,19 @@ use crate::store::StoreConfig;
 
 /// Settings of a lender. Take the default and change fields.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct LenderConfig {
     /// The lender's name: in logs, in its report, and in the name of its store. Letters, digits, `-`, `_`, `.`.
     pub name: String,
     /// What feeds this machine with power (`mains-a`, `ups-1`).
     pub domain: String,
     /// Where to listen. One address at least.
-    pub listen: Vec<Address>,
+    pub listen: Vec<NetAddress>,
     /// The multicast group on which appends may come, for journals that ask for it.
-    pub multicast: Option<Group>,
+    pub multicast: Option<MulticastGroup>,
     /// How links are protected. Without a key only local addresses are served.
     pub security: Security,
     /// Where data sessions come in, and only they; `None`: where all others do.
-    pub data_door: Option<DataDoor>,
+    pub data_listener: Option<DataListener>,
     /// Bytes to lend.
     pub memory: u64,
     /// The most bytes of one journal's window; `None`: no bound but the memory and the protocol's.
@@ -56,7 +56,7 @@ pub struct Config {
     /// When deposits are asked for memory back.
     pub watch: MemoryWatch,
     /// Bounds on what clients may keep busy.
-    pub limits: Limits,
+    pub limits: ClientLimits,
     /// Whether a store on a disk is accepted. For tests: it is never taken up again.
     pub allow_disk: bool,
     /// Whether windows may be thrown away that clients may still need, where the store cannot be taken up or is given back.
@@ -103,16 +103,16 @@ impl Default for MemoryWatch {
 
 /// Listeners for data sessions alone: whoever holds only the cluster key gets at no copy of a volume.
 #[derive(Clone, Debug)]
-pub struct DataDoor {
+pub struct DataListener {
     /// Where to listen. One address at least.
-    pub listen: Vec<Address>,
+    pub listen: Vec<NetAddress>,
     /// How these links are protected.
     pub security: Security,
 }
 
 /// Bounds on what clients may keep busy.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ClientLimits {
     /// Connections in all.
     pub connections_max: usize,
     /// Of these, connections that are shaking hands or have not bound yet.
@@ -127,9 +127,9 @@ pub struct Limits {
     pub deposit_lease: Duration,
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for ClientLimits {
+    fn default() -> ClientLimits {
+        ClientLimits {
             connections_max: CONNECTIONS_MAX_DEFAULT,
             pending_max: PENDING_MAX_DEFAULT,
             first_frame_timeout: FIRST_FRAME_TIMEOUT,
@@ -140,15 +140,15 @@ impl Default for Limits {
     }
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for LenderConfig {
+    fn default() -> LenderConfig {
+        LenderConfig {
             name: "lender".to_owned(),
             domain: "default".to_owned(),
             listen: Vec::new(),
             multicast: None,
             security: Security::Insecure,
-            data_door: None,
+            data_listener: None,
             memory: MEMORY_BYTES_DEFAULT,
             quota: None,
             deposits: None,
@@ -161,14 +161,14 @@ impl Default for Config {
             huge_pages: false,
             pin: Vec::new(),
             watch: MemoryWatch::default(),
-            limits: Limits::default(),
+            limits: ClientLimits::default(),
             allow_disk: false,
             discard_windows: false,
         }
     }
 }
 
-impl Config {
+impl LenderConfig {
     /// The store's file: the one given, or the one named after the user and the lender.
     pub fn store_path(&self) -> PathBuf {
         let user = rustix::process::geteuid().as_raw();
@@ -194,8 +194,8 @@ impl Config {
             .min(self.memory)
     }
 
-    pub(crate) fn check(&self) -> Result<(), StartError> {
-        let bad = |what, must| Err(StartError::BadConfig { what, must });
+    pub(crate) fn check(&self) -> Result<(), LenderStartError> {
+        let bad = |what, must| Err(LenderStartError::BadConfig { what, must });
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if self.name.is_empty() || self.name.len() > NAME_BYTES_MAX || !self.name.bytes().all(plain) {
             return bad("the lender's name", "1 to 64 letters, digits, '-', '_' or '.'");
@@ -206,7 +206,11 @@ impl Config {
         if self.listen.is_empty() {
             return bad("the list of addresses", "one address at least");
         }
-        if self.data_door.as_ref().is_some_and(|door| door.listen.is_empty()) {
+        if self
+            .data_listener
+            .as_ref()
+            .is_some_and(|door| door.listen.is_empty())
+        {
             return bad("the list of addresses for data sessions", "one address at least");
         }
         if self.memory < WINDOW_BYTES_MIN || self.quota.is_some_and(|quota| quota < WINDOW_BYTES_MIN) {
@@ -248,58 +252,58 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_work_are_refused_by_name() {
-        let good = Config {
+        let good = LenderConfig {
             listen: vec!["unix:/a".parse().unwrap()],
-            ..Config::default()
+            ..LenderConfig::default()
         };
         assert!(good.check().is_ok());
         let bad = [
-            Config {
+            LenderConfig {
                 name: "../store".to_owned(),
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 name: String::new(),
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 domain: "x".repeat(65),
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 listen: Vec::new(),
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 memory: 0,
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 quota: Some(4096),
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 watch: MemoryWatch {
                     waits: 10_001,
                     ..MemoryWatch::default()
                 },
                 ..good.clone()
             },
-            Config {
+            LenderConfig {
                 shards: SHARDS_MAX + 1,
                 ..good.clone()
             },
-            Config {
-                limits: Limits {
+            LenderConfig {
+                limits: ClientLimits {
                     pending_max: 0,
-                    ..Limits::default()
+                    ..ClientLimits::default()
                 },
                 ..good.clone()
             },
         ];
         for config in bad {
             assert!(
-                matches!(config.check(), Err(StartError::BadConfig { .. })),
+                matches!(config.check(), Err(LenderStartError::BadConfig { .. })),
                 "{config:?}"
             );
         }

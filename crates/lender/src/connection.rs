@@ -5,23 +5,23 @@
 
 use std::time::Instant;
 
-use netram_proto::cast::{Gather, Tune};
 use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::member::{Reply, Window};
-use netram_proto::session::{Admit, Session};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use netram_proto::member::{MemberReply, Window};
+use netram_proto::multicast::{ChannelInvite, Reassembly};
+use netram_proto::session::{LenderSession, SessionAction};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, LinkError};
 
-use crate::journal::{Gathered, Journal, Place, Way};
+use crate::journal::{AppendPath, JournalIndex, MemberJournal, ReassemblyOutcome};
 use crate::limit::PARTS_MAX;
-use crate::outbox::{Outbox, Overdue};
-use crate::shared::{Permit, Shared};
-use crate::stats::Counters;
+use crate::outbox::{Outbox, SessionTimeout};
+use crate::state::{ConnectionPermit, DaemonState};
+use crate::stats::ShardCounters;
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum ConnectionEnd {
     /// The peer went, or the link broke.
     Link(LinkError),
     /// A frame that makes no sense; the peer was told.
@@ -34,66 +34,71 @@ pub(crate) enum Ending {
     Stopping,
 }
 
-impl From<LinkError> for Ending {
-    fn from(error: LinkError) -> Ending {
-        Ending::Link(error)
+impl From<LinkError> for ConnectionEnd {
+    fn from(error: LinkError) -> ConnectionEnd {
+        ConnectionEnd::Link(error)
     }
 }
 
-impl From<Overdue> for Ending {
-    fn from(overdue: Overdue) -> Ending {
+impl From<SessionTimeout> for ConnectionEnd {
+    fn from(overdue: SessionTimeout) -> ConnectionEnd {
         match overdue {
-            Overdue::Idle => Ending::Idle,
-            Overdue::SlowReader => Ending::SlowReader,
+            SessionTimeout::Idle => ConnectionEnd::Idle,
+            SessionTimeout::SlowReader => ConnectionEnd::SlowReader,
         }
     }
 }
 
 /// What a turn needs to know of the world.
-pub(crate) struct Turn<'a> {
+pub(crate) struct TurnContext<'a> {
     pub(crate) now: Instant,
-    pub(crate) shared: &'a Shared,
-    pub(crate) counters: &'a Counters,
+    pub(crate) shared: &'a DaemonState,
+    pub(crate) counters: &'a ShardCounters,
 }
 
 /// A session that is bound to a journal.
 pub(crate) struct Connection {
     pub(crate) outbox: Outbox,
-    session: Session,
-    pub(crate) place: Place,
+    session: LenderSession,
+    pub(crate) index: JournalIndex,
     /// Held back, because the next acknowledgement may say it all.
-    ack: Option<Header>,
+    ack: Option<FrameHeader>,
     /// Order in what is multicast; `None`: this session listens to no channel.
-    gather: Option<Box<Gather>>,
+    reassembly: Option<Box<Reassembly>>,
     /// The peer asked to listen to a channel: the number it gave, and the channel. The shard answers.
-    pub(crate) wish: Option<(Lsn, Tune)>,
+    pub(crate) channel_request: Option<(Lsn, ChannelInvite)>,
     /// One bit for each kind of refusal that has been logged.
     logged: u16,
-    _permit: Permit,
+    _permit: ConnectionPermit,
 }
 
 impl Connection {
     pub(crate) fn new(
         link: Link,
-        session: Session,
-        place: Place,
-        permit: Permit,
+        session: LenderSession,
+        place: JournalIndex,
+        permit: ConnectionPermit,
         now: Instant,
     ) -> Connection {
         Connection {
             outbox: Outbox::new(link, now),
             session,
-            place,
+            index: place,
             ack: None,
-            gather: None,
-            wish: None,
+            reassembly: None,
+            channel_request: None,
             logged: 0,
             _permit: permit,
         }
     }
 
     /// Sends a frame of the lender's own, with everything that waits.
-    pub(crate) fn say(&mut self, header: Header, body: &[u8], now: Instant) -> Result<(), Ending> {
+    pub(crate) fn say(
+        &mut self,
+        header: FrameHeader,
+        body: &[u8],
+        now: Instant,
+    ) -> Result<(), ConnectionEnd> {
         self.queue_ack()?;
         self.queue(&header, body)?;
         Ok(self.outbox.flush(now)?)
@@ -101,7 +106,11 @@ impl Connection {
 
     /// Takes what has arrived and answers it. `true`: something had. About 250 ns an append beside its CRC, its copy
     /// and the two system calls; nothing is allocated.
-    pub(crate) fn turn(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<bool, Ending> {
+    pub(crate) fn turn(
+        &mut self,
+        journal: &mut MemberJournal,
+        turn: &TurnContext<'_>,
+    ) -> Result<bool, ConnectionEnd> {
         if !self.outbox.ready(turn.now)? {
             return Ok(false);
         }
@@ -112,7 +121,7 @@ impl Connection {
             Err(ending) => (1, Err(ending)),
         };
         if frames > 0 {
-            self.outbox.hear(turn.now);
+            self.outbox.note_contact(turn.now);
             // What was acknowledged before the session went wrong is still true, and worth saying.
             let sent = self.queue_ack().and_then(|()| Ok(self.outbox.flush(turn.now)?));
             ended.and(sent)?;
@@ -122,7 +131,7 @@ impl Connection {
         Ok(frames > 0)
     }
 
-    fn take(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<usize, Ending> {
+    fn take(&mut self, journal: &mut MemberJournal, turn: &TurnContext<'_>) -> Result<usize, ConnectionEnd> {
         let (mut frames, mut appends, mut bytes) = (0, 0, 0);
         let mut ended = Ok(());
         while self.outbox.has_room() {
@@ -130,46 +139,48 @@ impl Connection {
                 Ok(Some(packet)) => packet,
                 Ok(None) => break,
                 Err(error) => {
-                    ended = Err(Ending::Link(error));
+                    ended = Err(ConnectionEnd::Link(error));
                     break;
                 }
             };
             frames += 1;
             let reply = match judge(&mut self.session, packet) {
-                Ok(Judged::Status) => {
+                Ok(PacketRequest::Status) => {
                     self.report(turn)?;
                     continue;
                 }
-                Ok(Judged::Tune(number, tune)) => {
-                    self.wish = Some((number, tune));
+                Ok(PacketRequest::ChannelInvite(number, tune)) => {
+                    self.channel_request = Some((number, tune));
                     break;
                 }
-                Ok(Judged::Member(frame)) => {
+                Ok(PacketRequest::Member(frame)) => {
                     if frame.header.kind == FrameKind::Append {
                         appends += 1;
                         bytes += frame.body.len() as u64;
                     }
-                    if let Some(gather) = &mut self.gather {
+                    if let Some(gather) = &mut self.reassembly {
                         match frame.header.kind {
                             FrameKind::Append => {
-                                let gathered = journal.gather(gather, &frame, Way::Link);
-                                ended = self.gathered(gathered, journal, turn);
+                                let gathered = journal.reassemble(gather, &frame, AppendPath::Link);
+                                ended = self.on_reassembled(gathered, journal, turn);
                                 if ended.is_err() || !self.outbox.link.has_buffered() {
                                     break;
                                 }
                                 continue;
                             }
-                            FrameKind::Join | FrameKind::Seal | FrameKind::Leave => gather.clear(),
+                            FrameKind::Join | FrameKind::Fence | FrameKind::Leave => gather.clear(),
                             _ => (),
                         }
                     }
                     if frame.header.kind == FrameKind::Join && turn.shared.stopping() {
-                        Reply::Frame(turn.shared.refusal(Refusal::Stopping), [0; 16], 0)
+                        MemberReply::Frame(turn.shared.refusal(RefusalReason::Stopping), [0; 16], 0)
                     } else {
                         journal.handle(&frame)
                     }
                 }
-                Err(Misconduct) => Reply::Frame(turn.shared.refusal(Refusal::Malformed), [0; 16], 0),
+                Err(ProtocolBreach) => {
+                    MemberReply::Frame(turn.shared.refusal(RefusalReason::Malformed), [0; 16], 0)
+                }
             };
             ended = self.answer(reply, journal, turn);
             if ended.is_err() || !self.outbox.link.has_buffered() {
@@ -187,22 +198,22 @@ impl Connection {
 
     /// The session listens to a channel from now on.
     pub(crate) fn listen(&mut self) {
-        self.gather = Some(Box::default());
+        self.reassembly = Some(Box::default());
     }
 
     /// Takes a packet that was multicast. One that could not be answered counts as lost, and so does what is no append:
     /// whoever holds the channel's key may say nothing else by it. What was taken is answered by
-    /// [`answer_heard`](Self::answer_heard).
-    pub(crate) fn hear(
+    /// [`answer_multicast`](Self::answer_multicast).
+    pub(crate) fn receive_multicast(
         &mut self,
         packet: &[u8],
-        journal: &mut Journal,
-        turn: &Turn<'_>,
-    ) -> Result<(), Ending> {
-        if self.outbox.stuck() || !self.outbox.has_room() {
+        journal: &mut MemberJournal,
+        turn: &TurnContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
+        if self.outbox.is_blocked() || !self.outbox.has_room() {
             return Ok(());
         }
-        let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.gather) else {
+        let (Ok(frame), Some(gather)) = (Frame::parse(packet), &mut self.reassembly) else {
             return Ok(());
         };
         // Where to begin anew is said over the link alone.
@@ -213,35 +224,49 @@ impl Connection {
         turn.counters.appends.add(1);
         turn.counters.bytes.add(frame.body.len() as u64);
         turn.counters.datagrams.add(1);
-        let gathered = journal.gather(gather, &frame, Way::Group);
-        gather.note_heard();
-        self.gathered(gathered, journal, turn)
+        let gathered = journal.reassemble(gather, &frame, AppendPath::Multicast);
+        gather.on_datagram();
+        self.on_reassembled(gathered, journal, turn)
     }
 
     /// Saves what the member holds and answers what was heard.
-    pub(crate) fn answer_heard(&mut self, journal: &mut Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+    pub(crate) fn answer_multicast(
+        &mut self,
+        journal: &mut MemberJournal,
+        turn: &TurnContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         journal.settle();
         journal.appended(turn.shared.started, turn.now);
-        self.outbox.hear(turn.now);
+        self.outbox.note_contact(turn.now);
         self.queue_ack()?;
         Ok(self.outbox.flush(turn.now)?)
     }
 
-    fn gathered(&mut self, gathered: Gathered, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+    fn on_reassembled(
+        &mut self,
+        gathered: ReassemblyOutcome,
+        journal: &MemberJournal,
+        turn: &TurnContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         match gathered {
-            Gathered::Reply(reply) => self.answer(reply, journal, turn),
-            Gathered::Missing(header) => {
+            ReassemblyOutcome::Reply(reply) => self.answer(reply, journal, turn),
+            ReassemblyOutcome::Missing(header) => {
                 turn.counters.missing.add(1);
                 self.queue(&header, &[])
             }
-            Gathered::Nothing => Ok(()),
+            ReassemblyOutcome::Nothing => Ok(()),
         }
     }
 
-    fn answer(&mut self, reply: Reply, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+    fn answer(
+        &mut self,
+        reply: MemberReply,
+        journal: &MemberJournal,
+        turn: &TurnContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         match reply {
-            Reply::Frame(header, ..) if header.kind == FrameKind::Ack && header.flags == 0 => {
-                let replaces = |held: Header| (held.epoch, held.mark) == (header.epoch, header.mark);
+            MemberReply::Frame(header, ..) if header.kind == FrameKind::Ack && header.flags == 0 => {
+                let replaces = |held: FrameHeader| (held.epoch, held.mark) == (header.epoch, header.mark);
                 if !self.ack.is_none_or(replaces) {
                     self.queue_ack()?;
                 }
@@ -250,7 +275,7 @@ impl Connection {
                 }
                 Ok(())
             }
-            Reply::Frame(header, body, length) => {
+            MemberReply::Frame(header, body, length) => {
                 self.queue_ack()?;
                 self.queue(&header, &body[..length])?;
                 if header.kind == FrameKind::Refuse {
@@ -258,7 +283,7 @@ impl Connection {
                 }
                 Ok(())
             }
-            Reply::Data(header, bytes) => {
+            MemberReply::Data(header, bytes) => {
                 self.queue_ack()?;
                 self.queue_data(&header, bytes, journal)
             }
@@ -267,9 +292,14 @@ impl Connection {
 
     /// Counts a refusal and logs the first of its kind in this session.
     #[cold]
-    fn refused(&mut self, header: &Header, journal: &Journal, turn: &Turn<'_>) -> Result<(), Ending> {
+    fn refused(
+        &mut self,
+        header: &FrameHeader,
+        journal: &MemberJournal,
+        turn: &TurnContext<'_>,
+    ) -> Result<(), ConnectionEnd> {
         turn.counters.refused(header.flags);
-        let refusal = Refusal::from_byte(header.flags);
+        let refusal = RefusalReason::from_byte(header.flags);
         let bit = 1 << (header.flags & 15);
         if self.logged & bit == 0 {
             self.logged |= bit;
@@ -280,29 +310,29 @@ impl Connection {
             );
         }
         match refusal {
-            Some(Refusal::Malformed) => Err(Ending::Malformed),
+            Some(RefusalReason::Malformed) => Err(ConnectionEnd::Malformed),
             _ => Ok(()),
         }
     }
 
-    fn report(&mut self, turn: &Turn<'_>) -> Result<(), Ending> {
-        let mut header = Header::new(FrameKind::Report);
-        header.who = turn.shared.incarnation().0;
+    fn report(&mut self, turn: &TurnContext<'_>) -> Result<(), ConnectionEnd> {
+        let mut header = FrameHeader::new(FrameKind::Report);
+        header.sender = turn.shared.incarnation().0;
         self.queue_ack()?;
         self.queue(&header, &turn.shared.report().to_frame_body())
     }
 
-    fn queue_ack(&mut self) -> Result<(), Ending> {
+    fn queue_ack(&mut self) -> Result<(), ConnectionEnd> {
         match self.ack.take() {
             Some(header) => self.queue(&header, &[]),
             None => Ok(()),
         }
     }
 
-    fn queue(&mut self, header: &Header, body: &[u8]) -> Result<(), Ending> {
+    fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), ConnectionEnd> {
         let mut header = *header;
         if matches!(header.kind, FrameKind::Ack | FrameKind::Pong)
-            && let Some(gather) = &mut self.gather
+            && let Some(gather) = &mut self.reassembly
             && gather.take_heard()
         {
             header.flags |= Flag::HEARD;
@@ -311,7 +341,12 @@ impl Connection {
     }
 
     /// Queues bytes of the window without gathering them first.
-    fn queue_data(&mut self, header: &Header, bytes: usize, journal: &Journal) -> Result<(), Ending> {
+    fn queue_data(
+        &mut self,
+        header: &FrameHeader,
+        bytes: usize,
+        journal: &MemberJournal,
+    ) -> Result<(), ConnectionEnd> {
         assert!(bytes <= FRAME_BODY_BYTES_MAX);
         let head = header.encode(bytes);
         let mut parts: [&[u8]; PARTS_MAX] = [&[]; PARTS_MAX];
@@ -328,25 +363,26 @@ impl Connection {
 }
 
 /// The peer sent what has no place here.
-struct Misconduct;
+struct ProtocolBreach;
 
 /// What a packet asks for.
-enum Judged<'a> {
+enum PacketRequest<'a> {
     Status,
-    Tune(Lsn, Tune),
+    ChannelInvite(Lsn, ChannelInvite),
     Member(Frame<'a>),
 }
 
 /// Judges a packet by its place. A session binds before it comes here, once.
-fn judge<'a>(session: &mut Session, packet: &'a [u8]) -> Result<Judged<'a>, Misconduct> {
-    let frame = Frame::parse(packet).map_err(|_| Misconduct)?;
+fn judge<'a>(session: &mut LenderSession, packet: &'a [u8]) -> Result<PacketRequest<'a>, ProtocolBreach> {
+    let frame = Frame::parse(packet).map_err(|_| ProtocolBreach)?;
     match session.handle(&frame) {
-        Ok(Admit::Member(_)) => Ok(Judged::Member(frame)),
-        Ok(Admit::Status) => Ok(Judged::Status),
-        Ok(Admit::Tune(_)) => {
-            let tune = Tune::parse(frame.body).ok_or(Misconduct)?;
-            Ok(Judged::Tune(frame.header.lsn, tune))
+        Ok(SessionAction::Member(_)) => Ok(PacketRequest::Member(frame)),
+        Ok(SessionAction::Status) => Ok(PacketRequest::Status),
+        Ok(SessionAction::Invite(_)) => {
+            let tune = ChannelInvite::parse(frame.body).ok_or(ProtocolBreach)?;
+            Ok(PacketRequest::ChannelInvite(frame.header.lsn, tune))
         }
-        Ok(Admit::Bind(..) | Admit::Data | Admit::Share | Admit::Deposit) | Err(_) => Err(Misconduct),
+        Ok(SessionAction::Bind(..) | SessionAction::Data | SessionAction::Share | SessionAction::Deposit)
+        | Err(_) => Err(ProtocolBreach),
     }
 }

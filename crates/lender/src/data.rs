@@ -6,7 +6,7 @@
 use netram_transport::Link;
 
 use crate::report::{CopiesReport, ReplicaReport};
-use crate::shared::Permit;
+use crate::state::ConnectionPermit;
 
 /// Keeps copies of volumes.
 pub trait DataService: Send + Sync {
@@ -32,7 +32,7 @@ pub struct DataSession {
 
 /// One of the lender's connections, until it is dropped.
 pub struct DataPermit {
-    pub(crate) _permit: Permit,
+    pub(crate) _permit: ConnectionPermit,
 }
 
 impl std::fmt::Debug for DataPermit {

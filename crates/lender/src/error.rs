@@ -5,15 +5,15 @@ use std::io;
 use std::path::PathBuf;
 
 use netram_proto::id::JournalId;
-use netram_transport::BindError;
+use netram_transport::ListenError;
 
 use crate::limit::WINDOWS_NAMED;
 
 /// Windows with bytes in them, by journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Windows(pub Vec<(JournalId, u64)>);
+pub struct OccupiedWindows(pub Vec<(JournalId, u64)>);
 
-impl fmt::Display for Windows {
+impl fmt::Display for OccupiedWindows {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (journal, bytes)) in self.0.iter().take(WINDOWS_NAMED).enumerate() {
             let comma = if index == 0 { "" } else { ", " };
@@ -28,7 +28,7 @@ impl fmt::Display for Windows {
 
 /// Why the memory to lend could not be had.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum WindowStoreError {
     /// The numbers asked for contradict each other or a limit. Change them.
     #[error("{what} ({got}); it must be {must}")]
     BadGeometry {
@@ -95,7 +95,7 @@ pub enum StoreError {
         /// It is not whole; otherwise it was made for other numbers.
         damaged: bool,
         /// Which journals have bytes there.
-        windows: Windows,
+        windows: OccupiedWindows,
         /// Bytes that it lends.
         memory: u64,
         /// Journals that it remembers.
@@ -133,7 +133,7 @@ pub enum StoreError {
 
 /// Why a lender did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum LenderStartError {
     /// A setting is out of its limits. Change it.
     #[error("{what} must be {must}")]
     BadConfig {
@@ -144,10 +144,10 @@ pub enum StartError {
     },
     /// The memory could not be had.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] WindowStoreError),
     /// An address could not be listened on.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] ListenError),
     /// The system refused a thread or a poller.
     #[error("cannot {step}: {source}")]
     System {

@@ -8,13 +8,13 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, fstatfs, seek};
 use rustix::io::Errno;
 
-use crate::error::StoreError;
+use crate::error::WindowStoreError;
 
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 const HUGETLBFS_MAGIC: u64 = 0x9584_58F6;
 
 /// Opens the file, for this user only, and locks it for this process only.
-pub(crate) fn open_locked(path: &Path) -> Result<File, StoreError> {
+pub(crate) fn open_locked(path: &Path) -> Result<File, WindowStoreError> {
     loop {
         let file = OpenOptions::new()
             .read(true)
@@ -28,7 +28,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, StoreError> {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => (),
             Err(Errno::AGAIN) => {
-                return Err(StoreError::InUse {
+                return Err(WindowStoreError::InUse {
                     path: path.to_owned(),
                 });
             }
@@ -37,7 +37,7 @@ pub(crate) fn open_locked(path: &Path) -> Result<File, StoreError> {
         let ours = file.metadata().map_err(failed(path, "inspect"))?;
         let mode = ours.mode() & 0o7777;
         if ours.uid() != rustix::process::geteuid().as_raw() || mode & 0o077 != 0 || !ours.is_file() {
-            return Err(StoreError::NotPrivate {
+            return Err(WindowStoreError::NotPrivate {
                 path: path.to_owned(),
                 mode,
             });
@@ -82,7 +82,7 @@ pub(crate) fn has_hole(file: &File, at: u64, length: u64) -> io::Result<bool> {
 }
 
 /// Gives the memory behind these bytes back to the machine; they are zeros then, and nobody may touch them until they are [`filled`](fill) again.
-pub(crate) fn hollow(file: &File, at: u64, length: u64) -> io::Result<()> {
+pub(crate) fn punch_hole(file: &File, at: u64, length: u64) -> io::Result<()> {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     Ok(fallocate(file, flags, at, length)?)
 }
@@ -93,19 +93,19 @@ pub(crate) fn fill(file: &File, at: u64, length: u64) -> io::Result<()> {
 }
 
 /// Empties the file and reserves `asked` bytes of memory for it, all zero.
-pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), StoreError> {
+pub(crate) fn reserve(file: &File, asked: u64, path: &Path) -> Result<(), WindowStoreError> {
     file.set_len(0).map_err(failed(path, "empty"))?;
     // The kernel would rather kill somebody than refuse memory that it has promised; ask before it does.
     let free = free_bytes(file).map_err(failed(path, "measure free memory for"))?;
     if asked > free {
-        return Err(StoreError::NoMemory { asked, free });
+        return Err(WindowStoreError::NoMemory { asked, free });
     }
     match fallocate(file, FallocateFlags::empty(), 0, asked) {
         Ok(()) => (),
         Err(Errno::NOSPC | Errno::NOMEM) => {
             // What was reserved before the refusal goes back at once.
             file.set_len(0).map_err(failed(path, "empty"))?;
-            return Err(StoreError::NoMemory { asked, free });
+            return Err(WindowStoreError::NoMemory { asked, free });
         }
         Err(errno) => return Err(failed(path, "reserve memory for")(errno.into())),
     }
@@ -164,8 +164,11 @@ fn group_bytes_of(groups: &str, root: &Path) -> Option<u64> {
 }
 
 /// Names the step and the file that an error is about.
-pub(crate) fn failed<'a>(path: &'a Path, step: &'static str) -> impl FnOnce(io::Error) -> StoreError + 'a {
-    move |source| StoreError::Failed {
+pub(crate) fn failed<'a>(
+    path: &'a Path,
+    step: &'static str,
+) -> impl FnOnce(io::Error) -> WindowStoreError + 'a {
+    move |source| WindowStoreError::Failed {
         step,
         path: path.to_owned(),
         source,
@@ -179,10 +182,10 @@ mod tests {
     use super::group_bytes_of;
 
     fn put(root: &Path, group: &str, files: [(&str, &str); 2]) {
-        let folder = root.join(group);
-        std::fs::create_dir_all(&folder).unwrap();
+        let directory = root.join(group);
+        std::fs::create_dir_all(&directory).unwrap();
         for (name, text) in files {
-            std::fs::write(folder.join(name), text).unwrap();
+            std::fs::write(directory.join(name), text).unwrap();
         }
     }
 

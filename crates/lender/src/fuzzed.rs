@@ -3,7 +3,7 @@
 use netram_proto::wire::crc32c;
 
 use crate::slot::{SlotState, decode, encode};
-use crate::superblock::{BYTES, Geometry, Superblock};
+use crate::superblock::{BYTES, StoreGeometry, StoreSuperblock};
 
 const COPY_BYTES: usize = 128;
 
@@ -45,17 +45,17 @@ pub fn superblock(bytes: &[u8]) {
         let crc = crc32c(&block[..BYTES - 4]);
         block[BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     }
-    if let Some(found) = Superblock::decode(&block) {
-        assert_eq!(Superblock::decode(&found.encode()), Some(found));
+    if let Some(found) = StoreSuperblock::decode(&block) {
+        assert_eq!(StoreSuperblock::decode(&found.encode()), Some(found));
     }
 }
 
 /// A store's superblock.
 pub fn superblock_seeds() -> Vec<Vec<u8>> {
-    let block = Superblock {
+    let block = StoreSuperblock {
         incarnation: netram_proto::id::Incarnation(7),
         boot: 1 << 100,
-        geometry: Geometry {
+        geometry: StoreGeometry {
             slots: 4,
             slot_bytes: 4096,
             chunk_bytes: 8192,

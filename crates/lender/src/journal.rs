@@ -5,37 +5,37 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use netram_proto::cast::{Gather, Taken};
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::member::{Member, Reply, Window};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header};
+use netram_proto::member::{Member, MemberReply, Window};
+use netram_proto::multicast::{Reassembly, ReassemblyVerdict};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
 
 use crate::memory::JournalMemory;
-use crate::shared::Shared;
+use crate::state::DaemonState;
 use crate::stats::JournalStats;
-use crate::store::Kept;
+use crate::store::RestoredMember;
 use crate::sys::seconds_of_run;
 
 /// One journal at this lender.
-pub(crate) struct Journal {
+pub(crate) struct MemberJournal {
     pub(crate) id: JournalId,
     member: Member,
     pub(crate) memory: JournalMemory,
     stats: Arc<JournalStats>,
     sessions: u32,
     /// A client has sealed it since there was no session: it is in use, not only asked about.
-    worked: bool,
+    written: bool,
 }
 
-impl Journal {
+impl MemberJournal {
     /// Whether there is a window that holds bytes which are on no disk as far as we know.
     pub(crate) fn holds_bytes(&self) -> bool {
         let state = self.member.state();
         state.joined && state.trim < state.held
     }
 
-    /// Takes one frame. What the member then holds is not saved yet: see [`Journal::settle`].
-    pub(crate) fn handle(&mut self, frame: &Frame<'_>) -> Reply {
+    /// Takes one frame. What the member then holds is not saved yet: see [`MemberJournal::settle`].
+    pub(crate) fn handle(&mut self, frame: &Frame<'_>) -> MemberReply {
         if frame.header.kind != FrameKind::Append {
             return self.handle_rare(frame);
         }
@@ -51,7 +51,7 @@ impl Journal {
     /// moves the trim point and nothing else.
     #[cold]
     fn trim_first(&mut self, frame: &Frame<'_>) {
-        let header = Header {
+        let header = FrameHeader {
             kind: FrameKind::Ping,
             ..frame.header
         };
@@ -60,44 +60,53 @@ impl Journal {
     }
 
     /// Takes an append of a session that listens to multicast, where order is to be made, and whatever that lets through.
-    pub(crate) fn gather(&mut self, gather: &mut Gather, frame: &Frame<'_>, way: Way) -> Gathered {
-        if !self.member.takes(frame) {
+    pub(crate) fn reassemble(
+        &mut self,
+        gather: &mut Reassembly,
+        frame: &Frame<'_>,
+        way: AppendPath,
+    ) -> ReassemblyOutcome {
+        if !self.member.accepts(frame) {
             // A datagram may be from before the writer left, or was fenced. What it has to be told its link's frames ask.
             return match way {
-                Way::Link => Gathered::Reply(self.handle(frame)),
-                Way::Group => Gathered::Nothing,
+                AppendPath::Link => ReassemblyOutcome::Reply(self.handle(frame)),
+                AppendPath::Multicast => ReassemblyOutcome::Nothing,
             };
         }
         let state = self.member.state();
-        gather.serve(state.window_epoch, state.generation);
+        gather.begin_window(state.window_epoch, state.generation);
         match gather.handle(frame, self.member.state().received) {
-            Taken::Now => {
+            ReassemblyVerdict::Deliver => {
                 let mut reply = self.handle(frame);
                 while reply.header().kind == FrameKind::Ack
                     && let Some(piece) = gather.next(self.member.state().received)
                 {
                     reply = self.handle(&piece.frame());
                 }
-                Gathered::Reply(reply)
+                ReassemblyOutcome::Reply(reply)
             }
-            Taken::Kept(Some(hole)) => Gathered::Missing(self.member.missing(hole)),
+            ReassemblyVerdict::Buffered(Some(hole)) => ReassemblyOutcome::Missing(self.member.missing(hole)),
             // Sent again, because the acknowledgement was not heard or a session began anew.
-            Taken::Known if way == Way::Link => Gathered::Reply(self.member.acknowledge()),
-            Taken::Kept(None) | Taken::Known | Taken::Full => Gathered::Nothing,
+            ReassemblyVerdict::Duplicate if way == AppendPath::Link => {
+                ReassemblyOutcome::Reply(self.member.acknowledge())
+            }
+            ReassemblyVerdict::Buffered(None) | ReassemblyVerdict::Duplicate | ReassemblyVerdict::Full => {
+                ReassemblyOutcome::Nothing
+            }
         }
     }
 
     #[cold]
-    fn handle_rare(&mut self, frame: &Frame<'_>) -> Reply {
-        let alone = frame.header.kind == FrameKind::Leave && frame.header.flags & Flag::ALONE != 0;
+    fn handle_rare(&mut self, frame: &Frame<'_>) -> MemberReply {
+        let alone = frame.header.kind == FrameKind::Leave && frame.header.flags & Flag::UNLESS_IN_USE != 0;
         if alone && self.sessions > 1 {
             return self.member.in_use();
         }
         let before = *self.member.state();
         let reply = self.member.handle(frame, &mut self.memory);
-        if reply.header().kind == FrameKind::Sealed {
-            self.worked = true;
-            self.note_heard();
+        if reply.header().kind == FrameKind::Fenced {
+            self.written = true;
+            self.note_contact();
         }
         let after = self.member.state();
         if (after.epoch, after.writer) != (before.epoch, before.writer) {
@@ -129,10 +138,10 @@ impl Journal {
     }
 
     /// A client of the journal comes or goes.
-    fn note_heard(&mut self) {
+    fn note_contact(&mut self) {
         let now = seconds_of_run();
-        self.memory.note_heard(now);
-        self.stats.heard.store(now, Relaxed);
+        self.memory.note_contact(now);
+        self.stats.last_contact.store(now, Relaxed);
     }
 
     pub(crate) fn appended(&self, started: Instant, now: Instant) {
@@ -142,45 +151,45 @@ impl Journal {
 
 /// How an append came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum AppendPath {
     /// Over the session's own link.
     Link,
     /// By multicast.
-    Group,
+    Multicast,
 }
 
 /// What to answer to an append that went through a [`Gather`].
-pub(crate) enum Gathered {
+pub(crate) enum ReassemblyOutcome {
     /// The last answer; those before it were acknowledgements that it includes.
-    Reply(Reply),
+    Reply(MemberReply),
     /// The writer is to be told of a hole.
-    Missing(Header),
+    Missing(FrameHeader),
     /// It was known, or waits.
     Nothing,
 }
 
 /// Where a journal stands in its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place(usize);
+pub(crate) struct JournalIndex(usize);
 
 /// The lender remembers as many journals as it can.
 #[derive(Debug)]
 pub(crate) struct TableFull;
 
 /// The journals of one shard.
-pub(crate) struct Journals {
-    shared: Arc<Shared>,
-    by_id: HashMap<JournalId, Place>,
-    places: Vec<Option<Journal>>,
-    free: Vec<Place>,
+pub(crate) struct ShardJournals {
+    shared: Arc<DaemonState>,
+    by_id: HashMap<JournalId, JournalIndex>,
+    journals: Vec<Option<MemberJournal>>,
+    free: Vec<JournalIndex>,
 }
 
-impl Journals {
-    pub(crate) fn new(shared: Arc<Shared>, kept: Vec<Kept>) -> Journals {
-        let mut journals = Journals {
+impl ShardJournals {
+    pub(crate) fn new(shared: Arc<DaemonState>, kept: Vec<RestoredMember>) -> ShardJournals {
+        let mut journals = ShardJournals {
             shared,
             by_id: HashMap::new(),
-            places: Vec::new(),
+            journals: Vec::new(),
             free: Vec::new(),
         };
         for kept in kept {
@@ -190,29 +199,29 @@ impl Journals {
         journals
     }
 
-    fn put(&mut self, id: JournalId, member: Member, memory: JournalMemory) -> Place {
+    fn put(&mut self, id: JournalId, member: Member, memory: JournalMemory) -> JournalIndex {
         let stats = self.shared.list(id);
-        stats.heard.store(memory.heard(), Relaxed);
+        stats.last_contact.store(memory.last_contact(), Relaxed);
         stats.publish(member.state(), memory.capacity());
-        let journal = Journal {
+        let journal = MemberJournal {
             id,
             member,
             memory,
             stats,
             sessions: 0,
-            worked: false,
+            written: false,
         };
         let place = self.free.pop().unwrap_or_else(|| {
-            self.places.push(None);
-            Place(self.places.len() - 1)
+            self.journals.push(None);
+            JournalIndex(self.journals.len() - 1)
         });
-        self.places[place.0] = Some(journal);
+        self.journals[place.0] = Some(journal);
         self.by_id.insert(id, place);
         place
     }
 
     /// Binds a session to a journal, which begins here if it was never seen.
-    pub(crate) fn bind(&mut self, id: JournalId) -> Result<Place, TableFull> {
+    pub(crate) fn bind(&mut self, id: JournalId) -> Result<JournalIndex, TableFull> {
         let place = match self.by_id.get(&id) {
             Some(place) => *place,
             None => {
@@ -228,19 +237,19 @@ impl Journals {
 
     /// A session has ended. A journal that nobody has sealed is forgotten with its last session, one that is over when its slot is needed; any
     /// other is remembered as long as the memory.
-    pub(crate) fn unbind(&mut self, place: Place) {
+    pub(crate) fn unbind(&mut self, place: JournalIndex) {
         let journal = self.at(place);
         journal.sessions -= 1;
         journal.stats.sessions.store(journal.sessions, Relaxed);
         journal.settle();
-        if journal.worked {
-            journal.note_heard();
-            journal.worked = journal.sessions > 0;
+        if journal.written {
+            journal.note_contact();
+            journal.written = journal.sessions > 0;
         }
         if journal.sessions > 0 || !journal.member.may_be_forgotten() {
             return;
         }
-        if let Some(journal) = self.places[place.0].take() {
+        if let Some(journal) = self.journals[place.0].take() {
             self.by_id.remove(&journal.id);
             self.shared.unlist(journal.id);
             journal.memory.let_go();
@@ -249,8 +258,8 @@ impl Journals {
     }
 
     /// The journal at `place`, which a bound session keeps there.
-    pub(crate) fn at(&mut self, place: Place) -> &mut Journal {
-        match &mut self.places[place.0] {
+    pub(crate) fn at(&mut self, place: JournalIndex) -> &mut MemberJournal {
+        match &mut self.journals[place.0] {
             Some(journal) => journal,
             None => unreachable!("a bound session keeps its journal in place"),
         }
@@ -258,7 +267,7 @@ impl Journals {
 
     /// Windows that hold bytes.
     pub(crate) fn windows_holding(&self) -> usize {
-        self.places
+        self.journals
             .iter()
             .flatten()
             .filter(|journal| journal.holds_bytes())
@@ -269,37 +278,37 @@ impl Journals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::store::{Origin, Store};
+    use crate::config::LenderConfig;
+    use crate::store::{StoreOrigin, WindowStore};
     use netram_proto::id::Epoch;
     use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
-    use netram_proto::port::Kind;
-    use netram_proto::wire::{Flag, Link, RecordHeader, Refusal, finish_record};
+    use netram_proto::port::RecordKind;
+    use netram_proto::wire::{ChainPoint, Flag, RecordHeader, RefusalReason, finish_record};
     use netram_transport::Waker;
     use tempfile::TempDir;
 
     const ID: JournalId = JournalId(7);
     const RECORD: u64 = 1024;
 
-    fn frame(kind: FrameKind, at: Link, stable: Lsn, body: &[u8]) -> Frame<'_> {
-        let header = Header {
+    fn frame(kind: FrameKind, at: ChainPoint, stable: Lsn, body: &[u8]) -> Frame<'_> {
+        let header = FrameHeader {
             epoch: Epoch(1),
-            who: 5,
+            sender: 5,
             lsn: at.lsn,
             mark: at.chain,
             stable,
-            ..Header::new(kind)
+            ..FrameHeader::new(kind)
         };
         Frame { header, body }
     }
 
-    fn record(at: &mut Link) -> Vec<u8> {
+    fn record(at: &mut ChainPoint) -> Vec<u8> {
         let payload = RECORD as usize - RECORD_HEADER_BYTES;
-        let header = RecordHeader::new(*at, Epoch(1), Lsn(0), Kind(16), false, payload);
+        let header = RecordHeader::new(*at, Epoch(1), Lsn(0), RecordKind(16), false, payload);
         let mut bytes = vec![0; header.length];
         header.write(&mut bytes);
         let chain = finish_record(&mut bytes, ID.into());
-        *at = Link {
+        *at = ChainPoint {
             lsn: header.next(),
             chain,
         };
@@ -307,23 +316,23 @@ mod tests {
     }
 
     /// A lender that remembers so many journals, and the directory of its store.
-    fn remembering(journals_max: u32) -> (TempDir, Config) {
+    fn remembering(journals_max: u32) -> (TempDir, LenderConfig) {
         let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
-        let config = Config {
+        let config = LenderConfig {
             memory: 64 * 1024,
             chunk_bytes: 4096,
             journals_max,
             store: Some(dir.path().join("store")),
-            ..Config::default()
+            ..LenderConfig::default()
         };
         (dir, config)
     }
 
-    fn open(config: &Config) -> (Arc<Shared>, Vec<Kept>) {
-        let (store, kept) = Store::open(&config.store_config()).unwrap();
+    fn open(config: &LenderConfig) -> (Arc<DaemonState>, Vec<RestoredMember>) {
+        let (store, kept) = WindowStore::open(&config.store_config()).unwrap();
         let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
         (
-            Arc::new(Shared::new(
+            Arc::new(DaemonState::new(
                 config.clone(),
                 store,
                 None,
@@ -341,11 +350,11 @@ mod tests {
     fn a_kill_between_overwriting_and_saving_costs_only_what_was_declared_stable() {
         let (_dir, config) = remembering(2);
         let (shared, kept) = open(&config);
-        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
         let place = journals.bind(ID).unwrap();
         let journal = journals.at(place);
-        let mut at = Link::default();
-        journal.handle(&frame(FrameKind::Seal, at, Lsn(0), &[]));
+        let mut at = ChainPoint::default();
+        journal.handle(&frame(FrameKind::Fence, at, Lsn(0), &[]));
         journal.handle(&frame(
             FrameKind::Join,
             at,
@@ -367,7 +376,7 @@ mod tests {
         drop((journals, shared));
 
         let (shared, mut kept) = open(&config);
-        assert_eq!(shared.store.origin(), Origin::Kept);
+        assert_eq!(shared.store.origin(), StoreOrigin::Restored);
         let kept = kept.pop().unwrap();
         assert!(!kept.window_lost);
         assert_eq!(
@@ -377,15 +386,15 @@ mod tests {
     }
 
     /// Somebody seals a journal, has a window and gives it back; with `flags`, in the words of a server that has buried its node.
-    fn visit(journals: &mut Journals, id: JournalId, flags: u8) -> Result<(), TableFull> {
+    fn visit(journals: &mut ShardJournals, id: JournalId, flags: u8) -> Result<(), TableFull> {
         let place = journals.bind(id)?;
         let journal = journals.at(place);
-        journal.handle(&frame(FrameKind::Seal, Link::default(), Lsn(0), &[]));
+        journal.handle(&frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]));
         let window = WINDOW_BYTES_MIN.to_le_bytes();
-        journal.handle(&frame(FrameKind::Join, Link::default(), Lsn(1), &window));
+        journal.handle(&frame(FrameKind::Join, ChainPoint::default(), Lsn(1), &window));
         let mut leave = frame(
             FrameKind::Leave,
-            Link {
+            ChainPoint {
                 lsn: Lsn(1),
                 chain: 1,
             },
@@ -393,27 +402,27 @@ mod tests {
             &[],
         );
         leave.header.flags = flags;
-        assert_eq!(journal.handle(&leave).header().kind, FrameKind::Left);
+        assert_eq!(journal.handle(&leave).header().kind, FrameKind::LeaveAck);
         journal.settle();
         journals.unbind(place);
         Ok(())
     }
 
     /// A writer of an epoch below the last seal asks to be obeyed.
-    fn old_writer_seals(journals: &mut Journals, id: JournalId) -> Reply {
+    fn old_writer_fences(journals: &mut ShardJournals, id: JournalId) -> MemberReply {
         let place = journals.bind(id).unwrap();
-        let mut seal = frame(FrameKind::Seal, Link::default(), Lsn(0), &[]);
-        seal.header.who += 1;
+        let mut seal = frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]);
+        seal.header.sender += 1;
         let reply = journals.at(place).handle(&seal);
         journals.unbind(place);
         reply
     }
 
     #[test]
-    fn journals_that_are_over_make_room_for_any_number_of_others_and_a_seal_that_must_hold_does_not() {
+    fn journals_that_are_over_make_room_for_any_number_of_others_and_a_fence_that_must_hold_does_not() {
         let (_dir, config) = remembering(4);
         let (shared, kept) = open(&config);
-        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
         visit(&mut journals, ID, 0).unwrap();
         assert_eq!((shared.store.journals(), shared.store.journals_max()), (1, 4));
         for id in 100..200 {
@@ -421,28 +430,28 @@ mod tests {
         }
         assert_eq!(shared.store.free(), shared.store.memory());
         // Three slots are left to those that are over: the newest three are remembered.
-        let refused = |reply: Reply| {
+        let refused = |reply: MemberReply| {
             let header = *reply.header();
-            (header.kind, header.flags) == (FrameKind::Refuse, Refusal::Fenced as u8)
+            (header.kind, header.flags) == (FrameKind::Refuse, RefusalReason::Fenced as u8)
         };
         for id in [ID, JournalId(197), JournalId(198), JournalId(199)] {
-            assert!(refused(old_writer_seals(&mut journals, id)), "{id}");
+            assert!(refused(old_writer_fences(&mut journals, id)), "{id}");
         }
         drop((journals, shared));
         // The next process remembers them as well.
         let (shared, kept) = open(&config);
-        assert_eq!((shared.store.origin(), kept.len()), (Origin::Kept, 1));
-        let mut journals = Journals::new(Arc::clone(&shared), kept);
+        assert_eq!((shared.store.origin(), kept.len()), (StoreOrigin::Restored, 1));
+        let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
         for id in [ID, JournalId(197), JournalId(198), JournalId(199)] {
-            assert!(refused(old_writer_seals(&mut journals, id)), "{id}");
+            assert!(refused(old_writer_fences(&mut journals, id)), "{id}");
         }
-        assert!(!refused(old_writer_seals(&mut journals, JournalId(150))));
+        assert!(!refused(old_writer_fences(&mut journals, JournalId(150))));
         // That one is nobody's that is over: its seal must hold now, as that of all who come.
         for id in [1, 2] {
             visit(&mut journals, JournalId(id), 0).unwrap();
         }
         assert!(visit(&mut journals, JournalId(3), 0).is_err());
-        assert!(refused(old_writer_seals(&mut journals, ID)));
+        assert!(refused(old_writer_fences(&mut journals, ID)));
     }
 
     /// Without this a lender took 1,024 logs in its life: what is closed was remembered for ever (case 4).
@@ -450,23 +459,26 @@ mod tests {
     fn journals_that_were_closed_make_room_behind_those_that_are_over() {
         let (_dir, config) = remembering(3);
         let (shared, kept) = open(&config);
-        let mut journals = Journals::new(Arc::clone(&shared), kept);
-        let refused = |reply: Reply| reply.header().kind == FrameKind::Refuse;
+        let mut journals = ShardJournals::new(Arc::clone(&shared), kept);
+        let refused = |reply: MemberReply| reply.header().kind == FrameKind::Refuse;
         visit(&mut journals, ID, 0).unwrap();
-        visit(&mut journals, JournalId(8), Flag::LEFT_WHOLE).unwrap();
+        visit(&mut journals, JournalId(8), Flag::CLOSED_CLEAN).unwrap();
         for id in 100..200 {
             visit(&mut journals, JournalId(id), Flag::ENDED).unwrap();
         }
         assert!(
-            refused(old_writer_seals(&mut journals, JournalId(8))),
+            refused(old_writer_fences(&mut journals, JournalId(8))),
             "remembered"
         );
         for id in 200..300 {
-            visit(&mut journals, JournalId(id), Flag::LEFT_WHOLE).unwrap();
+            visit(&mut journals, JournalId(id), Flag::CLOSED_CLEAN).unwrap();
         }
-        assert!(!refused(old_writer_seals(&mut journals, JournalId(297))), "gone");
-        assert!(refused(old_writer_seals(&mut journals, ID)), "its seal must hold");
-        assert!(refused(old_writer_seals(&mut journals, JournalId(299))));
+        assert!(!refused(old_writer_fences(&mut journals, JournalId(297))), "gone");
+        assert!(
+            refused(old_writer_fences(&mut journals, ID)),
+            "its seal must hold"
+        );
+        assert!(refused(old_writer_fences(&mut journals, JournalId(299))));
     }
 
     /// A copy of a journal's directory is deleted while the original is served: the original loses nothing.
@@ -474,22 +486,22 @@ mod tests {
     fn a_journal_is_not_over_while_another_session_speaks_for_it() {
         let (_dir, config) = remembering(2);
         let (shared, kept) = open(&config);
-        let mut journals = Journals::new(shared, kept);
+        let mut journals = ShardJournals::new(shared, kept);
         let writer = journals.bind(ID).unwrap();
         let journal = journals.at(writer);
-        journal.handle(&frame(FrameKind::Seal, Link::default(), Lsn(0), &[]));
+        journal.handle(&frame(FrameKind::Fence, ChainPoint::default(), Lsn(0), &[]));
         let window = WINDOW_BYTES_MIN.to_le_bytes();
-        journal.handle(&frame(FrameKind::Join, Link::default(), Lsn(1), &window));
+        journal.handle(&frame(FrameKind::Join, ChainPoint::default(), Lsn(1), &window));
         let (lsn, chain) = (Lsn(1), 1);
-        let mut over = frame(FrameKind::Leave, Link { lsn, chain }, Lsn(0), &[]);
-        over.header.flags = Flag::ENDED | Flag::ALONE;
+        let mut over = frame(FrameKind::Leave, ChainPoint { lsn, chain }, Lsn(0), &[]);
+        over.header.flags = Flag::ENDED | Flag::UNLESS_IN_USE;
         let copy = journals.bind(ID).unwrap();
-        let answer = |reply: Reply| (reply.header().kind, reply.header().flags);
+        let answer = |reply: MemberReply| (reply.header().kind, reply.header().flags);
         let reply = journals.at(copy).handle(&over);
-        assert_eq!(answer(reply), (FrameKind::Refuse, Refusal::InUse as u8));
+        assert_eq!(answer(reply), (FrameKind::Refuse, RefusalReason::InUse as u8));
         assert!(journals.at(copy).member.state().joined);
         journals.unbind(writer);
-        assert_eq!(answer(journals.at(copy).handle(&over)).0, FrameKind::Left);
+        assert_eq!(answer(journals.at(copy).handle(&over)).0, FrameKind::LeaveAck);
         assert!(!journals.at(copy).member.state().joined);
     }
 
@@ -497,7 +509,7 @@ mod tests {
     fn a_session_that_speaks_for_a_journal_keeps_it_though_it_is_over() {
         let (_dir, config) = remembering(1);
         let (shared, kept) = open(&config);
-        let mut journals = Journals::new(shared, kept);
+        let mut journals = ShardJournals::new(shared, kept);
         let sleeper = journals.bind(ID).unwrap();
         visit(&mut journals, ID, Flag::ENDED).unwrap();
         assert!(visit(&mut journals, JournalId(8), 0).is_err());

@@ -6,31 +6,31 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_proto::id::Incarnation;
-use netram_transport::{Address, Ear, Interest, Listener, Poller, Waker};
+use netram_transport::{Interest, Listener, MulticastReceiver, NetAddress, Poller, Waker};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::accept::Acceptor;
-use crate::config::Config;
+use crate::config::LenderConfig;
 use crate::data::DataService;
-use crate::deposit::Keeper;
-use crate::error::StartError;
-use crate::journal::Journals;
-use crate::report::Report;
+use crate::deposit::DepositThread;
+use crate::error::LenderStartError;
+use crate::journal::ShardJournals;
+use crate::report::StatusReport;
 use crate::shard::Shard;
-use crate::shared::{EndGuard, Shared};
-use crate::store::{Kept, Origin, Store};
+use crate::state::{DaemonState, ThreadEndGuard};
+use crate::store::{RestoredMember, StoreOrigin, WindowStore};
 
 const WAKER: u64 = u64::MAX;
 
 /// A running lender. Dropping it stops it without grace; its memory stays for the next process.
 pub struct Lender {
-    shared: Arc<Shared>,
+    shared: Arc<DaemonState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// How a lender ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stopped {
+pub struct StopReport {
     /// Windows that still held bytes when the grace was over. They stay in the store.
     pub windows_left: usize,
     /// Whether a thread of the lender ended by a panic.
@@ -39,12 +39,15 @@ pub struct Stopped {
 
 impl Lender {
     /// Reserves the memory, takes up what an earlier process left in it, listens, and serves.
-    pub fn start(config: Config) -> Result<Lender, StartError> {
+    pub fn start(config: LenderConfig) -> Result<Lender, LenderStartError> {
         Lender::start_with(config, None)
     }
 
     /// The same with somebody who keeps copies of volumes; without, clients that want one are refused.
-    pub fn start_with(config: Config, data: Option<Arc<dyn DataService>>) -> Result<Lender, StartError> {
+    pub fn start_with(
+        config: LenderConfig,
+        data: Option<Arc<dyn DataService>>,
+    ) -> Result<Lender, LenderStartError> {
         config.check()?;
         // Addresses first: a lender that cannot have them should not leave a store behind.
         let mut listeners = Vec::with_capacity(config.listen.len());
@@ -52,19 +55,19 @@ impl Lender {
             listeners.push(Listener::bind(address, config.security.clone())?);
         }
         let ordinary = listeners.len();
-        if let Some(door) = &config.data_door {
+        if let Some(door) = &config.data_listener {
             for address in &door.listen {
                 listeners.push(Listener::bind(address, door.security.clone())?);
             }
         }
         if let Some(group) = &config.multicast {
             // Shards join it when somebody asks; that it can be joined is to be known now.
-            Ear::open(group).map_err(system(
+            MulticastReceiver::open(group).map_err(system(
                 "join the multicast group; name another, or leave `--multicast` out",
             ))?;
         }
-        let (store, kept) = Store::open(&config.store_config())?;
-        let mut addresses: Vec<Address> = listeners
+        let (store, kept) = WindowStore::open(&config.store_config())?;
+        let mut addresses: Vec<NetAddress> = listeners
             .iter()
             .map(|listener| listener.address().clone())
             .collect();
@@ -72,7 +75,7 @@ impl Lender {
         let shards = config.shard_count();
         let wakers: Result<Vec<Waker>, _> = (0..shards + 2).map(|_| Waker::new()).collect();
         let wakers = wakers.map_err(system("make a waker"))?;
-        let shared = Arc::new(Shared::new(
+        let shared = Arc::new(DaemonState::new(
             config,
             store,
             data,
@@ -89,10 +92,10 @@ impl Lender {
         Ok(lender)
     }
 
-    fn spawn(&self, listeners: Vec<Listener>, kept: Vec<Kept>) -> Result<(), StartError> {
+    fn spawn(&self, listeners: Vec<Listener>, kept: Vec<RestoredMember>) -> Result<(), LenderStartError> {
         let shared = &self.shared;
         let count = shared.counters.len();
-        let mut kept_by_shard: Vec<Vec<Kept>> = (0..count).map(|_| Vec::new()).collect();
+        let mut kept_by_shard: Vec<Vec<RestoredMember>> = (0..count).map(|_| Vec::new()).collect();
         for kept in kept {
             kept_by_shard[shared.shard_of(kept.memory.journal())].push(kept);
         }
@@ -105,7 +108,7 @@ impl Lender {
                 .map_err(system("wait for a waker"))?;
             let (sender, inbox) = channel();
             senders.push(sender);
-            let journals = Journals::new(Arc::clone(shared), kept);
+            let journals = ShardJournals::new(Arc::clone(shared), kept);
             let shard = Shard::new(index, Arc::clone(shared), poller, inbox, journals);
             let pin = shared.config.pin.get(index).copied();
             jobs.push((
@@ -115,14 +118,14 @@ impl Lender {
             ));
         }
         let (sender, inbox) = channel();
-        let keeper = Keeper::new(Arc::clone(shared), inbox).map_err(system("wait for deposits"))?;
+        let keeper = DepositThread::new(Arc::clone(shared), inbox).map_err(system("wait for deposits"))?;
         jobs.push(("netram-deposit".to_owned(), None, Box::new(move || keeper.run())));
         let poller = Poller::new().map_err(system("make a poller"))?;
         let acceptor = Acceptor::new(Arc::clone(shared), poller, listeners, senders, sender)
             .map_err(system("wait for connections"))?;
         jobs.push(("netram-accept".to_owned(), None, Box::new(move || acceptor.run())));
         for (name, pin, run) in jobs {
-            let guard = EndGuard(Arc::clone(shared));
+            let guard = ThreadEndGuard(Arc::clone(shared));
             let body = move || {
                 // Dropped last, when all that the thread owned has gone.
                 let _guard = guard;
@@ -143,7 +146,7 @@ impl Lender {
 
     /// Stops: nobody is let in any more, clients are told to move away, and the lender ends when every window is
     /// empty or `grace` is over. The memory stays, for the next process.
-    pub fn stop(&self, grace: Duration) -> Stopped {
+    pub fn stop(&self, grace: Duration) -> StopReport {
         tracing::info!(grace_ms = grace.as_millis() as u64, "stopping");
         self.shared.stop(Instant::now() + grace);
         self.wait()
@@ -151,7 +154,7 @@ impl Lender {
 
     /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, unless a window has bytes that a client may still need
     /// (rule 23) and the settings do not say to discard them.
-    pub fn stop_and_give_back(&self, grace: Duration) -> Stopped {
+    pub fn stop_and_give_back(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         if stopped.windows_left > 0 && !self.shared.config.discard_windows {
             tracing::warn!(
@@ -165,12 +168,12 @@ impl Lender {
     }
 
     /// Stops like [`stop`](Self::stop), and gives the memory back to the machine, with whatever is left in it.
-    pub fn stop_and_forget(&self, grace: Duration) -> Stopped {
+    pub fn stop_and_forget(&self, grace: Duration) -> StopReport {
         let stopped = self.stop(grace);
         self.forget(stopped)
     }
 
-    fn forget(&self, stopped: Stopped) -> Stopped {
+    fn forget(&self, stopped: StopReport) -> StopReport {
         match self.shared.store.forget() {
             Ok(()) => tracing::info!(
                 windows_left = stopped.windows_left,
@@ -182,31 +185,31 @@ impl Lender {
     }
 
     /// Waits until the lender has been stopped, by another thread or by a failure.
-    pub fn wait(&self) -> Stopped {
+    pub fn wait(&self) -> StopReport {
         let windows_left = self.shared.wait_ended();
         let threads = std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
         for thread in threads {
             // A panic has been counted and printed where it happened.
             let _ = thread.join();
         }
-        Stopped {
+        StopReport {
             windows_left,
             failed: self.shared.failed(),
         }
     }
 
     /// The lender's status, as a `Status` frame would be answered.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> StatusReport {
         self.shared.report()
     }
 
     /// Where it listens, with the ports that the system chose.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &[NetAddress] {
         &self.shared.addresses
     }
 
     /// Where it listens for data sessions alone.
-    pub fn data_addresses(&self) -> &[Address] {
+    pub fn data_addresses(&self) -> &[NetAddress] {
         &self.shared.data_addresses
     }
 
@@ -216,7 +219,7 @@ impl Lender {
     }
 
     /// Whether an earlier process's memory was taken up.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> StoreOrigin {
         self.shared.store.origin()
     }
 }
@@ -239,19 +242,19 @@ impl Drop for Lender {
 /// A thread's name, its processor, and what it does.
 type Job = (String, Option<usize>, Box<dyn FnOnce() + Send>);
 
-fn system(step: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
-    move |source| StartError::System { step, source }
+fn system(step: &'static str) -> impl FnOnce(std::io::Error) -> LenderStartError {
+    move |source| LenderStartError::System { step, source }
 }
 
-fn announce(shared: &Shared, kept: &[Kept]) {
-    let addresses: Vec<String> = shared.addresses.iter().map(Address::to_string).collect();
+fn announce(shared: &DaemonState, kept: &[RestoredMember]) {
+    let addresses: Vec<String> = shared.addresses.iter().map(NetAddress::to_string).collect();
     let store = &shared.store;
     tracing::info!(
         name = shared.config.name, addresses = addresses.join(" "), memory = store.memory(),
         store = %store.path().display(), incarnation = %store.incarnation(), origin = ?store.origin(),
         journals = kept.len(), shards = shared.counters.len(), wait = %shared.config.wait, "lending"
     );
-    if !matches!(store.origin(), Origin::Kept | Origin::New) {
+    if !matches!(store.origin(), StoreOrigin::Restored | StoreOrigin::New) {
         tracing::warn!(
             reason = ?store.origin(),
             "what an earlier process left in the store could not be taken up; starting empty, under a new incarnation"

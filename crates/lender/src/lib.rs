@@ -18,7 +18,7 @@
 //! | `accept` | who is let in |
 //! | `deposit` | pages of other machines' arenas: whose, where, how long |
 //! | `data` | who keeps copies of volumes on this machine's disk, if anybody does |
-//! | `lender`, `shared` | starting and stopping |
+//! | `lender`, `state` | starting and stopping |
 //! | [`limit`] | every bound |
 //!
 //! *Not here*: power loss; and journals' windows are lent until the lender is stopped, however short of memory its machine is. Deposits are not
@@ -41,19 +41,19 @@ mod memory;
 mod outbox;
 pub mod report;
 mod shard;
-mod shared;
 mod slot;
 mod slots;
+mod state;
 mod stats;
 mod store;
 mod superblock;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
 
-pub use config::{Config, DataDoor, Limits, MemoryWatch};
+pub use config::{ClientLimits, DataListener, LenderConfig, MemoryWatch};
 pub use data::{DataPermit, DataService, DataSession};
-pub use error::{StartError, StoreError};
-pub use lender::{Lender, Stopped};
+pub use error::{LenderStartError, WindowStoreError};
+pub use lender::{Lender, StopReport};
 pub use memory::JournalMemory;
-pub use report::{CopiesReport, DepositReport, JournalReport, ReplicaReport, Report, ScrubReport};
-pub use store::{Kept, Origin, Store, StoreConfig};
+pub use report::{CopiesReport, DepositReport, JournalReport, ReplicaReport, ScrubReport, StatusReport};
+pub use store::{RestoredMember, StoreConfig, StoreOrigin, WindowStore};

@@ -26,7 +26,7 @@ pub const DEPOSITS_MAX: usize = 1024;
 pub const DEPOSITS_PART: u64 = 2;
 
 /// Bytes that are given back to the machine, or taken again, before deposits are served on: some milliseconds.
-pub const HOLLOW_BYTES_A_TURN: u64 = 32 << 20;
+pub const UNBACKED_BYTES_PER_TURN: u64 = 32 << 20;
 /// How often the machine's memory is looked at. Two small files are read: 50 µs.
 pub const PRESSURE_LOOK: Duration = Duration::from_millis(500);
 /// Of the machine's memory, the part that `netram lend` leaves available by default.
@@ -35,7 +35,7 @@ pub const KEEP_FREE_PART: u64 = 20;
 pub const WAITS_DEFAULT: u32 = 1000;
 
 /// Datagrams that a shard takes before it looks at its connections again.
-pub const DATAGRAMS_A_TURN: usize = 64;
+pub const DATAGRAMS_PER_TURN: usize = 64;
 /// Shards of one lender.
 pub const SHARDS_MAX: usize = 64;
 /// Connections by default; each costs about half a megabyte of buffers.
@@ -43,7 +43,7 @@ pub const CONNECTIONS_MAX_DEFAULT: usize = 1024;
 /// Connections that are shaking hands or have not bound yet, by default. Over the bound: refused as busy.
 pub const PENDING_MAX_DEFAULT: usize = 128;
 /// When there is no room for another stranger, one who has been silent for longer than this makes room.
-pub const STRANGER_GRACE: Duration = Duration::from_millis(250);
+pub const PENDING_GRACE: Duration = Duration::from_millis(250);
 /// How long a connection may take to its first frame, and between two status requests.
 pub const FIRST_FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// A bound session that says nothing for this long is dropped; clients send heartbeats far more often.

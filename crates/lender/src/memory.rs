@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::member::{MemberState, NoWindow, Window};
-use netram_proto::wire::Refusal;
+use netram_proto::member::{MemberState, ReserveError, Window};
+use netram_proto::wire::RefusalReason;
 
 use crate::slot::{Slot, SlotState};
-use crate::store::Store;
-use crate::sys::Region;
+use crate::store::WindowStore;
+use crate::sys::StoreSlice;
 
 /// One piece of the lent memory, owned by a journal or free.
 pub(crate) struct Chunk {
     pub(crate) index: u32,
-    pub(crate) region: Region,
+    pub(crate) region: StoreSlice,
 }
 
-/// A journal's share of the [`Store`]: a [`Window`] that remembers its member's state across processes.
+/// A journal's share of the [`WindowStore`]: a [`Window`] that remembers its member's state across processes.
 ///
 /// Bytes are stored first, then [`JournalMemory::save`] makes them count; only then may they be acknowledged.
 pub struct JournalMemory {
-    store: Arc<Store>,
+    store: Arc<WindowStore>,
     slot: Slot,
     chunks: Vec<Chunk>,
     bytes: u64,
@@ -29,7 +29,7 @@ pub struct JournalMemory {
 }
 
 impl JournalMemory {
-    pub(crate) fn new(store: Arc<Store>, slot: Slot, journal: JournalId) -> JournalMemory {
+    pub(crate) fn new(store: Arc<WindowStore>, slot: Slot, journal: JournalId) -> JournalMemory {
         let saved = SlotState {
             journal,
             ..SlotState::default()
@@ -45,7 +45,12 @@ impl JournalMemory {
     }
 
     /// As an earlier process left it.
-    pub(crate) fn kept(store: Arc<Store>, slot: Slot, chunks: Vec<Chunk>, saved: SlotState) -> JournalMemory {
+    pub(crate) fn restored(
+        store: Arc<WindowStore>,
+        slot: Slot,
+        chunks: Vec<Chunk>,
+        saved: SlotState,
+    ) -> JournalMemory {
         let bytes = if saved.member.joined {
             saved.window_bytes
         } else {
@@ -86,16 +91,16 @@ impl JournalMemory {
     }
 
     /// Notes that a client of the journal comes or goes. A member that nobody has sealed leaves no trace.
-    pub(crate) fn note_heard(&mut self, heard: u64) {
-        self.saved.heard = heard;
+    pub(crate) fn note_contact(&mut self, heard: u64) {
+        self.saved.last_contact = heard;
         if self.saved.member != MemberState::default() {
             self.slot.save(&self.saved);
         }
     }
 
     /// When a client of the journal came or went last, as an earlier process knows it; zero: not known.
-    pub(crate) fn heard(&self) -> u64 {
-        self.saved.heard
+    pub(crate) fn last_contact(&self) -> u64 {
+        self.saved.last_contact
     }
 
     /// Whether storing bytes up to `end` would overwrite bytes that the *saved* state still counts as held. The
@@ -112,7 +117,7 @@ impl JournalMemory {
     }
 
     /// The chunk that `at` lies in, the place in it, and the bytes from there that lie together.
-    fn place(&self, at: Lsn) -> (usize, usize, usize) {
+    fn locate(&self, at: Lsn) -> (usize, usize, usize) {
         let offset = at.0 % self.bytes;
         let shift = self.store.chunk_shift();
         let within = offset & ((1 << shift) - 1);
@@ -122,12 +127,12 @@ impl JournalMemory {
 }
 
 impl Window for JournalMemory {
-    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
         self.release();
         let quota = self.store.quota();
         if bytes > quota {
-            return Err(NoWindow {
-                refusal: Refusal::OverQuota,
+            return Err(ReserveError {
+                refusal: RefusalReason::OverQuota,
                 asked: bytes,
                 limit: quota,
             });
@@ -140,8 +145,8 @@ impl Window for JournalMemory {
                 self.bytes = bytes;
                 Ok(())
             }
-            Err(free) => Err(NoWindow {
-                refusal: Refusal::NoRoom,
+            Err(free) => Err(ReserveError {
+                refusal: RefusalReason::NoRoom,
                 asked: bytes,
                 limit: free,
             }),
@@ -167,7 +172,7 @@ impl Window for JournalMemory {
     fn write(&mut self, at: Lsn, mut bytes: &[u8]) {
         let mut at = at;
         while !bytes.is_empty() {
-            let (chunk, within, room) = self.place(at);
+            let (chunk, within, room) = self.locate(at);
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.chunks[chunk].region.write(within, now);
             at = at.plus(now.len() as u64);
@@ -176,7 +181,7 @@ impl Window for JournalMemory {
     }
 
     fn piece(&self, at: Lsn, max: usize) -> &[u8] {
-        let (chunk, within, room) = self.place(at);
+        let (chunk, within, room) = self.locate(at);
         self.chunks[chunk].region.bytes(within, room.min(max))
     }
 }

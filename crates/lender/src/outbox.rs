@@ -21,7 +21,7 @@ const _: () = assert!(
 
 /// What a session's time is up for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Overdue {
+pub(crate) enum SessionTimeout {
     /// Nothing was heard for too long.
     Idle,
     /// The peer did not read its answers.
@@ -33,10 +33,10 @@ pub(crate) struct Outbox {
     /// Bytes given to the link since it was last empty; an upper bound of what waits there.
     queued: usize,
     /// Since when the link has held bytes that the peer does not take.
-    stuck_since: Option<Instant>,
+    blocked_since: Option<Instant>,
     /// Whether the poller was told to wait for room to write.
     waits_to_write: bool,
-    heard: Instant,
+    last_contact: Instant,
 }
 
 impl Outbox {
@@ -44,15 +44,15 @@ impl Outbox {
         Outbox {
             link,
             queued: 0,
-            stuck_since: None,
+            blocked_since: None,
             waits_to_write: false,
-            heard: now,
+            last_contact: now,
         }
     }
 
     /// Whether the session waits for the peer to read, rather than for it to write.
-    pub(crate) fn stuck(&self) -> bool {
-        self.stuck_since.is_some()
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked_since.is_some()
     }
 
     /// Whether one more request may be taken: its answer fits.
@@ -61,15 +61,15 @@ impl Outbox {
     }
 
     /// Something was heard of the peer.
-    pub(crate) fn hear(&mut self, now: Instant) {
-        self.heard = now;
+    pub(crate) fn note_contact(&mut self, now: Instant) {
+        self.last_contact = now;
     }
 
     /// Whether the session's time is up.
-    pub(crate) fn overdue(&self, now: Instant, idle: Duration, slow: Duration) -> Option<Overdue> {
-        match self.stuck_since {
-            Some(since) => (now.duration_since(since) > slow).then_some(Overdue::SlowReader),
-            None => (now.duration_since(self.heard) > idle).then_some(Overdue::Idle),
+    pub(crate) fn timeout(&self, now: Instant, idle: Duration, slow: Duration) -> Option<SessionTimeout> {
+        match self.blocked_since {
+            Some(since) => (now.duration_since(since) > slow).then_some(SessionTimeout::SlowReader),
+            None => (now.duration_since(self.last_contact) > idle).then_some(SessionTimeout::Idle),
         }
     }
 
@@ -84,28 +84,28 @@ impl Outbox {
     pub(crate) fn flush(&mut self, now: Instant) -> Result<(), LinkError> {
         if self.link.flush()? {
             self.queued = 0;
-            self.stuck_since = None;
+            self.blocked_since = None;
         } else {
-            self.stuck_since.get_or_insert(now);
+            self.blocked_since.get_or_insert(now);
         }
         Ok(())
     }
 
     /// Before anything is taken: whether what had waited is gone.
     pub(crate) fn ready(&mut self, now: Instant) -> Result<bool, LinkError> {
-        if self.stuck() {
+        if self.is_blocked() {
             self.flush(now)?;
         }
-        Ok(!self.stuck())
+        Ok(!self.is_blocked())
     }
 
     /// Waits for room to write while answers wait, and only then.
     pub(crate) fn watch(&mut self, poller: &Poller, index: usize) -> std::io::Result<()> {
-        if self.stuck() == self.waits_to_write {
+        if self.is_blocked() == self.waits_to_write {
             return Ok(());
         }
-        self.waits_to_write = self.stuck();
-        let interest = if self.stuck() {
+        self.waits_to_write = self.is_blocked();
+        let interest = if self.is_blocked() {
             Interest::ReadWrite
         } else {
             Interest::Read

@@ -1,4 +1,4 @@
-//! A lender's status, as it travels in a `Report` frame: JSON of these structures.
+//! A lender's status, as it travels in a `StatusReport` frame: JSON of these structures.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::limit::REPORT_MARGIN_BYTES;
 
 /// A lender's status.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct StatusReport {
     /// The lender's name.
     pub name: String,
     /// The release it runs.
@@ -259,7 +259,7 @@ fn keep_what_fits<T: Serialize>(list: &mut Vec<T>, room: &mut usize) -> usize {
     all - kept
 }
 
-impl Report {
+impl StatusReport {
     /// The report as a frame's body. Journals and copies that do not fit are counted instead of listed.
     pub fn to_frame_body(mut self) -> Vec<u8> {
         let mut room = FRAME_BODY_BYTES_MAX - REPORT_MARGIN_BYTES;
@@ -278,12 +278,12 @@ impl Report {
     }
 
     /// Reads a report frame's body.
-    pub fn from_frame_body(body: &[u8]) -> Result<Report, serde_json::Error> {
+    pub fn from_frame_body(body: &[u8]) -> Result<StatusReport, serde_json::Error> {
         serde_json::from_slice(body)
     }
 }
 
-fn encode(report: &Report) -> Vec<u8> {
+fn encode(report: &StatusReport) -> Vec<u8> {
     match serde_json::to_vec(report) {
         Ok(json) => json,
         // Maps with string keys and plain numbers: there is nothing that JSON cannot say.
@@ -311,14 +311,14 @@ mod tests {
             sessions: u32::MAX,
         };
         for count in [0, 1, 100, 1024] {
-            let report = Report {
+            let report = StatusReport {
                 name: "n".repeat(64),
                 journals: (0..count).map(journal).collect(),
-                ..Report::default()
+                ..StatusReport::default()
             };
             let body = report.to_frame_body();
             assert!(body.len() <= FRAME_BODY_BYTES_MAX);
-            let back = Report::from_frame_body(&body).unwrap();
+            let back = StatusReport::from_frame_body(&body).unwrap();
             assert_eq!(back.journals.len() + back.journals_left_out, count as usize);
             assert!(count > 100 || back.journals_left_out == 0);
         }

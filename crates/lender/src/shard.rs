@@ -7,48 +7,50 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use netram_proto::cast::Tune;
 use netram_proto::id::JournalId;
-use netram_proto::session::Session;
-use netram_proto::wire::{FrameKind, Header, Refusal};
-use netram_transport::{Dropped, Ear, Events, Interest, Link, Poller, WaitPolicy, WaitStep};
+use netram_proto::multicast::ChannelInvite;
+use netram_proto::session::LenderSession;
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{
+    DropCounts, Interest, Link, MulticastReceiver, Poller, ReadyEvents, WaitPolicy, WaitStep,
+};
 
-use crate::connection::{Connection, Ending, Turn};
-use crate::journal::Journals;
-use crate::limit::{DATAGRAMS_A_TURN, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
-use crate::shared::{Permit, Shared};
+use crate::connection::{Connection, ConnectionEnd, TurnContext};
+use crate::journal::ShardJournals;
+use crate::limit::{DATAGRAMS_PER_TURN, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
+use crate::state::{ConnectionPermit, DaemonState};
 
 const WAKER: u64 = u64::MAX;
-const EAR: u64 = u64::MAX - 1;
+const MULTICAST_TOKEN: u64 = u64::MAX - 1;
 /// Ready connections looked at in one wait.
 const EVENTS: usize = 256;
 /// Between two complaints of the same failure.
-const COMPLAINT_PAUSE: Duration = Duration::from_secs(1);
+const FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a stopping shard looks whether it may go.
 const STOPPING_TICK: Duration = Duration::from_millis(10);
 
 /// A connection that has said which journal it speaks for.
-pub(crate) struct Arrival {
+pub(crate) struct SessionArrival {
     pub(crate) link: Link,
-    pub(crate) session: Session,
+    pub(crate) session: LenderSession,
     pub(crate) journal: JournalId,
-    pub(crate) permit: Permit,
+    pub(crate) permit: ConnectionPermit,
 }
 
 pub(crate) struct Shard {
     index: usize,
-    shared: Arc<Shared>,
+    shared: Arc<DaemonState>,
     poller: Poller,
-    inbox: Receiver<Arrival>,
-    journals: Journals,
+    inbox: Receiver<SessionArrival>,
+    journals: ShardJournals,
     connections: Vec<Option<Connection>>,
     vacant: Vec<usize>,
     /// The multicast group, while a session listens to it.
-    ear: Option<Ear>,
+    multicast_receiver: Option<MulticastReceiver>,
     /// What the present ear had dropped when it was last counted.
-    dropped: Dropped,
+    dropped: DropCounts,
     /// When a failing ear may be complained of again.
-    complain: Instant,
+    log_again_at: Instant,
     now: Instant,
     housekeeping: Instant,
     /// Whether the peers have been told to move away.
@@ -58,10 +60,10 @@ pub(crate) struct Shard {
 impl Shard {
     pub(crate) fn new(
         index: usize,
-        shared: Arc<Shared>,
+        shared: Arc<DaemonState>,
         poller: Poller,
-        inbox: Receiver<Arrival>,
-        journals: Journals,
+        inbox: Receiver<SessionArrival>,
+        journals: ShardJournals,
     ) -> Shard {
         let now = Instant::now();
         Shard {
@@ -72,9 +74,9 @@ impl Shard {
             journals,
             connections: Vec::new(),
             vacant: Vec::new(),
-            ear: None,
-            dropped: Dropped::default(),
-            complain: now,
+            multicast_receiver: None,
+            dropped: DropCounts::default(),
+            log_again_at: now,
             now,
             housekeeping: now,
             withdrawn: false,
@@ -84,7 +86,7 @@ impl Shard {
     /// Serves until the lender stops. A shard that waits for its waker must have it in `poller` already.
     pub(crate) fn run(mut self) {
         let policy = self.shared.config.wait;
-        let mut events = Events::with_capacity(EVENTS);
+        let mut events = ReadyEvents::with_capacity(EVENTS);
         let mut idle_since = self.now;
         let mut rounds = 0_u32;
         loop {
@@ -104,7 +106,7 @@ impl Shard {
             } else if policy == WaitPolicy::Spin {
                 std::hint::spin_loop();
             }
-            if self.now >= self.housekeeping && self.keep_house() {
+            if self.now >= self.housekeeping && self.housekeep() {
                 return;
             }
         }
@@ -121,7 +123,7 @@ impl Shard {
 
     /// Asks every connection, without asking the kernel which. `true`: something was heard.
     fn ask_each(&mut self) -> bool {
-        let mut heard = self.hear();
+        let mut heard = self.receive_multicast();
         for index in 0..self.connections.len() {
             heard |= self.serve(index);
         }
@@ -129,7 +131,7 @@ impl Shard {
     }
 
     /// Waits for connections that can go on, and serves them. `true`: something was heard.
-    fn wait(&mut self, events: &mut Events, timeout: Duration) -> bool {
+    fn wait(&mut self, events: &mut ReadyEvents, timeout: Duration) -> bool {
         if let Err(error) = self.poller.wait(events, Some(timeout)) {
             // A poller of our own, with valid arguments, does not fail; if it does, the shard is of no use.
             panic!("waiting for connections failed: {error}");
@@ -140,8 +142,8 @@ impl Shard {
             if ready.token == WAKER {
                 self.take_arrivals();
                 heard = true;
-            } else if ready.token == EAR {
-                heard |= self.hear();
+            } else if ready.token == MULTICAST_TOKEN {
+                heard |= self.receive_multicast();
             } else {
                 heard |= self.serve(ready.token as usize);
             }
@@ -161,8 +163,8 @@ impl Shard {
         }
     }
 
-    fn arrive(&mut self, arrival: Arrival) {
-        let Arrival {
+    fn arrive(&mut self, arrival: SessionArrival) {
+        let SessionArrival {
             mut link,
             session,
             journal,
@@ -172,8 +174,8 @@ impl Shard {
             Ok(place) => place,
             Err(_full) => {
                 let counters = &self.shared.counters[self.index];
-                counters.refused(Refusal::TooManyJournals as u8);
-                let mut header = self.shared.refusal(Refusal::TooManyJournals);
+                counters.refused(RefusalReason::TooManyJournals as u8);
+                let mut header = self.shared.refusal(RefusalReason::TooManyJournals);
                 header.stable.0 = self.shared.store.journals_max().into();
                 tracing::warn!(%journal, peer = link.peer(), "refused: {} journals are remembered, no more fit", header.stable);
                 // It is told if it listens; it ends in any case.
@@ -188,14 +190,14 @@ impl Shard {
         });
         let added = self.poller.add(&link, index as u64, Interest::Read);
         let mut connection = Connection::new(link, session, place, permit, self.now);
-        let mut header = Header::new(FrameKind::Bound);
-        header.who = self.shared.incarnation().0;
+        let mut header = FrameHeader::new(FrameKind::Bound);
+        header.sender = self.shared.incarnation().0;
         let said = connection.say(header, self.shared.config.domain.as_bytes(), self.now);
         self.connections[index] = Some(connection);
         match (added, said) {
             (Err(error), _) => {
                 tracing::error!(%error, "a connection could not be waited for");
-                self.end(index, Ending::Stopping);
+                self.end(index, ConnectionEnd::Stopping);
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
             (Ok(()), Ok(())) => {
@@ -214,14 +216,14 @@ impl Shard {
             // Ended earlier in this round.
             return false;
         };
-        let turn = Turn {
+        let turn = TurnContext {
             now: self.now,
             shared: &self.shared,
             counters: &self.shared.counters[self.index],
         };
         let mut heard = false;
         loop {
-            let journal = self.journals.at(connection.place);
+            let journal = self.journals.at(connection.index);
             match connection.turn(journal, &turn) {
                 Ok(more) => heard |= more,
                 Err(ending) => {
@@ -229,16 +231,22 @@ impl Shard {
                     return true;
                 }
             }
-            if let Some((number, tune)) = connection.wish.take() {
-                let answer = if listen(&mut self.ear, &self.poller, &self.shared, &tune, index) {
+            if let Some((number, tune)) = connection.channel_request.take() {
+                let answer = if listen(
+                    &mut self.multicast_receiver,
+                    &self.poller,
+                    &self.shared,
+                    &tune,
+                    index,
+                ) {
                     connection.listen();
-                    let mut header = Header::new(FrameKind::Tuned);
-                    header.who = self.shared.incarnation().0;
+                    let mut header = FrameHeader::new(FrameKind::Listening);
+                    header.sender = self.shared.incarnation().0;
                     header.lsn = number;
                     header
                 } else {
-                    turn.counters.refused(Refusal::NoGroup as u8);
-                    self.shared.refusal(Refusal::NoGroup)
+                    turn.counters.refused(RefusalReason::NoGroup as u8);
+                    self.shared.refusal(RefusalReason::NoGroup)
                 };
                 if let Err(ending) = connection.say(answer, &[], self.now) {
                     self.end(index, ending);
@@ -247,7 +255,7 @@ impl Shard {
             }
             watch(&self.poller, connection, index);
             // The kernel does not tell of packets that the link has taken from it.
-            if connection.outbox.stuck() || !connection.outbox.link.has_buffered() {
+            if connection.outbox.is_blocked() || !connection.outbox.link.has_buffered() {
                 return heard;
             }
         }
@@ -255,20 +263,26 @@ impl Shard {
 
     /// Takes datagrams that have come and answers them over their sessions' links. `true`: there was one. Leaves none behind that
     /// the kernel has given: it would not tell of them again.
-    fn hear(&mut self) -> bool {
+    fn receive_multicast(&mut self) -> bool {
         let mut heard = false;
-        while self.hear_some() {
+        while self.receive_datagrams() {
             heard = true;
-            if !self.ear.as_ref().is_some_and(Ear::has_buffered) {
+            if !self
+                .multicast_receiver
+                .as_ref()
+                .is_some_and(MulticastReceiver::has_buffered)
+            {
                 break;
             }
         }
         heard
     }
 
-    fn hear_some(&mut self) -> bool {
-        let Some(ear) = &mut self.ear else { return false };
-        let turn = Turn {
+    fn receive_datagrams(&mut self) -> bool {
+        let Some(ear) = &mut self.multicast_receiver else {
+            return false;
+        };
+        let turn = TurnContext {
             now: self.now,
             shared: &self.shared,
             counters: &self.shared.counters[self.index],
@@ -276,15 +290,15 @@ impl Shard {
         let mut answered: Option<usize> = None;
         let mut ended = None;
         for count in 0.. {
-            if count >= DATAGRAMS_A_TURN && !ear.has_buffered() {
+            if count >= DATAGRAMS_PER_TURN && !ear.has_buffered() {
                 break;
             }
             let heard = match ear.receive() {
                 Ok(Some(heard)) => heard,
                 Ok(None) => break,
                 Err(error) => {
-                    if self.complain <= self.now {
-                        self.complain = self.now + COMPLAINT_PAUSE;
+                    if self.log_again_at <= self.now {
+                        self.log_again_at = self.now + FAILURE_LOG_INTERVAL;
                         tracing::warn!(%error, group = %ear.group(), "hearing the multicast group failed");
                     }
                     break;
@@ -298,7 +312,7 @@ impl Shard {
             if let Some(index) = before
                 && let Some(connection) = &mut connections[index]
             {
-                let said = connection.answer_heard(self.journals.at(connection.place), &turn);
+                let said = connection.answer_multicast(self.journals.at(connection.index), &turn);
                 watch(&self.poller, connection, index);
                 if let Err(ending) = said {
                     ended = Some((index, ending));
@@ -306,7 +320,8 @@ impl Shard {
                 }
             }
             if let Some(connection) = &mut connections[heard.listener]
-                && let Err(ending) = connection.hear(heard.packet, self.journals.at(connection.place), &turn)
+                && let Err(ending) =
+                    connection.receive_multicast(heard.packet, self.journals.at(connection.index), &turn)
             {
                 ended = Some((heard.listener, ending));
                 break;
@@ -316,7 +331,7 @@ impl Shard {
             && let Some(connection) = &mut self.connections[index]
         {
             // What was taken is answered also where the session ends.
-            if let Err(ending) = connection.answer_heard(self.journals.at(connection.place), &turn) {
+            if let Err(ending) = connection.answer_multicast(self.journals.at(connection.index), &turn) {
                 ended.get_or_insert((index, ending));
             }
             watch(&self.poller, connection, index);
@@ -329,42 +344,46 @@ impl Shard {
 
     /// Counts what the ear has dropped since the last time.
     fn count_dropped(&mut self) {
-        if let Some(ear) = &self.ear {
+        if let Some(ear) = &self.multicast_receiver {
             let dropped = ear.dropped();
-            self.shared.counters[self.index].dropped(Dropped {
-                strange: dropped.strange - self.dropped.strange,
-                doubled: dropped.doubled - self.dropped.doubled,
+            self.shared.counters[self.index].dropped(DropCounts {
+                unknown: dropped.unknown - self.dropped.unknown,
+                duplicate: dropped.duplicate - self.dropped.duplicate,
                 forged: dropped.forged - self.dropped.forged,
             });
             self.dropped = dropped;
         }
     }
 
-    fn end(&mut self, index: usize, ending: Ending) {
+    fn end(&mut self, index: usize, ending: ConnectionEnd) {
         let Some(connection) = self.connections[index].take() else {
             return;
         };
         self.vacant.push(index);
-        if let Some(ear) = &mut self.ear {
+        if let Some(ear) = &mut self.multicast_receiver {
             ear.forget(index);
         }
-        if self.ear.as_ref().is_some_and(|ear| ear.channels() == 0) {
+        if self
+            .multicast_receiver
+            .as_ref()
+            .is_some_and(|ear| ear.channels() == 0)
+        {
             self.count_dropped();
-            self.dropped = Dropped::default();
-            self.ear = None;
+            self.dropped = DropCounts::default();
+            self.multicast_receiver = None;
         }
-        let place = connection.place;
+        let place = connection.index;
         let (journal, peer) = (self.journals.at(place).id, connection.outbox.link.peer());
         match ending {
-            Ending::Link(netram_transport::LinkError::Closed) | Ending::Stopping => {
+            ConnectionEnd::Link(netram_transport::LinkError::Closed) | ConnectionEnd::Stopping => {
                 tracing::debug!(%journal, peer, "client left");
             }
-            Ending::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
-            Ending::Malformed => {
+            ConnectionEnd::Link(error) => tracing::warn!(%journal, peer, %error, "client dropped"),
+            ConnectionEnd::Malformed => {
                 tracing::warn!(%journal, peer, "client dropped: it sent a frame that makes no sense")
             }
-            Ending::Idle => tracing::warn!(%journal, peer, "client dropped: nothing was heard of it"),
-            Ending::SlowReader => {
+            ConnectionEnd::Idle => tracing::warn!(%journal, peer, "client dropped: nothing was heard of it"),
+            ConnectionEnd::SlowReader => {
                 tracing::warn!(%journal, peer, "client dropped: it does not read its answers")
             }
         }
@@ -373,12 +392,12 @@ impl Shard {
     }
 
     /// Looks at timers. `true`: the shard is done.
-    fn keep_house(&mut self) -> bool {
+    fn housekeep(&mut self) -> bool {
         let limits = self.shared.config.limits;
         for index in 0..self.connections.len() {
             let overdue = self.connections[index].as_ref().and_then(|connection| {
                 let (idle, slow) = (limits.idle_timeout, limits.slow_reader_timeout);
-                connection.outbox.overdue(self.now, idle, slow)
+                connection.outbox.timeout(self.now, idle, slow)
             });
             if let Some(overdue) = overdue {
                 self.end(index, overdue.into());
@@ -405,7 +424,7 @@ impl Shard {
         }
         self.shared.leave_windows(holding);
         for index in 0..self.connections.len() {
-            self.end(index, Ending::Stopping);
+            self.end(index, ConnectionEnd::Stopping);
         }
         true
     }
@@ -414,10 +433,10 @@ impl Shard {
         let Some(connection) = &mut self.connections[index] else {
             return;
         };
-        let mut header = Header::new(FrameKind::Withdraw);
-        header.who = self.shared.incarnation().0;
+        let mut header = FrameHeader::new(FrameKind::Withdraw);
+        header.sender = self.shared.incarnation().0;
         // One whose answers wait is told by the end of its session.
-        if !connection.outbox.stuck()
+        if !connection.outbox.is_blocked()
             && let Err(ending) = connection.say(header, &[], self.now)
         {
             self.end(index, ending);
@@ -427,7 +446,13 @@ impl Shard {
 
 /// Listens to a channel for the session `index`. `false`: not to this group, or it cannot be joined, or the channel's name
 /// is taken.
-fn listen(ear: &mut Option<Ear>, poller: &Poller, shared: &Shared, tune: &Tune, index: usize) -> bool {
+fn listen(
+    ear: &mut Option<MulticastReceiver>,
+    poller: &Poller,
+    shared: &DaemonState,
+    tune: &ChannelInvite,
+    index: usize,
+) -> bool {
     let Some(group) = shared
         .config
         .multicast
@@ -437,7 +462,8 @@ fn listen(ear: &mut Option<Ear>, poller: &Poller, shared: &Shared, tune: &Tune, 
         return false;
     };
     if ear.is_none() {
-        let opened = Ear::open(group).and_then(|ear| poller.add(&ear, EAR, Interest::Read).map(|()| ear));
+        let opened = MulticastReceiver::open(group)
+            .and_then(|ear| poller.add(&ear, MULTICAST_TOKEN, Interest::Read).map(|()| ear));
         match opened {
             Ok(opened) => *ear = Some(opened),
             Err(error) => {

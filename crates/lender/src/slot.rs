@@ -30,7 +30,7 @@ use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::MemberState;
 use netram_proto::wire::crc32c;
 
-use crate::sys::Region;
+use crate::sys::StoreSlice;
 
 /// Bytes of one copy: two cache lines.
 const COPY_BYTES: usize = 128;
@@ -52,7 +52,7 @@ pub(crate) struct SlotState {
     pub(crate) chunks: u32,
     pub(crate) list_crc: u32,
     /// Seconds of the machine's run, suspended or not, when a client of the journal came or went last; zero: not known.
-    pub(crate) heard: u64,
+    pub(crate) last_contact: u64,
 }
 
 /// Bytes of a slot that say which journal it is and what its member remembers.
@@ -68,7 +68,7 @@ pub(crate) fn newest(front: &[u8; STATE_BYTES]) -> Option<SlotState> {
 
 /// What a slot was found to hold.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum SlotContents {
     /// No journal, or one about which nothing was ever answered.
     Empty,
     /// A journal; the window's chunks, if it has a window.
@@ -79,17 +79,17 @@ pub(crate) enum Found {
 
 /// One slot, owned by the shard of its journal.
 pub(crate) struct Slot {
-    region: Region,
+    region: StoreSlice,
     sequence: u64,
 }
 
 impl Slot {
-    pub(crate) fn new(region: Region) -> Slot {
+    pub(crate) fn new(region: StoreSlice) -> Slot {
         Slot { region, sequence: 0 }
     }
 
     /// Reads what an earlier process left.
-    pub(crate) fn find(&mut self) -> Found {
+    pub(crate) fn find(&mut self) -> SlotContents {
         let copies = [0, COPY_BYTES].map(|at| decode(self.region.bytes(at, COPY_BYTES)));
         let newest = copies.into_iter().flatten().max_by_key(|(sequence, _)| *sequence);
         let Some((sequence, state)) = newest else {
@@ -100,18 +100,18 @@ impl Slot {
                 .iter()
                 .all(|byte| *byte == 0);
             return if second_untouched {
-                Found::Empty
+                SlotContents::Empty
             } else {
-                Found::Damaged
+                SlotContents::Damaged
             };
         };
         self.sequence = sequence;
         if !state.member.joined {
-            return Found::Journal(state, Vec::new());
+            return SlotContents::Journal(state, Vec::new());
         }
         match self.read_list(&state) {
-            Some(list) => Found::Journal(state, list),
-            None => Found::Damaged,
+            Some(list) => SlotContents::Journal(state, list),
+            None => SlotContents::Damaged,
         }
     }
 
@@ -185,7 +185,7 @@ pub(crate) fn encode(sequence: u64, state: &SlotState) -> [u8; COPY_BYTES] {
     copy[88] = u8::from(member.joined);
     copy[89] = u8::from(member.ended);
     copy[90] = u8::from(member.closed);
-    copy[96..104].copy_from_slice(&state.heard.to_le_bytes());
+    copy[96..104].copy_from_slice(&state.last_contact.to_le_bytes());
     let crc = crc32c(&copy[..CRC_AT]);
     copy[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     copy
@@ -217,7 +217,7 @@ pub(crate) fn decode(copy: &[u8]) -> Option<(u64, SlotState)> {
         window_bytes: u64_at(72),
         chunks: u32_at(80),
         list_crc: u32_at(84),
-        heard: u64_at(96),
+        last_contact: u64_at(96),
     };
     Some((sequence, state))
 }
@@ -229,7 +229,7 @@ mod tests {
     fn slot() -> Slot {
         let file = tempfile::tempfile().unwrap();
         file.set_len(4096).unwrap();
-        Slot::new(Region::map(&file, 4096, true).unwrap())
+        Slot::new(StoreSlice::map(&file, 4096, true).unwrap())
     }
 
     fn state(held: u64) -> SlotState {
@@ -251,7 +251,7 @@ mod tests {
             window_bytes: 20_000,
             chunks: 0,
             list_crc: 0,
-            heard: held << 32,
+            last_contact: held << 32,
         }
     }
 
@@ -266,23 +266,27 @@ mod tests {
             let changed = slot.region.bytes(COPY_BYTES + cut, COPY_BYTES - cut) != torn;
             slot.region.write(COPY_BYTES + cut, torn);
             let expected = if changed { state(100) } else { state(200) };
-            assert_eq!(slot.find(), Found::Journal(expected, Vec::new()), "cut at {cut}");
+            assert_eq!(
+                slot.find(),
+                SlotContents::Journal(expected, Vec::new()),
+                "cut at {cut}"
+            );
             slot.save(&state(300));
-            assert_eq!(slot.find(), Found::Journal(state(300), Vec::new()));
+            assert_eq!(slot.find(), SlotContents::Journal(state(300), Vec::new()));
         }
     }
 
     #[test]
     fn a_first_save_torn_leaves_an_empty_slot_and_damage_is_told_from_that() {
         let mut slot = slot();
-        assert_eq!(slot.find(), Found::Empty);
+        assert_eq!(slot.find(), SlotContents::Empty);
         slot.region.write(0, &[1, 2, 3]);
-        assert_eq!(slot.find(), Found::Empty);
+        assert_eq!(slot.find(), SlotContents::Empty);
         slot.save(&state(100));
         slot.save(&state(200));
         slot.region.write(20, &[0xFF; 4]);
         slot.region.write(COPY_BYTES + 20, &[0xFF; 4]);
-        assert_eq!(slot.find(), Found::Damaged);
+        assert_eq!(slot.find(), SlotContents::Damaged);
     }
 
     /// The stores of a clearing, cut off between any two bytes: the journal, or nothing; never damage, and never an older state.
@@ -293,7 +297,7 @@ mod tests {
             (1..=saves).for_each(|held| slot.save(&state(held)));
             let before = slot.region.bytes(0, 2 * COPY_BYTES).to_vec();
             slot.clear();
-            assert_eq!(slot.find(), Found::Empty);
+            assert_eq!(slot.find(), SlotContents::Empty);
             let newest = encode(saves + 1, &state(saves));
             // In this order: the newest to the front if it is not there, zeros to the second copy, zeros to the first.
             let mut steps: Vec<(usize, [u8; COPY_BYTES])> = vec![(0, newest)];
@@ -305,13 +309,15 @@ mod tests {
                     slot.region.write(*at, &bytes[..cut]);
                     let last = step + 1 == steps.len();
                     match slot.find() {
-                        Found::Journal(found, _) => assert_eq!(found, state(saves), "{saves}, {step}, {cut}"),
-                        Found::Empty => assert!(last, "{saves}, {step}, {cut}"),
-                        Found::Damaged => panic!("{saves}, {step}, {cut}"),
+                        SlotContents::Journal(found, _) => {
+                            assert_eq!(found, state(saves), "{saves}, {step}, {cut}")
+                        }
+                        SlotContents::Empty => assert!(last, "{saves}, {step}, {cut}"),
+                        SlotContents::Damaged => panic!("{saves}, {step}, {cut}"),
                     }
                 }
             }
-            assert_eq!(slot.find(), Found::Empty);
+            assert_eq!(slot.find(), SlotContents::Empty);
         }
     }
 
@@ -326,8 +332,8 @@ mod tests {
         };
         joined.member.joined = true;
         slot.save(&joined);
-        assert_eq!(slot.find(), Found::Journal(joined, vec![5, 6]));
+        assert_eq!(slot.find(), SlotContents::Journal(joined, vec![5, 6]));
         slot.region.write(LIST_AT, &[9]);
-        assert_eq!(slot.find(), Found::Damaged);
+        assert_eq!(slot.find(), SlotContents::Damaged);
     }
 }

@@ -19,21 +19,21 @@ struct Idle {
 
 /// The slots that no journal uses.
 #[derive(Default)]
-pub(crate) struct Slots {
+pub(crate) struct SlotPool {
     empty: Vec<Slot>,
     /// Those that have been over for longest come first.
-    over: VecDeque<Idle>,
+    retired: VecDeque<Idle>,
     /// Of journals that were closed whole. Those that have been closed for longest come first.
     closed: VecDeque<Idle>,
 }
 
-impl Slots {
+impl SlotPool {
     /// All of these are empty; the first is taken first.
-    pub(crate) fn all_empty(mut slots: Vec<Slot>) -> Slots {
+    pub(crate) fn all_empty(mut slots: Vec<Slot>) -> SlotPool {
         slots.reverse();
-        Slots {
+        SlotPool {
             empty: slots,
-            ..Slots::default()
+            ..SlotPool::default()
         }
     }
 
@@ -45,7 +45,7 @@ impl Slots {
     /// The slot of a journal that may be forgotten, as it was saved.
     pub(crate) fn give_idle(&mut self, slot: Slot, state: SlotState) {
         let idle = match state.member.ended {
-            true => &mut self.over,
+            true => &mut self.retired,
             false => &mut self.closed,
         };
         idle.push_back(Idle { slot, state });
@@ -53,14 +53,14 @@ impl Slots {
 
     /// Slots that a journal may have that was never seen.
     pub(crate) fn free(&self) -> usize {
-        self.empty.len() + self.over.len() + self.closed.len()
+        self.empty.len() + self.retired.len() + self.closed.len()
     }
 
     /// A slot for a journal, with what it remembers if it is that journal's own. `None`: all are used.
     ///
     /// Looks at each journal that may be forgotten: 65,536 at most, once when a journal's first session begins.
     pub(crate) fn take(&mut self, journal: JournalId) -> Option<(Slot, Option<SlotState>)> {
-        for idle in [&mut self.over, &mut self.closed] {
+        for idle in [&mut self.retired, &mut self.closed] {
             if let Some(at) = idle.iter().position(|idle| idle.state.journal == journal) {
                 let own = idle.remove(at)?;
                 return Some((own.slot, Some(own.state)));
@@ -69,7 +69,7 @@ impl Slots {
         if let Some(slot) = self.empty.pop() {
             return Some((slot, None));
         }
-        let oldest = self.over.pop_front().or_else(|| self.closed.pop_front());
+        let oldest = self.retired.pop_front().or_else(|| self.closed.pop_front());
         let mut slot = oldest?.slot;
         slot.clear();
         Some((slot, None))

@@ -7,10 +7,10 @@ use std::time::Instant;
 
 use netram_proto::id::{DepositId, JournalId};
 use netram_proto::member::MemberState;
-use netram_proto::wire::{FrameKind, Refusal};
-use netram_transport::{Dropped, HandshakeError};
+use netram_proto::wire::{FrameKind, RefusalReason};
+use netram_transport::{DropCounts, HandshakeError};
 
-use crate::report::{CounterReport, DepositReport, JournalReport, Report};
+use crate::report::{CounterReport, DepositReport, JournalReport, StatusReport};
 use crate::sys::seconds_of_run;
 
 /// Kinds of refusal, and one for what has no kind.
@@ -21,7 +21,7 @@ const DROPPED_KINDS: [&str; 3] = ["strange", "doubled", "forged"];
 
 /// One shard's counters.
 #[derive(Default)]
-pub(crate) struct Counters {
+pub(crate) struct ShardCounters {
     pub(crate) frames: Counter,
     pub(crate) appends: Counter,
     pub(crate) bytes: Counter,
@@ -49,14 +49,14 @@ impl Counter {
     }
 }
 
-impl Counters {
+impl ShardCounters {
     pub(crate) fn refused(&self, byte: u8) {
         self.refusals[usize::from(byte).min(REFUSALS - 1)].add(1);
     }
 
     /// What an ear has dropped since it was last asked.
-    pub(crate) fn dropped(&self, new: Dropped) {
-        let counts = [new.strange, new.doubled, new.forged];
+    pub(crate) fn dropped(&self, new: DropCounts) {
+        let counts = [new.unknown, new.duplicate, new.forged];
         for (counter, count) in self.dropped.iter().zip(counts) {
             counter.add(count);
         }
@@ -122,7 +122,7 @@ impl DepositStats {
         self.lock().remove(&id);
     }
 
-    pub(crate) fn add_to(&self, report: &mut Report) {
+    pub(crate) fn add_to(&self, report: &mut StatusReport) {
         report.counters.deposit_puts = self.puts.read();
         report.counters.deposit_gets = self.gets.read();
         for (byte, counter) in self.refusals.iter().enumerate() {
@@ -139,7 +139,7 @@ impl DepositStats {
 
 fn add_refusals(byte: usize, count: u64, report: &mut CounterReport) {
     if count > 0
-        && let Some(refusal) = Refusal::from_byte(byte as u8)
+        && let Some(refusal) = RefusalReason::from_byte(byte as u8)
     {
         *report.refusals.entry(format!("{refusal:?}")).or_default() += count;
     }
@@ -147,7 +147,7 @@ fn add_refusals(byte: usize, count: u64, report: &mut CounterReport) {
 
 /// Failed handshakes, by kind. Written by the acceptor.
 #[derive(Default)]
-pub(crate) struct Handshakes([Counter; HANDSHAKE_KINDS.len()]);
+pub(crate) struct HandshakeFailures([Counter; HANDSHAKE_KINDS.len()]);
 
 const HANDSHAKE_KINDS: [&str; 10] = [
     "wrong_key",
@@ -162,7 +162,7 @@ const HANDSHAKE_KINDS: [&str; 10] = [
     "silent",
 ];
 
-impl Handshakes {
+impl HandshakeFailures {
     pub(crate) fn failed(&self, error: &HandshakeError) {
         let kind = match error {
             HandshakeError::WrongKey => 0,
@@ -202,7 +202,7 @@ pub(crate) struct JournalStats {
     /// Milliseconds from the lender's start, plus one; zero: never.
     last_append: AtomicU64,
     /// Seconds of the machine's run when a client came or went last; zero: not known.
-    pub(crate) heard: AtomicU64,
+    pub(crate) last_contact: AtomicU64,
     pub(crate) sessions: AtomicU32,
 }
 
@@ -240,7 +240,7 @@ impl JournalStats {
             },
             generation: self.generation.load(Relaxed),
             last_append_age_ms: (last_append > 0).then(|| elapsed.saturating_sub(last_append)),
-            last_heard_age_s: match (self.sessions.load(Relaxed), self.heard.load(Relaxed)) {
+            last_heard_age_s: match (self.sessions.load(Relaxed), self.last_contact.load(Relaxed)) {
                 (0, 0) => None,
                 (0, heard) => Some(seconds_of_run().saturating_sub(heard)),
                 _ => Some(0),

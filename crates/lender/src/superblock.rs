@@ -31,14 +31,14 @@ const VERSION: u32 = 1;
 
 /// How the store's file is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct StoreGeometry {
     pub(crate) slots: u32,
     pub(crate) slot_bytes: u64,
     pub(crate) chunk_bytes: u64,
     pub(crate) chunks: u64,
 }
 
-impl Geometry {
+impl StoreGeometry {
     /// Bytes of the whole file.
     pub(crate) fn file_bytes(&self) -> u64 {
         SUPERBLOCK_BYTES + u64::from(self.slots) * self.slot_bytes + self.chunks * self.chunk_bytes
@@ -46,13 +46,13 @@ impl Geometry {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Superblock {
+pub(crate) struct StoreSuperblock {
     pub(crate) incarnation: Incarnation,
     pub(crate) boot: u128,
-    pub(crate) geometry: Geometry,
+    pub(crate) geometry: StoreGeometry,
 }
 
-impl Superblock {
+impl StoreSuperblock {
     pub(crate) fn encode(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         bytes[0..8].copy_from_slice(&MAGIC);
@@ -68,15 +68,15 @@ impl Superblock {
         bytes
     }
 
-    pub(crate) fn decode(bytes: &[u8; BYTES]) -> Option<Superblock> {
+    pub(crate) fn decode(bytes: &[u8; BYTES]) -> Option<StoreSuperblock> {
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
         let sound =
             bytes[..8] == MAGIC && u32_at(8) == VERSION && u32_at(BYTES - 4) == crc32c(&bytes[..BYTES - 4]);
-        sound.then(|| Superblock {
+        sound.then(|| StoreSuperblock {
             incarnation: Incarnation(u64_at(16)),
             boot: u128::from(u64_at(24)) | u128::from(u64_at(32)) << 64,
-            geometry: Geometry {
+            geometry: StoreGeometry {
                 slots: u32_at(12),
                 slot_bytes: u64_at(56),
                 chunk_bytes: u64_at(40),
@@ -118,10 +118,10 @@ mod tests {
 
     #[test]
     fn a_superblock_comes_back_and_no_flipped_bit_does() {
-        let block = Superblock {
+        let block = StoreSuperblock {
             incarnation: Incarnation(7),
             boot: u128::MAX - 3,
-            geometry: Geometry {
+            geometry: StoreGeometry {
                 slots: 4,
                 slot_bytes: 4096,
                 chunk_bytes: 8192,
@@ -129,11 +129,11 @@ mod tests {
             },
         };
         let bytes = block.encode();
-        assert_eq!(Superblock::decode(&bytes), Some(block));
+        assert_eq!(StoreSuperblock::decode(&bytes), Some(block));
         for bit in 0..BYTES * 8 {
             let mut bad = bytes;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(Superblock::decode(&bad), None, "bit {bit}");
+            assert_eq!(StoreSuperblock::decode(&bad), None, "bit {bit}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The crate's unsafe module: a file mapped into memory, cut into regions that are owned one by one.
 //!
-//! A [`Region`] is the only path to its bytes: regions are made by mapping a file once and by splitting, never by
+//! A [`StoreSlice`] is the only path to its bytes: regions are made by mapping a file once and by splitting, never by
 //! copying, so the borrow checker keeps readers and writers of the same bytes apart. *Other processes* are kept out
 //! by the store, not here: its file has mode 0600 and an exclusive lock, so whoever writes into it from outside is the
 //! same user and set on breaking his own lender.
@@ -33,20 +33,20 @@ impl Drop for Mapping {
 }
 
 /// Some bytes of a mapped file, owned.
-pub(crate) struct Region {
+pub(crate) struct StoreSlice {
     base: NonNull<u8>,
     length: usize,
     mapping: Arc<Mapping>,
 }
 
 // SAFETY: a region is the only path to its bytes (see the module), so it may move between threads like a `Vec`.
-unsafe impl Send for Region {}
-// SAFETY: `&Region` only reads, and writing takes `&mut Region`.
-unsafe impl Sync for Region {}
+unsafe impl Send for StoreSlice {}
+// SAFETY: `&StoreSlice` only reads, and writing takes `&mut StoreSlice`.
+unsafe impl Sync for StoreSlice {}
 
-impl Region {
+impl StoreSlice {
     /// Maps the first `length` bytes of `file`, all of which exist. `whole`: every page is touched.
-    pub(crate) fn map(file: &File, length: usize, whole: bool) -> io::Result<Region> {
+    pub(crate) fn map(file: &File, length: usize, whole: bool) -> io::Result<StoreSlice> {
         assert!(file.metadata()?.len() >= length as u64);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let touched = if whole {
@@ -58,7 +58,7 @@ impl Region {
         // SAFETY: the kernel chooses a fresh range; nothing else refers to it.
         let base = unsafe { mmap(std::ptr::null_mut(), length, protection, flags, file, 0) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Region {
+        Ok(StoreSlice {
             base,
             length,
             mapping: Arc::new(Mapping { base, length }),
@@ -92,16 +92,16 @@ impl Region {
     }
 
     /// Cuts the region in two.
-    pub(crate) fn split(self, at: usize) -> (Region, Region) {
+    pub(crate) fn split(self, at: usize) -> (StoreSlice, StoreSlice) {
         assert!(at <= self.length);
         // SAFETY: the assertion keeps the address inside the mapping, or one past it for an empty region.
         let middle = unsafe { self.base.add(at) };
-        let front = Region {
+        let front = StoreSlice {
             base: self.base,
             length: at,
             mapping: Arc::clone(&self.mapping),
         };
-        let back = Region {
+        let back = StoreSlice {
             base: middle,
             length: self.length - at,
             mapping: self.mapping,
@@ -169,7 +169,7 @@ mod tests {
     fn split_regions_are_disjoint_and_cover_the_whole() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        let whole = Region::map(&file, 8192, true).unwrap();
+        let whole = StoreSlice::map(&file, 8192, true).unwrap();
         let (mut front, mut back) = whole.split(5000);
         front.write(4990, &[1; 10]);
         back.write(0, &[2; 10]);

@@ -10,18 +10,18 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{WINDOW, Writer, config, memory_dir};
-use netram_lender::{Config, Lender};
+use common::{TestWriter, WINDOW, config, memory_dir};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::Lsn;
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 use netram_transport::{Link, WaitPolicy};
 
-struct Counting;
+struct AllocationCounter;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for AllocationCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is passed on.
@@ -41,10 +41,10 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: AllocationCounter = AllocationCounter;
 
 /// Sends one append and waits for its acknowledgement, without allocating.
-fn round_trip(link: &mut Link, header: Header, record: &[u8]) -> Lsn {
+fn round_trip(link: &mut Link, header: FrameHeader, record: &[u8]) -> Lsn {
     link.send(&[&header.encode(record.len()), record]).unwrap();
     loop {
         if let Some(packet) = link.receive().unwrap() {
@@ -60,10 +60,10 @@ fn round_trip(link: &mut Link, header: Header, record: &[u8]) -> Lsn {
 fn an_append_and_its_acknowledgement_allocate_nothing() {
     for wait in [WaitPolicy::Block, WaitPolicy::default()] {
         let dir = memory_dir();
-        let lender = Lender::start(Config { wait, ..config(&dir) }).unwrap();
-        let mut writer = Writer::join(&lender.addresses()[0], 7, 1);
+        let lender = Lender::start(LenderConfig { wait, ..config(&dir) }).unwrap();
+        let mut writer = TestWriter::join(&lender.addresses()[0], 7, 1);
         // The ring goes round several times, so that the trim point moves too.
-        let appends: Vec<(Header, Vec<u8>)> = (0..2000_u32)
+        let appends: Vec<(FrameHeader, Vec<u8>)> = (0..2000_u32)
             .map(|index| {
                 let mut header = writer.header(FrameKind::Append);
                 (header.lsn, header.mark) = (writer.at.lsn, writer.at.chain);

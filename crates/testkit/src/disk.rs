@@ -10,24 +10,24 @@ use rustix::mount::{UnmountFlags, unmount};
 use super::finish;
 
 /// A disk in a file, with ext4.
-pub struct Disk {
+pub struct LoopDisk {
     /// Where its file system is mounted.
     pub at: PathBuf,
     image: PathBuf,
     lives: u32,
 }
 
-impl Disk {
+impl LoopDisk {
     /// `None`: there are no loop devices here, and it was said aloud.
-    pub fn new(folder: &Path) -> Option<Disk> {
-        Disk::of_mib(folder, 96)
+    pub fn new(directory: &Path) -> Option<LoopDisk> {
+        LoopDisk::of_mib(directory, 96)
     }
 
     /// One of so many MiB.
-    pub fn of_mib(folder: &Path, mib: u64) -> Option<Disk> {
-        let disk = Disk {
-            at: folder.join("disk"),
-            image: folder.join("image-0"),
+    pub fn of_mib(directory: &Path, mib: u64) -> Option<LoopDisk> {
+        let disk = LoopDisk {
+            at: directory.join("disk"),
+            image: directory.join("image-0"),
             lives: 0,
         };
         fs::create_dir(&disk.at).unwrap();
@@ -70,7 +70,7 @@ impl Disk {
     }
 }
 
-impl Drop for Disk {
+impl Drop for LoopDisk {
     fn drop(&mut self) {
         let _ = unmount(&self.at, UnmountFlags::DETACH);
     }

@@ -13,7 +13,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a run of the program said and how it ended.
-pub struct Ran {
+pub struct CommandOutput {
     pub code: i32,
     pub out: String,
     pub err: String,
@@ -79,24 +79,24 @@ pub fn start(command: &mut Command) -> Child {
 }
 
 /// Runs a command to its end.
-pub fn finish(command: &mut Command) -> Ran {
+pub fn finish(command: &mut Command) -> CommandOutput {
     let child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     ran(child.wait_with_output().expect("it is our child"))
 }
 
 /// Runs the laboratory's program to its end.
-pub fn run_lab<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+pub fn run_lab<'a>(arguments: impl IntoIterator<Item = &'a str>) -> CommandOutput {
     finish(lab().args(arguments))
 }
 
 /// Runs the program to its end.
-pub fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Ran {
+pub fn run<'a>(arguments: impl IntoIterator<Item = &'a str>) -> CommandOutput {
     finish(netram().args(arguments))
 }
 
-pub fn ran(output: Output) -> Ran {
+pub fn ran(output: Output) -> CommandOutput {
     let text = |bytes| String::from_utf8(bytes).expect("the program speaks UTF-8");
-    Ran {
+    CommandOutput {
         code: output.status.code().expect("the program was not killed"),
         out: text(output.stdout),
         err: text(output.stderr),
@@ -111,12 +111,12 @@ pub fn skipped(why: impl std::fmt::Display) {
 /// A library that programs load, of this package of the workspace. Cargo makes it for its own package's tests only, so it is asked for it; `cargo xtask test` has done that.
 pub fn library(package: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let folder = built();
-    let library = folder.join(format!("lib{}.so", package.replace('-', "_")));
+    let directory = built();
+    let library = directory.join(format!("lib{}.so", package.replace('-', "_")));
     if std::env::var_os("NETRAM_TEST_BUILT").is_some() {
         return library;
     }
-    let profile = match folder.file_name().and_then(|name| name.to_str()) {
+    let profile = match directory.file_name().and_then(|name| name.to_str()) {
         Some("debug") | None => "test",
         Some(profile) => profile,
     };
@@ -142,12 +142,12 @@ pub fn library(package: &str) -> PathBuf {
 pub fn available(proc: &Path, bytes: u64) {
     let whole = proc.join("new");
     let meminfo = format!("MemTotal: 4194304 kB\nMemAvailable: {} kB\n", bytes / 1024);
-    std::fs::write(&whole, meminfo).expect("the folder is the test's");
-    std::fs::rename(whole, proc.join("meminfo")).expect("the folder is the test's");
+    std::fs::write(&whole, meminfo).expect("the directory is the test's");
+    std::fs::rename(whole, proc.join("meminfo")).expect("the directory is the test's");
 }
 
 /// A lender process, killed when dropped, its memory given back.
-pub struct Lender {
+pub struct LenderProcess {
     child: Child,
     pub address: String,
     /// Where data sessions alone come in, if they do.
@@ -155,14 +155,14 @@ pub struct Lender {
     store: PathBuf,
 }
 
-impl Lender {
+impl LenderProcess {
     /// Starts a lender with `arguments` beside those that every test needs, and waits until it listens.
-    pub fn start(name: &str, arguments: &[&str]) -> Lender {
-        Lender::with_memory("16MiB", name, arguments)
+    pub fn start(name: &str, arguments: &[&str]) -> LenderProcess {
+        LenderProcess::with_memory("16MiB", name, arguments)
     }
 
     /// The same, with so much memory.
-    pub fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> Lender {
+    pub fn with_memory(memory: &str, name: &str, arguments: &[&str]) -> LenderProcess {
         let name = format!("test-{}-{name}", std::process::id());
         let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
         let mut command = netram();
@@ -185,7 +185,7 @@ impl Lender {
             .stderr(Stdio::null());
         let mut child = start(&mut command);
         let output = child.stdout.take().expect("the output is piped");
-        let mut lender = Lender {
+        let mut lender = LenderProcess {
             child,
             address: String::new(),
             data_address: None,
@@ -229,7 +229,7 @@ impl Lender {
     }
 }
 
-impl Drop for Lender {
+impl Drop for LenderProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,4 +1,4 @@
-//! A folder that `netram mount` serves, with its lenders.
+//! A directory that `netram mount` serves, with its lenders.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
-use super::disk::Disk;
-use super::{Lender, Ran, finish, netram, start};
+use super::disk::LoopDisk;
+use super::{CommandOutput, LenderProcess, finish, netram, start};
 
 /// Says aloud why a test is not made here. `true`: it is not.
 pub fn cannot_mount() -> bool {
@@ -36,39 +36,39 @@ pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// A folder with a journal and lenders, mounted by a process of its own.
-pub struct Mounted {
-    pub folder: TempDir,
-    pub lenders: Vec<Lender>,
+/// A directory with a journal and lenders, mounted by a process of its own.
+pub struct MountFixture {
+    pub directory: TempDir,
+    pub lenders: Vec<LenderProcess>,
     /// Where one of them was that was lost.
     lost: Option<String>,
     name: String,
     /// What the server is started by, with its own words behind.
     wrap: Vec<String>,
     pub server: Option<Child>,
-    pub disk: Option<Disk>,
+    pub disk: Option<LoopDisk>,
 }
 
-impl Mounted {
+impl MountFixture {
     /// With so many lenders, all of which have to hold a write. The journal has so many bytes.
-    pub fn new(name: &str, lenders: usize, journal: &str) -> Mounted {
+    pub fn new(name: &str, lenders: usize, journal: &str) -> MountFixture {
         // Not in /tmp, which may be memory.
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        Mounted::with(folder, None, name, lenders, journal)
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        MountFixture::with(directory, None, name, lenders, journal)
     }
 
     /// One whose server is started by another program, with one lender and these words more.
-    pub fn wrapped(name: &str, wrap: &[&str], user: Option<u32>, words: &[&str]) -> Mounted {
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        let mut mounted = Mounted::with(folder, None, name, 0, "4MiB");
-        let socket = format!("unix:{}/lender", mounted.folder.path().display());
+    pub fn wrapped(name: &str, wrap: &[&str], user: Option<u32>, words: &[&str]) -> MountFixture {
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let mut mounted = MountFixture::with(directory, None, name, 0, "4MiB");
+        let socket = format!("unix:{}/lender", mounted.directory.path().display());
         mounted.lenders.push(lender(name, &socket));
         mounted.wrap = wrap.iter().map(|word| (*word).to_owned()).collect();
         if let Some(user) = user {
             for path in [
-                mounted.folder.path(),
+                mounted.directory.path(),
                 mounted.dir().as_path(),
-                mounted.folder.path().join("lender").as_path(),
+                mounted.directory.path().join("lender").as_path(),
             ] {
                 std::os::unix::fs::chown(path, Some(user), Some(user)).unwrap();
             }
@@ -110,14 +110,20 @@ impl Mounted {
         }
     }
 
-    pub fn with(folder: TempDir, disk: Option<Disk>, name: &str, lenders: usize, journal: &str) -> Mounted {
+    pub fn with(
+        directory: TempDir,
+        disk: Option<LoopDisk>,
+        name: &str,
+        lenders: usize,
+        journal: &str,
+    ) -> MountFixture {
         let lenders = (0..lenders).map(|number| {
-            let socket = format!("unix:{}/lender-{number}", folder.path().display());
+            let socket = format!("unix:{}/lender-{number}", directory.path().display());
             lender(name, &socket)
         });
-        let mut mounted = Mounted {
+        let mut mounted = MountFixture {
             lenders: lenders.collect(),
-            folder,
+            directory,
             lost: None,
             name: name.to_owned(),
             wrap: Vec::new(),
@@ -149,11 +155,11 @@ impl Mounted {
         self.root().join("journal")
     }
 
-    /// Where folder and journal are: a disk of their own, if they have one.
+    /// Where directory and journal are: a disk of their own, if they have one.
     fn root(&self) -> PathBuf {
         match &self.disk {
             Some(disk) => disk.at.clone(),
-            None => self.folder.path().to_path_buf(),
+            None => self.directory.path().to_path_buf(),
         }
     }
 
@@ -255,7 +261,7 @@ impl Mounted {
         }
     }
 
-    pub fn unmount(&mut self) -> Ran {
+    pub fn unmount(&mut self) -> CommandOutput {
         let ran = finish(self.program().arg("unmount").arg(self.dir()));
         if ran.code == 0 {
             let ended = self.server.take().expect("it is mounted").wait().unwrap();
@@ -264,25 +270,25 @@ impl Mounted {
         ran
     }
 
-    pub fn recover(&self) -> Ran {
+    pub fn recover(&self) -> CommandOutput {
         finish(self.program().arg("recover").arg(self.dir()))
     }
 }
 
-fn lender(test: &str, address: &str) -> Lender {
+fn lender(test: &str, address: &str) -> LenderProcess {
     static MADE: AtomicU32 = AtomicU32::new(0);
     let name = format!("{test}-{}", MADE.fetch_add(1, Ordering::Relaxed));
-    Lender::start(&name, &["--insecure", "--listen", address])
+    LenderProcess::start(&name, &["--insecure", "--listen", address])
 }
 
-impl Drop for Mounted {
+impl Drop for MountFixture {
     fn drop(&mut self) {
         if let Some(mut server) = self.server.take() {
             let _ = server.kill();
             let _ = server.wait();
         }
         let _ = unmount(self.dir(), UnmountFlags::DETACH);
-        // The folder is immutable, and would stay; but where a disk goes as a whole.
+        // The directory is immutable, and would stay; but where a disk goes as a whole.
         let _ = finish(Command::new("chattr").arg("-i").arg(self.dir()));
     }
 }

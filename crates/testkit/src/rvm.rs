@@ -5,21 +5,21 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region};
-use netram_store::{Home, Opened, Settings};
+use netram_rvm::{Region, RestoreMode};
+use netram_store::{OpenStore, Store, StoreSettings};
 use serde_json::Value;
 
-use super::{Ran, finish, forks, netram};
+use super::{CommandOutput, finish, forks, netram};
 
-/// A log with one segment in a temporary folder.
-pub struct Place {
-    pub folder: tempfile::TempDir,
+/// A log with one segment in a temporary directory.
+pub struct RvmFixture {
+    pub directory: tempfile::TempDir,
 }
 
-impl Place {
-    pub fn new() -> Place {
-        let place = Place {
-            folder: tempfile::tempdir().unwrap(),
+impl RvmFixture {
+    pub fn new() -> RvmFixture {
+        let place = RvmFixture {
+            directory: tempfile::tempdir().unwrap(),
         };
         let made = place.rvm(&[
             "create",
@@ -36,15 +36,15 @@ impl Place {
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    pub fn rvm(&self, arguments: &[&str]) -> Ran {
+    pub fn rvm(&self, arguments: &[&str]) -> CommandOutput {
         finish(
             netram()
                 .arg("rvm")
                 .args(arguments)
-                .current_dir(self.folder.path()),
+                .current_dir(self.directory.path()),
         )
     }
 
@@ -55,17 +55,17 @@ impl Place {
         serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}", ran.out))
     }
 
-    pub fn open(&self) -> Open {
-        self.open_with(&Settings::default())
+    pub fn open(&self) -> OpenFixture {
+        self.open_with(&StoreSettings::default())
     }
 
-    pub fn open_with(&self, settings: &Settings) -> Open {
-        let opened = Home::at(&self.path("bank.log")).open(settings).unwrap();
+    pub fn open_with(&self, settings: &StoreSettings) -> OpenFixture {
+        let opened = Store::at(&self.path("bank.log")).open(settings).unwrap();
         let region = opened
             .memory
             .map(self.path("bank.data").to_str().unwrap(), 0, 0)
             .unwrap();
-        Open(Some((opened, region)))
+        OpenFixture(Some((opened, region)))
     }
 
     /// Commits `bytes` at `offset`; they stay in the log, which is closed.
@@ -76,9 +76,9 @@ impl Place {
         }
     }
 
-    /// Every file of the folder with its contents, but for the lock: that has the number of whoever tried last.
+    /// Every file of the directory with its contents, but for the lock: that has the number of whoever tried last.
     pub fn contents(&self) -> Vec<(PathBuf, Vec<u8>)> {
-        let mut files: Vec<PathBuf> = fs::read_dir(self.folder.path())
+        let mut files: Vec<PathBuf> = fs::read_dir(self.directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().path())
             .filter(|path| path.extension().is_none_or(|extension| extension != "lock"))
@@ -103,10 +103,10 @@ impl Place {
 }
 
 /// The log and its segment, open in this process.
-pub struct Open(Option<(Opened, Region)>);
+pub struct OpenFixture(Option<(OpenStore, Region)>);
 
-impl Open {
-    pub fn opened(&self) -> &Opened {
+impl OpenFixture {
+    pub fn opened(&self) -> &OpenStore {
         &self.0.as_ref().unwrap().0
     }
 
@@ -115,18 +115,18 @@ impl Open {
     }
 
     /// Both, for whoever needs them apart and drops them while holding [`crate::forks`].
-    pub fn take(mut self) -> (Opened, Region) {
+    pub fn take(mut self) -> (OpenStore, Region) {
         self.0.take().unwrap()
     }
 
     pub fn write(&self, offset: usize, bytes: &[u8], durability: Durability) {
-        let mut transaction = self.opened().memory.begin(Mode::Restore);
+        let mut transaction = self.opened().memory.begin(RestoreMode::Restore);
         transaction.write(self.region(), offset, bytes).unwrap();
         transaction.commit(durability).unwrap();
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenFixture {
     fn drop(&mut self) {
         let _alone = forks();
         self.0.take();

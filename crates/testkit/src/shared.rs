@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{Ran, netram, run, start};
+use super::{CommandOutput, netram, run, start};
 
 /// Longer than any step takes on a loaded machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A test's directory.
-pub struct Place(tempfile::TempDir);
+pub struct SharedFixture(tempfile::TempDir);
 
-impl Place {
-    pub fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl SharedFixture {
+    pub fn new() -> SharedFixture {
+        SharedFixture(tempfile::tempdir().unwrap())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -26,7 +26,7 @@ impl Place {
     }
 
     /// `netram shared COMMAND REGION ...`.
-    pub fn shared(&self, command: &str, region: &str, rest: &[&str]) -> Ran {
+    pub fn shared(&self, command: &str, region: &str, rest: &[&str]) -> CommandOutput {
         let path = self.path(region);
         run([&["shared", command, path.to_str().unwrap()], rest].concat())
     }
@@ -38,7 +38,7 @@ impl Place {
     }
 
     /// A region of 16 locks.
-    pub fn made(&self) -> Ran {
+    pub fn made(&self) -> CommandOutput {
         let sizes = ["--size", "64KiB", "--span-size", "4KiB", "--log-size", "1MiB"];
         let lenders = [
             "--lender",
@@ -51,23 +51,23 @@ impl Place {
 }
 
 /// A server's process, killed when dropped.
-pub struct Server {
+pub struct SharedServer {
     pub child: std::process::Child,
     pub address: String,
 }
 
-impl Server {
+impl SharedServer {
     /// Serves a region of the place, with these flags.
-    pub fn start(place: &Place, region: &str, flags: &[&str]) -> Server {
-        Server::run(place, region, &[&["--insecure"], flags].concat())
+    pub fn start(place: &SharedFixture, region: &str, flags: &[&str]) -> SharedServer {
+        SharedServer::run(place, region, &[&["--insecure"], flags].concat())
     }
 
     /// Serves it to whoever has the key.
-    pub fn start_with_key(place: &Place, region: &str, key: &Path) -> Server {
-        Server::run(place, region, &["--key-file", key.to_str().unwrap()])
+    pub fn start_with_key(place: &SharedFixture, region: &str, key: &Path) -> SharedServer {
+        SharedServer::run(place, region, &["--key-file", key.to_str().unwrap()])
     }
 
-    fn run(place: &Place, region: &str, flags: &[&str]) -> Server {
+    fn run(place: &SharedFixture, region: &str, flags: &[&str]) -> SharedServer {
         let mut command = netram();
         let path = place.path(region);
         let systemd = UnixDatagram::bind(place.path("notify")).unwrap();
@@ -87,7 +87,7 @@ impl Server {
             .stderr(Stdio::null());
         let mut child = start(&mut command);
         let out = child.stdout.take().unwrap();
-        let mut server = Server {
+        let mut server = SharedServer {
             child,
             address: String::new(),
         };
@@ -108,7 +108,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for SharedServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -1,28 +1,28 @@
 //! Far memory: a lender with a deposit, and the owner of its pages, each told anything by the other.
 
 use netram_far_machine::deposit::{
-    Cut, Depot, Holder, Lent, Mark, NoSlots, Page, SealedBlock, Seals, Settings, Shelf, SlotMemory, Wanted,
-    page_head, write_run,
+    BlockMac, BlockRequest, DepositReply, DepositServer, DirectorySettings, FramePages, NoSlotsError, Page,
+    PageDirectory, PageSeal, RemotePageClient, SealedBlock, SlotMemory, page_header, write_run,
 };
 use netram_far_machine::limit::{BLOCK_BYTES, DEPOSIT_LEASE, FRAME_PAGES_MAX, PAGE_BYTES};
 use netram_proto::id::{DepositId, Epoch, Incarnation, Lsn};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 use netram_proto::time::Time;
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
-use crate::input::Input;
+use crate::input::FuzzInput;
 
 const OWNER: u64 = 7;
 const ROOM: u32 = 6;
 
 /// Slots with a bound.
 #[derive(Default)]
-struct Memory(Vec<Vec<u8>>);
+struct SlotVec(Vec<Vec<u8>>);
 
-impl SlotMemory for Memory {
-    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+impl SlotMemory for SlotVec {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         if slots > ROOM {
-            return Err(NoSlots { possible: ROOM });
+            return Err(NoSlotsError { possible: ROOM });
         }
         self.0.resize(slots as usize, Vec::new());
         Ok(())
@@ -40,20 +40,20 @@ impl SlotMemory for Memory {
 
 /// Pages in a body: cut as they were put together, or not at all.
 pub fn pages(bytes: &[u8]) {
-    let Ok(cut) = Cut::parse(bytes) else {
+    let Ok(cut) = FramePages::parse(bytes) else {
         return;
     };
     assert!((1..=FRAME_PAGES_MAX).contains(&cut.pages().len()));
     let mut again = Vec::new();
     for page in cut.pages() {
-        again.extend_from_slice(&page_head(page.slot, page.version, page.bytes.len()));
+        again.extend_from_slice(&page_header(page.slot, page.version, page.bytes.len()));
         again.extend_from_slice(page.bytes);
     }
     assert_eq!(again, bytes, "pages have one form");
 }
 
 pub(crate) fn pages_seeds() -> Vec<Vec<u8>> {
-    let one = |slot, bytes: usize| [&page_head(slot, 5, bytes)[..], &vec![7; bytes]].concat();
+    let one = |slot, bytes: usize| [&page_header(slot, 5, bytes)[..], &vec![7; bytes]].concat();
     vec![
         one(0, 0),
         one(3, 100),
@@ -62,7 +62,7 @@ pub(crate) fn pages_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Bodies that are wrong in interesting ways: pages of few bytes, or runs of blocks, or anything.
-fn body(input: &mut Input<'_>) -> Vec<u8> {
+fn body(input: &mut FuzzInput<'_>) -> Vec<u8> {
     let how = input.u8();
     let mut body = Vec::new();
     for _ in 0..how & 3 {
@@ -70,7 +70,7 @@ fn body(input: &mut Input<'_>) -> Vec<u8> {
         match how >> 2 & 3 {
             0 | 1 => {
                 let bytes = [0, 1, 128, PAGE_BYTES][usize::from(input.u8() & 3)];
-                body.extend_from_slice(&page_head(slot, version, bytes));
+                body.extend_from_slice(&page_header(slot, version, bytes));
                 body.resize(body.len() + bytes, version as u8);
             }
             2 => {
@@ -91,9 +91,9 @@ fn body(input: &mut Input<'_>) -> Vec<u8> {
 
 /// A lender with a deposit, told anything: it never has more than its room, and gives back only what was put.
 pub fn holder(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
-    let mut memory = Memory::default();
-    let mut holder = Holder::new(DepositId(1), Incarnation(3), Time(0));
+    let mut input = FuzzInput::new(bytes);
+    let mut memory = SlotVec::default();
+    let mut holder = DepositServer::new(DepositId(1), Incarnation(3), Time(0));
     let mut owner = 0;
     for _ in 0..48 {
         if input.is_over() {
@@ -110,16 +110,16 @@ pub fn holder(bytes: &[u8]) {
             FrameKind::Put,
             FrameKind::Append,
         ];
-        let mut header = Header::new(kinds[usize::from(which & 7)]);
-        (header.who, header.epoch) = (owner, holder.epoch());
+        let mut header = FrameHeader::new(kinds[usize::from(which & 7)]);
+        (header.sender, header.epoch) = (owner, holder.epoch());
         if which & 128 != 0 {
             header.epoch = Epoch(input.small());
-            header.who = input.small().into();
+            header.sender = input.small().into();
         }
         if header.kind == FrameKind::Deposit {
             let before = holder.epoch();
             header.epoch = Epoch(before.0.saturating_add(u32::from(which >> 3 & 1)));
-            header.who = OWNER;
+            header.sender = OWNER;
             holder.open(&header, DEPOSIT_LEASE);
             assert!(holder.epoch() >= before);
             owner = if holder.epoch() > Epoch(0) { OWNER } else { 0 };
@@ -129,30 +129,30 @@ pub fn holder(bytes: &[u8]) {
         header.mark = input.small();
         let body = body(&mut input);
         let frame = Frame { header, body: &body };
-        let fenced = (header.epoch, header.who) != (holder.epoch(), owner);
-        let (slots, held) = (holder.slots(), holder.held());
+        let fenced = (header.epoch, header.sender) != (holder.epoch(), owner);
+        let (slots, held) = (holder.slots(), holder.used_slots());
         let answer = holder.handle(&frame, &mut memory);
         if fenced {
-            assert_eq!(answer.header().flags, Refusal::Fenced as u8);
-            assert_eq!((holder.slots(), holder.held()), (slots, held));
+            assert_eq!(answer.header().flags, RefusalReason::Fenced as u8);
+            assert_eq!((holder.slots(), holder.used_slots()), (slots, held));
         }
         check_answer(&holder, &memory, &answer);
     }
 }
 
-fn check_answer(holder: &Holder, memory: &Memory, answer: &Lent) {
-    assert!(holder.slots() <= ROOM && holder.held() <= holder.slots());
+fn check_answer(holder: &DepositServer, memory: &SlotVec, answer: &DepositReply) {
+    assert!(holder.slots() <= ROOM && holder.used_slots() <= holder.slots());
     assert_eq!(holder.slots() as usize, memory.0.len());
     match answer {
-        Lent::Pages(_, asked, count) => {
+        DepositReply::Pages(_, asked, count) => {
             for page in &asked[..*count] {
                 let there = holder.version(page.slot) == Some(page.version);
                 let stored = &memory.0[page.slot as usize];
                 assert_eq!(usize::from(page.bytes), if there { stored.len() } else { 0 });
             }
         }
-        Lent::Blocks(_, body) => assert!(body.len() <= FRAME_BODY_BYTES_MAX),
-        Lent::Frame(_) | Lent::Pong(..) => (),
+        DepositReply::Blocks(_, body) => assert!(body.len() <= FRAME_BODY_BYTES_MAX),
+        DepositReply::Frame(_) | DepositReply::Pong(..) => (),
     }
 }
 
@@ -168,9 +168,9 @@ pub(crate) fn holder_seeds() -> Vec<Vec<u8>> {
 
 /// Seals that anybody can forge: what is behind the proof is to be reached.
 #[derive(Clone, Copy)]
-struct Plain;
+struct PlainSeal;
 
-impl Seals for Plain {
+impl PageSeal for PlainSeal {
     type Clear = u8;
     type Sealed = Vec<u8>;
 
@@ -186,7 +186,7 @@ impl Seals for Plain {
         (sealed.first() == Some(&(version as u8))).then(|| Box::new(version as u8))
     }
 
-    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+    fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>) {
         marks.extend(blocks.iter().map(|block| [block.number, block.bytes[0], 0, 0]));
     }
 
@@ -201,14 +201,14 @@ impl Seals for Plain {
 
 /// An owner with three lenders that answer anything: each slot is one page's or nobody's, and a page is kept aside until it is stashed.
 pub fn owner(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
-    let settings = Settings {
+    let mut input = FuzzInput::new(bytes);
+    let settings = DirectorySettings {
         copies: 1 + usize::from(input.u8() & 1),
         slots_max: vec![ROOM; 3],
         grow: 3,
         spill_max: 0,
     };
-    let mut shelf = Shelf::new(Depot::new(&settings), Plain);
+    let mut shelf = RemotePageClient::new(PageDirectory::new(&settings), PlainSeal);
     let mut now = Time(1);
     let mut tickets = Vec::new();
     for _ in 0..64 {
@@ -221,21 +221,21 @@ pub fn owner(bytes: &[u8]) {
         match which & 7 {
             0 => shelf.put(page, &which),
             1 => drop(shelf.get(page)),
-            2 => match shelf.has_come(page) {
+            2 => match shelf.has_arrived(page) {
                 true => drop(shelf.take(page)),
                 false => shelf.forget(page),
             },
             3 if shelf.may_gather() => {
-                let mut wanted = Wanted::default();
+                let mut wanted = BlockRequest::default();
                 wanted.add(page, input.u8() & 1);
                 tickets.push(shelf.gather(wanted));
             }
             3 => drop(tickets.pop().and_then(|ticket| shelf.take_words(ticket))),
-            4 => honest(&mut shelf, lender, now, &mut input),
-            5 if shelf.depot().is_linked(lender) => shelf.links().on_unlinked(lender, now),
+            4 => answer_honestly(&mut shelf, lender, now, &mut input),
+            5 if shelf.directory().is_linked(lender) => shelf.links().on_unlinked(lender, now),
             5 => drop(shelf.links().next_session(lender)),
             6 => now = Time(now.0 + 3_000_000_000),
-            _ => lie(&mut shelf, lender, now, &mut input),
+            _ => answer_falsely(&mut shelf, lender, now, &mut input),
         }
         shelf.settle(|_| ());
         shelf.links().tick(now);
@@ -244,19 +244,24 @@ pub fn owner(bytes: &[u8]) {
 }
 
 /// The lender is asked for what is next, and answers as it should, but for a byte.
-fn honest(shelf: &mut Shelf<Plain>, lender: usize, now: Time, input: &mut Input<'_>) {
-    let mut header = Header::new(FrameKind::Deposited);
+fn answer_honestly(
+    shelf: &mut RemotePageClient<PlainSeal>,
+    lender: usize,
+    now: Time,
+    input: &mut FuzzInput<'_>,
+) {
+    let mut header = FrameHeader::new(FrameKind::DepositAck);
     let mut body = Vec::new();
-    if !shelf.depot().is_linked(lender) {
+    if !shelf.directory().is_linked(lender) {
         shelf.links().next_session(lender);
         header.stable = Lsn(lender as u64 + 1);
         header.mark = 5;
     } else if let Some(frame) = shelf.next_frame(lender, now) {
         header.mark = frame.header.mark;
         match frame.header.kind {
-            FrameKind::Put => header.kind = FrameKind::Stashed,
+            FrameKind::Put => header.kind = FrameKind::PutAck,
             FrameKind::Get => {
-                header.kind = FrameKind::Got;
+                header.kind = FrameKind::GetReply;
                 for mut head in frame.heads {
                     let version = head[8];
                     head[4..6].copy_from_slice(&(2 * BLOCK_BYTES as u16).to_le_bytes());
@@ -269,7 +274,7 @@ fn honest(shelf: &mut Shelf<Plain>, lender: usize, now: Time, input: &mut Input<
                 header.kind = if kind == FrameKind::Ping {
                     FrameKind::Pong
                 } else {
-                    FrameKind::Gathered
+                    FrameKind::GatherReply
                 }
             }
         }
@@ -281,15 +286,20 @@ fn honest(shelf: &mut Shelf<Plain>, lender: usize, now: Time, input: &mut Input<
         252 => header.mark = input.small(),
         _ => (),
     }
-    hear(shelf, lender, &Frame { header, body: &body }, now);
+    deliver(shelf, lender, &Frame { header, body: &body }, now);
 }
 
-fn lie(shelf: &mut Shelf<Plain>, lender: usize, now: Time, input: &mut Input<'_>) {
+fn answer_falsely(
+    shelf: &mut RemotePageClient<PlainSeal>,
+    lender: usize,
+    now: Time,
+    input: &mut FuzzInput<'_>,
+) {
     let kinds = [
-        FrameKind::Deposited,
-        FrameKind::Stashed,
-        FrameKind::Got,
-        FrameKind::Gathered,
+        FrameKind::DepositAck,
+        FrameKind::PutAck,
+        FrameKind::GetReply,
+        FrameKind::GatherReply,
         FrameKind::Withdraw,
         FrameKind::Refuse,
         FrameKind::Pong,
@@ -298,20 +308,20 @@ fn lie(shelf: &mut Shelf<Plain>, lender: usize, now: Time, input: &mut Input<'_>
     let kind = kinds[usize::from(input.u8() & 7)];
     let mut header = input.header(kind, 0);
     if header.kind == FrameKind::Withdraw {
-        header.flags = Flag::SOME;
+        header.flags = Flag::PARTIAL;
     }
     let body = body(input);
-    hear(shelf, lender, &Frame { header, body: &body }, now);
+    deliver(shelf, lender, &Frame { header, body: &body }, now);
 }
 
-fn hear(shelf: &mut Shelf<Plain>, lender: usize, frame: &Frame<'_>, now: Time) {
-    if shelf.hear(lender, frame, now).is_err() && shelf.depot().is_linked(lender) {
+fn deliver(shelf: &mut RemotePageClient<PlainSeal>, lender: usize, frame: &Frame<'_>, now: Time) {
+    if shelf.handle_frame(lender, frame, now).is_err() && shelf.directory().is_linked(lender) {
         shelf.links().on_unlinked(lender, now);
     }
 }
 
-fn check_owner(shelf: &Shelf<Plain>) {
-    let depot = shelf.depot();
+fn check_owner(shelf: &RemotePageClient<PlainSeal>) {
+    let depot = shelf.directory();
     for (at, lender) in depot.status().lenders.iter().enumerate() {
         assert!(lender.slots <= ROOM && lender.used <= lender.slots);
         let places = (0..8).map(Page).flat_map(|page| depot.places(page));

@@ -2,19 +2,19 @@
 
 use std::path::Path;
 
-use netram_files::{Catalog, Change as FileChange};
-use netram_lender::Report;
-use netram_proto::port::Kind;
+use netram_files::{Catalog, DirectoryChange as FileChange};
+use netram_lender::StatusReport;
+use netram_proto::port::RecordKind;
 use netram_proto::wire::crc32c;
 use netram_rvm::record;
 use netram_shared::server::spans::Spans;
-use netram_sqlite_machine::Change as PartyChange;
-use netram_sqlite_machine::{Deed, Role};
+use netram_sqlite_machine::DatabaseChange as PartyChange;
+use netram_sqlite_machine::{FileOp, FileRole};
 use netram_store::loader;
-use netram_store::settings::Settings;
-use netram_transport::{Address, ClusterKey, Group, WaitPolicy};
+use netram_store::settings::StoreSettings;
+use netram_transport::{ClusterKey, MulticastGroup, NetAddress, WaitPolicy};
 
-use crate::input::Input;
+use crate::input::FuzzInput;
 
 const PAGE: usize = 4096;
 
@@ -47,7 +47,7 @@ pub fn file_change(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
     };
-    if let Ok(Some(change)) = FileChange::decode(Kind(*kind), payload) {
+    if let Ok(Some(change)) = FileChange::decode(RecordKind(*kind), payload) {
         netram_files::fuzzed::check(&change, payload);
     }
 }
@@ -57,28 +57,28 @@ pub fn party_change(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
     };
-    if let Ok(Some(change)) = PartyChange::decode(Kind(*kind), payload) {
+    if let Ok(Some(change)) = PartyChange::decode(RecordKind(*kind), payload) {
         let mut again = vec![0; change.payload_bytes()];
         change.encode(&mut again);
         assert_eq!(again, payload, "a record has one form");
-        assert_eq!(change.kind(), Kind(*kind));
+        assert_eq!(change.kind(), RecordKind(*kind));
     }
 }
 
-pub(crate) fn party_seeds() -> Vec<Vec<u8>> {
+pub(crate) fn database_seeds() -> Vec<Vec<u8>> {
     let deeds = [
-        Deed::Write {
+        FileOp::Write {
             offset: 4096,
             bytes: b"a page",
         },
-        Deed::Resize { size: 8192 },
-        Deed::Remove,
+        FileOp::Resize { size: 8192 },
+        FileOp::Remove,
     ];
     let one = |deed| {
         let change = PartyChange {
             number: 77,
-            role: Role::Wal,
-            deed,
+            role: FileRole::Wal,
+            op: deed,
         };
         let mut payload = vec![0; change.payload_bytes()];
         change.encode(&mut payload);
@@ -92,14 +92,14 @@ pub fn transaction(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
     };
-    let Ok(changes) = record::decode(Kind(*kind), payload) else {
+    let Ok(changes) = record::decode(RecordKind(*kind), payload) else {
         return;
     };
     let ranges: Vec<_> = changes.ranges().collect();
     for range in &ranges {
         assert!(range.end() >= range.offset && range.bytes.len() <= payload.len());
     }
-    if Kind(*kind) == record::KIND_COMPACT {
+    if RecordKind(*kind) == record::KIND_COMPACT {
         assert_eq!(record::encode(changes.preamble(), &ranges), payload);
     }
 }
@@ -130,7 +130,7 @@ pub(crate) fn transaction_seeds() -> Vec<Vec<u8>> {
 
 /// A heap in a segment that is damaged: a good header, and bytes anywhere behind it. What is found lies in the heap, and no block in another.
 pub fn heap(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let pages = 4 + usize::from(input.u8() % 16);
     let length = pages * PAGE;
     let mut heap = vec![0; length];
@@ -200,7 +200,7 @@ pub fn loader_header(bytes: &[u8]) {
 }
 
 pub(crate) fn loader_seeds() -> Vec<Vec<u8>> {
-    let one = |address: usize| loader::Definition {
+    let one = |address: usize| loader::RegionDefinition {
         offset: 0,
         length: 2 * PAGE,
         address,
@@ -216,7 +216,7 @@ pub fn settings(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    let parsed = Settings::parse(text, Path::new("/etc/netram/netram.toml"));
+    let parsed = StoreSettings::parse(text, Path::new("/etc/netram/netram.toml"));
     let parsed = parsed.map_err(|error| assert!(!error.to_string().is_empty()));
     let Ok(settings) = parsed else {
         return;
@@ -243,11 +243,11 @@ pub fn words(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    if let Ok(address) = text.parse::<Address>() {
-        assert_eq!(address.to_string().parse::<Address>().as_ref(), Ok(&address));
+    if let Ok(address) = text.parse::<NetAddress>() {
+        assert_eq!(address.to_string().parse::<NetAddress>().as_ref(), Ok(&address));
     }
-    if let Ok(group) = text.parse::<Group>() {
-        assert_eq!(group.to_string().parse::<Group>().ok(), Some(group));
+    if let Ok(group) = text.parse::<MulticastGroup>() {
+        assert_eq!(group.to_string().parse::<MulticastGroup>().ok(), Some(group));
     }
     if let Ok(policy) = text.parse::<WaitPolicy>() {
         assert_eq!(policy.to_string().parse::<WaitPolicy>().ok(), Some(policy));
@@ -272,14 +272,14 @@ pub(crate) fn words_seeds() -> Vec<Vec<u8>> {
 
 /// A lender's status: read again as it was sent.
 pub fn report(bytes: &[u8]) {
-    if let Ok(report) = Report::from_frame_body(bytes) {
+    if let Ok(report) = StatusReport::from_frame_body(bytes) {
         let (name, journals) = (report.name.clone(), report.journals.len());
-        let again = Report::from_frame_body(&report.to_frame_body()).expect("a status is read");
+        let again = StatusReport::from_frame_body(&report.to_frame_body()).expect("a status is read");
         assert!(again.journals.len() <= journals);
         assert_eq!(again.name, name);
     }
 }
 
 pub(crate) fn report_seeds() -> Vec<Vec<u8>> {
-    vec![Report::default().to_frame_body()]
+    vec![StatusReport::default().to_frame_body()]
 }

@@ -1,27 +1,28 @@
 //! Frames, and the records in them.
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::MemberTold;
+use netram_proto::journal::MemberReport;
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES, RECORD_HEADER_BYTES};
-use netram_proto::planted::Planted;
-use netram_proto::port::Kind;
-use netram_proto::session::{Admit, Session};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::RecordKind;
+use netram_proto::session::{LenderSession, SessionAction};
 use netram_proto::wire::{
-    Frame, FrameKind, Header, Link, RecordHeader, Refusal, Seed, Step, check_record, finish_record, step,
+    ChainPoint, CrcSeed, Frame, FrameHeader, FrameKind, RecordHeader, RefusalReason, ScanStep, check_record,
+    finish_record, scan_step,
 };
 
-use crate::input::Input;
+use crate::input::FuzzInput;
 
 const JOURNAL: JournalId = JournalId(0xF00D);
 
 /// A frame as a packet.
-pub fn packet(header: &Header, body: &[u8]) -> Vec<u8> {
+pub fn packet(header: &FrameHeader, body: &[u8]) -> Vec<u8> {
     [&header.encode(body.len())[..], body].concat()
 }
 
 /// A record that checks, as a writer makes it.
-pub fn record(journal: JournalId, link: Link, epoch: u32, stable: Lsn, payload: &[u8]) -> Vec<u8> {
-    let header = RecordHeader::new(link, Epoch(epoch), stable, Kind(16), false, payload.len());
+pub fn record(journal: JournalId, link: ChainPoint, epoch: u32, stable: Lsn, payload: &[u8]) -> Vec<u8> {
+    let header = RecordHeader::new(link, Epoch(epoch), stable, RecordKind(16), false, payload.len());
     let mut bytes = vec![0; header.length];
     header.write(&mut bytes);
     bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
@@ -31,7 +32,7 @@ pub fn record(journal: JournalId, link: Link, epoch: u32, stable: Lsn, payload: 
 
 /// Frames by the wire format, as many as there are bytes for: each is parsed, has no other form, and is judged by a session.
 pub fn frame(bytes: &[u8]) {
-    let mut session = Session::default();
+    let mut session = LenderSession::default();
     let mut rest = bytes;
     for _ in 0..4 {
         let length = rest
@@ -46,7 +47,7 @@ pub fn frame(bytes: &[u8]) {
     let _ = Frame::parse(bytes);
 }
 
-fn one_frame(session: &mut Session, bytes: &[u8]) {
+fn one_frame(session: &mut LenderSession, bytes: &[u8]) {
     let Ok(frame) = Frame::parse(bytes) else {
         return;
     };
@@ -54,22 +55,24 @@ fn one_frame(session: &mut Session, bytes: &[u8]) {
     assert_eq!(packet(&frame.header, frame.body), bytes, "a frame has one form");
     let before = session.journal();
     match session.handle(&frame) {
-        Ok(Admit::Bind(journal, writer)) => {
+        Ok(SessionAction::Bind(journal, writer)) => {
             assert_eq!(before, None, "a session is bound once");
             assert_eq!(session.journal(), Some(journal));
-            assert_eq!(writer.0, frame.header.who);
+            assert_eq!(writer.0, frame.header.sender);
         }
-        Ok(Admit::Member(journal) | Admit::Tune(journal)) => assert_eq!(before, Some(journal)),
-        Ok(Admit::Data | Admit::Deposit | Admit::Share) => assert_eq!(before, None),
-        Ok(Admit::Status) | Err(_) => assert_eq!(session.journal(), before),
+        Ok(SessionAction::Member(journal) | SessionAction::Invite(journal)) => {
+            assert_eq!(before, Some(journal))
+        }
+        Ok(SessionAction::Data | SessionAction::Deposit | SessionAction::Share) => assert_eq!(before, None),
+        Ok(SessionAction::Status) | Err(_) => assert_eq!(session.journal(), before),
     }
-    if let Some(told) = MemberTold::decode(&frame) {
+    if let Some(told) = MemberReport::decode(&frame) {
         assert_eq!(
-            (told.incarnation.0, told.sealed),
-            (frame.header.who, frame.header.epoch)
+            (told.incarnation.0, told.fence_epoch),
+            (frame.header.sender, frame.header.epoch)
         );
     }
-    if let Some(refusal) = Refusal::from_byte(frame.header.flags) {
+    if let Some(refusal) = RefusalReason::from_byte(frame.header.flags) {
         assert_eq!(refusal as u8, frame.header.flags);
     }
 }
@@ -77,76 +80,83 @@ fn one_frame(session: &mut Session, bytes: &[u8]) {
 /// Kinds of frames, for seeds.
 pub(crate) const KINDS: [FrameKind; 12] = [
     FrameKind::Bind,
-    FrameKind::Seal,
+    FrameKind::Fence,
     FrameKind::Join,
     FrameKind::Append,
     FrameKind::Read,
     FrameKind::Status,
-    FrameKind::Tune,
+    FrameKind::Invite,
     FrameKind::Follow,
     FrameKind::Share,
     FrameKind::Deposit,
-    FrameKind::Told,
+    FrameKind::ProbeReply,
     FrameKind::Refuse,
 ];
 
 pub(crate) fn frame_seeds() -> Vec<Vec<u8>> {
     let one = |kind| {
-        let mut header = Header::new(kind);
-        (header.epoch, header.lsn, header.who, header.flags) = (Epoch(3), Lsn(64), 9, 1);
+        let mut header = FrameHeader::new(kind);
+        (header.epoch, header.lsn, header.sender, header.flags) = (Epoch(3), Lsn(64), 9, 1);
         packet(&header, &JOURNAL.0.to_le_bytes())
     };
     let mut seeds: Vec<Vec<u8>> = KINDS.map(one).to_vec();
-    seeds.push([one(FrameKind::Bind), one(FrameKind::Seal), one(FrameKind::Append)].concat());
+    seeds.push(
+        [
+            one(FrameKind::Bind),
+            one(FrameKind::Fence),
+            one(FrameKind::Append),
+        ]
+        .concat(),
+    );
     seeds
 }
 
 /// Bytes of a log, judged as a member and a scan judge them. The last bytes may be made a record that checks, so that what comes behind the
 /// checksum is reached too.
 pub fn log_bytes(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let (mend, cut) = (input.u8(), usize::from(input.u8()));
-    let seed = Seed::from(JOURNAL);
+    let seed = CrcSeed::from(JOURNAL);
     let mut log = input.rest().to_vec();
     if mend & 1 != 0 && log.len() >= RECORD_HEADER_BYTES {
         finish_record(&mut log, seed);
     }
     let mut link = match log.first_chunk().map(RecordHeader::parse) {
-        Some(Ok(header)) if mend & 2 != 0 => Link {
+        Some(Ok(header)) if mend & 2 != 0 => ChainPoint {
             lsn: header.lsn,
             chain: header.chain,
         },
-        _ => Link::default(),
+        _ => ChainPoint::default(),
     };
     let mut at = 0;
     // The end of the log's numbers is not reached by honest writers: see `Lsn::plus`.
     while link.lsn < Lsn(1 << 62) {
-        match step(&log[at..], link, seed, Planted::NONE) {
-            Step::Record(header) => {
+        match scan_step(&log[at..], link, seed, FaultSwitch::NONE) {
+            ScanStep::Record(header) => {
                 let record = &log[at..at + header.length];
                 let cut = cut.clamp(RECORD_HEADER_BYTES, header.length);
                 let pieces = [&record[..cut], &record[cut..]];
-                assert!(check_record(&header, pieces.into_iter(), seed, Planted::NONE));
+                assert!(check_record(&header, pieces.into_iter(), seed, FaultSwitch::NONE));
                 let mut again = vec![0; header.length];
                 header.write(&mut again);
                 again[4..8].copy_from_slice(&header.crc.to_le_bytes());
                 assert_eq!(again[..RECORD_HEADER_BYTES], record[..RECORD_HEADER_BYTES]);
                 at += header.length;
-                link = header.link();
+                link = header.next_point();
             }
-            Step::Incomplete(wanted) => {
+            ScanStep::Incomplete(wanted) => {
                 assert!(wanted > log.len() - at, "what is here in full is judged");
                 break;
             }
-            Step::Bad(_) => break,
+            ScanStep::Bad(_) => break,
         }
     }
 }
 
 pub(crate) fn log_seeds() -> Vec<Vec<u8>> {
-    let first = record(JOURNAL, Link::default(), 1, Lsn(0), b"first");
+    let first = record(JOURNAL, ChainPoint::default(), 1, Lsn(0), b"first");
     let chain = u32::from_le_bytes([first[4], first[5], first[6], first[7]]);
-    let link = Link {
+    let link = ChainPoint {
         lsn: Lsn(first.len() as u64),
         chain,
     };

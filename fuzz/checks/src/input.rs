@@ -1,15 +1,15 @@
 //! A fuzzer's bytes as choices: whatever they are, they choose something, and when they are used up everything is zero.
 
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::{FrameKind, Header};
+use netram_proto::wire::{FrameHeader, FrameKind};
 
 /// What is left of the bytes.
-pub struct Input<'a>(&'a [u8]);
+pub struct FuzzInput<'a>(&'a [u8]);
 
-impl<'a> Input<'a> {
+impl<'a> FuzzInput<'a> {
     /// All of them.
-    pub fn new(bytes: &'a [u8]) -> Input<'a> {
-        Input(bytes)
+    pub fn new(bytes: &'a [u8]) -> FuzzInput<'a> {
+        FuzzInput(bytes)
     }
 
     /// Whether all are used up.
@@ -83,15 +83,15 @@ impl<'a> Input<'a> {
     }
 
     /// A header of any kind, near a position of the log and of small epochs, mostly.
-    pub fn header(&mut self, kind: FrameKind, base: u64) -> Header {
-        Header {
+    pub fn header(&mut self, kind: FrameKind, base: u64) -> FrameHeader {
+        FrameHeader {
             kind,
             flags: self.u8(),
             lsn: Lsn(self.near(base)),
             epoch: Epoch(self.small()),
             mark: self.small(),
             stable: Lsn(self.near(base)),
-            who: self.small().into(),
+            sender: self.small().into(),
         }
     }
 }

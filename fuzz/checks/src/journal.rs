@@ -2,15 +2,16 @@
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
-    ClaimNote, CommitRule, JoinId, Known, LogFile, Reigns, SlotError, Slots, View, ViewMember, assemble,
+    AssembleOptions, ClaimNote, CommitRule, EpochHistory, JoinId, LogFile, SlotError, SlotPair, View,
+    ViewMember, assemble,
 };
 use netram_proto::limit::{EPOCH_MAX, LOG_BYTES_MIN, MEMBERS_MAX, RECORD_HEADER_BYTES, VIEW_VERSION_MAX};
-use netram_proto::planted::Planted;
-use netram_proto::wire::{Link, RecordHeader, crc32c, finish_record};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::wire::{ChainPoint, RecordHeader, crc32c, finish_record};
 
 use crate::frames::record;
-use crate::input::Input;
-use crate::recovery::Memory;
+use crate::input::FuzzInput;
+use crate::recovery::MemoryFile;
 
 const JOURNAL: JournalId = JournalId(0xF00D);
 const SLOT_BYTES: usize = 256;
@@ -44,7 +45,7 @@ pub fn view(bytes: &[u8]) {
     );
     let _ = (
         view.is_fenced_by(&later[0]),
-        later[0].lacks_reign_of(&view),
+        later[0].lacks_epoch_of(&view),
         view.with_claim_of(&later[1]),
     );
 }
@@ -53,13 +54,13 @@ pub(crate) fn a_view() -> View {
     let member = |number: u64| ViewMember {
         incarnation: Incarnation(number),
         join: Some(JoinId {
-            reign: Epoch(3),
+            epoch: Epoch(3),
             generation: 1,
         }),
         address: "tcp://lender:7000".into(),
         domain: "rack 1".into(),
     };
-    let mut reigns = Reigns::default();
+    let mut reigns = EpochHistory::default();
     reigns.begin(Epoch(2), WriterId(8), Lsn(0));
     reigns.begin(Epoch(3), WriterId(9), Lsn(64));
     View {
@@ -71,7 +72,7 @@ pub(crate) fn a_view() -> View {
         clean: Some(Lsn(640)),
         window_bytes: 1 << 20,
         members: vec![member(7), member(8)],
-        reigns,
+        epochs: reigns,
         note: Some(ClaimNote::new(1_700_000_000, "netram journal on machine")),
         ..View::first(JOURNAL)
     }
@@ -88,19 +89,19 @@ pub(crate) fn view_seeds() -> Vec<Vec<u8>> {
 /// A small file of two slots, torn and changed anywhere: what is read was written, and what is stored next is read again. The first byte says
 /// which slots' checksums are to be made right.
 pub fn slots(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let mend = input.u8();
     let payload = input.bytes();
     let mut file = input.rest().to_vec();
     file.resize(2 * SLOT_BYTES, 0);
     for index in 0..2 {
         if mend & 1 << index != 0 {
-            mend_slot(&mut file[index * SLOT_BYTES..][..SLOT_BYTES]);
+            fix_slot_checksum(&mut file[index * SLOT_BYTES..][..SLOT_BYTES]);
         }
     }
     let magic = View::MAGIC;
-    let file = Memory(file.into());
-    let (mut slots, found) = match Slots::open(&file, magic, SLOT_BYTES) {
+    let file = MemoryFile(file.into());
+    let (mut slots, found) = match SlotPair::open(&file, magic, SLOT_BYTES) {
         Ok(opened) => opened,
         Err(SlotError::Damaged) => return,
         Err(SlotError::Foreign) => {
@@ -118,7 +119,7 @@ pub fn slots(bytes: &[u8]) {
     } else {
         slots.store_loosely(&file, payload).expect("memory stores");
     }
-    let again = Slots::open(&file, magic, SLOT_BYTES).map(|(_, payload)| payload);
+    let again = SlotPair::open(&file, magic, SLOT_BYTES).map(|(_, payload)| payload);
     let rotten_padding = payload.len() <= 6;
     assert!(
         again.as_deref() == Ok(payload) || rotten_padding && again.is_ok(),
@@ -127,7 +128,7 @@ pub fn slots(bytes: &[u8]) {
 }
 
 /// Makes a slot's checksum right, and its magic. A sequence that no file reaches is made one that some might.
-fn mend_slot(slot: &mut [u8]) {
+fn fix_slot_checksum(slot: &mut [u8]) {
     slot[..8].copy_from_slice(&View::MAGIC);
     slot[15] = 0;
     let length = u32::from_le_bytes([slot[16], slot[17], slot[18], slot[19]]) as usize % (SLOT_BYTES - 24);
@@ -137,8 +138,8 @@ fn mend_slot(slot: &mut [u8]) {
 }
 
 pub(crate) fn slots_seeds() -> Vec<Vec<u8>> {
-    let file = Memory(vec![0; 2 * SLOT_BYTES].into());
-    let mut made = Slots::create(&file, View::MAGIC, SLOT_BYTES, b"first value").expect("memory stores");
+    let file = MemoryFile(vec![0; 2 * SLOT_BYTES].into());
+    let mut made = SlotPair::create(&file, View::MAGIC, SLOT_BYTES, b"first value").expect("memory stores");
     made.store_loosely(&file, b"second").expect("memory stores");
     let file = file.0.into_inner();
     let with = |head: u8| [&[head, 3, 1, 2, 3], &file[..]].concat();
@@ -148,13 +149,13 @@ pub(crate) fn slots_seeds() -> Vec<Vec<u8>> {
 /// A log on a damaged disk: a good one, into which the bytes are written somewhere, with checksums made right or not. It is opened and
 /// recovered or refused; nothing is called recovered that another scan does not find.
 pub fn log(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let (records, mend) = (input.u8() % 6, input.u8());
-    let file = Memory::default();
-    let size = LogFile::<Memory>::file_bytes(LOG_BYTES_MIN);
+    let file = MemoryFile::default();
+    let size = LogFile::<MemoryFile>::file_bytes(LOG_BYTES_MIN);
     file.0.borrow_mut().resize(size as usize, 0);
     let (log, _) = LogFile::create(file, JOURNAL, LOG_BYTES_MIN).expect("a log");
-    let (mut link, mut places) = (Link::default(), Vec::new());
+    let (mut link, mut places) = (ChainPoint::default(), Vec::new());
     for index in 0..records {
         let bytes = record(JOURNAL, link, 1, link.lsn, &vec![index; usize::from(index) * 333]);
         log.write(link.lsn, &bytes).expect("room");
@@ -179,12 +180,12 @@ pub fn log(bytes: &[u8]) {
     }
     let mut file = log.file().0.take();
     if mend & 2 != 0 {
-        mend_log_slot(&mut file[..4096]);
+        fix_log_slot_checksum(&mut file[..4096]);
     }
-    open_log(Memory(file.into()));
+    open_log(MemoryFile(file.into()));
 }
 
-fn open_log(file: Memory) {
+fn open_log(file: MemoryFile) {
     let Ok((log, _, superblock)) = LogFile::open(file) else {
         return;
     };
@@ -195,18 +196,18 @@ fn open_log(file: Memory) {
         assert_eq!(checked.header.chain, end.chain);
         let front = checked.bytes.first_chunk().map(RecordHeader::parse);
         assert_eq!(front, Some(Ok(checked.header)));
-        end = checked.header.link();
+        end = checked.header.next_point();
         true
     });
     assert_eq!(local.end, end);
     assert!(end.lsn <= limit);
-    let known = Known {
+    let known = AssembleOptions {
         proof: superblock.stable,
         limit,
         accept_loss: false,
-        here: None,
+        local_durable: None,
     };
-    if let Ok(taken) = assemble(&log, &local, &[], known, Planted::NONE, &mut |_| true) {
+    if let Ok(taken) = assemble(&log, &local, &[], known, FaultSwitch::NONE, &mut |_| true) {
         assert!(
             taken.end.lsn >= superblock.stable,
             "what was on the disk is there"
@@ -216,7 +217,7 @@ fn open_log(file: Memory) {
     }
 }
 
-fn mend_log_slot(slot: &mut [u8]) {
+fn fix_log_slot_checksum(slot: &mut [u8]) {
     let length = u32::from_le_bytes([slot[16], slot[17], slot[18], slot[19]]) as usize % 4000;
     slot[16..20].copy_from_slice(&(length as u32).to_le_bytes());
     let checked = [&slot[..20], &slot[24..24 + length]].concat();
@@ -224,7 +225,7 @@ fn mend_log_slot(slot: &mut [u8]) {
 }
 
 pub(crate) fn log_seeds() -> Vec<Vec<u8>> {
-    let next = record(JOURNAL, Link::default(), 1, Lsn(0), b"one more");
+    let next = record(JOURNAL, ChainPoint::default(), 1, Lsn(0), b"one more");
     vec![
         vec![5, 0],
         vec![5, 0, 2, 44, 1, 9],

@@ -2,25 +2,25 @@
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn};
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, WINDOW_BYTES_MIN};
-use netram_proto::member::{Member, MemberState, NoWindow, Reply, Window, copy_out};
-use netram_proto::planted::Planted;
-use netram_proto::wire::{Frame, FrameKind, Header, Link, Refusal, Step, step};
+use netram_proto::member::{Member, MemberReply, MemberState, ReserveError, Window, copy_out};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::wire::{ChainPoint, Frame, FrameHeader, FrameKind, RefusalReason, ScanStep, scan_step};
 
 use crate::frames::record;
-use crate::input::Input;
+use crate::input::FuzzInput;
 
 const JOURNAL: JournalId = JournalId(0xF00D);
 /// What the lender has for one journal.
 const QUOTA: u64 = 2 * WINDOW_BYTES_MIN;
 
 #[derive(Default)]
-struct Ring(Vec<u8>);
+struct WindowBuffer(Vec<u8>);
 
-impl Window for Ring {
-    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+impl Window for WindowBuffer {
+    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
         if bytes > QUOTA {
-            return Err(NoWindow {
-                refusal: Refusal::OverQuota,
+            return Err(ReserveError {
+                refusal: RefusalReason::OverQuota,
                 asked: bytes,
                 limit: QUOTA,
             });
@@ -51,9 +51,9 @@ impl Window for Ring {
     }
 }
 
-struct Bench {
+struct MemberBench {
     member: Member,
-    window: Ring,
+    window: WindowBuffer,
     /// The rest of a record of which a part was sent.
     pending: Vec<u8>,
     /// Where records of the window begin or end.
@@ -63,10 +63,10 @@ struct Bench {
 /// Frames in any order, by any writer and of any reign. Some carry records that follow on, for the member takes no others. Now and then the
 /// lender's process is killed.
 pub fn member(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
-    let mut bench = Bench {
+    let mut input = FuzzInput::new(bytes);
+    let mut bench = MemberBench {
         member: Member::new(JOURNAL, Incarnation(42)),
-        window: Ring::default(),
+        window: WindowBuffer::default(),
         pending: Vec::new(),
         places: Vec::new(),
     };
@@ -79,17 +79,17 @@ pub fn member(bytes: &[u8]) {
     bench.restart();
 }
 
-impl Bench {
-    fn step(&mut self, input: &mut Input<'_>) {
+impl MemberBench {
+    fn step(&mut self, input: &mut FuzzInput<'_>) {
         let state = *self.member.state();
         let base = state.received.0;
         let which = input.u8();
         let mut body = Vec::new();
-        let mut header = Header::new(FrameKind::Append);
-        (header.epoch, header.who, header.lsn) = (state.epoch, state.writer.0, state.received);
+        let mut header = FrameHeader::new(FrameKind::Append);
+        (header.epoch, header.sender, header.lsn) = (state.epoch, state.writer.0, state.received);
         match which % 12 {
             0 => {
-                header.kind = FrameKind::Seal;
+                header.kind = FrameKind::Fence;
                 header.epoch = Epoch(state.epoch.0.saturating_add(1));
             }
             1 => {
@@ -119,7 +119,7 @@ impl Bench {
             _ => {
                 let kinds = [
                     FrameKind::Append,
-                    FrameKind::Seal,
+                    FrameKind::Fence,
                     FrameKind::Join,
                     FrameKind::Ping,
                     FrameKind::Read,
@@ -131,12 +131,12 @@ impl Bench {
                 body = input.bytes().to_vec();
             }
         }
-        self.tell(&header, &body);
+        self.send_frame(&header, &body);
     }
 
     /// Records that follow on, the last perhaps in part, perhaps with a byte changed.
-    fn records(&mut self, input: &mut Input<'_>, state: &MemberState) -> Vec<u8> {
-        let mut link = Link {
+    fn records(&mut self, input: &mut FuzzInput<'_>, state: &MemberState) -> Vec<u8> {
+        let mut link = ChainPoint {
             lsn: state.held,
             chain: state.chain,
         };
@@ -163,7 +163,7 @@ impl Bench {
         body
     }
 
-    fn tell(&mut self, header: &Header, body: &[u8]) {
+    fn send_frame(&mut self, header: &FrameHeader, body: &[u8]) {
         let before = *self.member.state();
         let frame = Frame {
             header: *header,
@@ -172,8 +172,8 @@ impl Bench {
         let reply = self.member.handle(&frame, &mut self.window);
         let state = *self.member.state();
         assert!(state.epoch >= before.epoch, "a fence is never lowered");
-        let changes_nothing =
-            header.kind != FrameKind::Seal && (header.epoch, header.who) != (before.epoch, before.writer.0);
+        let changes_nothing = header.kind != FrameKind::Fence
+            && (header.epoch, header.sender) != (before.epoch, before.writer.0);
         if changes_nothing || header.epoch < before.epoch {
             assert_eq!(state, before, "who has not fenced changes nothing");
         }
@@ -181,7 +181,7 @@ impl Bench {
         self.check_reply(&reply);
     }
 
-    fn check(&mut self, before: &MemberState, header: &Header) {
+    fn check(&mut self, before: &MemberState, header: &FrameHeader) {
         let state = *self.member.state();
         assert!(self.window.capacity() <= QUOTA);
         if !state.joined {
@@ -206,7 +206,7 @@ impl Bench {
 
     /// What was acknowledged since is whole records that chain.
     fn check_records(&mut self, before: &MemberState, held: Lsn) {
-        let mut link = Link {
+        let mut link = ChainPoint {
             lsn: before.held,
             chain: before.chain,
         };
@@ -214,25 +214,25 @@ impl Bench {
         copy_out(&self.window, before.held, &mut bytes);
         let mut rest = &bytes[..];
         while !rest.is_empty() {
-            let Step::Record(header) = step(rest, link, JOURNAL.into(), Planted::NONE) else {
+            let ScanStep::Record(header) = scan_step(rest, link, JOURNAL.into(), FaultSwitch::NONE) else {
                 panic!("what is acknowledged at {link:?} is no record");
             };
             rest = &rest[header.length..];
-            link = header.link();
+            link = header.next_point();
             self.places.push(link.lsn);
         }
         assert!(held == before.held || link.chain == self.member.state().chain);
     }
 
-    fn check_reply(&self, reply: &Reply) {
+    fn check_reply(&self, reply: &MemberReply) {
         let state = self.member.state();
         match reply {
-            Reply::Data(header, bytes) => {
+            MemberReply::Data(header, bytes) => {
                 assert!(*bytes <= FRAME_BODY_BYTES_MAX, "an answer fits a frame");
                 assert!(state.trim <= header.lsn && header.lsn.plus(*bytes as u64) <= state.held);
                 copy_out(&self.window, header.lsn, &mut vec![0; *bytes]);
             }
-            Reply::Frame(header, body, bytes) => {
+            MemberReply::Frame(header, body, bytes) => {
                 assert!(*bytes <= body.len());
                 if header.kind == FrameKind::Ack {
                     assert_eq!((header.lsn, header.stable), (state.held, state.received));

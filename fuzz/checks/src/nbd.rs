@@ -1,11 +1,11 @@
 //! A network block device's client that says anything.
 
-use netram_nbd::command::{self, Command, Session};
+use netram_nbd::command::{self, NbdCommand, NbdSession};
 use netram_nbd::fuzzed::{EXPORT_BYTES, serve_bytes};
-use netram_nbd::handshake::{Handshake, Offer, Step, TlsPolicy};
+use netram_nbd::handshake::{ExportOffer, HandshakeStep, NbdHandshake, TlsPolicy};
 use netram_nbd::limit::{OPTION_BYTES_MAX, OPTIONS_MAX};
 use netram_nbd::wire::reply::{CHUNK_BYTES, EXTENDED_CHUNK_BYTES, SIMPLE_BYTES};
-use netram_nbd::wire::request::{EXTENDED_REQUEST_BYTES, REQUEST_BYTES, Request};
+use netram_nbd::wire::request::{EXTENDED_REQUEST_BYTES, NbdRequest, REQUEST_BYTES};
 use netram_nbd::wire::{
     BASE_ALLOCATION, CHUNK_MAGIC, EXTENDED_CHUNK_MAGIC, GREETING_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC,
     SIMPLE_REPLY_MAGIC,
@@ -13,8 +13,8 @@ use netram_nbd::wire::{
 
 const BYTES: u64 = 1 << 20;
 
-fn offers() -> Vec<Offer> {
-    let offer = |name: &str, read_only| Offer {
+fn offers() -> Vec<ExportOffer> {
+    let offer = |name: &str, read_only| ExportOffer {
         name: name.into(),
         description: "a volume".into(),
         bytes: BYTES,
@@ -33,7 +33,7 @@ pub fn handshake(bytes: &[u8]) {
     let policies = [TlsPolicy::Off, TlsPolicy::On, TlsPolicy::Require];
     let policy = policies[usize::from(policy % 3)];
     let offers = offers();
-    let mut handshake = Handshake::new(&offers, policy);
+    let mut handshake = NbdHandshake::new(&offers, policy);
     let mut secure = false;
     // Each option is answered once; and each long one passes in two steps, at most.
     for _ in 0..3 * OPTIONS_MAX {
@@ -43,29 +43,29 @@ pub fn handshake(bytes: &[u8]) {
         input = &input[taken..];
         assert!(out.len() <= 64 * 1024, "answers to an option are bounded");
         match step {
-            Step::Again => {
+            HandshakeStep::Again => {
                 assert!(taken > 0, "it goes on");
                 check_replies(&out);
             }
-            Step::Starved => {
+            HandshakeStep::Starved => {
                 assert_eq!(taken, 0);
                 assert!(input.len() < OPTION_BYTES_MAX + 16);
                 return;
             }
-            Step::StartTls => {
+            HandshakeStep::StartTls => {
                 assert!(policy != TlsPolicy::Off && !secure && input.is_empty());
                 secure = true;
                 handshake.encrypted();
                 input = encrypted;
             }
-            Step::Transmit(session) => {
+            HandshakeStep::Transmit(session) => {
                 assert!(policy != TlsPolicy::Require || secure);
                 assert!(session.export < offers.len());
                 assert!(!session.extended || session.structured);
                 assert_eq!(session.read_only, offers[session.export].read_only);
                 return;
             }
-            Step::End(_) => return,
+            HandshakeStep::End(_) => return,
         }
     }
     panic!("a handshake ends");
@@ -131,7 +131,7 @@ pub fn request(bytes: &[u8]) {
     let Some((agreed, bytes)) = bytes.split_first() else {
         return;
     };
-    let session = Session {
+    let session = NbdSession {
         export: 0,
         structured: agreed & 1 != 0,
         extended: agreed & 3 == 3,
@@ -139,35 +139,37 @@ pub fn request(bytes: &[u8]) {
         read_only: agreed & 8 != 0,
     };
     let short = bytes.first_chunk::<REQUEST_BYTES>();
-    if let Some((bytes, request)) = short.and_then(|bytes| Some((bytes, Request::parse(bytes)?))) {
+    if let Some((bytes, request)) = short.and_then(|bytes| Some((bytes, NbdRequest::parse(bytes)?))) {
         assert_eq!(request.encode(), *bytes);
         judge(&request, &session);
     }
     let long = bytes.first_chunk::<EXTENDED_REQUEST_BYTES>();
-    if let Some((bytes, request)) = long.and_then(|bytes| Some((bytes, Request::parse_extended(bytes)?))) {
+    if let Some((bytes, request)) = long.and_then(|bytes| Some((bytes, NbdRequest::parse_extended(bytes)?))) {
         assert_eq!(request.encode_extended(), *bytes);
         judge(&request, &session);
     }
 }
 
-fn judge(request: &Request, session: &Session) {
-    let inside = |span: command::Span| {
+fn judge(request: &NbdRequest, session: &NbdSession) {
+    let inside = |span: command::ExportSpan| {
         let end = span.offset().checked_add(span.length());
         assert!(span.length() > 0 && end.is_some_and(|end| end <= BYTES));
         assert!(span.offset().is_multiple_of(512) && span.length().is_multiple_of(512));
     };
-    match command::judge(request, session, BYTES) {
-        Ok(Command::Read { span, .. } | Command::Status { span, .. }) => inside(span),
-        Ok(Command::Write { span, .. } | Command::Zero { span, .. } | Command::Trim { span, .. }) => {
+    match command::check_request(request, session, BYTES) {
+        Ok(NbdCommand::Read { span, .. } | NbdCommand::Status { span, .. }) => inside(span),
+        Ok(
+            NbdCommand::Write { span, .. } | NbdCommand::Zero { span, .. } | NbdCommand::Trim { span, .. },
+        ) => {
             assert!(!session.read_only);
             inside(span);
         }
-        Ok(Command::Flush | Command::Cache | Command::Disconnect) | Err(_) => (),
+        Ok(NbdCommand::Flush | NbdCommand::Cache | NbdCommand::Disconnect) | Err(_) => (),
     }
 }
 
-fn a_request(command: u16, flags: u16, offset: u64, length: u64) -> Request {
-    Request {
+fn a_request(command: u16, flags: u16, offset: u64, length: u64) -> NbdRequest {
+    NbdRequest {
         flags,
         command,
         cookie: 0x0102_0304,
@@ -177,7 +179,7 @@ fn a_request(command: u16, flags: u16, offset: u64, length: u64) -> Request {
 }
 
 pub(crate) fn request_seeds() -> Vec<Vec<u8>> {
-    let short = |agreed: u8, request: Request| [&[agreed], &request.encode()[..]].concat();
+    let short = |agreed: u8, request: NbdRequest| [&[agreed], &request.encode()[..]].concat();
     let mut seeds: Vec<Vec<u8>> = (0..8)
         .map(|command| short(5, a_request(command, 0, 4096, 4096)))
         .collect();

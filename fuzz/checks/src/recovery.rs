@@ -4,29 +4,29 @@ use std::cell::RefCell;
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
-    CommitRule, JoinId, Known, LogFile, PeerAnswer, Recovery, View, ViewMember, assemble,
+    AssembleOptions, CommitRule, JoinId, LogFile, PeerAnswer, Recovery, View, ViewMember, assemble,
 };
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, LOG_BYTES_MIN, WINDOW_BYTES_MIN};
-use netram_proto::planted::Planted;
-use netram_proto::port::{File, IoError};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::{IoError, StorageFile};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind};
 
 use crate::frames::record;
-use crate::input::Input;
+use crate::input::FuzzInput;
 
 const JOURNAL: JournalId = JournalId(0xF00D);
 const EPOCH: Epoch = Epoch(2);
 const JOIN: JoinId = JoinId {
-    reign: Epoch(1),
+    epoch: Epoch(1),
     generation: 1,
 };
 
 /// A file in memory.
 #[derive(Debug, Default)]
-pub struct Memory(pub RefCell<Vec<u8>>);
+pub struct MemoryFile(pub RefCell<Vec<u8>>);
 
-impl File for Memory {
+impl StorageFile for MemoryFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.0.borrow().len() as u64)
     }
@@ -51,21 +51,21 @@ impl File for Memory {
     }
 }
 
-struct Bench {
+struct RecoveryBench {
     recovery: Recovery,
-    log: LogFile<Memory>,
+    log: LogFile<MemoryFile>,
     /// The records that members hold, from the local end on.
     held: Vec<u8>,
     from: Lsn,
-    honest: usize,
+    first_honest: usize,
     now: Time,
     connected: [bool; 3],
 }
 
 /// The member with number 0 may lie; the others answer as members do, when the input lets them.
 pub fn recovery(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
-    let mut bench = Bench::new(&mut input);
+    let mut input = FuzzInput::new(bytes);
+    let mut bench = RecoveryBench::new(&mut input);
     for _ in 0..96 {
         if input.is_over() {
             break;
@@ -99,15 +99,15 @@ fn view(rule: CommitRule) -> View {
     }
 }
 
-impl Bench {
-    fn new(input: &mut Input<'_>) -> Bench {
+impl RecoveryBench {
+    fn new(input: &mut FuzzInput<'_>) -> RecoveryBench {
         let choice = input.u8();
-        let file = Memory::default();
+        let file = MemoryFile::default();
         file.0
             .borrow_mut()
-            .resize(LogFile::<Memory>::file_bytes(LOG_BYTES_MIN) as usize, 0);
+            .resize(LogFile::<MemoryFile>::file_bytes(LOG_BYTES_MIN) as usize, 0);
         let (log, _) = LogFile::create(file, JOURNAL, LOG_BYTES_MIN).expect("a log");
-        let (mut link, mut held) = (Link::default(), Vec::new());
+        let (mut link, mut held) = (ChainPoint::default(), Vec::new());
         let local = usize::from(choice & 3);
         let mut from = Lsn(0);
         for index in 0..local + usize::from(choice >> 2 & 3) {
@@ -126,39 +126,39 @@ impl Bench {
             1 => CommitRule::AtLeast(2),
             _ => CommitRule::All,
         };
-        let (grace, patience) = (Span::from_ms(500), Span::from_ms(2000));
+        let (grace, patience) = (Nanos::from_ms(500), Nanos::from_ms(2000));
         let recovery = Recovery::new(&view(rule), EPOCH, WriterId(9), from, Time(0), grace, patience);
-        let recovery = recovery.or_at(["unix:/spare"]);
-        Bench {
+        let recovery = recovery.with_addresses(["unix:/spare"]);
+        RecoveryBench {
             recovery: if choice & 64 != 0 {
-                recovery.asking()
+                recovery.probing()
             } else {
                 recovery
             },
             log,
             held,
             from,
-            honest: usize::from(choice >> 7),
+            first_honest: usize::from(choice >> 7),
             now: Time(0),
             connected: [false; 3],
         }
     }
 
-    fn step(&mut self, input: &mut Input<'_>) {
+    fn step(&mut self, input: &mut FuzzInput<'_>) {
         let which = input.u8();
         let index = usize::from(which & 3);
         match which >> 2 & 7 {
             0 => self.recovery.on_connected(index),
             1 => self.recovery.on_lost(index),
-            2 => self.now = self.now + Span::from_ms(u64::from(input.u8())),
+            2 => self.now = self.now + Nanos::from_ms(u64::from(input.u8())),
             // A frame of any kind, by the liar or a stranger.
             3 | 4 if index == 0 || index == 3 => self.lie(index, input),
-            _ => self.answer(index, (index == 0 && self.honest == 0).then_some(input)),
+            _ => self.answer(index, (index == 0 && self.first_honest == 0).then_some(input)),
         }
     }
 
     /// Asks the address for what is next, and lets a member answer; a liar changes the answer.
-    fn answer(&mut self, index: usize, liar: Option<&mut Input<'_>>) {
+    fn answer(&mut self, index: usize, liar: Option<&mut FuzzInput<'_>>) {
         if let Some(connected) = self.connected.get_mut(index).filter(|connected| !**connected) {
             *connected = true;
             self.recovery.on_connected(index);
@@ -168,19 +168,19 @@ impl Bench {
         };
         let life = if index < 3 { 10 + index as u64 } else { 99 };
         let end = self.from.plus(self.held.len() as u64);
-        let mut header = Header {
+        let mut header = FrameHeader {
             epoch: EPOCH,
-            who: life,
+            sender: life,
             mark: JOIN.generation,
             lsn: end,
-            ..Header::new(FrameKind::Bound)
+            ..FrameHeader::new(FrameKind::Bound)
         };
         let mut body = Vec::new();
         match asked.header.kind {
             FrameKind::Bind => (),
-            FrameKind::Seal => {
-                (header.kind, header.flags) = (FrameKind::Sealed, Flag::KNOWN);
-                body.extend_from_slice(&JOIN.reign.0.to_le_bytes());
+            FrameKind::Fence => {
+                (header.kind, header.flags) = (FrameKind::Fenced, Flag::KNOWN);
+                body.extend_from_slice(&JOIN.epoch.0.to_le_bytes());
             }
             FrameKind::Read => {
                 header.kind = FrameKind::Data;
@@ -188,10 +188,10 @@ impl Bench {
                 let at = asked.header.lsn.since(self.from) as usize;
                 body.extend_from_slice(self.held.get(at..).unwrap_or_default());
             }
-            _ if asked.header.flags & Flag::ASKS != 0 => {
-                (header.kind, header.flags, header.epoch) = (FrameKind::Told, Flag::KNOWN, JOIN.reign);
+            _ if asked.header.flags & Flag::PROBE != 0 => {
+                (header.kind, header.flags, header.epoch) = (FrameKind::ProbeReply, Flag::KNOWN, JOIN.epoch);
                 body.extend_from_slice(&7_u64.to_le_bytes());
-                body.extend_from_slice(&JOIN.reign.0.to_le_bytes());
+                body.extend_from_slice(&JOIN.epoch.0.to_le_bytes());
             }
             _ => header.kind = FrameKind::Pong,
         }
@@ -201,7 +201,7 @@ impl Bench {
                 1 => header.stable = Lsn(input.near(self.from.0)),
                 2 => header.mark = input.small(),
                 3 => header.flags = input.u8(),
-                4 => header.who = 10 + u64::from(input.small()),
+                4 => header.sender = 10 + u64::from(input.small()),
                 5 => header.epoch = Epoch(input.small()),
                 6 => body.truncate(usize::from(input.u8())),
                 7 => body.resize(FRAME_BODY_BYTES_MAX, 7),
@@ -218,13 +218,13 @@ impl Bench {
         self.recovery.on_frame(index, &frame);
     }
 
-    fn lie(&mut self, index: usize, input: &mut Input<'_>) {
+    fn lie(&mut self, index: usize, input: &mut FuzzInput<'_>) {
         let kinds = [
             FrameKind::Bound,
-            FrameKind::Sealed,
+            FrameKind::Fenced,
             FrameKind::Data,
             FrameKind::Pong,
-            FrameKind::Told,
+            FrameKind::ProbeReply,
             FrameKind::Refuse,
             FrameKind::Ack,
             FrameKind::Withdraw,
@@ -239,7 +239,7 @@ impl Bench {
     /// The time is up: a refusal, or a log that is whole.
     fn end(mut self) {
         let end = self.from.plus(self.held.len() as u64);
-        self.now = self.now + Span::from_ms(10_000);
+        self.now = self.now + Nanos::from_ms(10_000);
         let verdict = self.recovery.verdict(self.now).expect("all patience ends");
         let complete: Vec<bool> = self
             .recovery
@@ -254,23 +254,29 @@ impl Bench {
             answered >= self.recovery.needed(),
             "no verdict without those who are needed"
         );
-        if self.recovery.highest() > Epoch(0) {
+        if self.recovery.highest_epoch() > Epoch(0) {
             // It was only asked: there are no bytes.
             return;
         }
-        let local = self.log.scan(Link::default(), Lsn(LOG_BYTES_MIN), &mut |_| true);
+        let local = self
+            .log
+            .scan(ChainPoint::default(), Lsn(LOG_BYTES_MIN), &mut |_| true);
         assert_eq!(local.end.lsn, self.from);
-        let known = Known {
+        let known = AssembleOptions {
             proof: Lsn(0),
             limit: Lsn(LOG_BYTES_MIN),
             accept_loss: false,
-            here: None,
+            local_durable: None,
         };
         let windows = self.recovery.windows();
-        let Ok(taken) = assemble(&self.log, &local, &windows, known, Planted::NONE, &mut |_| true) else {
+        let Ok(taken) = assemble(&self.log, &local, &windows, known, FaultSwitch::NONE, &mut |_| {
+            true
+        }) else {
             return;
         };
-        let again = self.log.scan(Link::default(), Lsn(LOG_BYTES_MIN), &mut |_| true);
+        let again = self
+            .log
+            .scan(ChainPoint::default(), Lsn(LOG_BYTES_MIN), &mut |_| true);
         assert_eq!(again.end, taken.end, "what was taken is on the disk");
         assert!(taken.end.lsn >= self.from, "nothing local is lost");
         // An honest member has answered in full: whatever the liar said, what it holds is there.

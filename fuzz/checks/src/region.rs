@@ -4,20 +4,23 @@ use std::sync::Arc;
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Cursor, Link, put_varint};
-use netram_shared_machine::lock::{Ask, Order, ToService};
-use netram_shared_machine::message::{Hint, Join, Joined, Opening, Reach, Refused};
-use netram_shared_machine::node::{Full, NodeConfig};
-use netram_shared_machine::server::{Closed, Deed, ServerConfig, Session, Table};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ByteReader, ChainPoint, put_varint};
+use netram_shared_machine::lock::{LockOrder, LockRequestId, ToService};
+use netram_shared_machine::message::{
+    JoinRefusal, JoinReply, JoinRequest, PeerEndpoint, PeerHint, RegionOpening,
+};
+use netram_shared_machine::node::{NodeConfig, PinnedOverflow};
+use netram_shared_machine::server::{LinkEnd, RegionState, ServerAction, ServerConfig, SessionId};
 use netram_shared_machine::{
-    Hold, LockId, Node, NodeId, Number, Position, RegionId, Server, Stamp, ToNode, ToPeer, ToServer, Version,
+    LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, RegionId, RegionNode, RegionServer, Stamp,
+    ToNode, ToPeer, ToServer,
 };
 
-use crate::input::Input;
+use crate::input::FuzzInput;
 use crate::journal::a_view;
 
-type P = Arc<[u8]>;
+type PayloadBytes = Arc<[u8]>;
 
 macro_rules! message {
     ($(#[$doc:meta])* $name:ident, $type:ident) => {
@@ -50,7 +53,7 @@ message!(
 
 /// The stamp of a record: it has one form.
 pub fn stamp(bytes: &[u8]) {
-    let mut cursor = Cursor::new(bytes);
+    let mut cursor = ByteReader::new(bytes);
     if let Ok(stamp) = Stamp::decode(&mut cursor) {
         let mut again = Vec::new();
         stamp.encode(&mut again);
@@ -68,20 +71,20 @@ fn head<M>(message: &M, put: impl Fn(&M, &mut Vec<u8>)) -> Vec<u8> {
     bytes
 }
 
-fn a_join() -> Join {
-    Join {
+fn a_join() -> JoinRequest {
+    JoinRequest {
         region: Some(RegionId(1 << 100)),
         name: "machine".into(),
         view: a_view(),
         key: vec![4; 32],
-        begins: Link::default(),
+        begins: ChainPoint::default(),
         lazy: true,
         link: 1,
     }
 }
 
 pub(crate) fn to_server_seeds() -> Vec<Vec<u8>> {
-    let (node, number, lock) = (NodeId(3), Number(9), LockId(2));
+    let (node, number, lock) = (NodeId(3), RecordNumber(9), LockId(2));
     let messages: Vec<ToServer<&[u8]>> = vec![
         ToServer::Join(a_join()),
         ToServer::Resume {
@@ -89,17 +92,17 @@ pub(crate) fn to_server_seeds() -> Vec<Vec<u8>> {
             node,
             link: 2,
             whole: true,
-            applied: vec![(NodeId(1), Number(4)), (NodeId(2), Number(5))],
+            applied: vec![(NodeId(1), RecordNumber(4)), (NodeId(2), RecordNumber(5))],
         },
         ToServer::Lock(ToService::Acquire {
             lock,
-            hold: Hold::Exclusive,
-            order: Order::Up,
-            ask: Ask(1),
+            hold: LockMode::Exclusive,
+            order: LockOrder::Up,
+            ask: LockRequestId(1),
         }),
         ToServer::Outcome { node, number },
         ToServer::View(a_view()),
-        ToServer::Reach(Reach::default()),
+        ToServer::Endpoint(PeerEndpoint::default()),
         ToServer::Ping {
             nonce: 7,
             applied: Position(9),
@@ -107,9 +110,9 @@ pub(crate) fn to_server_seeds() -> Vec<Vec<u8>> {
         ToServer::Leave,
     ];
     let mut seeds: Vec<Vec<u8>> = messages.iter().map(|it| head(it, |it, to| it.head(to))).collect();
-    let tail: ToServer<&[u8]> = ToServer::Tail {
+    let tail: ToServer<&[u8]> = ToServer::Record {
         number,
-        end: Link::default(),
+        end: ChainPoint::default(),
         acked: true,
         payload: b"",
     };
@@ -124,20 +127,20 @@ pub(crate) fn to_node_seeds() -> Vec<Vec<u8>> {
             nonce: 7,
             newest: Position(9),
         },
-        ToNode::Kept {
-            number: Number(4),
-            end: Link::default(),
+        ToNode::Durable {
+            number: RecordNumber(4),
+            end: ChainPoint::default(),
             view: 3,
         },
         ToNode::Peer {
             node: NodeId(2),
-            reach: Some(Reach::default()),
+            reach: Some(PeerEndpoint::default()),
         },
-        ToNode::Meet {
+        ToNode::PeerGroup {
             group: "239.1.2.3:7".into(),
         },
-        ToNode::Anew,
-        ToNode::Refused(Refused::Full),
+        ToNode::Rejoin,
+        ToNode::Refused(JoinRefusal::Full),
     ];
     messages.iter().map(|it| head(it, |it, to| it.head(to))).collect()
 }
@@ -148,10 +151,10 @@ pub(crate) fn to_peer_seeds() -> Vec<Vec<u8>> {
         from: NodeId(3),
         to: NodeId(7),
     };
-    let hint: ToPeer<&[u8]> = ToPeer::Hint(Hint {
+    let hint: ToPeer<&[u8]> = ToPeer::Hint(PeerHint {
         node: NodeId(3),
-        number: Number(9),
-        needs: vec![(NodeId(4), Number(1)), (NodeId(900), Number(7))],
+        number: RecordNumber(9),
+        needs: vec![(NodeId(4), RecordNumber(1)), (NodeId(900), RecordNumber(7))],
         payload: b"",
     });
     [hello, hint]
@@ -162,8 +165,8 @@ pub(crate) fn to_peer_seeds() -> Vec<Vec<u8>> {
 
 pub(crate) fn stamp_seeds() -> Vec<Vec<u8>> {
     let stamp = Stamp {
-        written: vec![(LockId(1), Version(2)), (LockId(9), Version(1 << 40))],
-        read: vec![(LockId(3), Version(0))],
+        written: vec![(LockId(1), LockVersion(2)), (LockId(9), LockVersion(1 << 40))],
+        read: vec![(LockId(3), LockVersion(0))],
     };
     let mut bytes = Vec::new();
     stamp.encode(&mut bytes);
@@ -171,11 +174,11 @@ pub(crate) fn stamp_seeds() -> Vec<Vec<u8>> {
 }
 
 /// A record that writes under these locks.
-fn a_record(written: &[(u32, u64)]) -> P {
+fn a_record(written: &[(u32, u64)]) -> PayloadBytes {
     let stamp = Stamp {
         written: written
             .iter()
-            .map(|(lock, version)| (LockId(*lock), Version(*version)))
+            .map(|(lock, version)| (LockId(*lock), LockVersion(*version)))
             .collect(),
         read: Vec::new(),
     };
@@ -186,13 +189,13 @@ fn a_record(written: &[(u32, u64)]) -> P {
     bytes.into()
 }
 
-fn join(journal: u128) -> Join {
-    Join {
+fn join(journal: u128) -> JoinRequest {
+    JoinRequest {
         region: None,
         name: String::new(),
         view: View::first(JournalId(journal)),
         key: Vec::new(),
-        begins: Link::default(),
+        begins: ChainPoint::default(),
         lazy: false,
         link: 1,
     }
@@ -200,41 +203,41 @@ fn join(journal: u128) -> Join {
 
 /// A region's server, told anything over four links: no lock ever has two writers, and what it has for a link is bounded.
 pub fn server(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let config = ServerConfig {
-        lease: Span::from_ms(100),
+        lease: Nanos::from_ms(100),
         recent_bytes_max: 300,
         page_bytes: 64,
-        tell_again: Span::from_ms(1000),
-        opening: Opening {
+        forget_retry: Nanos::from_ms(1000),
+        opening: RegionOpening {
             bytes: 128,
-            ..Opening::default()
+            ..RegionOpening::default()
         },
     };
-    let table = Table {
-        versions: (0..4).map(|lock| (LockId(lock), Version(0))).collect(),
-        ..Table::default()
+    let table = RegionState {
+        versions: (0..4).map(|lock| (LockId(lock), LockVersion(0))).collect(),
+        ..RegionState::default()
     };
-    let mut server: Server<P> = Server::new(config, table, Time(0));
+    let mut server: RegionServer<PayloadBytes> = RegionServer::new(config, table, Time(0));
     let mut now = Time(1);
     for _ in 0..48 {
         if input.is_over() {
             break;
         }
         let which = input.u8();
-        let session = Session(u64::from(which & 3) + 1);
+        let session = SessionId(u64::from(which & 3) + 1);
         match which >> 2 & 15 {
             0 => server.handle(now, session, ToServer::Join(join(session.0.into()))),
-            1 => now = now + Span::from_ms(u64::from(input.u8() & 15)),
+            1 => now = now + Nanos::from_ms(u64::from(input.u8() & 15)),
             2 => server.on_tick(now),
-            3 if which & 64 != 0 => server.on_closed(now, session, Closed::Broken),
-            3 => server.on_closed(now, session, Closed::HungUp),
+            3 if which & 64 != 0 => server.on_closed(now, session, LinkEnd::Broken),
+            3 => server.on_closed(now, session, LinkEnd::HungUp),
             4 | 5 => server.handle(now, session, acquire(&mut input)),
             6 | 7 => {
                 let written = [(u32::from(input.u8() & 3), u64::from(input.u8() & 7) + 1)];
-                let message = ToServer::Tail {
-                    number: Number(u64::from(input.u8() & 7) + 1),
-                    end: Link::default(),
+                let message = ToServer::Record {
+                    number: RecordNumber(u64::from(input.u8() & 7) + 1),
+                    end: ChainPoint::default(),
                     acked: which & 64 != 0,
                     payload: a_record(&written),
                 };
@@ -247,45 +250,47 @@ pub fn server(bytes: &[u8]) {
                 server.handle(now, session, message.map(Arc::from));
             }
         }
-        carry_out(&mut server, now);
+        run_actions(&mut server, now);
         for lock in (0..4).map(LockId) {
-            let holders: Vec<Hold> = server.locks().holders(lock).map(|(_, hold)| hold).collect();
+            let holders: Vec<LockMode> = server.locks().holders(lock).map(|(_, hold)| hold).collect();
             assert!(
-                holders.len() == 1 || !holders.contains(&Hold::Exclusive),
+                holders.len() == 1 || !holders.contains(&LockMode::Exclusive),
                 "{holders:?}"
             );
         }
     }
 }
 
-fn acquire(input: &mut Input<'_>) -> ToServer<P> {
+fn acquire(input: &mut FuzzInput<'_>) -> ToServer<PayloadBytes> {
     let how = input.u8();
     ToServer::Lock(ToService::Acquire {
         lock: LockId(u32::from(how & 3)),
         hold: if how & 4 == 0 {
-            Hold::Exclusive
+            LockMode::Exclusive
         } else {
-            Hold::Shared
+            LockMode::Shared
         },
-        order: [Order::Up, Order::Upgrade, Order::Out, Order::Up][usize::from(how >> 3 & 3)],
-        ask: Ask(u64::from(how >> 5) + 1),
+        order: [LockOrder::Up, LockOrder::Upgrade, LockOrder::Out, LockOrder::Up][usize::from(how >> 3 & 3)],
+        ask: LockRequestId(u64::from(how >> 5) + 1),
     })
 }
 
-fn carry_out(server: &mut Server<P>, now: Time) {
+fn run_actions(server: &mut RegionServer<PayloadBytes>, now: Time) {
     for _ in 0..1000 {
         let mut idle = true;
         while let Some(deed) = server.poll() {
             idle = false;
             match deed {
-                Deed::Store { ticket, .. } => server.on_stored(now, ticket),
-                Deed::Apply { position, .. } => server.on_durable(position),
-                Deed::Recover { node, .. } => server.on_recovered(node, Vec::new()),
-                Deed::Close(session) => server.on_closed(now, session, Closed::Broken),
-                Deed::Fenced { .. } | Deed::Refused { .. } | Deed::Forget { .. } => (),
+                ServerAction::Store { ticket, .. } => server.on_stored(now, ticket),
+                ServerAction::Apply { position, .. } => server.on_durable(position),
+                ServerAction::Recover { node, .. } => server.on_recovered(node, Vec::new()),
+                ServerAction::Close(session) => server.on_closed(now, session, LinkEnd::Broken),
+                ServerAction::Fenced { .. } | ServerAction::Refused { .. } | ServerAction::Forget { .. } => {
+                    ()
+                }
             }
         }
-        for session in (1..=4).map(Session) {
+        for session in (1..=4).map(SessionId) {
             idle &= server.poll_send(session).is_none();
         }
         if idle {
@@ -297,11 +302,11 @@ fn carry_out(server: &mut Server<P>, now: Time) {
 
 /// A node, told anything by its server and by other nodes.
 pub fn node(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
-    let mut node: Node<P> = Node::new(NodeConfig {
+    let mut input = FuzzInput::new(bytes);
+    let mut node: RegionNode<PayloadBytes> = RegionNode::new(NodeConfig {
         join: join(1),
         pinned_bytes_max: 10,
-        full: Full::Expire,
+        full: PinnedOverflow::Expire,
     });
     let mut now = Time(1);
     let mut txn = None;
@@ -314,10 +319,10 @@ pub fn node(bytes: &[u8]) {
             0 => node.on_unlinked(),
             1 => node.on_linked(),
             2 => {
-                now = now + Span::from_ms(u64::from(which >> 4));
+                now = now + Nanos::from_ms(u64::from(which >> 4));
                 node.on_tick(now);
             }
-            3 => node.set_reach(Reach::default()),
+            3 => node.set_reach(PeerEndpoint::default()),
             4 => {
                 if let Ok(ToPeer::Hint(hint)) = ToPeer::decode(input.bytes()).map(|it| it.map(Arc::from)) {
                     node.on_hint(now, hint);
@@ -349,20 +354,20 @@ pub fn node(bytes: &[u8]) {
     }
 }
 
-fn a_joined() -> Joined {
-    Joined {
+fn a_joined() -> JoinReply {
+    JoinReply {
         node: NodeId(1),
-        lease: Span::from_ms(100),
+        lease: Nanos::from_ms(100),
         position: Position(0),
-        opening: Opening {
+        opening: RegionOpening {
             region: RegionId(5),
             bytes: 128,
             spans: vec![(LockId(0), 0, 64), (LockId(1), 64, 64)],
             record_bytes_max: 4096,
-            ..Opening::default()
+            ..RegionOpening::default()
         },
-        applied: vec![(NodeId(2), Number(3))],
-        versions: vec![(LockId(0), Version(3))],
+        applied: vec![(NodeId(2), RecordNumber(3))],
+        versions: vec![(LockId(0), LockVersion(3))],
     }
 }
 

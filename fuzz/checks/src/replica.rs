@@ -1,20 +1,21 @@
 //! A data lender: what its clients send it, and what its replica makes of that.
 
-use netram_block_machine::message::{self, Follow};
+use netram_block_machine::message::{self, FollowRequest};
 use netram_block_machine::{
-    BLOCK_BYTES, Condition, Deed, Description, Following, Identity, Message, Replica, Standing,
+    BLOCK_BYTES, FollowReply, Replica, ReplicaAction, ReplicaCondition, ReplicaDescription, ReplicaHeader,
+    ReplicaIdentity, ReplicaMessage,
 };
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::View;
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, LOG_BYTES_MIN};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link};
+use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind};
 
 use crate::frames::{packet, record};
-use crate::input::Input;
+use crate::input::FuzzInput;
 use crate::journal::a_view;
 
 const JOURNAL: JournalId = JournalId(0xF00D);
-const IDENTITY: Identity = Identity {
+const IDENTITY: ReplicaIdentity = ReplicaIdentity {
     volume: 77,
     journal: JOURNAL,
 };
@@ -25,21 +26,21 @@ const VOLUME: u64 = 16 * BLOCK_BYTES as u64;
 /// The bodies of data sessions, both ways: what is read is written again as it was.
 pub fn bodies(bytes: &[u8]) {
     let Ok(frame) = Frame::parse(bytes) else {
-        standing(bytes);
+        check_header(bytes);
         return;
     };
     let (header, body) = (&frame.header, frame.body);
-    if let Ok(follow) = Follow::decode(body) {
-        let message = follow.message(header.epoch, WriterId(header.who));
+    if let Ok(follow) = FollowRequest::decode(body) {
+        let message = follow.message(header.epoch, WriterId(header.sender));
         assert_eq!(message.body, body, "a `Follow` has one form");
     }
-    if let Some(following) = Following::decode(&frame) {
+    if let Some(following) = FollowReply::decode(&frame) {
         let _ = (following.fork(&a_view()), following.has_blocks_of(&a_view()));
     }
-    if let Ok(description) = Description::decode(&frame) {
+    if let Ok(description) = ReplicaDescription::decode(&frame) {
         assert!(description.head.lsn <= description.end.lsn);
-        let again = Message::replica(&description);
-        let read = Description::decode(&again.frame()).expect("what was read can be sent");
+        let again = ReplicaMessage::replica(&description);
+        let read = ReplicaDescription::decode(&again.frame()).expect("what was read can be sent");
         assert_eq!(read, description);
         let _ = description.is_of_others(&a_view());
     }
@@ -55,14 +56,14 @@ pub fn bodies(bytes: &[u8]) {
     }
 }
 
-fn standing(bytes: &[u8]) {
-    if let Ok(standing) = Standing::decode(bytes) {
-        assert_eq!(Standing::decode(&standing.encode()), Ok(standing));
+fn check_header(bytes: &[u8]) {
+    if let Ok(standing) = ReplicaHeader::decode(bytes) {
+        assert_eq!(ReplicaHeader::decode(&standing.encode()), Ok(standing));
     }
 }
 
-fn follow() -> Follow {
-    Follow {
+fn follow() -> FollowRequest {
+    FollowRequest {
         identity: IDENTITY,
         bytes: VOLUME,
         capacity: CAPACITY,
@@ -70,59 +71,59 @@ fn follow() -> Follow {
     }
 }
 
-fn a_standing() -> Standing {
-    Standing {
-        condition: Condition::Following,
+fn sample_header() -> ReplicaHeader {
+    ReplicaHeader {
+        condition: ReplicaCondition::Following,
         closed: Some(Lsn(64)),
-        ..Standing::new(IDENTITY)
+        ..ReplicaHeader::new(IDENTITY)
     }
 }
 
 pub(crate) fn bodies_seeds() -> Vec<Vec<u8>> {
-    let description = Description {
+    let description = ReplicaDescription {
         follow: follow(),
-        condition: Condition::Inconsistent { since: Some(Lsn(8)) },
+        condition: ReplicaCondition::Inconsistent { since: Some(Lsn(8)) },
         closed: Some(Lsn(64)),
         contact: 1_700_000_000,
         heard_ms: Some(5),
-        head: Link::default(),
-        end: Link {
+        head: ChainPoint::default(),
+        end: ChainPoint {
             lsn: Lsn(640),
             chain: 9,
         },
         view: a_view(),
     };
-    let packet = |message: Message| packet(&message.header, &message.body);
-    let blocks = Message {
-        header: Header::new(FrameKind::Blocks),
+    let packet = |message: ReplicaMessage| packet(&message.header, &message.body);
+    let blocks = ReplicaMessage {
+        header: FrameHeader::new(FrameKind::Blocks),
         body: message::encode_blocks([(3, &[7; BLOCK_BYTES][..])].into_iter()),
     };
     vec![
         packet(follow().message(Epoch(3), WriterId(9))),
-        packet(Message::replica(&description)),
-        packet(Message::bad(&[1, 2, 3])),
-        packet(Message::keep_view(&a_view(), VOLUME, true)),
+        packet(ReplicaMessage::replica(&description)),
+        packet(ReplicaMessage::bad(&[1, 2, 3])),
+        packet(ReplicaMessage::keep_view(&a_view(), VOLUME, true)),
         packet(blocks),
-        a_standing().encode().to_vec(),
+        sample_header().encode().to_vec(),
     ]
 }
 
 /// A replica in a session that says anything: what it has its driver do is in bounds, and what it calls flushed is what was written.
 pub fn session(bytes: &[u8]) {
-    let mut input = Input::new(bytes);
+    let mut input = FuzzInput::new(bytes);
     let view = View {
         epoch: Epoch(3),
         writer: WriterId(9),
         ..View::first(JOURNAL)
     };
     let standing = match input.u8() & 1 {
-        0 => Standing::new(IDENTITY),
-        _ => a_standing(),
+        0 => ReplicaHeader::new(IDENTITY),
+        _ => sample_header(),
     };
-    let mut bench = Bench {
-        replica: Replica::new(standing, view, CAPACITY, Lsn(0), Link::default()),
-        end: Link::default(),
-        wrote: Link::default(),
+    let mut bench = ReplicaBench {
+        replica: Replica::new(standing, view, CAPACITY, Lsn(0), ChainPoint::default()),
+        end: ChainPoint::default(),
+        wrote: ChainPoint::default(),
     };
     for _ in 0..64 {
         if input.is_over() {
@@ -132,22 +133,22 @@ pub fn session(bytes: &[u8]) {
     }
 }
 
-struct Bench {
+struct ReplicaBench {
     replica: Replica,
     /// What a writer's next record follows.
-    end: Link,
+    end: ChainPoint,
     /// Where the log ends that the driver wrote.
-    wrote: Link,
+    wrote: ChainPoint,
 }
 
-impl Bench {
-    fn step(&mut self, input: &mut Input<'_>) {
+impl ReplicaBench {
+    fn step(&mut self, input: &mut FuzzInput<'_>) {
         let which = input.u8();
-        let mut header = Header {
+        let mut header = FrameHeader {
             epoch: Epoch(3),
-            who: 9,
+            sender: 9,
             lsn: self.end.lsn,
-            ..Header::new(FrameKind::Records)
+            ..FrameHeader::new(FrameKind::Records)
         };
         let mut body = Vec::new();
         match which % 12 {
@@ -155,7 +156,7 @@ impl Bench {
                 let message = follow().message(Epoch(3 + input.small() % 3), WriterId(9));
                 (header, body) = (message.header, message.body);
                 let deed = self.replica.follow(&Frame { header, body: &body });
-                return self.carry_out(deed);
+                return self.run_action(deed);
             }
             1 => {
                 let view = View {
@@ -165,7 +166,7 @@ impl Bench {
                     base: Lsn(input.near(self.end.lsn.0)),
                     ..View::first(JOURNAL)
                 };
-                let message = Message::keep_view(&view, VOLUME, input.u8() & 1 != 0);
+                let message = ReplicaMessage::keep_view(&view, VOLUME, input.u8() & 1 != 0);
                 (header, body) = (message.header, message.body);
             }
             2..=4 => {
@@ -183,13 +184,13 @@ impl Bench {
             5 => {
                 header.kind = FrameKind::Resync;
                 header.lsn = Lsn(input.near(self.end.lsn.0));
-                (header.mark, header.flags) = (input.small(), input.u8() & Flag::WHOLE);
-                self.end = Link {
+                (header.mark, header.flags) = (input.small(), input.u8() & Flag::FULL);
+                self.end = ChainPoint {
                     lsn: header.lsn,
                     chain: header.mark,
                 };
             }
-            6 => header.kind = FrameKind::Resynced,
+            6 => header.kind = FrameKind::ResyncEnd,
             7 => self.replica.on_session_ended(),
             8 => {
                 header.kind = FrameKind::Fetch;
@@ -200,7 +201,7 @@ impl Bench {
             _ => {
                 let kinds = [
                     FrameKind::Records,
-                    FrameKind::KeepView,
+                    FrameKind::StoreView,
                     FrameKind::Digests,
                     FrameKind::Blocks,
                     FrameKind::Fetch,
@@ -217,46 +218,49 @@ impl Bench {
             self.end = self.wrote;
         }
         let deed = self.replica.handle(&Frame { header, body: &body });
-        self.carry_out(deed);
+        self.run_action(deed);
         self.settle(input);
     }
 
-    fn carry_out(&mut self, deed: Deed<'_>) {
+    fn run_action(&mut self, deed: ReplicaAction<'_>) {
         match deed {
-            Deed::Write { at, bytes } => {
+            ReplicaAction::Write { at, bytes } => {
                 assert_eq!(at, self.wrote.lsn, "the log is written on where it ends");
                 assert!(bytes.len() as u64 <= CAPACITY, "what is written fits the log");
                 let end = self.replica.unflushed().expect("it is to be synced").end;
                 assert_eq!(end.lsn, at.plus(bytes.len() as u64));
                 self.wrote = end;
             }
-            Deed::Store(standing) => drop(self.replica.on_stored(standing)),
-            Deed::KeepView { view, .. } => {
+            ReplicaAction::Store(standing) => drop(self.replica.on_stored(standing)),
+            ReplicaAction::KeepView { view, .. } => {
                 assert_eq!(view.journal, JOURNAL);
-                drop(self.replica.on_view_kept());
+                drop(self.replica.on_view_stored());
             }
-            Deed::Restart { start, .. } => {
+            ReplicaAction::Restart { start, .. } => {
                 drop(self.replica.on_restarted());
                 (self.wrote, self.end) = (start, start);
             }
-            Deed::ReadLog { bytes, from, .. } => {
+            ReplicaAction::ReadLog { bytes, from, .. } => {
                 assert!(bytes <= FRAME_BODY_BYTES_MAX);
                 assert!(from.plus(bytes as u64) <= self.replica.flushed().lsn);
             }
-            Deed::Put { blocks, .. } => assert!(message::blocks(blocks).is_some()),
-            Deed::Compare { digests, asked, .. } => {
+            ReplicaAction::Put { blocks, .. } => assert!(message::blocks(blocks).is_some()),
+            ReplicaAction::Compare { digests, asked, .. } => {
                 let message = Replica::differ(&asked, digests.iter().map(|_| true));
                 assert!(message.body.len() <= FRAME_BODY_BYTES_MAX);
             }
-            Deed::Refuse(_) => {
+            ReplicaAction::Refuse(_) => {
                 self.replica.on_session_ended();
                 self.end = self.wrote;
             }
-            Deed::Nothing | Deed::Answer(_) | Deed::PutHoles { .. } | Deed::Describe => (),
+            ReplicaAction::Nothing
+            | ReplicaAction::Answer(_)
+            | ReplicaAction::PutHoles { .. }
+            | ReplicaAction::Describe => (),
         }
     }
 
-    fn settle(&mut self, input: &mut Input<'_>) {
+    fn settle(&mut self, input: &mut FuzzInput<'_>) {
         let act = input.u8();
         if act & 1 != 0
             && let Some(unflushed) = self.replica.unflushed()
@@ -265,9 +269,9 @@ impl Bench {
             self.replica.on_flushed(unflushed.end);
         }
         if act & 2 != 0
-            && let Some(standing) = self.replica.unsettled()
+            && let Some(standing) = self.replica.pending_header()
         {
-            assert_eq!(standing.condition, Condition::Following);
+            assert_eq!(standing.condition, ReplicaCondition::Following);
             drop(self.replica.on_stored(standing));
         }
         if act & 4 != 0 {
@@ -277,7 +281,7 @@ impl Bench {
         while let Some((_, _, count)) = self.replica.next_fetch() {
             assert!(count > 0);
         }
-        if let Some(news) = self.replica.news() {
+        if let Some(news) = self.replica.progress_report() {
             assert_eq!(news.header.lsn, self.replica.flushed().lsn);
         }
         assert!(self.replica.flushed().lsn <= self.wrote.lsn);

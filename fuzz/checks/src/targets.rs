@@ -2,7 +2,7 @@
 
 /// Who has the bytes in his hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub enum InputSource {
     /// Whoever can connect, or a peer that lies: at least 10^8 executions.
     Stranger,
     /// A machine that a stranger talks to.
@@ -12,11 +12,11 @@ pub enum Whose {
 }
 
 /// Something to feed with bytes.
-pub struct Target {
-    /// Its name: of the program in `fuzz/`, and of the folder of its cases.
+pub struct FuzzTarget {
+    /// Its name: of the program in `fuzz/`, and of the directory of its cases.
     pub name: &'static str,
     /// Whose bytes it reads.
-    pub whose: Whose,
+    pub whose: InputSource,
     /// More bytes than this are of no use.
     pub bytes_max: usize,
     /// Feeds it.
@@ -26,7 +26,7 @@ pub struct Target {
 }
 
 /// The target of this name.
-pub fn target(name: &str) -> Option<&'static Target> {
+pub fn target(name: &str) -> Option<&'static FuzzTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
@@ -34,9 +34,9 @@ pub fn target(name: &str) -> Option<&'static Target> {
 macro_rules! targets {
     ($($whose:ident $name:ident($bytes_max:literal): $run:path, $seeds:path;)*) => {
         /// All of them.
-        pub const TARGETS: &[Target] = &[$(Target {
+        pub const TARGETS: &[FuzzTarget] = &[$(FuzzTarget {
             name: stringify!($name),
-            whose: Whose::$whose,
+            whose: InputSource::$whose,
             bytes_max: $bytes_max,
             run: $run,
             seeds: $seeds,
@@ -54,7 +54,7 @@ macro_rules! targets {
 
                     /// Writes the target's seeds, if the environment says where to.
                     pub fn begin() {
-                        crate::seeds::write($seeds, $bytes_max, super::super::Whose::$whose);
+                        crate::seeds::write($seeds, $bytes_max, super::super::InputSource::$whose);
                     }
                 }
             )*
@@ -65,7 +65,7 @@ macro_rules! targets {
 targets! {
     Stranger preamble(16): netram_transport::fuzzed::preamble, netram_transport::fuzzed::preamble_seeds;
     Stranger frame(256): crate::frames::frame, crate::frames::frame_seeds;
-    Stranger datagram(128): crate::cast::datagram, crate::cast::datagram_seeds;
+    Stranger datagram(128): crate::multicast::datagram, crate::multicast::datagram_seeds;
     Stranger replica_bodies(512): crate::replica::bodies, crate::replica::bodies_seeds;
     Stranger to_server(512): crate::region::to_server, crate::region::to_server_seeds;
     Stranger to_node(512): crate::region::to_node, crate::region::to_node_seeds;
@@ -81,8 +81,8 @@ targets! {
     Machine packets(256): netram_transport::fuzzed::packets, netram_transport::fuzzed::packets_seeds;
     Machine member(512): crate::member::member, crate::member::member_seeds;
     Machine recovery(512): crate::recovery::recovery, crate::recovery::recovery_seeds;
-    Machine writer(512): crate::cast::writer, crate::cast::writer_seeds;
-    Machine gather(256): crate::cast::gather, crate::cast::gather_seeds;
+    Machine writer(512): crate::multicast::writer, crate::multicast::writer_seeds;
+    Machine gather(256): crate::multicast::gather, crate::multicast::gather_seeds;
     Machine replica_session(512): crate::replica::session, crate::replica::session_seeds;
     Machine region_server(512): crate::region::server, crate::region::server_seeds;
     Machine region_node(512): crate::region::node, crate::region::node_seeds;
@@ -100,7 +100,7 @@ targets! {
     Disk volume_change(600): netram_block::fuzzed::change, netram_block::fuzzed::change_seeds;
     Disk catalog(256): crate::formats::catalog, crate::formats::catalog_seeds;
     Disk file_change(128): crate::formats::file_change, netram_files::fuzzed::change_seeds;
-    Disk party_change(64): crate::formats::party_change, crate::formats::party_seeds;
+    Disk party_change(64): crate::formats::party_change, crate::formats::database_seeds;
     Disk heap(512): crate::formats::heap, crate::formats::heap_seeds;
     Disk loader_header(512): crate::formats::loader_header, crate::formats::loader_seeds;
     Disk settings(512): crate::formats::settings, crate::formats::settings_seeds;

@@ -42,17 +42,17 @@ fn every_seed_with_a_byte_changed_is_borne_too() {
 
 #[test]
 fn every_case_is_borne_by_its_target() {
-    for folder in fs::read_dir(fuzz().join("cases")).expect("the folder of cases") {
-        let folder = folder.expect("an entry").path();
-        let name = folder
+    for directory in fs::read_dir(fuzz().join("cases")).expect("the directory of cases") {
+        let directory = directory.expect("an entry").path();
+        let name = directory
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        if !folder.is_dir() {
+        if !directory.is_dir() {
             continue;
         }
         let target = target(name).unwrap_or_else(|| panic!("fuzz/cases/{name} is no target's"));
-        for case in fs::read_dir(&folder).expect("cases") {
+        for case in fs::read_dir(&directory).expect("cases") {
             let case = case.expect("an entry").path();
             eprintln!("{}", case.display());
             (target.run)(&fs::read(&case).expect("a case"));

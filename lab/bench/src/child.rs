@@ -11,26 +11,26 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
+use crate::cleanup::CleanupJob;
 #[cfg(feature = "experiments")]
 use crate::databases::sqlite;
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 #[cfg(feature = "experiments")]
-use crate::far::job::Job;
-use crate::leftovers::Cleaner;
+use crate::far::job::FarJob;
 #[cfg(feature = "experiments")]
 use crate::lnd::device;
 #[cfg(feature = "experiments")]
-use crate::rex;
+use crate::shared::node_process;
 #[cfg(feature = "experiments")]
-use crate::shared::player;
+use crate::sql_stores;
 #[cfg(feature = "experiments")]
 use crate::volume::{flood, serve, sink};
-use crate::{delay, echo, teller};
+use crate::{delay, echo, worker};
 
 /// How long a child may take to say that it is ready: it may have to reserve memory on a loaded machine.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
@@ -40,127 +40,132 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 const READY_BYTES_MAX: usize = 16 * 1024;
 /// How much of a failed child's log is shown.
 const LOG_LINES_SHOWN: usize = 5;
-/// The program's hidden subcommand that plays a [`Role`].
+/// The program's hidden subcommand that plays a [`ChildRole`].
 pub const PLAY: &str = "play";
 
 /// What the program is asked to be, as one argument of its hidden subcommand.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum Role {
+pub enum ChildRole {
     /// Answers requests of a fixed size, spinning: the other end of the floor.
-    Echo(echo::Echo),
+    Echo(echo::EchoServer),
     /// Forwards a connection, each way with a delay.
-    Delay(delay::Delay),
+    Delay(delay::DelayProxy),
     /// Runs TPC-A until killed, and says what was acknowledged.
-    Teller(teller::Teller),
+    Teller(worker::BankWorker),
     /// Serves a device over NBD.
     #[cfg(feature = "experiments")]
-    Serve(serve::Serve),
+    Serve(serve::NbdServeJob),
     /// Writes to a volume as fast as it is let.
     #[cfg(feature = "experiments")]
-    Flood(flood::Flood),
+    Flood(flood::FloodJob),
     /// Throws away what it receives.
     #[cfg(feature = "experiments")]
-    Sink(sink::Sink),
+    Sink(sink::SinkServer),
     /// Serves a device to the kernel.
     #[cfg(feature = "experiments")]
-    Attach(device::Server),
+    Attach(device::DeviceServeJob),
     /// Is a node of a shared region.
     #[cfg(feature = "experiments")]
-    Player(player::Player),
+    Player(node_process::NodeJob),
     /// Runs a program on memory of which a part is elsewhere.
     #[cfg(feature = "experiments")]
-    Far(Job),
+    Far(FarJob),
     /// Commits rows to a SQLite database.
     #[cfg(feature = "experiments")]
-    Sqlite(sqlite::Job),
+    Sqlite(sqlite::SqliteJob),
     /// Does OO7's operations in a database.
     #[cfg(feature = "experiments")]
-    Oo7(rex::Job),
+    Oo7(sql_stores::SqlStoreJob),
     /// Takes away what a measurement has left.
-    Clean(Cleaner),
+    Clean(CleanupJob),
 }
 
 /// Plays `role`; returns when the other side is done.
-pub fn play(role: &Role) -> Result<(), BenchError> {
+pub fn play(role: &ChildRole) -> Result<(), BenchError> {
     // A cleaner was its parent's child before.
-    if !matches!(role, Role::Clean(_)) {
+    if !matches!(role, ChildRole::Clean(_)) {
         netram_process::die_with_parent().context("ask to end with the parent")?;
     }
     match role {
-        Role::Echo(echo) => echo.run(),
-        Role::Delay(delay) => delay.run(),
-        Role::Teller(teller) => teller.run(),
+        ChildRole::Echo(echo) => echo.run(),
+        ChildRole::Delay(delay) => delay.run(),
+        ChildRole::Teller(teller) => teller.run(),
         #[cfg(feature = "experiments")]
-        Role::Serve(serve) => serve.run(),
+        ChildRole::Serve(serve) => serve.run(),
         #[cfg(feature = "experiments")]
-        Role::Flood(flood) => flood.run(),
+        ChildRole::Flood(flood) => flood.run(),
         #[cfg(feature = "experiments")]
-        Role::Sink(sink) => sink.run(),
+        ChildRole::Sink(sink) => sink.run(),
         #[cfg(feature = "experiments")]
-        Role::Attach(server) => server.run(),
+        ChildRole::Attach(server) => server.run(),
         #[cfg(feature = "experiments")]
-        Role::Player(player) => player.run(),
+        ChildRole::Player(player) => player.run(),
         #[cfg(feature = "experiments")]
-        Role::Far(job) => job.run(),
+        ChildRole::Far(job) => job.run(),
         #[cfg(feature = "experiments")]
-        Role::Sqlite(job) => job.run(),
+        ChildRole::Sqlite(job) => job.run(),
         #[cfg(feature = "experiments")]
-        Role::Oo7(job) => job.run(),
-        Role::Clean(cleaner) => cleaner.run(),
+        ChildRole::Oo7(job) => job.run(),
+        ChildRole::Clean(cleaner) => cleaner.run(),
     }
 }
 
 /// A child process. Dropping it kills it.
 #[derive(Debug)]
-pub struct Child {
+pub struct ChildProcess {
     process: std::process::Child,
     role: &'static str,
     log: PathBuf,
     /// Bytes that the child has said and nobody has heard yet.
-    said: Vec<u8>,
+    output: Vec<u8>,
 }
 
-impl Child {
-    /// Starts `program play ROLE`; its messages go to a file in `folder`.
-    pub fn play(program: &Path, role: &Role, name: &'static str, folder: &Path) -> Result<Child, BenchError> {
+impl ChildProcess {
+    /// Starts `program play ROLE`; its messages go to a file in `directory`.
+    pub fn play(
+        program: &Path,
+        role: &ChildRole,
+        name: &'static str,
+        directory: &Path,
+    ) -> Result<ChildProcess, BenchError> {
         let argument = serde_json::to_string(role).context("describe a role")?;
-        Child::start(program, [PLAY, argument.as_str()], name, folder)
+        ChildProcess::start(program, [PLAY, argument.as_str()], name, directory)
     }
 
     /// The same with more in its environment.
     pub(crate) fn play_in(
         program: &Path,
-        role: &Role,
+        role: &ChildRole,
         name: &'static str,
-        folder: &Path,
+        directory: &Path,
         environment: &[(&str, String)],
-    ) -> Result<Child, BenchError> {
+    ) -> Result<ChildProcess, BenchError> {
         let argument = serde_json::to_string(role).context("describe a role")?;
-        Child::start_in(program, [PLAY, argument.as_str()], name, folder, environment)
+        ChildProcess::start_in(program, [PLAY, argument.as_str()], name, directory, environment)
     }
 
-    /// Starts `program` with `arguments`; its messages go to a file in `folder`.
+    /// Starts `program` with `arguments`; its messages go to a file in `directory`.
     pub fn start<'a>(
         program: &Path,
         arguments: impl IntoIterator<Item = &'a str>,
         role: &'static str,
-        folder: &Path,
-    ) -> Result<Child, BenchError> {
-        Child::start_in(program, arguments, role, folder, &[])
+        directory: &Path,
+    ) -> Result<ChildProcess, BenchError> {
+        ChildProcess::start_in(program, arguments, role, directory, &[])
     }
 
     fn start_in<'a>(
         program: &Path,
         arguments: impl IntoIterator<Item = &'a str>,
         role: &'static str,
-        folder: &Path,
+        directory: &Path,
         environment: &[(&str, String)],
-    ) -> Result<Child, BenchError> {
+    ) -> Result<ChildProcess, BenchError> {
         let what = format_args!("start a {role} process");
         let (file, log) = tempfile::Builder::new()
             .prefix(&format!("{role}-"))
             .suffix(".log")
-            .tempfile_in(folder)
+            .tempfile_in(directory)
             .and_then(|file| file.keep().map_err(|error| error.error))
             .context(what)?;
         let process = Command::new(program)
@@ -171,11 +176,11 @@ impl Child {
             .stderr(file)
             .spawn()
             .context(what)?;
-        Ok(Child {
+        Ok(ChildProcess {
             process,
             role,
             log,
-            said: Vec::new(),
+            output: Vec::new(),
         })
     }
 
@@ -199,24 +204,26 @@ impl Child {
     pub(crate) fn ready_within(&mut self, last: &str, patience: Duration) -> Result<Vec<String>, BenchError> {
         let deadline = Instant::now() + patience;
         loop {
-            if let Some(lines) = lines_up_to(last, &mut self.said) {
+            if let Some(lines) = lines_up_to(last, &mut self.output) {
                 return Ok(lines);
             }
-            if self.said.len() > READY_BYTES_MAX {
-                return Err(self.failed("it said something else than expected"));
+            if self.output.len() > READY_BYTES_MAX {
+                return Err(self.log_error("it said something else than expected"));
             }
             let mut piece = [0; 1024];
-            match self.hear(&mut piece, deadline)? {
-                0 => return Err(self.failed("it ended before it was ready")),
-                heard => self.said.extend_from_slice(&piece[..heard]),
+            match self.read_output(&mut piece, deadline)? {
+                0 => return Err(self.log_error("it ended before it was ready")),
+                heard => self.output.extend_from_slice(&piece[..heard]),
             }
         }
     }
 
     /// What the child says on its standard output; zero bytes when it has closed it.
-    fn hear(&mut self, into: &mut [u8], deadline: Instant) -> Result<usize, BenchError> {
+    fn read_output(&mut self, into: &mut [u8], deadline: Instant) -> Result<usize, BenchError> {
         let Some(output) = self.process.stdout.as_mut() else {
-            return Err(BenchError::Asked("the child's output was taken".to_owned()));
+            return Err(BenchError::InvalidRequest(
+                "the child's output was taken".to_owned(),
+            ));
         };
         let left = deadline.saturating_duration_since(Instant::now());
         let timeout = Timespec {
@@ -225,17 +232,17 @@ impl Child {
         };
         let ready = poll(&mut [PollFd::new(&output.as_fd(), PollFlags::IN)], Some(&timeout));
         if ready.context("wait for a child")? == 0 {
-            return Err(self.failed("it was not ready in time"));
+            return Err(self.log_error("it was not ready in time"));
         }
         output.read(into).context("hear a child")
     }
 
     /// How it has ended. `None`: it runs, though its output may be closed.
-    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>, BenchError> {
+    pub(crate) fn exit_status(&mut self) -> Result<Option<ExitStatus>, BenchError> {
         let deadline = Instant::now() + STOP_TIMEOUT;
         let mut byte = [0];
         // One whose output is closed is about to end.
-        let closed = matches!(self.hear(&mut byte, Instant::now()), Ok(0));
+        let closed = matches!(self.read_output(&mut byte, Instant::now()), Ok(0));
         loop {
             let ended = self
                 .process
@@ -283,11 +290,11 @@ impl Child {
         while Instant::now() < deadline {
             match self.process.try_wait() {
                 Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => return Err(self.failed(&format!("it stopped with {status}"))),
+                Ok(Some(status)) => return Err(self.log_error(&format!("it stopped with {status}"))),
                 _ => std::thread::sleep(Duration::from_millis(5)),
             }
         }
-        Err(self.failed("it did not stop when asked"))
+        Err(self.log_error("it did not stop when asked"))
     }
 
     fn end(&mut self) {
@@ -297,7 +304,7 @@ impl Child {
     }
 
     /// An error that shows the end of the child's log.
-    pub fn failed(&self, why: &str) -> BenchError {
+    pub fn log_error(&self, why: &str) -> BenchError {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let shown = &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..];
@@ -314,7 +321,7 @@ impl Child {
     }
 }
 
-impl Drop for Child {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         self.end();
     }
@@ -337,7 +344,7 @@ fn lines_up_to(last: &str, said: &mut Vec<u8>) -> Option<Vec<String>> {
 }
 
 /// Where a child listens, from its line `listening ADDRESS`.
-pub fn listening(lines: &[String]) -> Result<Vec<Address>, BenchError> {
+pub fn listening_addresses(lines: &[String]) -> Result<Vec<NetAddress>, BenchError> {
     let addresses = lines.iter().filter_map(|line| line.strip_prefix("listening "));
     addresses
         .map(|text| text.parse().context("read where a child listens"))
@@ -350,9 +357,9 @@ mod tests {
 
     #[test]
     fn what_a_child_says_at_once_is_heard_line_by_line() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let words = ["-c", "printf 'a\\nfilled\\ndone 7\\nmore'"];
-        let mut child = Child::start(Path::new("sh"), words, "sh", folder.path()).unwrap();
+        let mut child = ChildProcess::start(Path::new("sh"), words, "sh", directory.path()).unwrap();
         // All is said, and it has ended, before anybody listens.
         child.process.wait().unwrap();
         assert_eq!(child.ready("filled").unwrap(), ["a", "filled"]);

@@ -3,21 +3,21 @@
 use crate::error::BenchError;
 
 /// A point of a curve.
-pub trait OnCurve {
+pub trait CurvePoint {
     /// What tells curves apart.
-    type Curve: Copy + PartialEq;
+    type MascotsCurve: Copy + PartialEq;
 
     /// Whose curve.
-    fn curve(&self) -> Self::Curve;
+    fn curve(&self) -> Self::MascotsCurve;
 
     /// Where on the x axis.
-    fn place(&self) -> u64;
+    fn x(&self) -> u64;
 }
 
 /// The curves, in the order of measurement.
-pub fn curves<P: OnCurve>(points: &[P]) -> Vec<P::Curve> {
+pub fn curves<P: CurvePoint>(points: &[P]) -> Vec<P::MascotsCurve> {
     let mut found = Vec::new();
-    for curve in points.iter().map(OnCurve::curve) {
+    for curve in points.iter().map(CurvePoint::curve) {
         if !found.contains(&curve) {
             found.push(curve);
         }
@@ -26,36 +26,36 @@ pub fn curves<P: OnCurve>(points: &[P]) -> Vec<P::Curve> {
 }
 
 /// The places, in order.
-pub fn places<P: OnCurve>(points: &[P]) -> Vec<u64> {
-    let mut places: Vec<u64> = points.iter().map(OnCurve::place).collect();
-    places.sort_unstable();
-    places.dedup();
-    places
+pub fn x_values<P: CurvePoint>(points: &[P]) -> Vec<u64> {
+    let mut values: Vec<u64> = points.iter().map(CurvePoint::x).collect();
+    values.sort_unstable();
+    values.dedup();
+    values
 }
 
 /// A point of a curve.
-pub fn at<P: OnCurve>(points: &[P], curve: P::Curve, place: u64) -> Option<&P> {
+pub fn at<P: CurvePoint>(points: &[P], curve: P::MascotsCurve, place: u64) -> Option<&P> {
     points
         .iter()
-        .find(|point| point.curve() == curve && point.place() == place)
+        .find(|point| point.curve() == curve && point.x() == place)
 }
 
 /// One measurement among those of a figure.
 #[derive(Clone, Copy, Debug)]
-pub struct Turn {
+pub struct ScheduledPoint {
     /// Which round, from zero.
     pub round: usize,
     /// Where.
-    pub place: u64,
+    pub x: u64,
     /// Which curve, from zero.
     pub curve: usize,
 }
 
 /// All rounds of one point.
 #[derive(Debug)]
-pub struct Rounds<C> {
+pub struct PointRounds<C> {
     /// Where.
-    pub place: u64,
+    pub x: u64,
     /// Which curve, from zero.
     pub curve: usize,
     /// What each round gave.
@@ -63,25 +63,29 @@ pub struct Rounds<C> {
 }
 
 /// Measures each place on each curve, so many times. Within a round and a place the curves take turns: a disturbance hits all.
-pub fn in_turns<C>(
+pub fn interleaved<C>(
     rounds: usize,
-    places: &[u64],
+    values: &[u64],
     curves: usize,
-    mut measure: impl FnMut(Turn) -> Result<C, BenchError>,
-) -> Result<Vec<Rounds<C>>, BenchError> {
-    let mut points: Vec<Rounds<C>> = places
+    mut measure: impl FnMut(ScheduledPoint) -> Result<C, BenchError>,
+) -> Result<Vec<PointRounds<C>>, BenchError> {
+    let mut points: Vec<PointRounds<C>> = values
         .iter()
         .flat_map(|&place| (0..curves).map(move |curve| (place, curve)))
-        .map(|(place, curve)| Rounds {
-            place,
+        .map(|(place, curve)| PointRounds {
+            x: place,
             curve,
             cells: Vec::new(),
         })
         .collect();
     for round in 0..rounds {
         for point in &mut points {
-            let (place, curve) = (point.place, point.curve);
-            point.cells.push(measure(Turn { round, place, curve })?);
+            let (place, curve) = (point.x, point.curve);
+            point.cells.push(measure(ScheduledPoint {
+                round,
+                x: place,
+                curve,
+            })?);
         }
     }
     Ok(points)
@@ -94,8 +98,8 @@ mod tests {
     #[test]
     fn curves_take_turns_at_each_place_of_each_round() {
         let mut order = Vec::new();
-        let points = in_turns(2, &[4, 8], 2, |turn| {
-            order.push((turn.round, turn.place, turn.curve));
+        let points = interleaved(2, &[4, 8], 2, |turn| {
+            order.push((turn.round, turn.x, turn.curve));
             Ok(order.len())
         });
         let first = [(0, 4, 0), (0, 4, 1), (0, 8, 0), (0, 8, 1)];

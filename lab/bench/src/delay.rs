@@ -8,14 +8,14 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Child, Role, listening};
-use crate::error::{BenchError, Context};
+use crate::child::{ChildProcess, ChildRole, listening_addresses};
+use crate::error::{BenchError, ErrorContext};
 use crate::machine;
-use crate::socket::{Gate, Socket};
+use crate::socket::{RawListener, RawSocket};
 
 /// Bytes read at once.
 const PIECE_BYTES: usize = 64 * 1024;
@@ -24,16 +24,16 @@ const PIECES_MAX: usize = 4096;
 /// What is read at once arrives at once: where the wire is narrow, no more than it lets through in this time, in µs.
 const NARROW_US: u32 = 64;
 /// How much may wait to go through a narrow wire: the queue of a switch, not one of seconds.
-const QUEUE: Duration = Duration::from_millis(1);
+const QUEUE_TIME_MAX: Duration = Duration::from_millis(1);
 /// How long the process polls after the last byte before it sleeps: longer than any delay it is asked for.
-const AWAKE: Duration = Duration::from_millis(2);
+const POLL_TIME: Duration = Duration::from_millis(2);
 
 /// The system chooses the port.
-const ANYWHERE: &str = "tcp://127.0.0.1:0";
+const ANY_PORT: &str = "tcp://127.0.0.1:0";
 
 /// A delaying process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Delay {
+pub struct DelayProxy {
     /// Where to listen.
     pub listen: String,
     /// Where to forward to.
@@ -46,15 +46,15 @@ pub struct Delay {
     pub core: Option<usize>,
 }
 
-impl Delay {
+impl DelayProxy {
     /// Serves until killed; each connection has a thread.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         if let Some(core) = self.core {
             machine::pin(&[core])?;
         }
-        let gate = Gate::open(&self.listen.parse().context("read where to listen")?)?;
-        let target: Address = self.target.parse().context("read where to forward to")?;
-        let nature = Nature {
+        let gate = RawListener::open(&self.listen.parse().context("read where to listen")?)?;
+        let target: NetAddress = self.target.parse().context("read where to forward to")?;
+        let nature = WireProfile {
             one_way: Duration::from_micros(self.round_trip_us.into()) / 2,
             megabits: self.megabits,
         };
@@ -65,64 +65,64 @@ impl Delay {
     /// Starts such a process between the caller and `target`; returns it with the address to go to instead.
     pub fn start(
         program: &Path,
-        target: &Address,
+        target: &NetAddress,
         round_trip_us: u32,
         core: Option<usize>,
-        folder: &Path,
-    ) -> Result<(Child, Address), BenchError> {
-        let delay = Delay {
-            listen: ANYWHERE.to_owned(),
+        directory: &Path,
+    ) -> Result<(ChildProcess, NetAddress), BenchError> {
+        let delay = DelayProxy {
+            listen: ANY_PORT.to_owned(),
             target: target.to_string(),
             round_trip_us,
             megabits: None,
             core,
         };
-        delay.play(program, folder)
+        delay.play(program, directory)
     }
 
     /// The same, but it lets no more through than so many megabits a second, and holds nothing back.
     pub(crate) fn narrow(
         program: &Path,
-        target: &Address,
+        target: &NetAddress,
         megabits: u32,
-        folder: &Path,
-    ) -> Result<(Child, Address), BenchError> {
-        let delay = Delay {
-            listen: ANYWHERE.to_owned(),
+        directory: &Path,
+    ) -> Result<(ChildProcess, NetAddress), BenchError> {
+        let delay = DelayProxy {
+            listen: ANY_PORT.to_owned(),
             target: target.to_string(),
             round_trip_us: 0,
             megabits: Some(megabits),
             core: None,
         };
-        delay.play(program, folder)
+        delay.play(program, directory)
     }
 
-    fn play(self, program: &Path, folder: &Path) -> Result<(Child, Address), BenchError> {
-        let mut child = Child::play(program, &Role::Delay(self), "delay", folder)?;
-        let addresses = listening(&child.ready("listening ")?)?;
+    fn play(self, program: &Path, directory: &Path) -> Result<(ChildProcess, NetAddress), BenchError> {
+        let mut child = ChildProcess::play(program, &ChildRole::Delay(self), "delay", directory)?;
+        let addresses = listening_addresses(&child.ready("listening ")?)?;
         let address = addresses
             .into_iter()
             .next()
-            .ok_or_else(|| child.failed("it named no address"))?;
+            .ok_or_else(|| child.log_error("it named no address"))?;
         Ok((child, address))
     }
 }
 
 /// What a wire does to bytes.
 #[derive(Clone, Copy)]
-struct Nature {
+struct WireProfile {
     one_way: Duration,
     megabits: Option<u32>,
 }
 
-impl Nature {
+impl WireProfile {
     fn piece_bytes(self) -> usize {
         self.megabits
             .map_or(PIECE_BYTES, |megabits| (megabits * NARROW_US / 8) as usize)
     }
 
     /// How long so many bytes take to go through.
-    fn takes(self, bytes: usize) -> Duration {
+    fn transmit_time(self, bytes: usize) -> Duration {
         let nanos = |megabits| bytes as u64 * 8000 / u64::from(megabits);
         self.megabits
             .map_or(Duration::ZERO, |megabits| Duration::from_nanos(nanos(megabits)))
@@ -131,9 +131,9 @@ impl Nature {
 
 /// Bytes under way in one direction.
 #[derive(Default)]
-struct Wire {
+struct DelayLine {
     /// When all that has been taken is through.
-    through: Option<Instant>,
+    transmitted_at: Option<Instant>,
     pieces: VecDeque<(Instant, Vec<u8>)>,
     /// The sender has closed. What it sent before arrives all the same, as it does on a wire; then its end does.
     closed: bool,
@@ -141,21 +141,27 @@ struct Wire {
     ended: bool,
 }
 
-impl Wire {
+impl DelayLine {
     /// Takes what has arrived and hands over what is due. Whether something is under way; `None`: the connection broke.
-    fn turn(&mut self, from: &Socket, to: &Socket, nature: Nature, buffer: &mut [u8]) -> Option<bool> {
+    fn pump(
+        &mut self,
+        from: &RawSocket,
+        to: &RawSocket,
+        nature: WireProfile,
+        buffer: &mut [u8],
+    ) -> Option<bool> {
         if self.ended {
             return Some(false);
         }
         let mut moved = false;
         let now = Instant::now();
-        let through = self.through.map_or(now, |through| through.max(now));
-        if self.pieces.len() < PIECES_MAX && through - now < QUEUE && !self.closed {
+        let through = self.transmitted_at.map_or(now, |through| through.max(now));
+        if self.pieces.len() < PIECES_MAX && through - now < QUEUE_TIME_MAX && !self.closed {
             match from.try_receive(buffer).ok()? {
                 Some(0) => self.closed = true,
                 Some(received) => {
-                    let through = through + nature.takes(received);
-                    self.through = Some(through);
+                    let through = through + nature.transmit_time(received);
+                    self.transmitted_at = Some(through);
                     self.pieces
                         .push_back((through + nature.one_way, buffer[..received].to_vec()));
                     moved = true;
@@ -177,7 +183,7 @@ impl Wire {
 }
 
 /// Forwards every connection to `target`, each in a thread. Returns when the system gives no more connections.
-fn serve(gate: &Gate, target: &Address, nature: Nature) -> Result<(), BenchError> {
+fn serve(gate: &RawListener, target: &NetAddress, nature: WireProfile) -> Result<(), BenchError> {
     loop {
         let near = gate.accept()?;
         let target = target.clone();
@@ -187,20 +193,20 @@ fn serve(gate: &Gate, target: &Address, nature: Nature) -> Result<(), BenchError
 }
 
 /// Forwards a connection to `target`. If nobody listens there it is closed.
-fn relay(near: &Socket, target: &Address, nature: Nature) {
-    if let Ok(far) = Socket::connect(target) {
+fn relay(near: &RawSocket, target: &NetAddress, nature: WireProfile) {
+    if let Ok(far) = RawSocket::connect(target) {
         forward(near, &far, nature);
     }
 }
 
 /// Forwards until both sides have closed and everything has arrived, or until nothing can arrive any more.
-fn forward(near: &Socket, far: &Socket, nature: Nature) {
-    let (mut there, mut back) = (Wire::default(), Wire::default());
+fn forward(near: &RawSocket, far: &RawSocket, nature: WireProfile) {
+    let (mut there, mut back) = (DelayLine::default(), DelayLine::default());
     let mut buffer = vec![0; nature.piece_bytes()];
     let mut busy = Instant::now();
     while !(there.ended && back.ended) {
-        let moved = there.turn(near, far, nature, &mut buffer);
-        let moved_back = back.turn(far, near, nature, &mut buffer);
+        let moved = there.pump(near, far, nature, &mut buffer);
+        let moved_back = back.pump(far, near, nature, &mut buffer);
         match (moved, moved_back) {
             (Some(false), Some(false)) => (),
             (Some(_), Some(_)) => busy = Instant::now(),
@@ -208,7 +214,7 @@ fn forward(near: &Socket, far: &Socket, nature: Nature) {
             (Some(true), None) | (None, Some(true)) => busy = Instant::now(),
             _ => return,
         }
-        if busy.elapsed() > AWAKE {
+        if busy.elapsed() > POLL_TIME {
             sleep(&[(near, &there), (far, &back)]);
             busy = Instant::now();
         }
@@ -218,7 +224,7 @@ fn forward(near: &Socket, far: &Socket, nature: Nature) {
 
 /// Sleeps until a side that has not closed says something or closes, or for nothing: the loop finds out. A side that
 /// has closed would wake it at once and always.
-fn sleep(sides: &[(&Socket, &Wire)]) {
+fn sleep(sides: &[(&RawSocket, &DelayLine)]) {
     let timeout = Timespec {
         tv_sec: 1,
         tv_nsec: 0,
@@ -234,35 +240,35 @@ fn sleep(sides: &[(&Socket, &Wire)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket::Pause;
+    use crate::socket::PollPause;
 
     const ONE_WAY: Duration = Duration::from_millis(2);
-    const LONG: Nature = Nature {
+    const LONG: WireProfile = WireProfile {
         one_way: ONE_WAY,
         megabits: None,
     };
 
-    fn anywhere() -> Gate {
-        Gate::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap()
+    fn anywhere() -> RawListener {
+        RawListener::open(&"tcp://127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
     /// One connection through a wire: the client's end, the server's, and the wire's thread.
-    fn connected(nature: Nature) -> (Socket, Socket, std::thread::JoinHandle<()>) {
+    fn connected(nature: WireProfile) -> (RawSocket, RawSocket, std::thread::JoinHandle<()>) {
         let (gate, inner) = (anywhere(), anywhere());
         let (outer_address, inner_address) = (gate.address().unwrap(), inner.address().unwrap());
         let wire = std::thread::spawn(move || relay(&gate.accept().unwrap(), &inner_address, nature));
-        let client = Socket::connect(&outer_address).unwrap();
+        let client = RawSocket::connect(&outer_address).unwrap();
         (client, inner.accept().unwrap(), wire)
     }
 
-    fn hears(socket: &Socket, wanted: &[u8]) {
+    fn hears(socket: &RawSocket, wanted: &[u8]) {
         let mut heard = vec![0; wanted.len()];
-        assert!(socket.receive_all(&mut heard, Pause::Yield).unwrap());
+        assert!(socket.receive_all(&mut heard, PollPause::Yield).unwrap());
         assert_eq!(heard, wanted);
     }
 
-    fn hears_the_end(socket: &Socket) {
-        assert!(!socket.receive_all(&mut [0], Pause::Yield).unwrap());
+    fn hears_the_end(socket: &RawSocket) {
+        assert!(!socket.receive_all(&mut [0], PollPause::Yield).unwrap());
     }
 
     #[test]
@@ -281,7 +287,7 @@ mod tests {
     /// 400 kB take 100 ms at 32 Mbit/s.
     #[test]
     fn a_narrow_wire_lets_no_more_through_than_it_may() {
-        let (client, server, wire) = connected(Nature {
+        let (client, server, wire) = connected(WireProfile {
             one_way: Duration::ZERO,
             megabits: Some(32),
         });
@@ -325,8 +331,8 @@ mod tests {
     /// A target that was not there yet ended the process, and with it every other connection.
     #[test]
     fn a_refused_connection_ends_alone() {
-        let folder = tempfile::tempdir().unwrap();
-        let target: Address = format!("unix:{}/target", folder.path().display())
+        let directory = tempfile::tempdir().unwrap();
+        let target: NetAddress = format!("unix:{}/target", directory.path().display())
             .parse()
             .unwrap();
         let gate = anywhere();
@@ -335,10 +341,10 @@ mod tests {
         // It ends with this process.
         std::thread::spawn(move || serve(&gate, &aim, LONG));
         for _ in 0..2 {
-            hears_the_end(&Socket::connect(&address).unwrap());
+            hears_the_end(&RawSocket::connect(&address).unwrap());
         }
-        let inner = Gate::open(&target).unwrap();
-        let client = Socket::connect(&address).unwrap();
+        let inner = RawListener::open(&target).unwrap();
+        let client = RawSocket::connect(&address).unwrap();
         let server = inner.accept().unwrap();
         client.send_all(b"there").unwrap();
         hears(&server, b"there");

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use rustix::fs::{Advice, fadvise};
 
-use crate::error::{BenchError, Context};
-use crate::histogram::{Recorder, Summary};
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencyRecorder, LatencySummary};
 
 /// Bytes of the file that is overwritten: as large as a small log, so that the blocks are spread likewise.
 const OVERWRITTEN_BYTES: usize = 8 << 20;
@@ -18,24 +18,24 @@ const READ_BYTES: usize = 1 << 20;
 
 /// Writes at the end of a growing file, each write synced: the file's size changes, which costs a journal commit of
 /// the file system's own.
-pub fn sync_appends(folder: &Path, bytes: usize, count: usize) -> Result<Summary, BenchError> {
-    let file = tempfile::tempfile_in(folder).context("make a file to sync")?;
+pub fn sync_appends(directory: &Path, bytes: usize, count: usize) -> Result<LatencySummary, BenchError> {
+    let file = tempfile::tempfile_in(directory).context("make a file to sync")?;
     synced(&file, bytes, count, usize::MAX)
 }
 
 /// Overwrites a file that has its blocks already, each write synced: the least that durable means on this disk.
-pub fn sync_overwrites(folder: &Path, bytes: usize, count: usize) -> Result<Summary, BenchError> {
-    let mut file = tempfile::tempfile_in(folder).context("make a file to sync")?;
+pub fn sync_overwrites(directory: &Path, bytes: usize, count: usize) -> Result<LatencySummary, BenchError> {
+    let mut file = tempfile::tempfile_in(directory).context("make a file to sync")?;
     file.write_all(&vec![1; OVERWRITTEN_BYTES])
         .context("fill a file")?;
     file.sync_all().context("sync a file")?;
     synced(&file, bytes, count, OVERWRITTEN_BYTES)
 }
 
-fn synced(file: &File, bytes: usize, count: usize, size: usize) -> Result<Summary, BenchError> {
+fn synced(file: &File, bytes: usize, count: usize, size: usize) -> Result<LatencySummary, BenchError> {
     let block = vec![2; bytes];
     let mut at = 0;
-    let mut recorder = Recorder::start(&[]);
+    let mut recorder = LatencyRecorder::start(&[]);
     for _ in 0..count {
         if at + bytes > size {
             at = 0;
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn both_floors_measure_what_they_were_asked() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(sync_appends(folder.path(), 200, 3).unwrap().count, 3);
-        assert_eq!(sync_overwrites(folder.path(), 200, 3).unwrap().count, 3);
-        let path = folder.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(sync_appends(directory.path(), 200, 3).unwrap().count, 3);
+        assert_eq!(sync_overwrites(directory.path(), 200, 3).unwrap().count, 3);
+        let path = directory.path().join("file");
         std::fs::write(&path, vec![0; 3 << 20]).unwrap();
         assert!(read_seconds(&path, true).unwrap() > 0.0);
     }

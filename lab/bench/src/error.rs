@@ -27,10 +27,10 @@ pub enum BenchError {
     },
     /// What was asked for cannot be measured.
     #[error("{0}")]
-    Asked(String),
+    InvalidRequest(String),
     /// The data read back is not what was acknowledged: a defect, never noise.
     #[error("the data in {} is wrong: {why}", place.display())]
-    Wrong {
+    WrongData {
         /// Where it was read.
         place: PathBuf,
         /// What contradicts what.
@@ -39,12 +39,12 @@ pub enum BenchError {
 }
 
 /// Adds what was tried to an error.
-pub trait Context<T> {
+pub trait ErrorContext<T> {
     /// Turns the error into a [`BenchError::Setup`].
     fn context(self, what: impl Display) -> Result<T, BenchError>;
 }
 
-impl<T, E: Error + Send + Sync + 'static> Context<T> for Result<T, E> {
+impl<T, E: Error + Send + Sync + 'static> ErrorContext<T> for Result<T, E> {
     fn context(self, what: impl Display) -> Result<T, BenchError> {
         self.map_err(|why| BenchError::Setup {
             what: what.to_string(),

@@ -9,13 +9,13 @@ use std::time::Instant;
 use netram_heap::{AllocError, Heap, Ptr};
 use netram_journal::Journal;
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+use netram_rvm::{RealStorage, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::Site;
+use crate::testbed::Testbed;
 
 /// Sizes whose speed is measured.
 pub const SIZES: [usize; 7] = [16, 64, 256, 1024, 4096, 16 << 10, 64 << 10];
@@ -34,7 +34,7 @@ const LOAD_PERCENT: u64 = 75;
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct HeapEffort {
     /// Transactions of each size.
     pub rounds: usize,
     /// Allocations of each load.
@@ -43,15 +43,15 @@ pub struct Effort {
     pub load_bytes: u64,
 }
 
-impl Effort {
+impl HeapEffort {
     /// As documented.
-    pub const FULL: Effort = Effort {
+    pub const FULL: HeapEffort = HeapEffort {
         rounds: 200,
         steps: 1_000_000,
         load_bytes: 32 << 20,
     };
     /// Some seconds.
-    pub const QUICK: Effort = Effort {
+    pub const QUICK: HeapEffort = HeapEffort {
         rounds: 20,
         steps: 50_000,
         load_bytes: 16 << 20,
@@ -60,7 +60,7 @@ impl Effort {
 
 /// What one size costs. Nanoseconds are medians over transactions, each divided by its blocks.
 #[derive(Clone, Debug, Serialize)]
-pub struct Speed {
+pub struct HeapSpeed {
     /// Bytes asked for.
     pub bytes: usize,
     /// Allocating a block.
@@ -86,7 +86,7 @@ pub struct Speed {
 /// What sizes a load asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Sizes {
+pub enum SizeMix {
     /// 1 to 256 bytes, evenly.
     Small,
     /// 1 byte to 64 KiB, every doubling as often.
@@ -98,13 +98,13 @@ pub enum Sizes {
 }
 
 /// Every load.
-pub const LOADS: [Sizes; 4] = [Sizes::Small, Sizes::Mixed, Sizes::Large, Sizes::Drifting];
+pub const LOADS: [SizeMix; 4] = [SizeMix::Small, SizeMix::Mixed, SizeMix::Large, SizeMix::Drifting];
 
 /// What a heap looked like after a load.
 #[derive(Clone, Debug, Serialize)]
-pub struct Load {
+pub struct HeapLoad {
     /// What was asked for.
-    pub sizes: Sizes,
+    pub sizes: SizeMix,
     /// Allocations; frees are nearly as many.
     pub steps: usize,
     /// Allocations that found no room.
@@ -123,7 +123,7 @@ pub struct Load {
 
 /// What opening a heap costs.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Opening {
+pub struct HeapOpening {
     /// Bytes of the heap.
     pub bytes: u64,
     /// Blocks in it.
@@ -133,27 +133,27 @@ pub struct Opening {
 }
 
 /// A heap in a journal of its own.
-struct Place {
+struct HeapSetup {
     rvm: Rvm<Journal, RealStorage>,
     heap: Heap,
     segment: String,
 }
 
-impl Place {
-    fn new(site: &Site, bytes: u64) -> Result<Place, BenchError> {
+impl HeapSetup {
+    fn new(site: &Testbed, bytes: u64) -> Result<HeapSetup, BenchError> {
         let config = site.config(Vec::new(), true, WaitPolicy::default());
         let opened = site.journal(LOG_BYTES, config)?;
-        let path = |name: &str| opened.folder.join(name).to_string_lossy().into_owned();
+        let path = |name: &str| opened.directory.join(name).to_string_lossy().into_owned();
         let storage = RealStorage::create(&path("segments")).context("create the segment table")?;
-        let rvm =
-            Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
+        let rvm = Rvm::open(opened.journal, storage, RvmOptions::new(opened.id))
+            .context("open recoverable memory")?;
         rvm.start_truncation().context("start truncation")?;
         let segment = path("heap");
-        rvm.create_segment(&segment, bytes, Allocation::Sparse)
+        rvm.create_segment(&segment, bytes, SegmentAllocation::Sparse)
             .context("create the heap's segment")?;
         let region = rvm.map(&segment, 0, 0).context("map the heap")?;
         let heap = Heap::format(&rvm, region).context("format the heap")?;
-        Ok(Place { rvm, heap, segment })
+        Ok(HeapSetup { rvm, heap, segment })
     }
 
     fn logged(&self) -> u64 {
@@ -181,15 +181,15 @@ impl Random {
 }
 
 /// Measures one size.
-pub fn speed(site: &Site, bytes: usize, effort: Effort) -> Result<Speed, BenchError> {
-    let place = Place::new(site, SPEED_BYTES)?;
+pub fn speed(site: &Testbed, bytes: usize, effort: HeapEffort) -> Result<HeapSpeed, BenchError> {
+    let place = HeapSetup::new(site, SPEED_BYTES)?;
     let mut random = Random(bytes as u64);
     let mut times: [Vec<f64>; 6] = Default::default();
     let (mut alloc_log, mut free_log) = (0, 0);
     for _ in 0..effort.rounds {
         let [alloc, alloc_commit, free, free_commit, malloc, c_free] = &mut times;
         let before = place.logged();
-        let mut open = place.rvm.begin(Mode::Restore);
+        let mut open = place.rvm.begin(RestoreMode::Restore);
         let mut blocks: Vec<Ptr<u8>> = Vec::with_capacity(BATCH);
         timed(alloc, || {
             for _ in 0..BATCH {
@@ -203,7 +203,7 @@ pub fn speed(site: &Site, bytes: usize, effort: Effort) -> Result<Speed, BenchEr
         alloc_log += place.logged() - before;
         random.shuffle(&mut blocks);
         let before = place.logged();
-        let mut open = place.rvm.begin(Mode::Restore);
+        let mut open = place.rvm.begin(RestoreMode::Restore);
         timed(free, || {
             let mut blocks = blocks.iter();
             blocks.try_for_each(|block| place.heap.free(&mut open, *block).context("free"))
@@ -216,7 +216,7 @@ pub fn speed(site: &Site, bytes: usize, effort: Effort) -> Result<Speed, BenchEr
     }
     let before = place.logged();
     for _ in 0..BATCH {
-        let mut open = place.rvm.begin(Mode::Restore);
+        let mut open = place.rvm.begin(RestoreMode::Restore);
         place.heap.allocate(&mut open, bytes).context("allocate")?;
         open.commit(Durability::Lazy).context("commit")?;
     }
@@ -230,7 +230,7 @@ pub fn speed(site: &Site, bytes: usize, effort: Effort) -> Result<Speed, BenchEr
         malloc_ns,
         c_free_ns,
     ] = times.map(median);
-    Ok(Speed {
+    Ok(HeapSpeed {
         bytes,
         alloc_ns,
         free_ns,
@@ -273,16 +273,16 @@ fn timed(times: &mut Vec<f64>, work: impl FnOnce() -> Result<(), BenchError>) ->
     Ok(())
 }
 
-impl Sizes {
+impl SizeMix {
     fn next(self, random: &mut Random, step: usize, steps: usize) -> usize {
         let bytes = match self {
-            Sizes::Small => 1 + random.below(256),
-            Sizes::Mixed => {
+            SizeMix::Small => 1 + random.below(256),
+            SizeMix::Mixed => {
                 let doubling = random.below(17);
                 1 + random.below(1 << doubling)
             }
-            Sizes::Large => 4096 + random.below(60 << 10),
-            Sizes::Drifting => {
+            SizeMix::Large => 4096 + random.below(60 << 10),
+            SizeMix::Drifting => {
                 // Eight phases; each asks for sizes around a doubling that the one before hardly had.
                 let phase = (step * 8 / steps) as u64;
                 let middle = 32 << (phase % 4 * 3);
@@ -294,8 +294,8 @@ impl Sizes {
 }
 
 /// Puts a heap under a long random load.
-pub fn load(site: &Site, sizes: Sizes, effort: Effort) -> Result<Load, BenchError> {
-    let place = Place::new(site, effort.load_bytes)?;
+pub fn load(site: &Testbed, sizes: SizeMix, effort: HeapEffort) -> Result<HeapLoad, BenchError> {
+    let place = HeapSetup::new(site, effort.load_bytes)?;
     let mut random = Random(7);
     let mut live: Vec<(Ptr<u8>, usize)> = Vec::new();
     let (mut asked, mut refused, mut worst) = (0u64, 0, 0f64);
@@ -303,7 +303,7 @@ pub fn load(site: &Site, sizes: Sizes, effort: Effort) -> Result<Load, BenchErro
     for step in 0..effort.steps {
         let bytes = sizes.next(&mut random, step, effort.steps);
         let began = Instant::now();
-        let mut open = place.rvm.begin(Mode::NoRestore);
+        let mut open = place.rvm.begin(RestoreMode::NoRestore);
         while asked + bytes as u64 > effort.load_bytes * LOAD_PERCENT / 100 {
             let (block, bytes) = live.swap_remove(random.below(live.len() as u64) as usize);
             place.heap.free(&mut open, block).context("free")?;
@@ -331,7 +331,7 @@ pub fn load(site: &Site, sizes: Sizes, effort: Effort) -> Result<Load, BenchErro
     }
     let (pages_per_byte, scattered) = pages_per_byte(&place, asked)?;
     check(&place, &live)?;
-    Ok(Load {
+    Ok(HeapLoad {
         sizes,
         steps: effort.steps,
         refused,
@@ -344,14 +344,14 @@ pub fn load(site: &Site, sizes: Sizes, effort: Effort) -> Result<Load, BenchErro
 }
 
 /// Opens a large heap, half of it taken, again and again.
-pub fn opening(site: &Site) -> Result<Opening, BenchError> {
-    let Place { rvm, heap, segment } = Place::new(site, OPEN_BYTES)?;
+pub fn opening(site: &Testbed) -> Result<HeapOpening, BenchError> {
+    let HeapSetup { rvm, heap, segment } = HeapSetup::new(site, OPEN_BYTES)?;
     let mut random = Random(5);
     let (mut taken, mut blocks) = (0, 0);
     while taken < OPEN_BYTES / 2 {
-        let mut open = rvm.begin(Mode::NoRestore);
+        let mut open = rvm.begin(RestoreMode::NoRestore);
         for _ in 0..BATCH {
-            let bytes = Sizes::Mixed.next(&mut random, 0, 1);
+            let bytes = SizeMix::Mixed.next(&mut random, 0, 1);
             heap.allocate(&mut open, bytes).context("allocate")?;
             taken += bytes as u64;
             blocks += 1;
@@ -367,27 +367,27 @@ pub fn opening(site: &Site) -> Result<Opening, BenchError> {
         times.push(began.elapsed().as_secs_f64() * 1e3);
         drop(heap);
     }
-    Ok(Opening {
+    Ok(HeapOpening {
         bytes: OPEN_BYTES,
         blocks,
         ms: median(times),
     })
 }
 
-fn pages_per_byte(place: &Place, asked: u64) -> Result<(f64, f64), BenchError> {
+fn pages_per_byte(place: &HeapSetup, asked: u64) -> Result<(f64, f64), BenchError> {
     let statistics = place.heap.statistics().context("look at the heap")?;
     let in_use = statistics.bytes_usable - statistics.bytes_free_pages;
     Ok((in_use as f64 / asked as f64, statistics.fragmentation()))
 }
 
 /// A figure of a broken heap would mean nothing.
-fn check(place: &Place, live: &[(Ptr<u8>, usize)]) -> Result<(), BenchError> {
+fn check(place: &HeapSetup, live: &[(Ptr<u8>, usize)]) -> Result<(), BenchError> {
     let report = place.heap.check().context("check the heap")?;
     let mut known: Vec<u64> = live.iter().map(|(block, _)| block.offset()).collect();
     known.sort_unstable();
     match report.blocks.iter().map(|(at, _)| at).eq(&known) {
         true => Ok(()),
-        false => Err(BenchError::Wrong {
+        false => Err(BenchError::WrongData {
             place: place.heap.region().segment_path().into(),
             why: format!(
                 "{} blocks are taken, {} were kept",

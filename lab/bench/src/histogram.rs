@@ -13,7 +13,7 @@ const NANOSECONDS_MAX: u64 = 60_000_000_000;
 const DIGITS: u8 = 3;
 
 /// Records one duration an operation, and the processor time of the whole.
-pub struct Recorder {
+pub struct LatencyRecorder {
     histogram: Histogram<u64>,
     processes: Vec<u32>,
     cpu_before: Duration,
@@ -22,7 +22,7 @@ pub struct Recorder {
 
 /// What a run took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Summary {
+pub struct LatencySummary {
     /// Operations measured, warm-up left out.
     pub count: u64,
     /// Half of them took at most this, in microseconds.
@@ -39,10 +39,10 @@ pub struct Summary {
     pub cpu_us: f64,
 }
 
-impl Recorder {
+impl LatencyRecorder {
     /// Starts the clock. `processes`: children whose processor time counts too.
-    pub fn start(processes: &[u32]) -> Recorder {
-        Recorder {
+    pub fn start(processes: &[u32]) -> LatencyRecorder {
+        LatencyRecorder {
             histogram: empty(),
             processes: processes.to_vec(),
             cpu_before: machine::cpu_time(processes),
@@ -63,12 +63,12 @@ impl Recorder {
     }
 
     /// Stops the clock.
-    pub fn finish(self) -> Summary {
+    pub fn finish(self) -> LatencySummary {
         let elapsed = self.started.elapsed();
         let cpu = machine::cpu_time(&self.processes).saturating_sub(self.cpu_before);
         let count = self.histogram.len();
         let at = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1e3;
-        Summary {
+        LatencySummary {
             count,
             p50_us: at(0.5),
             p99_us: at(0.99),
@@ -86,11 +86,11 @@ pub fn empty() -> Histogram<u64> {
         .expect("the bounds are constants that fit each other")
 }
 
-impl Summary {
+impl LatencySummary {
     /// The median of each field over rounds: one disturbed round then changes nothing.
-    pub fn median(rounds: &[Summary]) -> Summary {
-        let field = |of: fn(&Summary) -> f64| median(rounds.iter().map(of).collect());
-        Summary {
+    pub fn median(rounds: &[LatencySummary]) -> LatencySummary {
+        let field = |of: fn(&LatencySummary) -> f64| median(rounds.iter().map(of).collect());
+        LatencySummary {
             count: rounds.iter().map(|round| round.count).sum(),
             p50_us: field(|round| round.p50_us),
             p99_us: field(|round| round.p99_us),
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn percentiles_stand_in_order_and_near_what_was_recorded() {
-        let mut recorder = Recorder::start(&[]);
+        let mut recorder = LatencyRecorder::start(&[]);
         for us in 1..=1000 {
             recorder.record(Duration::from_micros(us));
         }
@@ -127,19 +127,19 @@ mod tests {
 
     #[test]
     fn one_disturbed_round_does_not_move_the_median() {
-        let round = |p50_us| Summary {
+        let round = |p50_us| LatencySummary {
             count: 1,
             p50_us,
-            ..Summary::default()
+            ..LatencySummary::default()
         };
-        let middle = Summary::median(&[round(8.0), round(400.0), round(7.0)]);
+        let middle = LatencySummary::median(&[round(8.0), round(400.0), round(7.0)]);
         assert_eq!((middle.count, middle.p50_us), (3, 8.0));
         assert_eq!(median(Vec::new()), 0.0);
     }
 
     #[test]
     fn a_time_beyond_the_bounds_counts_as_the_bound() {
-        let mut recorder = Recorder::start(&[]);
+        let mut recorder = LatencyRecorder::start(&[]);
         recorder.record(Duration::from_secs(3600));
         let summary = recorder.finish();
         assert_eq!(summary.count, 1);

@@ -16,7 +16,7 @@
 //! | [`osdi94`] | the experiments of log-based coherency: pages and updates |
 //! | [`heap`] | the persistent heap beside malloc, and under a long load |
 //! | [`oo7`] | OO7, the benchmark of object databases, on a persistent heap |
-//! | [`rex`] | OO7 in SQLite and Berkeley DB, their files on a disk and on memory elsewhere |
+//! | [`sql_stores`] | OO7 in SQLite and Berkeley DB, their files on a disk and on memory elsewhere |
 //! | [`zeo`] | ZODB with ZEO: OO7's traversals between two clients of a server |
 //! | [`shared`] | nodes of a shared region: an update's way, kept locks, followers, deaths |
 //! | [`far`] | far memory beside swap, compressed memory and a mapped file |
@@ -25,9 +25,9 @@
 //! | [`figures`] | the scoreboard: every figure that the project holds itself to |
 //! | [`echo`], [`disk`] | the floors |
 //! | [`delay`], [`slow_disk`] | a longer wire, a slower disk |
-//! | [`site`], [`child`], [`leftovers`] | lenders and other processes, ended with the measurement, and what they leave |
+//! | [`testbed`], [`child`], [`cleanup`] | lenders and other processes, ended with the measurement, and what they leave |
 //! | [`curves`] | points of a figure, and the order in which they are measured |
-//! | [`step`] | what whoever watches an experiment is told |
+//! | [`progress`] | what whoever watches an experiment is told |
 //! | [`histogram`], [`machine`] | percentiles, cores, load, processor time |
 //!
 //! Nothing here prints but the child processes, which say on their standard output where they listen; results are
@@ -41,7 +41,10 @@
     )
 )]
 
+#[cfg(feature = "experiments")]
+mod bench_mount;
 pub mod child;
+pub mod cleanup;
 pub mod commit;
 #[cfg(feature = "experiments")]
 pub mod curves;
@@ -60,14 +63,11 @@ pub mod figures;
 #[cfg(feature = "experiments")]
 pub mod heap;
 pub mod histogram;
-pub mod leftovers;
 #[cfg(feature = "experiments")]
 pub mod lnd;
 pub mod machine;
 #[cfg(feature = "experiments")]
 pub mod mascots96;
-#[cfg(feature = "experiments")]
-mod mounted;
 pub mod namespaces;
 #[cfg(feature = "experiments")]
 pub mod oo7;
@@ -76,31 +76,31 @@ pub mod osdi94;
 #[cfg(feature = "experiments")]
 pub mod paper;
 #[cfg(feature = "experiments")]
-pub mod rex;
+pub mod progress;
 #[cfg(feature = "experiments")]
 pub mod share;
 #[cfg(feature = "experiments")]
 pub mod shared;
-pub mod site;
 #[cfg(feature = "experiments")]
 pub mod slow_disk;
 mod socket;
 #[cfg(feature = "experiments")]
-pub mod step;
+pub mod sql_stores;
 #[allow(unsafe_code, reason = "the crate's one unsafe module")]
 mod sys;
-pub mod teller;
+pub mod testbed;
 mod tool;
 pub mod tpca;
 #[cfg(feature = "experiments")]
 pub mod volume;
+pub mod worker;
 #[cfg(feature = "experiments")]
 pub mod zeo;
 
 pub use error::BenchError;
-pub use sys::{Allocations, CountingAllocator, count_allocations};
+pub use sys::{AllocationCounts, CountingAllocator, count_allocations};
 
-use error::Context;
+use error::ErrorContext;
 
 /// Tells the starter of this child process something, on standard output.
 pub(crate) fn say(line: &str) -> Result<(), BenchError> {

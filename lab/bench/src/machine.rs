@@ -6,11 +6,11 @@ use std::time::Duration;
 use rustix::thread::CpuSet;
 use serde::Serialize;
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 
 /// What must be known beside a number to believe it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// The processor's name.
     pub processor: String,
     /// Cores that this process may use.
@@ -21,15 +21,15 @@ pub struct Machine {
     pub load: f64,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Looks now.
-    pub fn look() -> Machine {
+    pub fn probe() -> MachineInfo {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let processor = cpuinfo
             .lines()
             .find_map(|line| line.strip_prefix("model name")?.split_once(':'))
             .map_or_else(|| "unknown".to_owned(), |(_, name)| name.trim().to_owned());
-        Machine {
+        MachineInfo {
             processor,
             cores: cores().len(),
             kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
@@ -63,7 +63,7 @@ pub fn pin(cores: &[usize]) -> Result<(), BenchError> {
     let mut set = CpuSet::new();
     for &core in cores {
         if core >= CpuSet::MAX_CPU {
-            return Err(BenchError::Asked(format!(
+            return Err(BenchError::InvalidRequest(format!(
                 "there is no core {core}; choose one of {:?}",
                 self::cores()
             )));
@@ -74,18 +74,18 @@ pub fn pin(cores: &[usize]) -> Result<(), BenchError> {
 }
 
 /// Restores where the thread may run when dropped.
-pub struct Pinned(Vec<usize>);
+pub struct CorePin(Vec<usize>);
 
-impl Pinned {
+impl CorePin {
     /// Keeps this thread on one core for as long as the value lives.
-    pub fn to(core: usize) -> Result<Pinned, BenchError> {
+    pub fn to(core: usize) -> Result<CorePin, BenchError> {
         let before = cores();
         pin(&[core])?;
-        Ok(Pinned(before))
+        Ok(CorePin(before))
     }
 }
 
-impl Drop for Pinned {
+impl Drop for CorePin {
     fn drop(&mut self) {
         // What was allowed before is allowed still; if not, the thread stays where it is, which harms nobody.
         let _ = pin(&self.0);
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn pinning_ends_with_its_guard() {
         let before = cores();
-        let guard = Pinned::to(before[0]).unwrap();
+        let guard = CorePin::to(before[0]).unwrap();
         assert_eq!(cores(), [before[0]]);
         drop(guard);
         assert_eq!(cores(), before);

@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::error::{BenchError, Context};
-use crate::leftovers::{Leftover, forget, remember};
+use crate::cleanup::{CleanupItem, register, unregister};
+use crate::error::{BenchError, ErrorContext};
 use crate::tool::tool;
 
 const CLIENT_HOST: &str = "10.190.0.1";
@@ -22,29 +22,29 @@ const LENDER_HOST: &str = "10.190.0.2";
 /// Network devices of the namespace that the reading thread is in.
 const THREAD_DEVICES: &str = "/proc/thread-self/net/dev";
 /// Bytes sent, among a device's numbers.
-const SENT: usize = 8;
+const SENT_BYTES_COLUMN: usize = 8;
 
 /// Pairs made by this process: interface and namespace names must not meet.
-static MADE: AtomicU32 = AtomicU32::new(0);
+static PAIR_COUNT: AtomicU32 = AtomicU32::new(0);
 
 /// The two, removed when dropped.
 #[derive(Debug)]
-pub struct Namespaces {
+pub struct NamespacePair {
     client: String,
     lender: String,
 }
 
-impl Namespaces {
+impl NamespacePair {
     /// Makes two joined namespaces. `Err`: what the machine does not allow.
-    pub fn new() -> Result<Namespaces, BenchError> {
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
+    pub fn new() -> Result<NamespacePair, BenchError> {
+        let number = PAIR_COUNT.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("netram-{}-{number}", std::process::id());
-        let pair = Namespaces {
+        let pair = NamespacePair {
             client: format!("{prefix}-client"),
             lender: format!("{prefix}-lender"),
         };
         for name in [&pair.client, &pair.lender] {
-            remember(Leftover::Namespace(name.clone()));
+            register(CleanupItem::Namespace(name.clone()));
             ip(&["netns", "add", name])?;
         }
         let (client, lender) = (pair.client.as_str(), pair.lender.as_str());
@@ -98,8 +98,9 @@ impl Namespaces {
     /// Bytes that the client's half has sent so far, frames and all. To be asked by a thread that has entered.
     pub fn sent_bytes(&self) -> Result<u64, BenchError> {
         let text = std::fs::read_to_string(THREAD_DEVICES).context("count what a link has carried")?;
-        sent(&text)
-            .ok_or_else(|| BenchError::Asked(format!("{THREAD_DEVICES} says nothing of `eth`: {text}")))
+        sent_bytes_of(&text).ok_or_else(|| {
+            BenchError::InvalidRequest(format!("{THREAD_DEVICES} says nothing of `eth`: {text}"))
+        })
     }
 
     /// A command that starts `program` in the client's namespace, in its own place. Unlike `ip netns exec`, `nsenter` leaves
@@ -134,26 +135,26 @@ impl Namespaces {
     }
 
     /// An address for a lender to listen on.
-    pub fn listen(&self) -> Address {
+    pub fn listen(&self) -> NetAddress {
         let text = format!("tcp://{LENDER_HOST}:0");
         text.parse().expect("a constant host and port 0 are an address")
     }
 }
 
-impl Drop for Namespaces {
+impl Drop for NamespacePair {
     fn drop(&mut self) {
         for name in [&self.client, &self.lender] {
             // Fails only when making it had failed, or when the operator removed it.
             let _ = ip(&["netns", "delete", name]);
-            forget(&Leftover::Namespace(name.clone()));
+            unregister(&CleanupItem::Namespace(name.clone()));
         }
     }
 }
 
 /// Bytes that the device `eth` has sent, of the kernel's table.
-fn sent(table: &str) -> Option<u64> {
+fn sent_bytes_of(table: &str) -> Option<u64> {
     let numbers = table.lines().find_map(|line| line.trim().strip_prefix("eth:"))?;
-    numbers.split_whitespace().nth(SENT)?.parse().ok()
+    numbers.split_whitespace().nth(SENT_BYTES_COLUMN)?.parse().ok()
 }
 
 /// Runs the `ip` command.
@@ -169,7 +170,7 @@ mod tests {
     fn what_a_link_has_carried_is_the_ninth_number() {
         let table = "Inter-|   Receive  |  Transmit\n    lo: 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n   \
                      eth: 1006 13 0 0 0 0 0 0 4096 9 0 0 0 0 0 0\n";
-        assert_eq!(sent(table), Some(4096));
-        assert_eq!(sent("Inter-|   Receive"), None);
+        assert_eq!(sent_bytes_of(table), Some(4096));
+        assert_eq!(sent_bytes_of("Inter-|   Receive"), None);
     }
 }

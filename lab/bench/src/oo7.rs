@@ -10,16 +10,17 @@ use std::time::{Duration, Instant};
 use netram_heap::Heap;
 use netram_journal::Journal;
 use netram_oo7::{
-    DateIndex, Graph, OnHeap, Operation, Parameters, Size, Store, Tallies, Tally, Work, audit, build,
+    CountingLog, DatabaseSize, DateIndex, HeapSpace, LogCounts, ObjectGraph, Oo7Parameters, Oo7Store,
+    Oo7Transaction, Operation, audit, build,
 };
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Options, RealStorage, Rvm};
+use netram_rvm::{RealStorage, Rvm, RvmOptions, SegmentAllocation};
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
 use crate::commit::name_of;
-use crate::error::{BenchError, Context};
-use crate::site::{Lender, LenderSpec, Site, Wire};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 
 /// Repetitions below which nothing is between the first and the last.
 pub const REPETITIONS_MIN: usize = 3;
@@ -28,9 +29,9 @@ pub(crate) const SEED: u64 = 1;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct Oo7Spec {
     /// The database.
-    pub database: Parameters,
+    pub database: Oo7Parameters,
     /// The operations, one after the other on one database.
     pub operations: Vec<Operation>,
     /// How often each is done, the cold one counted; at least [`REPETITIONS_MIN`].
@@ -45,7 +46,7 @@ pub struct Spec {
 
 /// A database and what was done with it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct Oo7Report {
     /// What the database is called.
     pub database: String,
     /// How safe each commit was.
@@ -57,12 +58,12 @@ pub struct Report {
     /// Bytes of the heap's blocks that are taken.
     pub taken_bytes: u64,
     /// One for each operation.
-    pub rows: Vec<Row>,
+    pub rows: Vec<Oo7Row>,
 }
 
 /// What an operation took. Microseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct Oo7Row {
     /// The operation.
     pub operation: Operation,
     /// What it counted.
@@ -76,28 +77,32 @@ pub struct Row {
     /// Calls of `set_range` in one repetition.
     pub updates: u64,
     /// What one repetition logged, in a transaction of its own.
-    pub logged: Tallies,
+    pub logged: LogCounts,
 }
 
-struct Place {
-    rvm: Rvm<Tally<Journal>, RealStorage>,
+struct Oo7Setup {
+    rvm: Rvm<CountingLog<Journal>, RealStorage>,
     segment: String,
     durability: Durability,
 }
 
-type HeapStore<'h> = Graph<OnHeap<'h, Tally<Journal>, RealStorage>>;
+type HeapStore<'h> = ObjectGraph<HeapSpace<'h, CountingLog<Journal>, RealStorage>>;
 
 /// Builds a database and measures the operations on it; audits it in the end, because a figure of a broken one would
 /// mean nothing.
-pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(Operation)) -> Result<Report, BenchError> {
+pub fn measure(
+    site: &Testbed,
+    spec: &Oo7Spec,
+    tick: &mut dyn FnMut(Operation),
+) -> Result<Oo7Report, BenchError> {
     if spec.repetitions < REPETITIONS_MIN {
-        return Err(BenchError::Asked(format!(
+        return Err(BenchError::InvalidRequest(format!(
             "{} repetitions leave nothing between the first and the last; choose {REPETITIONS_MIN} at least",
             spec.repetitions
         )));
     }
     let lenders = lenders(site, spec)?;
-    let place = Place::new(site, spec, &lenders)?;
+    let place = Oo7Setup::new(site, spec, &lenders)?;
     let began = Instant::now();
     let heap = place.format(&spec.database)?;
     let build_s = began.elapsed().as_secs_f64();
@@ -109,7 +114,7 @@ pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(Operation)) -> Res
         rows.push(place.row(spec, *operation)?);
     }
     place.check(&spec.database)?;
-    Ok(Report {
+    Ok(Oo7Report {
         database: spec.database.to_string(),
         durability: name_of(place.durability),
         members: spec.members,
@@ -119,10 +124,10 @@ pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(Operation)) -> Res
     })
 }
 
-fn lenders(site: &Site, spec: &Spec) -> Result<Vec<Lender>, BenchError> {
+fn lenders(site: &Testbed, spec: &Oo7Spec) -> Result<Vec<LenderProcess>, BenchError> {
     let lender = |_| {
         site.lender(LenderSpec {
-            wire: Wire::Tcp,
+            wire: SocketKind::Tcp,
             secure: true,
             wait: spec.wait,
             core: None,
@@ -132,15 +137,15 @@ fn lenders(site: &Site, spec: &Spec) -> Result<Vec<Lender>, BenchError> {
 }
 
 /// Bytes of the window, of which a record may take half, and of the log. A medium t5do logs every document: 10 MB.
-fn log_bytes(database: &Parameters) -> (u64, u64) {
+fn log_bytes(database: &Oo7Parameters) -> (u64, u64) {
     match database.size {
-        Size::Tiny | Size::Small => (8 << 20, 64 << 20),
-        Size::Medium | Size::Large => (64 << 20, 256 << 20),
+        DatabaseSize::Tiny | DatabaseSize::Small => (8 << 20, 64 << 20),
+        DatabaseSize::Medium | DatabaseSize::Large => (64 << 20, 256 << 20),
     }
 }
 
-impl Place {
-    fn new(site: &Site, spec: &Spec, lenders: &[Lender]) -> Result<Place, BenchError> {
+impl Oo7Setup {
+    fn new(site: &Testbed, spec: &Oo7Spec, lenders: &[LenderProcess]) -> Result<Oo7Setup, BenchError> {
         let addresses = lenders.iter().map(|lender| lender.address().clone()).collect();
         let (window_bytes, log_bytes) = log_bytes(&spec.database);
         let mut config = site.config(addresses, true, spec.wait);
@@ -149,15 +154,23 @@ impl Place {
             config.disk_delay = Duration::ZERO;
         }
         let opened = site.journal(log_bytes, config)?;
-        let path = |name: &str| opened.folder.join(name).to_string_lossy().into_owned();
+        let path = |name: &str| opened.directory.join(name).to_string_lossy().into_owned();
         let storage = RealStorage::create(&path("segments")).context("create the segment table")?;
-        let rvm = Rvm::open(Tally::new(opened.journal), storage, Options::new(opened.id))
-            .context("open recoverable memory")?;
+        let rvm = Rvm::open(
+            CountingLog::new(opened.journal),
+            storage,
+            RvmOptions::new(opened.id),
+        )
+        .context("open recoverable memory")?;
         rvm.start_truncation().context("start truncation")?;
         let segment = path("oo7");
-        rvm.create_segment(&segment, spec.database.heap_bytes(), Allocation::Preallocated)
-            .context("create the database's segment")?;
-        Ok(Place {
+        rvm.create_segment(
+            &segment,
+            spec.database.heap_bytes(),
+            SegmentAllocation::Preallocated,
+        )
+        .context("create the database's segment")?;
+        Ok(Oo7Setup {
             rvm,
             segment,
             durability: match spec.members {
@@ -167,11 +180,11 @@ impl Place {
         })
     }
 
-    fn format(&self, database: &Parameters) -> Result<Heap, BenchError> {
+    fn format(&self, database: &Oo7Parameters) -> Result<Heap, BenchError> {
         let region = self.rvm.map(&self.segment, 0, 0).context("map the database")?;
         let heap = Heap::format(&self.rvm, region).context("format the heap")?;
-        let space = OnHeap::new(&self.rvm, &heap, Durability::Lazy);
-        let store = Graph::create(space, database, DateIndex::All).context("create the database")?;
+        let space = HeapSpace::new(&self.rvm, &heap, Durability::Lazy);
+        let store = ObjectGraph::create(space, database, DateIndex::All).context("create the database")?;
         build(&store, database).context("build the database")?;
         self.rvm.flush(self.durability).context("build the database")?;
         Ok(heap)
@@ -183,7 +196,7 @@ impl Place {
     }
 
     fn store<'h>(&'h self, heap: &'h Heap) -> Result<HeapStore<'h>, BenchError> {
-        Graph::open(OnHeap::new(&self.rvm, heap, self.durability)).context("open the database")
+        ObjectGraph::open(HeapSpace::new(&self.rvm, heap, self.durability)).context("open the database")
     }
 
     /// Brings everything to the segment's file, and has the kernel forget the file's pages.
@@ -194,8 +207,8 @@ impl Place {
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).context("drop the cached segment")
     }
 
-    fn row(&self, spec: &Spec, operation: Operation) -> Result<Row, BenchError> {
-        let around = Around::of(operation);
+    fn row(&self, spec: &Oo7Spec, operation: Operation) -> Result<Oo7Row, BenchError> {
+        let around = OperationFixture::of(operation);
         {
             let heap = self.open()?;
             around.before(&self.store(&heap)?, spec)?;
@@ -209,7 +222,7 @@ impl Place {
         };
         let count = runs[0].0;
         if runs.iter().any(|(found, _)| *found != count) {
-            return Err(BenchError::Wrong {
+            return Err(BenchError::WrongData {
                 place: self.segment.clone().into(),
                 why: format!("{operation} counted otherwise when it was repeated"),
             });
@@ -222,7 +235,7 @@ impl Place {
         };
         let times: Vec<Duration> = runs.iter().map(|(_, took)| *took).collect();
         let (updates, logged) = self.count(&store, spec, operation, around)?;
-        Ok(Row {
+        Ok(Oo7Row {
             operation,
             count,
             cold_us: times[0].as_secs_f64() * 1e6,
@@ -237,21 +250,21 @@ impl Place {
     fn count(
         &self,
         store: &HeapStore<'_>,
-        spec: &Spec,
+        spec: &Oo7Spec,
         operation: Operation,
-        around: Around,
-    ) -> Result<(u64, Tallies), BenchError> {
+        around: OperationFixture,
+    ) -> Result<(u64, LogCounts), BenchError> {
         around.before(store, spec)?;
         let before = self.rvm.statistics().ranges_declared;
         self.rvm.log().start();
-        done(store, spec, operation)?;
+        run_once(store, spec, operation)?;
         let logged = self.rvm.log().stop();
         let updates = self.rvm.statistics().ranges_declared - before;
         around.after(store, spec)?;
         Ok((updates, logged))
     }
 
-    fn check(&self, database: &Parameters) -> Result<(), BenchError> {
+    fn check(&self, database: &Oo7Parameters) -> Result<(), BenchError> {
         let heap = self.open()?;
         let store = self.store(&heap)?;
         let mut open = store.begin().context("begin a transaction")?;
@@ -263,13 +276,13 @@ impl Place {
 /// What must be done around an operation so that it can be repeated: documents that were changed are changed back,
 /// what was inserted is deleted.
 #[derive(Clone, Copy)]
-pub(crate) struct Around {
+pub(crate) struct OperationFixture {
     pub(crate) before: Option<Operation>,
     pub(crate) after: Option<Operation>,
 }
 
-impl Around {
-    pub(crate) fn of(operation: Operation) -> Around {
+impl OperationFixture {
+    pub(crate) fn of(operation: Operation) -> OperationFixture {
         let (before, after) = match operation {
             Operation::T5Do => (None, Some(Operation::T5Undo)),
             Operation::T5Undo => (Some(Operation::T5Do), None),
@@ -277,28 +290,32 @@ impl Around {
             Operation::D => (Some(Operation::I), None),
             _ => (None, None),
         };
-        Around { before, after }
+        OperationFixture { before, after }
     }
 
-    fn before(self, store: &HeapStore<'_>, spec: &Spec) -> Result<(), BenchError> {
+    fn before(self, store: &HeapStore<'_>, spec: &Oo7Spec) -> Result<(), BenchError> {
         self.before
-            .map_or(Ok(()), |operation| done(store, spec, operation))
+            .map_or(Ok(()), |operation| run_once(store, spec, operation))
     }
 
-    fn after(self, store: &HeapStore<'_>, spec: &Spec) -> Result<(), BenchError> {
+    fn after(self, store: &HeapStore<'_>, spec: &Oo7Spec) -> Result<(), BenchError> {
         self.after
-            .map_or(Ok(()), |operation| done(store, spec, operation))
+            .map_or(Ok(()), |operation| run_once(store, spec, operation))
     }
 }
 
 /// Does an operation in a transaction of its own.
-fn done(store: &HeapStore<'_>, spec: &Spec, operation: Operation) -> Result<(), BenchError> {
+fn run_once(store: &HeapStore<'_>, spec: &Oo7Spec, operation: Operation) -> Result<(), BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     step(&mut open, spec, operation)?;
     open.commit().context("commit")
 }
 
-fn step<W: Work>(open: &mut W, spec: &Spec, operation: Operation) -> Result<(u64, Duration), BenchError> {
+fn step<W: Oo7Transaction>(
+    open: &mut W,
+    spec: &Oo7Spec,
+    operation: Operation,
+) -> Result<(u64, Duration), BenchError> {
     let began = Instant::now();
     let count = operation.run(open, &spec.database, SEED);
     let took = began.elapsed();
@@ -306,15 +323,15 @@ fn step<W: Work>(open: &mut W, spec: &Spec, operation: Operation) -> Result<(u64
 }
 
 /// Counts and times of the repetitions, and times of the commits.
-type Runs = (Vec<(u64, Duration)>, Vec<Duration>);
+type RunTimes = (Vec<(u64, Duration)>, Vec<Duration>);
 
 /// A transaction for each repetition. The first finds prepared what it needs.
 fn many(
     store: &HeapStore<'_>,
-    spec: &Spec,
+    spec: &Oo7Spec,
     operation: Operation,
-    around: Around,
-) -> Result<Runs, BenchError> {
+    around: OperationFixture,
+) -> Result<RunTimes, BenchError> {
     let (mut runs, mut commits) = (Vec::new(), Vec::new());
     for repetition in 0..spec.repetitions {
         if repetition > 0 {
@@ -333,10 +350,10 @@ fn many(
 /// One transaction for all repetitions.
 fn single(
     store: &HeapStore<'_>,
-    spec: &Spec,
+    spec: &Oo7Spec,
     operation: Operation,
-    around: Around,
-) -> Result<Runs, BenchError> {
+    around: OperationFixture,
+) -> Result<RunTimes, BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     let mut runs = Vec::new();
     for repetition in 0..spec.repetitions {

@@ -9,9 +9,9 @@ use serde::Serialize;
 
 use crate::commit::commit;
 use crate::error::BenchError;
-use crate::histogram::{self, Recorder, Summary};
+use crate::histogram::{self, LatencyRecorder, LatencySummary};
 use crate::machine;
-use crate::site::{LenderSpec, OpenJournal, Seats, Site, Wire};
+use crate::testbed::{CoreAssignment, LenderSpec, OpenJournal, SocketKind, Testbed};
 
 /// Bytes of each client's log.
 const LOG_BYTES: u64 = 16 << 20;
@@ -23,11 +23,11 @@ const WARM_UP_PART: u32 = 5;
 
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct ShareRow {
     /// Clients, each with a journal, sockets and a thread of its own.
     pub clients: usize,
     /// All commits.
-    pub total: Summary,
+    pub total: LatencySummary,
     /// Commits a second of each client.
     pub per_client: Vec<f64>,
     /// The most of them over the least.
@@ -35,15 +35,17 @@ pub struct Row {
 }
 
 /// Measures `clients` clients that commit records of `bytes` for `time`.
-pub fn measure(site: &Site, clients: usize, bytes: usize, time: Duration) -> Result<Row, BenchError> {
+pub fn measure(site: &Testbed, clients: usize, bytes: usize, time: Duration) -> Result<ShareRow, BenchError> {
     if clients == 0 || clients > 64 {
-        return Err(BenchError::Asked("1 to 64 clients can be measured".to_owned()));
+        return Err(BenchError::InvalidRequest(
+            "1 to 64 clients can be measured".to_owned(),
+        ));
     }
-    let seats = Seats::find();
+    let seats = CoreAssignment::find();
     // Yielding on both sides: there may be more threads than cores here, as with many clients anywhere.
     let wait = WaitPolicy::default();
     let lender = site.lender(LenderSpec {
-        wire: Wire::Tcp,
+        wire: SocketKind::Tcp,
         secure: true,
         wait,
         core: seats.lender(0),
@@ -67,7 +69,7 @@ pub fn measure(site: &Site, clients: usize, bytes: usize, time: Duration) -> Res
             .collect();
         start.wait();
         std::thread::sleep(time / WARM_UP_PART);
-        let recorder = Recorder::start(&[lender.child().id()]);
+        let recorder = LatencyRecorder::start(&[lender.child().id()]);
         let results: Vec<_> = workers
             .into_iter()
             .map(|worker| worker.join().expect("a measuring thread does not panic"))
@@ -83,7 +85,7 @@ pub fn measure(site: &Site, clients: usize, bytes: usize, time: Duration) -> Res
     }
     let most = per_client.iter().copied().fold(0.0, f64::max);
     let least = per_client.iter().copied().fold(f64::INFINITY, f64::min);
-    Ok(Row {
+    Ok(ShareRow {
         clients,
         total: recorder.finish(),
         per_client,
@@ -95,7 +97,7 @@ fn client(
     open: &OpenJournal,
     bytes: usize,
     time: Duration,
-    seats: &Seats,
+    seats: &CoreAssignment,
     start: &Barrier,
 ) -> Result<hdrhistogram::Histogram<u64>, BenchError> {
     // The lender keeps its core to itself, if there is another.

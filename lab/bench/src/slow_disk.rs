@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 use crate::tool::tool;
 
 /// The library.
@@ -25,9 +25,9 @@ pub struct SlowDisk {
 }
 
 impl SlowDisk {
-    /// Compiles it in `folder`. `Err`: there is no C compiler, or it says why.
-    pub fn make(folder: &Path) -> Result<SlowDisk, BenchError> {
-        let (source, library) = (folder.join("slow_disk.c"), folder.join("slow_disk.so"));
+    /// Compiles it in `directory`. `Err`: there is no C compiler, or it says why.
+    pub fn make(directory: &Path) -> Result<SlowDisk, BenchError> {
+        let (source, library) = (directory.join("slow_disk.c"), directory.join("slow_disk.so"));
         let mut file = File::create(&source).context("write the slow disk's source")?;
         file.write_all(SOURCE.as_bytes())
             .context("write the slow disk's source")?;
@@ -42,7 +42,7 @@ impl SlowDisk {
         place: &Path,
         microseconds: u32,
     ) -> Result<[(&'static str, String); 2], BenchError> {
-        self.told(place, format_args!("{microseconds}"))
+        self.environment_with(place, format_args!("{microseconds}"))
     }
 
     /// The same, and longer still for the bytes that it has written since the sync before, of which the disk takes so many MB a second.
@@ -52,10 +52,10 @@ impl SlowDisk {
         microseconds: u32,
         mb_per_s: u32,
     ) -> Result<[(&'static str, String); 2], BenchError> {
-        self.told(place, format_args!("{microseconds} {mb_per_s}"))
+        self.environment_with(place, format_args!("{microseconds} {mb_per_s}"))
     }
 
-    fn told(
+    fn environment_with(
         &self,
         place: &Path,
         slower: fmt::Arguments<'_>,
@@ -79,11 +79,11 @@ mod tests {
     use std::time::{Duration, Instant};
 
     /// How long `dd` takes for eight synced writes with the given environment.
-    fn eight_writes(folder: &Path, environment: &[(&str, String)]) -> Duration {
+    fn eight_writes(directory: &Path, environment: &[(&str, String)]) -> Duration {
         let mut command = Command::new("dd");
         command
             .arg("if=/dev/zero")
-            .arg(format!("of={}", folder.join("file").display()))
+            .arg(format!("of={}", directory.join("file").display()))
             .args(["bs=512", "count=8", "oflag=dsync", "status=none"])
             .envs(environment.iter().map(|(name, value)| (*name, value)));
         let began = Instant::now();
@@ -94,15 +94,15 @@ mod tests {
 
     #[test]
     fn a_sync_on_the_slow_device_takes_longer_and_no_other_does() {
-        let folder = tempfile::tempdir().unwrap();
-        let slow = SlowDisk::make(folder.path()).unwrap();
-        let environment = slow.environment(folder.path(), 100_000).unwrap();
-        assert!(eight_writes(folder.path(), &environment) >= Duration::from_millis(800));
-        let rated = slow.environment_of_rate(folder.path(), 1, 1).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let slow = SlowDisk::make(directory.path()).unwrap();
+        let environment = slow.environment(directory.path(), 100_000).unwrap();
+        assert!(eight_writes(directory.path(), &environment) >= Duration::from_millis(800));
+        let rated = slow.environment_of_rate(directory.path(), 1, 1).unwrap();
         let mut large = Command::new("dd");
         large
             .arg("if=/dev/zero")
-            .arg(format!("of={}", folder.path().join("large").display()))
+            .arg(format!("of={}", directory.path().join("large").display()))
             .args(["bs=100k", "count=5", "conv=fsync", "status=none"])
             .envs(rated);
         let began = Instant::now();
@@ -114,7 +114,7 @@ mod tests {
         // A device that is another one's.
         let mut other = environment.clone();
         other[1].1 = "1 100000000".to_owned();
-        assert!(eight_writes(folder.path(), &other) < Duration::from_secs(100));
+        assert!(eight_writes(directory.path(), &other) < Duration::from_secs(100));
         let text = std::fs::read_to_string("/proc/self/environ").unwrap_or_default();
         assert!(!text.contains(VARIABLE), "only those who are told are slowed");
     }

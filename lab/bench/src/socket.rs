@@ -6,13 +6,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 
 /// How long a socket is polled before the thread sleeps. Far above a round trip, so that a measured exchange never
 /// sleeps; and the process is quiet while something else is measured.
@@ -20,7 +20,7 @@ const SPIN: Duration = Duration::from_millis(2);
 
 /// What a thread does between two polls that find nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Pause {
+pub enum PollPause {
     /// Nothing: the core is its own.
     Spin,
     /// Gives the core away, because another process of the measurement needs it too.
@@ -29,60 +29,67 @@ pub enum Pause {
 
 /// A connected stream socket, TCP (without delay) or Unix.
 #[derive(Debug)]
-pub(crate) struct Socket(OwnedFd);
+pub(crate) struct RawSocket(OwnedFd);
 
 /// A listening socket.
-pub(crate) enum Gate {
+pub(crate) enum RawListener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
-impl Gate {
+impl RawListener {
     /// Listens; port 0 lets the system choose.
-    pub(crate) fn open(address: &Address) -> Result<Gate, BenchError> {
+    pub(crate) fn open(address: &NetAddress) -> Result<RawListener, BenchError> {
         let what = format_args!("listen on {address}");
         match address {
-            Address::Tcp { host, port } => Ok(Gate::Tcp(
+            NetAddress::Tcp { host, port } => Ok(RawListener::Tcp(
                 TcpListener::bind((host.to_string().as_str(), *port)).context(what)?,
             )),
-            Address::Unix(path) => Ok(Gate::Unix(UnixListener::bind(path).context(what)?, path.clone())),
+            NetAddress::Unix(path) => Ok(RawListener::Unix(
+                UnixListener::bind(path).context(what)?,
+                path.clone(),
+            )),
         }
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> Result<Address, BenchError> {
+    pub(crate) fn address(&self) -> Result<NetAddress, BenchError> {
         let text = match self {
-            Gate::Tcp(listener) => format!("tcp://{}", listener.local_addr().context("ask for the port")?),
-            Gate::Unix(_, path) => format!("unix:{}", path.display()),
+            RawListener::Tcp(listener) => {
+                format!("tcp://{}", listener.local_addr().context("ask for the port")?)
+            }
+            RawListener::Unix(_, path) => format!("unix:{}", path.display()),
         };
         text.parse().context("name a listening socket")
     }
 
     /// The next connection.
-    pub(crate) fn accept(&self) -> Result<Socket, BenchError> {
+    pub(crate) fn accept(&self) -> Result<RawSocket, BenchError> {
         match self {
-            Gate::Tcp(listener) => {
+            RawListener::Tcp(listener) => {
                 let (stream, _) = listener.accept().context("accept a connection")?;
-                Socket::tcp(stream)
+                RawSocket::tcp(stream)
             }
-            Gate::Unix(listener, _) => Ok(Socket(listener.accept().context("accept a connection")?.0.into())),
+            RawListener::Unix(listener, _) => Ok(RawSocket(
+                listener.accept().context("accept a connection")?.0.into(),
+            )),
         }
     }
 }
 
-impl Socket {
-    fn tcp(stream: TcpStream) -> Result<Socket, BenchError> {
+impl RawSocket {
+    fn tcp(stream: TcpStream) -> Result<RawSocket, BenchError> {
         stream.set_nodelay(true).context("send without delay")?;
-        Ok(Socket(stream.into()))
+        Ok(RawSocket(stream.into()))
     }
 
-    pub(crate) fn connect(address: &Address) -> Result<Socket, BenchError> {
+    pub(crate) fn connect(address: &NetAddress) -> Result<RawSocket, BenchError> {
         let what = format_args!("connect to {address}");
         match address {
-            Address::Tcp { host, port } => {
-                Socket::tcp(TcpStream::connect((host.to_string().as_str(), *port)).context(what)?)
+            NetAddress::Tcp { host, port } => {
+                RawSocket::tcp(TcpStream::connect((host.to_string().as_str(), *port)).context(what)?)
             }
-            Address::Unix(path) => Ok(Socket(UnixStream::connect(path).context(what)?.into())),
+            NetAddress::Unix(path) => Ok(RawSocket(UnixStream::connect(path).context(what)?.into())),
         }
     }
 
@@ -114,7 +121,7 @@ impl Socket {
     }
 
     /// Fills `into`, polling; `false` when the peer has closed instead.
-    pub(crate) fn receive_all(&self, into: &mut [u8], pause: Pause) -> Result<bool, BenchError> {
+    pub(crate) fn receive_all(&self, into: &mut [u8], pause: PollPause) -> Result<bool, BenchError> {
         let mut filled = 0;
         // The clock is read only after a good many empty polls: it costs as much as a tenth of one.
         let mut polls = 0_u32;
@@ -129,8 +136,8 @@ impl Socket {
                 None => {
                     polls = polls.wrapping_add(1);
                     match pause {
-                        Pause::Spin => std::hint::spin_loop(),
-                        Pause::Yield => std::thread::yield_now(),
+                        PollPause::Spin => std::hint::spin_loop(),
+                        PollPause::Yield => std::thread::yield_now(),
                     }
                     if polls.is_multiple_of(64) && since.get_or_insert_with(Instant::now).elapsed() > SPIN {
                         self.sleep()?;
@@ -150,7 +157,7 @@ impl Socket {
     }
 }
 
-impl AsFd for Socket {
+impl AsFd for RawSocket {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -22,7 +22,7 @@ pub struct CountingAllocator;
 
 /// Allocations during a piece of work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Allocations {
+pub struct AllocationCounts {
     /// By the thread that did the work.
     pub own: u64,
     /// By all threads of the process.
@@ -31,21 +31,21 @@ pub struct Allocations {
 
 /// Counts allocations (and growing ones) while `work` runs. All zero unless the program's allocator is
 /// [`CountingAllocator`]; one count at a time.
-pub fn count_allocations<T>(work: impl FnOnce() -> T) -> (T, Allocations) {
-    let before = Allocations {
+pub fn count_allocations<T>(work: impl FnOnce() -> T) -> (T, AllocationCounts) {
+    let before = AllocationCounts {
         own: OWN.get(),
         all: ALLOCATIONS.load(Ordering::Relaxed),
     };
     COUNTS.store(true, Ordering::Relaxed);
     let result = work();
     COUNTS.store(false, Ordering::Relaxed);
-    let after = Allocations {
+    let after = AllocationCounts {
         own: OWN.get(),
         all: ALLOCATIONS.load(Ordering::Relaxed),
     };
     (
         result,
-        Allocations {
+        AllocationCounts {
             own: after.own - before.own,
             all: after.all - before.all,
         },
@@ -95,14 +95,14 @@ unsafe impl GlobalAlloc for CountingAllocator {
 }
 
 /// A file's bytes as memory, shared with the file.
-pub(crate) struct Mapped {
+pub(crate) struct MappedFile {
     first: NonNull<u64>,
     words: usize,
 }
 
-impl Mapped {
+impl MappedFile {
     /// Maps so many 8-byte values of a file that has as many, that nobody else has, and that stays as long as it is.
-    pub(crate) fn new(file: &File, words: usize) -> io::Result<Mapped> {
+    pub(crate) fn new(file: &File, words: usize) -> io::Result<MappedFile> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: the kernel chooses addresses that nobody has.
@@ -117,7 +117,7 @@ impl Mapped {
             )?
         };
         let first = NonNull::new(first.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
-        Ok(Mapped { first, words })
+        Ok(MappedFile { first, words })
     }
 
     pub(crate) fn words_mut(&mut self) -> &mut [u64] {
@@ -127,7 +127,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedFile {
     fn drop(&mut self) {
         // SAFETY: mapped by `new`, and nobody borrows from it any more.
         let unmapped = unsafe { rustix::mm::munmap(self.first.as_ptr().cast(), self.words * 8) };

@@ -6,13 +6,16 @@
 
 use std::collections::HashMap;
 
-use crate::error::StoreError;
-use crate::size::Parameters;
-use crate::store::{Connection, Design, Direction, INDEXES, Index, Link, Part, Reference, Use, Work};
+use crate::error::Oo7Error;
+use crate::size::Oo7Parameters;
+use crate::store::{
+    CompositeUse, ConnectionValues, DesignValues, INDEXES, LinkDirection, ObjectRef, Oo7Index,
+    Oo7Transaction, PartLink, PartValues,
+};
 
 /// What an audit found in a database that is whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Audit {
+pub struct DatabaseAudit {
     /// Modules.
     pub modules: u64,
     /// Complex assemblies.
@@ -35,10 +38,10 @@ pub struct Audit {
 
 /// Why an audit ended.
 #[derive(Debug, thiserror::Error)]
-pub enum Faulty {
+pub enum AuditError {
     /// The store failed.
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] Oo7Error),
     /// The database contradicts itself.
     #[error("the database is not whole: {what} (object {id})")]
     Fault {
@@ -52,11 +55,15 @@ pub enum Faulty {
 /// Goes through the whole database.
 ///
 /// In a database with [`crate::DateIndex::One`] the index of dates says nothing of most parts; give `false`.
-pub fn audit<W: Work>(open: &mut W, parameters: &Parameters, all_dates: bool) -> Result<Audit, Faulty> {
+pub fn audit<W: Oo7Transaction>(
+    open: &mut W,
+    parameters: &Oo7Parameters,
+    all_dates: bool,
+) -> Result<DatabaseAudit, AuditError> {
     let mut auditor = Auditor {
         open,
-        found: Audit::default(),
-        digest: Digest(0xcbf2_9ce4_8422_2325),
+        audit: DatabaseAudit::default(),
+        digest: AuditDigest(0xcbf2_9ce4_8422_2325),
         uses: [HashMap::new(), HashMap::new()],
         all_dates,
     };
@@ -65,23 +72,29 @@ pub fn audit<W: Work>(open: &mut W, parameters: &Parameters, all_dates: bool) ->
     }
     auditor.composites()?;
     auditor.indexes()?;
-    auditor.found.digest = auditor.digest.0;
-    Ok(auditor.found)
+    auditor.audit.digest = auditor.digest.0;
+    Ok(auditor.audit)
 }
 
 /// Uses that assemblies have named and composites have not confirmed yet.
-type Uses<W> = HashMap<(<W as Work>::Assembly, <W as Work>::Composite), u64>;
+type Uses<W> = HashMap<
+    (
+        <W as Oo7Transaction>::AssemblyValues,
+        <W as Oo7Transaction>::Composite,
+    ),
+    u64,
+>;
 
-struct Auditor<'w, W: Work> {
+struct Auditor<'w, W: Oo7Transaction> {
     open: &'w mut W,
-    found: Audit,
-    digest: Digest,
+    audit: DatabaseAudit,
+    digest: AuditDigest,
     uses: [Uses<W>; 2],
     all_dates: bool,
 }
 
-impl<W: Work> Auditor<'_, W> {
-    fn module(&mut self, id: u32) -> Result<(), Faulty> {
+impl<W: Oo7Transaction> Auditor<'_, W> {
+    fn module(&mut self, id: u32) -> Result<(), AuditError> {
         let found = self.open.module(id)?;
         let module = found.ok_or(fault("a module is not in its index", id))?;
         let design = self.open.module_design(module)?;
@@ -89,7 +102,7 @@ impl<W: Work> Auditor<'_, W> {
         self.design(design);
         let digest = &mut self.digest;
         self.open.manual(module, &mut |text| digest.bytes(text))?;
-        self.found.modules += 1;
+        self.audit.modules += 1;
         let top = self.open.top(module)?;
         let above = self.open.parent(top)?;
         holds(above.is_none(), "a top assembly has a parent", id)?;
@@ -97,19 +110,19 @@ impl<W: Work> Auditor<'_, W> {
     }
 
     /// As deep as the tree.
-    fn assembly(&mut self, module: W::Module, assembly: W::Assembly) -> Result<(), Faulty> {
+    fn assembly(&mut self, module: W::Module, assembly: W::AssemblyValues) -> Result<(), AuditError> {
         let values = self.open.assembly(assembly)?;
         let id = values.design.id;
         self.design(values.design);
         let owner = self.open.module_of(assembly)?;
         holds(owner == module, "an assembly belongs to another module", id)?;
         if values.base {
-            self.found.base += 1;
+            self.audit.base += 1;
             let entry = self.open.base_assembly(id)?;
             holds(entry == Some(assembly), "a base assembly is not in its index", id)?;
             return self.components(assembly);
         }
-        self.found.complex += 1;
+        self.audit.complex += 1;
         let mut children = Vec::new();
         self.open.children(assembly, &mut children)?;
         holds(
@@ -125,15 +138,18 @@ impl<W: Work> Auditor<'_, W> {
         Ok(())
     }
 
-    fn components(&mut self, assembly: W::Assembly) -> Result<(), Faulty> {
-        for (place, how) in [Use::Private, Use::Shared].into_iter().enumerate() {
+    fn components(&mut self, assembly: W::AssemblyValues) -> Result<(), AuditError> {
+        for (place, how) in [CompositeUse::Private, CompositeUse::Shared]
+            .into_iter()
+            .enumerate()
+        {
             let mut composites = Vec::new();
             self.open.components(assembly, how, &mut composites)?;
             let mut ids = Vec::new();
             for composite in composites {
                 ids.push(self.open.composite_design(composite)?.id);
                 *self.uses[place].entry((assembly, composite)).or_default() += 1;
-                self.found.uses[place] += 1;
+                self.audit.uses[place] += 1;
             }
             ids.sort_unstable();
             self.digest.numbers(&ids);
@@ -141,7 +157,7 @@ impl<W: Work> Auditor<'_, W> {
         Ok(())
     }
 
-    fn composites(&mut self) -> Result<(), Faulty> {
+    fn composites(&mut self) -> Result<(), AuditError> {
         let mut composites = Vec::new();
         self.open.all_composites(&mut composites)?;
         for composite in composites {
@@ -155,7 +171,7 @@ impl<W: Work> Auditor<'_, W> {
         )
     }
 
-    fn composite(&mut self, composite: W::Composite) -> Result<(), Faulty> {
+    fn composite(&mut self, composite: W::Composite) -> Result<(), AuditError> {
         let design = self.open.composite_design(composite)?;
         let id = design.id;
         self.design(design);
@@ -165,11 +181,14 @@ impl<W: Work> Auditor<'_, W> {
             "a composite's index entry leads to another",
             id,
         )?;
-        self.found.composites += 1;
-        for (place, how) in [Use::Private, Use::Shared].into_iter().enumerate() {
+        self.audit.composites += 1;
+        for (place, how) in [CompositeUse::Private, CompositeUse::Shared]
+            .into_iter()
+            .enumerate()
+        {
             let mut users = Vec::new();
             self.open.users(composite, how, &mut users)?;
-            self.found.used += u64::from(how == Use::Private && !users.is_empty());
+            self.audit.used += u64::from(how == CompositeUse::Private && !users.is_empty());
             for user in users {
                 let known = self.uses[place].get_mut(&(user, composite));
                 let known = known.ok_or(fault("a composite names a user that does not use it", id))?;
@@ -183,7 +202,7 @@ impl<W: Work> Auditor<'_, W> {
         self.parts(composite, id)
     }
 
-    fn document(&mut self, composite: W::Composite, id: u32) -> Result<(), Faulty> {
+    fn document(&mut self, composite: W::Composite, id: u32) -> Result<(), AuditError> {
         let document = self.open.documentation(composite)?;
         let described = self.open.described(document)?;
         holds(
@@ -211,7 +230,7 @@ impl<W: Work> Auditor<'_, W> {
         Ok(())
     }
 
-    fn parts(&mut self, composite: W::Composite, id: u32) -> Result<(), Faulty> {
+    fn parts(&mut self, composite: W::Composite, id: u32) -> Result<(), AuditError> {
         let mut parts = Vec::new();
         self.open.parts(composite, &mut parts)?;
         let mut by_id = Vec::new();
@@ -226,11 +245,11 @@ impl<W: Work> Auditor<'_, W> {
             "a composite's root is not its first part",
             id,
         )?;
-        let mut links = Links::<W>::default();
+        let mut links = CompositeLinks::<W>::default();
         for (_, part) in &by_id {
             self.part(composite, *part, &mut links)?;
         }
-        let ids: HashMap<W::Part, u32> = by_id.iter().map(|(id, part)| (*part, *id)).collect();
+        let ids: HashMap<W::PartValues, u32> = by_id.iter().map(|(id, part)| (*part, *id)).collect();
         let ends = links_by_id(&links.outward, &ids);
         let ends = ends.ok_or(fault("a connection leaves its composite", id))?;
         let known = links_by_id(&links.inward, &ids);
@@ -240,12 +259,17 @@ impl<W: Work> Auditor<'_, W> {
             id,
         )?;
         ends.iter().for_each(|end| self.digest.numbers(end));
-        self.found.connections += ends.len() as u64;
+        self.audit.connections += ends.len() as u64;
         Ok(())
     }
 
-    fn part(&mut self, composite: W::Composite, part: W::Part, links: &mut Links<W>) -> Result<(), Faulty> {
-        let Part {
+    fn part(
+        &mut self,
+        composite: W::Composite,
+        part: W::PartValues,
+        links: &mut CompositeLinks<W>,
+    ) -> Result<(), AuditError> {
+        let PartValues {
             design,
             x,
             y,
@@ -259,23 +283,23 @@ impl<W: Work> Auditor<'_, W> {
         let entry = self.open.part(id)?;
         holds(entry == Some(part), "a part is not in its index", id)?;
         let (out, inward) = (links.outward.len(), links.inward.len());
-        self.open.links(part, Direction::Out, &mut links.outward)?;
-        self.open.links(part, Direction::In, &mut links.inward)?;
+        self.open.links(part, LinkDirection::Out, &mut links.outward)?;
+        self.open.links(part, LinkDirection::In, &mut links.inward)?;
         let begins = links.outward[out..].iter().all(|link| link.from == part);
         let ends = links.inward[inward..].iter().all(|link| link.to == part);
         holds(begins && ends, "a part has a connection of another", id)?;
-        self.found.parts += 1;
+        self.audit.parts += 1;
         Ok(())
     }
 
     /// The index of dates, and that no index has more than was found by walking.
-    fn indexes(&mut self) -> Result<(), Faulty> {
+    fn indexes(&mut self) -> Result<(), AuditError> {
         if self.all_dates {
             let mut dated = Vec::new();
             self.open.parts_dated(0, u32::MAX, &mut dated)?;
             let mut last = (0, 0);
             for part in dated {
-                let Design { id, date, .. } = self.open.part_values(part)?.design;
+                let DesignValues { id, date, .. } = self.open.part_values(part)?.design;
                 holds(last < (date, id), "the index of dates is out of order", id)?;
                 let entry = self.open.part(id)?;
                 holds(
@@ -289,12 +313,12 @@ impl<W: Work> Auditor<'_, W> {
         for index in INDEXES {
             let entries = self.open.entries(index)?;
             let expected = match index {
-                Index::Module => self.found.modules,
-                Index::Base => self.found.base,
-                Index::Composite | Index::Document | Index::Title => self.found.composites,
-                Index::Part => self.found.parts,
-                Index::Date if self.all_dates => self.found.parts,
-                Index::Date => entries,
+                Oo7Index::Module => self.audit.modules,
+                Oo7Index::Base => self.audit.base,
+                Oo7Index::Composite | Oo7Index::Document | Oo7Index::Title => self.audit.composites,
+                Oo7Index::Part => self.audit.parts,
+                Oo7Index::Date if self.all_dates => self.audit.parts,
+                Oo7Index::Date => entries,
             };
             holds(
                 entries == expected,
@@ -305,20 +329,20 @@ impl<W: Work> Auditor<'_, W> {
         Ok(())
     }
 
-    fn design(&mut self, design: Design) {
+    fn design(&mut self, design: DesignValues) {
         self.digest.numbers(&[design.id, design.kind, design.date]);
     }
 }
 
 /// The connections of a composite, as their beginnings and as their ends know them.
-struct Links<W: Work> {
-    outward: Vec<Link<W::Part>>,
-    inward: Vec<Link<W::Part>>,
+struct CompositeLinks<W: Oo7Transaction> {
+    outward: Vec<PartLink<W::PartValues>>,
+    inward: Vec<PartLink<W::PartValues>>,
 }
 
-impl<W: Work> Default for Links<W> {
-    fn default() -> Links<W> {
-        Links {
+impl<W: Oo7Transaction> Default for CompositeLinks<W> {
+    fn default() -> CompositeLinks<W> {
+        CompositeLinks {
             outward: Vec::new(),
             inward: Vec::new(),
         }
@@ -326,9 +350,9 @@ impl<W: Work> Default for Links<W> {
 }
 
 /// Connections as numbers, in order; `None` when one has an end elsewhere.
-fn links_by_id<P: Reference>(links: &[Link<P>], ids: &HashMap<P, u32>) -> Option<Vec<[u32; 4]>> {
+fn links_by_id<P: ObjectRef>(links: &[PartLink<P>], ids: &HashMap<P, u32>) -> Option<Vec<[u32; 4]>> {
     let numbers = links.iter().map(|link| {
-        let Connection { kind, length } = link.connection;
+        let ConnectionValues { kind, length } = link.connection;
         Some([*ids.get(&link.from)?, *ids.get(&link.to)?, kind, length])
     });
     let mut numbers: Vec<[u32; 4]> = numbers.collect::<Option<_>>()?;
@@ -336,11 +360,11 @@ fn links_by_id<P: Reference>(links: &[Link<P>], ids: &HashMap<P, u32>) -> Option
     Some(numbers)
 }
 
-fn fault(what: &'static str, id: u32) -> Faulty {
-    Faulty::Fault { what, id }
+fn fault(what: &'static str, id: u32) -> AuditError {
+    AuditError::Fault { what, id }
 }
 
-fn holds(condition: bool, what: &'static str, id: u32) -> Result<(), Faulty> {
+fn holds(condition: bool, what: &'static str, id: u32) -> Result<(), AuditError> {
     match condition {
         true => Ok(()),
         false => Err(fault(what, id)),
@@ -348,9 +372,9 @@ fn holds(condition: bool, what: &'static str, id: u32) -> Result<(), Faulty> {
 }
 
 /// FNV-1a: no defence against malice, which is nobody's aim here.
-struct Digest(u64);
+struct AuditDigest(u64);
 
-impl Digest {
+impl AuditDigest {
     fn bytes(&mut self, bytes: &[u8]) {
         self.0 = bytes.iter().fold(self.0, |digest, byte| {
             (digest ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

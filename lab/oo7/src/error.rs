@@ -2,7 +2,7 @@
 
 /// Why a store could not do what it was asked. The transaction at hand should be dropped.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum Oo7Error {
     /// What was read is no object of the benchmark. Audit the database, or build it anew.
     #[error("the database is damaged: {what} at {at:#x}; build it anew")]
     Damaged {
@@ -19,7 +19,7 @@ pub enum StoreError {
     },
     /// The store is full. Give it more room.
     #[error("no room for {asked} bytes, {largest} are free in a row; choose a larger heap")]
-    NoRoom {
+    Full {
         /// Bytes asked for.
         asked: u64,
         /// Bytes of the largest block that could be had.
@@ -27,15 +27,15 @@ pub enum StoreError {
     },
     /// The store cannot undo, and somebody dropped a transaction that had changed something.
     #[error("a transaction was given up half done, and plain memory cannot undo: build the database anew")]
-    Spoiled,
+    Poisoned,
     /// What lies below refused.
     #[error("{0}")]
-    Below(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Backend(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-impl StoreError {
+impl Oo7Error {
     /// An error of what lies below the store.
-    pub fn below(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> StoreError {
-        StoreError::Below(error.into())
+    pub fn backend(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Oo7Error {
+        Oo7Error::Backend(error.into())
     }
 }

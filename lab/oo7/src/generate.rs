@@ -6,13 +6,16 @@
 //! each part its connections (the first to the next part, the others to any part of the composite; type, length);
 //! last, the base assemblies that chose it.
 
-use crate::error::StoreError;
-use crate::random::Random;
+use crate::error::Oo7Error;
+use crate::random::Oo7Random;
 use crate::size::{
-    ASSEMBLIES_PER_ASSEMBLY, COMPOSITES_PER_ASSEMBLY, DATES, EXTENT, OLD_DATES, Parameters, TYPES,
+    ASSEMBLIES_PER_ASSEMBLY, COMPOSITES_PER_ASSEMBLY, COORDINATE_MAX, DATES, OLD_DATES, Oo7Parameters, TYPES,
     YOUNG_DATES, YOUNG_EVERY,
 };
-use crate::store::{Assembly, Connection, Design, Link, Part, Store, Use, Work};
+use crate::store::{
+    AssemblyValues, CompositeUse, ConnectionValues, DesignValues, Oo7Store, Oo7Transaction, PartLink,
+    PartValues,
+};
 use crate::text;
 
 /// The seed of every database.
@@ -20,10 +23,10 @@ pub const SEED: u64 = 1;
 
 /// Builds the database of the parameters in an empty store. One transaction a module, one a composite, so that none
 /// is large.
-pub fn build<S: Store>(store: &S, parameters: &Parameters) -> Result<(), StoreError> {
-    let mut trees = Trees {
+pub fn build<S: Oo7Store>(store: &S, parameters: &Oo7Parameters) -> Result<(), Oo7Error> {
+    let mut trees = AssemblyTrees {
         parameters,
-        random: Random::new(SEED),
+        random: Oo7Random::new(SEED),
         complex: 0,
         base: 0,
         uses: Vec::new(),
@@ -33,7 +36,7 @@ pub fn build<S: Store>(store: &S, parameters: &Parameters) -> Result<(), StoreEr
         trees.module(&mut open, id)?;
         open.commit()?;
     }
-    let Trees {
+    let AssemblyTrees {
         mut random, mut uses, ..
     } = trees;
     // Stable: uses of one composite stay in the order of the assemblies.
@@ -44,7 +47,7 @@ pub fn build<S: Store>(store: &S, parameters: &Parameters) -> Result<(), StoreEr
         let composite = add_composite(&mut open, parameters, &mut random, id)?;
         let (own, others) = uses.split_at(uses.partition_point(|chosen| chosen.composite <= id));
         for chosen in own {
-            let assembly = open.base_assembly(chosen.base)?.ok_or(StoreError::Missing {
+            let assembly = open.base_assembly(chosen.base)?.ok_or(Oo7Error::Missing {
                 why: "a base assembly is not in its index",
             })?;
             open.add_use(assembly, chosen.how, composite)?;
@@ -58,42 +61,42 @@ pub fn build<S: Store>(store: &S, parameters: &Parameters) -> Result<(), StoreEr
 }
 
 /// The trees of assemblies, while they are built.
-struct Trees<'p> {
-    parameters: &'p Parameters,
-    random: Random,
+struct AssemblyTrees<'p> {
+    parameters: &'p Oo7Parameters,
+    random: Oo7Random,
     /// Assemblies so far, of each kind.
     complex: u32,
     base: u32,
-    uses: Vec<Chosen>,
+    uses: Vec<PendingUse>,
 }
 
 /// A base assembly chose a composite that is not there yet.
-struct Chosen {
+struct PendingUse {
     base: u32,
-    how: Use,
+    how: CompositeUse,
     composite: u32,
 }
 
-impl Trees<'_> {
-    fn module<W: Work>(&mut self, open: &mut W, id: u32) -> Result<(), StoreError> {
-        let design = drawn(&mut self.random, id, DATES);
+impl AssemblyTrees<'_> {
+    fn module<W: Oo7Transaction>(&mut self, open: &mut W, id: u32) -> Result<(), Oo7Error> {
+        let design = random_design(&mut self.random, id, DATES);
         let manual = text::manual(id, self.parameters.manual_bytes);
         let module = open.add_module(design, &manual)?;
         self.assembly(open, (module, id), None, 1)
     }
 
-    fn assembly<W: Work>(
+    fn assembly<W: Oo7Transaction>(
         &mut self,
         open: &mut W,
         module: (W::Module, u32),
-        parent: Option<W::Assembly>,
+        parent: Option<W::AssemblyValues>,
         level: u32,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Oo7Error> {
         let base = level == self.parameters.levels;
         let count = if base { &mut self.base } else { &mut self.complex };
         *count += 1;
-        let design = drawn(&mut self.random, *count, DATES);
-        let assembly = open.add_assembly(module.0, parent, Assembly { design, base })?;
+        let design = random_design(&mut self.random, *count, DATES);
+        let assembly = open.add_assembly(module.0, parent, AssemblyValues { design, base })?;
         if base {
             self.choose(module.1);
             return Ok(());
@@ -105,14 +108,14 @@ impl Trees<'_> {
     }
 
     fn choose(&mut self, module: u32) {
-        let Parameters { composites, .. } = *self.parameters;
+        let Oo7Parameters { composites, .. } = *self.parameters;
         let first = (module - 1) * composites;
         for (how, before, among) in [
-            (Use::Private, first, composites),
-            (Use::Shared, 0, self.parameters.all_composites()),
+            (CompositeUse::Private, first, composites),
+            (CompositeUse::Shared, 0, self.parameters.all_composites()),
         ] {
             for _ in 0..COMPOSITES_PER_ASSEMBLY {
-                self.uses.push(Chosen {
+                self.uses.push(PendingUse {
                     base: self.base,
                     how,
                     composite: before + 1 + self.random.below(among),
@@ -123,22 +126,22 @@ impl Trees<'_> {
 }
 
 /// Adds the composite with this id, with all that it owns. The ids of its parts follow from its own.
-pub(crate) fn add_composite<W: Work>(
+pub(crate) fn add_composite<W: Oo7Transaction>(
     open: &mut W,
-    parameters: &Parameters,
-    random: &mut Random,
+    parameters: &Oo7Parameters,
+    random: &mut Oo7Random,
     id: u32,
-) -> Result<W::Composite, StoreError> {
+) -> Result<W::Composite, Oo7Error> {
     let young = id.is_multiple_of(YOUNG_EVERY);
-    let design = drawn(random, id, if young { YOUNG_DATES } else { OLD_DATES });
+    let design = random_design(random, id, if young { YOUNG_DATES } else { OLD_DATES });
     let text = text::document(id, parameters.document_bytes);
     let composite = open.add_composite(design, text::document_title(id), &text)?;
     let mut parts = Vec::with_capacity(parameters.parts as usize);
     for number in 1..=parameters.parts {
-        let part = Part {
-            design: drawn(random, (id - 1) * parameters.parts + number, DATES),
-            x: random.below(EXTENT),
-            y: random.below(EXTENT),
+        let part = PartValues {
+            design: random_design(random, (id - 1) * parameters.parts + number, DATES),
+            x: random.below(COORDINATE_MAX),
+            y: random.below(COORDINATE_MAX),
             document: 1 + random.below(parameters.all_composites()),
         };
         parts.push(open.add_part(composite, part)?);
@@ -150,12 +153,12 @@ pub(crate) fn add_composite<W: Work>(
                 0 => (number + 1) % parts.len(),
                 _ => random.below(parameters.parts) as usize,
             };
-            open.connect(Link {
+            open.connect(PartLink {
                 from: *from,
                 to: parts[to],
-                connection: Connection {
+                connection: ConnectionValues {
                     kind: random.below(TYPES),
-                    length: random.below(EXTENT),
+                    length: random.below(COORDINATE_MAX),
                 },
             })?;
         }
@@ -163,8 +166,8 @@ pub(crate) fn add_composite<W: Work>(
     Ok(composite)
 }
 
-fn drawn(random: &mut Random, id: u32, dates: (u32, u32)) -> Design {
+fn random_design(random: &mut Oo7Random, id: u32, dates: (u32, u32)) -> DesignValues {
     let kind = random.below(TYPES);
     let date = random.between(dates.0, dates.1);
-    Design { id, kind, date }
+    DesignValues { id, kind, date }
 }

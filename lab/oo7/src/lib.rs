@@ -1,7 +1,7 @@
 //! OO7, the benchmark of object databases, on any store.
 //!
 //! A design library of composite parts, each a graph of atomic parts, below a tree of assemblies; traversals,
-//! queries and structural changes over it. The database and the operations are written once, over [`Store`]; what is
+//! queries and structural changes over it. The database and the operations are written once, over [`Oo7Store`]; what is
 //! measured is the store. Layout, golden values and deviations: `docs/oo7.md`.
 //!
 //! ```
@@ -29,10 +29,11 @@
 //! | [`plain`] | the store in ordinary structures: what others are compared with |
 //! | [`audit()`] | goes through a whole database, each reference both ways |
 //! | [`user`] | a user of that mix at a node of a shared region |
-//! | [`tally`] | counts what commits log: ranges, bytes, pages |
+//! | [`counting_log`] | counts what commits log: ranges, bytes, pages |
 #![forbid(unsafe_code)]
 
 pub mod audit;
+pub mod counting_log;
 pub mod error;
 pub mod generate;
 pub mod graph;
@@ -41,16 +42,15 @@ pub mod plain;
 pub mod random;
 pub mod size;
 pub mod store;
-pub mod tally;
 mod text;
 pub mod user;
 
-pub use audit::{Audit, Faulty, audit};
-pub use error::StoreError;
+pub use audit::{AuditError, DatabaseAudit, audit};
+pub use counting_log::{CountingLog, LogCounts};
+pub use error::Oo7Error;
 pub use generate::{SEED, build};
-pub use graph::{DateIndex, Graph, OnHeap, OnSharedHeap};
+pub use graph::{DateIndex, HeapSpace, ObjectGraph, SharedHeapSpace};
 pub use operation::{Operation, mix};
-pub use plain::Plain;
-pub use size::{Parameters, Size};
-pub use store::{Store, Work};
-pub use tally::{Tallies, Tally};
+pub use plain::PlainStore;
+pub use size::{DatabaseSize, Oo7Parameters};
+pub use store::{Oo7Store, Oo7Transaction};

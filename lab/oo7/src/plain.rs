@@ -6,17 +6,20 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::error::StoreError;
-use crate::store::{Assembly, Connection, Design, Direction, Index, Link, Part, Store, Use, Work};
+use crate::error::Oo7Error;
+use crate::store::{
+    AssemblyValues, CompositeUse, ConnectionValues, DesignValues, LinkDirection, Oo7Index, Oo7Store,
+    Oo7Transaction, PartLink, PartValues,
+};
 
 /// An OO7 database in ordinary memory.
 #[derive(Debug, Default)]
-pub struct Plain {
-    data: Mutex<Data>,
+pub struct PlainStore {
+    data: Mutex<PlainData>,
 }
 
 #[derive(Debug, Default)]
-struct Data {
+struct PlainData {
     modules: Vec<ModuleRow>,
     assemblies: Vec<AssemblyRow>,
     composites: Vec<Option<CompositeRow>>,
@@ -26,19 +29,19 @@ struct Data {
     by_title: BTreeMap<[u8; 40], usize>,
     part_by_id: BTreeMap<u32, usize>,
     by_date: BTreeMap<(u32, u32), usize>,
-    spoiled: bool,
+    poisoned: bool,
 }
 
 #[derive(Debug)]
 struct ModuleRow {
-    design: Design,
+    design: DesignValues,
     manual: Vec<u8>,
     top: Option<usize>,
 }
 
 #[derive(Debug)]
 struct AssemblyRow {
-    values: Assembly,
+    values: AssemblyValues,
     module: usize,
     parent: Option<usize>,
     children: Vec<usize>,
@@ -49,7 +52,7 @@ struct AssemblyRow {
 /// A composite with its document.
 #[derive(Debug)]
 struct CompositeRow {
-    design: Design,
+    design: DesignValues,
     title: [u8; 40],
     text: Vec<u8>,
     parts: Vec<usize>,
@@ -59,117 +62,117 @@ struct CompositeRow {
 
 #[derive(Debug)]
 struct PartRow {
-    values: Part,
+    values: PartValues,
     composite: usize,
-    outward: Vec<(usize, Connection)>,
-    inward: Vec<(usize, Connection)>,
+    outward: Vec<(usize, ConnectionValues)>,
+    inward: Vec<(usize, ConnectionValues)>,
 }
 
-/// A transaction of [`Plain`].
+/// A transaction of [`PlainStore`].
 #[derive(Debug)]
-pub struct PlainOpen<'s> {
-    data: MutexGuard<'s, Data>,
+pub struct PlainTransaction<'s> {
+    data: MutexGuard<'s, PlainData>,
     changed: bool,
 }
 
-impl Store for Plain {
-    type Open<'s> = PlainOpen<'s>;
+impl Oo7Store for PlainStore {
+    type Open<'s> = PlainTransaction<'s>;
 
-    fn begin(&self) -> Result<PlainOpen<'_>, StoreError> {
+    fn begin(&self) -> Result<PlainTransaction<'_>, Oo7Error> {
         let data = self.data.lock().unwrap_or_else(PoisonError::into_inner);
-        if data.spoiled {
-            return Err(StoreError::Spoiled);
+        if data.poisoned {
+            return Err(Oo7Error::Poisoned);
         }
-        Ok(PlainOpen { data, changed: false })
+        Ok(PlainTransaction { data, changed: false })
     }
 }
 
-impl Drop for PlainOpen<'_> {
+impl Drop for PlainTransaction<'_> {
     fn drop(&mut self) {
-        self.data.spoiled |= self.changed;
+        self.data.poisoned |= self.changed;
     }
 }
 
-impl PlainOpen<'_> {
-    fn change(&mut self) -> &mut Data {
+impl PlainTransaction<'_> {
+    fn change(&mut self) -> &mut PlainData {
         self.changed = true;
         &mut self.data
     }
 }
 
-impl Data {
-    fn module(&self, at: usize) -> Result<&ModuleRow, StoreError> {
+impl PlainData {
+    fn module(&self, at: usize) -> Result<&ModuleRow, Oo7Error> {
         self.modules.get(at).ok_or(damaged("a module", at))
     }
 
-    fn assembly(&self, at: usize) -> Result<&AssemblyRow, StoreError> {
+    fn assembly(&self, at: usize) -> Result<&AssemblyRow, Oo7Error> {
         self.assemblies.get(at).ok_or(damaged("an assembly", at))
     }
 
-    fn composite(&self, at: usize) -> Result<&CompositeRow, StoreError> {
+    fn composite(&self, at: usize) -> Result<&CompositeRow, Oo7Error> {
         let row = self.composites.get(at).and_then(Option::as_ref);
         row.ok_or(damaged("a composite", at))
     }
 
-    fn composite_mut(&mut self, at: usize) -> Result<&mut CompositeRow, StoreError> {
+    fn composite_mut(&mut self, at: usize) -> Result<&mut CompositeRow, Oo7Error> {
         let row = self.composites.get_mut(at).and_then(Option::as_mut);
         row.ok_or(damaged("a composite", at))
     }
 
-    fn part(&self, at: usize) -> Result<&PartRow, StoreError> {
+    fn part(&self, at: usize) -> Result<&PartRow, Oo7Error> {
         let row = self.parts.get(at).and_then(Option::as_ref);
         row.ok_or(damaged("a part", at))
     }
 
-    fn part_mut(&mut self, at: usize) -> Result<&mut PartRow, StoreError> {
+    fn part_mut(&mut self, at: usize) -> Result<&mut PartRow, Oo7Error> {
         let row = self.parts.get_mut(at).and_then(Option::as_mut);
         row.ok_or(damaged("a part", at))
     }
 }
 
-fn damaged(what: &'static str, at: usize) -> StoreError {
-    StoreError::Damaged { what, at: at as u64 }
+fn damaged(what: &'static str, at: usize) -> Oo7Error {
+    Oo7Error::Damaged { what, at: at as u64 }
 }
 
-fn kind_of(how: Use) -> usize {
+fn kind_of(how: CompositeUse) -> usize {
     match how {
-        Use::Private => 0,
-        Use::Shared => 1,
+        CompositeUse::Private => 0,
+        CompositeUse::Shared => 1,
     }
 }
 
-impl Work for PlainOpen<'_> {
+impl Oo7Transaction for PlainTransaction<'_> {
     type Module = usize;
-    type Assembly = usize;
+    type AssemblyValues = usize;
     type Composite = usize;
-    type Part = usize;
+    type PartValues = usize;
     type Document = usize;
 
-    fn module(&mut self, id: u32) -> Result<Option<usize>, StoreError> {
+    fn module(&mut self, id: u32) -> Result<Option<usize>, Oo7Error> {
         Ok(self.data.modules.iter().position(|module| module.design.id == id))
     }
 
-    fn base_assembly(&mut self, id: u32) -> Result<Option<usize>, StoreError> {
+    fn base_assembly(&mut self, id: u32) -> Result<Option<usize>, Oo7Error> {
         Ok(self.data.base_by_id.get(&id).copied())
     }
 
-    fn composite(&mut self, id: u32) -> Result<Option<usize>, StoreError> {
+    fn composite(&mut self, id: u32) -> Result<Option<usize>, Oo7Error> {
         Ok(self.data.composite_by_id.get(&id).copied())
     }
 
-    fn part(&mut self, id: u32) -> Result<Option<usize>, StoreError> {
+    fn part(&mut self, id: u32) -> Result<Option<usize>, Oo7Error> {
         Ok(self.data.part_by_id.get(&id).copied())
     }
 
-    fn document(&mut self, id: u32) -> Result<Option<usize>, StoreError> {
+    fn document(&mut self, id: u32) -> Result<Option<usize>, Oo7Error> {
         self.composite(id)
     }
 
-    fn document_titled(&mut self, title: &[u8]) -> Result<Option<usize>, StoreError> {
+    fn document_titled(&mut self, title: &[u8]) -> Result<Option<usize>, Oo7Error> {
         Ok(self.data.by_title.get(title).copied())
     }
 
-    fn parts_dated(&mut self, first: u32, last: u32, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn parts_dated(&mut self, first: u32, last: u32, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(
             self.data
                 .by_date
@@ -179,127 +182,132 @@ impl Work for PlainOpen<'_> {
         Ok(())
     }
 
-    fn all_parts(&mut self, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn all_parts(&mut self, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(self.data.part_by_id.values());
         Ok(())
     }
 
-    fn all_base_assemblies(&mut self, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn all_base_assemblies(&mut self, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(self.data.base_by_id.values());
         Ok(())
     }
 
-    fn all_composites(&mut self, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn all_composites(&mut self, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(self.data.composite_by_id.values());
         Ok(())
     }
 
-    fn entries(&mut self, index: Index) -> Result<u64, StoreError> {
+    fn entries(&mut self, index: Oo7Index) -> Result<u64, Oo7Error> {
         let entries = match index {
-            Index::Module => self.data.modules.len(),
-            Index::Base => self.data.base_by_id.len(),
-            Index::Composite | Index::Document => self.data.composite_by_id.len(),
-            Index::Title => self.data.by_title.len(),
-            Index::Part => self.data.part_by_id.len(),
-            Index::Date => self.data.by_date.len(),
+            Oo7Index::Module => self.data.modules.len(),
+            Oo7Index::Base => self.data.base_by_id.len(),
+            Oo7Index::Composite | Oo7Index::Document => self.data.composite_by_id.len(),
+            Oo7Index::Title => self.data.by_title.len(),
+            Oo7Index::Part => self.data.part_by_id.len(),
+            Oo7Index::Date => self.data.by_date.len(),
         };
         Ok(entries as u64)
     }
 
-    fn module_design(&mut self, module: usize) -> Result<Design, StoreError> {
+    fn module_design(&mut self, module: usize) -> Result<DesignValues, Oo7Error> {
         Ok(self.data.module(module)?.design)
     }
 
-    fn top(&mut self, module: usize) -> Result<usize, StoreError> {
+    fn top(&mut self, module: usize) -> Result<usize, Oo7Error> {
         self.data
             .module(module)?
             .top
             .ok_or(damaged("a top assembly", module))
     }
 
-    fn manual(&mut self, module: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn manual(&mut self, module: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error> {
         read(&self.data.module(module)?.manual);
         Ok(())
     }
 
-    fn manual_ends(&mut self, module: usize) -> Result<(u8, u8), StoreError> {
+    fn manual_ends(&mut self, module: usize) -> Result<(u8, u8), Oo7Error> {
         match self.data.module(module)?.manual.as_slice() {
             [first, .., last, _] => Ok((*first, *last)),
             _ => Err(damaged("a manual", module)),
         }
     }
 
-    fn assembly(&mut self, assembly: usize) -> Result<Assembly, StoreError> {
+    fn assembly(&mut self, assembly: usize) -> Result<AssemblyValues, Oo7Error> {
         Ok(self.data.assembly(assembly)?.values)
     }
 
-    fn parent(&mut self, assembly: usize) -> Result<Option<usize>, StoreError> {
+    fn parent(&mut self, assembly: usize) -> Result<Option<usize>, Oo7Error> {
         Ok(self.data.assembly(assembly)?.parent)
     }
 
-    fn module_of(&mut self, assembly: usize) -> Result<usize, StoreError> {
+    fn module_of(&mut self, assembly: usize) -> Result<usize, Oo7Error> {
         Ok(self.data.assembly(assembly)?.module)
     }
 
-    fn children(&mut self, assembly: usize, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn children(&mut self, assembly: usize, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(&self.data.assembly(assembly)?.children);
         Ok(())
     }
 
-    fn components(&mut self, assembly: usize, how: Use, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn components(
+        &mut self,
+        assembly: usize,
+        how: CompositeUse,
+        into: &mut Vec<usize>,
+    ) -> Result<(), Oo7Error> {
         into.extend(&self.data.assembly(assembly)?.components[kind_of(how)]);
         Ok(())
     }
 
-    fn composite_design(&mut self, composite: usize) -> Result<Design, StoreError> {
+    fn composite_design(&mut self, composite: usize) -> Result<DesignValues, Oo7Error> {
         Ok(self.data.composite(composite)?.design)
     }
 
-    fn root_part(&mut self, composite: usize) -> Result<usize, StoreError> {
+    fn root_part(&mut self, composite: usize) -> Result<usize, Oo7Error> {
         let first = self.data.composite(composite)?.parts.first();
         first.copied().ok_or(damaged("a root part", composite))
     }
 
-    fn parts(&mut self, composite: usize, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn parts(&mut self, composite: usize, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(&self.data.composite(composite)?.parts);
         Ok(())
     }
 
-    fn documentation(&mut self, composite: usize) -> Result<usize, StoreError> {
+    fn documentation(&mut self, composite: usize) -> Result<usize, Oo7Error> {
         Ok(composite)
     }
 
-    fn users(&mut self, composite: usize, how: Use, into: &mut Vec<usize>) -> Result<(), StoreError> {
+    fn users(&mut self, composite: usize, how: CompositeUse, into: &mut Vec<usize>) -> Result<(), Oo7Error> {
         into.extend(&self.data.composite(composite)?.users[kind_of(how)]);
         Ok(())
     }
 
-    fn document_id(&mut self, document: usize) -> Result<u32, StoreError> {
+    fn document_id(&mut self, document: usize) -> Result<u32, Oo7Error> {
         Ok(self.data.composite(document)?.design.id)
     }
 
-    fn title(&mut self, document: usize) -> Result<[u8; 40], StoreError> {
+    fn title(&mut self, document: usize) -> Result<[u8; 40], Oo7Error> {
         Ok(self.data.composite(document)?.title)
     }
 
-    fn described(&mut self, document: usize) -> Result<usize, StoreError> {
+    fn described(&mut self, document: usize) -> Result<usize, Oo7Error> {
         Ok(document)
     }
 
-    fn text(&mut self, document: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn text(&mut self, document: usize, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error> {
         read(&self.data.composite(document)?.text);
         Ok(())
     }
 
-    fn part_values(&mut self, part: usize) -> Result<Part, StoreError> {
+    fn part_values(&mut self, part: usize) -> Result<PartValues, Oo7Error> {
         Ok(self.data.part(part)?.values)
     }
 
-    fn composite_of(&mut self, part: usize) -> Result<usize, StoreError> {
+    fn composite_of(&mut self, part: usize) -> Result<usize, Oo7Error> {
         Ok(self.data.part(part)?.composite)
     }
 
-    fn targets(&mut self, part: usize, into: &mut Vec<(usize, u32)>) -> Result<(), StoreError> {
+    fn targets(&mut self, part: usize, into: &mut Vec<(usize, u32)>) -> Result<(), Oo7Error> {
         for (to, _) in &self.data.part(part)?.outward {
             into.push((*to, self.data.part(*to)?.values.design.id));
         }
@@ -309,17 +317,17 @@ impl Work for PlainOpen<'_> {
     fn links(
         &mut self,
         part: usize,
-        direction: Direction,
-        into: &mut Vec<Link<usize>>,
-    ) -> Result<(), StoreError> {
+        direction: LinkDirection,
+        into: &mut Vec<PartLink<usize>>,
+    ) -> Result<(), Oo7Error> {
         let row = self.data.part(part)?;
         match direction {
-            Direction::Out => into.extend(row.outward.iter().map(|(to, connection)| Link {
+            LinkDirection::Out => into.extend(row.outward.iter().map(|(to, connection)| PartLink {
                 from: part,
                 to: *to,
                 connection: *connection,
             })),
-            Direction::In => into.extend(row.inward.iter().map(|(from, connection)| Link {
+            LinkDirection::In => into.extend(row.inward.iter().map(|(from, connection)| PartLink {
                 from: *from,
                 to: part,
                 connection: *connection,
@@ -328,13 +336,13 @@ impl Work for PlainOpen<'_> {
         Ok(())
     }
 
-    fn swap(&mut self, part: usize) -> Result<(), StoreError> {
-        let Part { x, y, .. } = &mut self.change().part_mut(part)?.values;
+    fn swap(&mut self, part: usize) -> Result<(), Oo7Error> {
+        let PartValues { x, y, .. } = &mut self.change().part_mut(part)?.values;
         std::mem::swap(x, y);
         Ok(())
     }
 
-    fn set_date(&mut self, part: usize, date: u32) -> Result<(), StoreError> {
+    fn set_date(&mut self, part: usize, date: u32) -> Result<(), Oo7Error> {
         let data = self.change();
         let design = &mut data.part_mut(part)?.values.design;
         let (old, id) = (std::mem::replace(&mut design.date, date), design.id);
@@ -343,12 +351,12 @@ impl Work for PlainOpen<'_> {
         Ok(())
     }
 
-    fn set_text(&mut self, document: usize, text: &[u8]) -> Result<(), StoreError> {
+    fn set_text(&mut self, document: usize, text: &[u8]) -> Result<(), Oo7Error> {
         self.change().composite_mut(document)?.text = text.to_vec();
         Ok(())
     }
 
-    fn add_module(&mut self, design: Design, manual: &[u8]) -> Result<usize, StoreError> {
+    fn add_module(&mut self, design: DesignValues, manual: &[u8]) -> Result<usize, Oo7Error> {
         let data = self.change();
         data.modules.push(ModuleRow {
             design,
@@ -362,8 +370,8 @@ impl Work for PlainOpen<'_> {
         &mut self,
         module: usize,
         parent: Option<usize>,
-        values: Assembly,
-    ) -> Result<usize, StoreError> {
+        values: AssemblyValues,
+    ) -> Result<usize, Oo7Error> {
         let data = self.change();
         let at = data.assemblies.len();
         data.assemblies.push(AssemblyRow {
@@ -383,7 +391,12 @@ impl Work for PlainOpen<'_> {
         Ok(at)
     }
 
-    fn add_composite(&mut self, design: Design, title: [u8; 40], text: &[u8]) -> Result<usize, StoreError> {
+    fn add_composite(
+        &mut self,
+        design: DesignValues,
+        title: [u8; 40],
+        text: &[u8],
+    ) -> Result<usize, Oo7Error> {
         let data = self.change();
         let at = data.composites.len();
         data.composites.push(Some(CompositeRow {
@@ -398,7 +411,7 @@ impl Work for PlainOpen<'_> {
         Ok(at)
     }
 
-    fn add_part(&mut self, composite: usize, values: Part) -> Result<usize, StoreError> {
+    fn add_part(&mut self, composite: usize, values: PartValues) -> Result<usize, Oo7Error> {
         let data = self.change();
         let at = data.parts.len();
         data.composite_mut(composite)?.parts.push(at);
@@ -413,14 +426,14 @@ impl Work for PlainOpen<'_> {
         Ok(at)
     }
 
-    fn connect(&mut self, link: Link<usize>) -> Result<(), StoreError> {
+    fn connect(&mut self, link: PartLink<usize>) -> Result<(), Oo7Error> {
         let data = self.change();
         data.part_mut(link.from)?.outward.push((link.to, link.connection));
         data.part_mut(link.to)?.inward.push((link.from, link.connection));
         Ok(())
     }
 
-    fn add_use(&mut self, assembly: usize, how: Use, composite: usize) -> Result<(), StoreError> {
+    fn add_use(&mut self, assembly: usize, how: CompositeUse, composite: usize) -> Result<(), Oo7Error> {
         let data = self.change();
         data.composite_mut(composite)?.users[kind_of(how)].push(assembly);
         let row = data.assemblies.get_mut(assembly);
@@ -429,7 +442,7 @@ impl Work for PlainOpen<'_> {
         Ok(())
     }
 
-    fn remove_composite(&mut self, composite: usize) -> Result<(), StoreError> {
+    fn remove_composite(&mut self, composite: usize) -> Result<(), Oo7Error> {
         let data = self.change();
         let row = data.composites.get_mut(composite).and_then(Option::take);
         let row = row.ok_or(damaged("a composite", composite))?;
@@ -449,12 +462,12 @@ impl Work for PlainOpen<'_> {
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<(), StoreError> {
+    fn complete(&mut self) -> Result<(), Oo7Error> {
         // It is never opened again: it lives as long as who built it.
         Ok(())
     }
 
-    fn commit(mut self) -> Result<(), StoreError> {
+    fn commit(mut self) -> Result<(), Oo7Error> {
         self.changed = false;
         Ok(())
     }

@@ -5,12 +5,12 @@
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Oo7Random(u64);
 
-impl Random {
+impl Oo7Random {
     /// The sequence of a seed.
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
+    pub fn new(seed: u64) -> Oo7Random {
+        Oo7Random(seed)
     }
 
     fn next(&mut self) -> u64 {
@@ -40,14 +40,14 @@ mod tests {
 
     #[test]
     fn the_sequence_is_fixed() {
-        let mut random = Random::new(1);
+        let mut random = Oo7Random::new(1);
         let numbers: Vec<u32> = (0..6).map(|_| random.below(100_000)).collect();
         assert_eq!(numbers, [56_656, 74_578, 97_100, 44_435, 44_426, 76_289]);
     }
 
     #[test]
     fn numbers_keep_to_their_bounds_and_reach_them() {
-        let mut random = Random::new(7);
+        let mut random = Oo7Random::new(7);
         let numbers: Vec<u32> = (0..10_000).map(|_| random.between(10, 19)).collect();
         for number in 10..20 {
             let count = numbers.iter().filter(|found| **found == number).count();

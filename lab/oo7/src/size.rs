@@ -20,7 +20,7 @@ pub const YOUNG_DATES: (u32, u32) = (2000, 2999);
 /// One composite in so many is young.
 pub const YOUNG_EVERY: u32 = 10;
 /// Places, and lengths of connections, are below this.
-pub const EXTENT: u32 = 100_000;
+pub const COORDINATE_MAX: u32 = 100_000;
 /// How often the updates marked "c" change each part.
 pub const REPEATS: u32 = 4;
 /// Random atomic parts that Q1 looks up, and titles that Q4 does.
@@ -33,7 +33,7 @@ pub const NEW_USES: u32 = 1;
 /// The size of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Size {
+pub enum DatabaseSize {
     /// Not in the paper; as later ports had it.
     Tiny,
     /// 10,000 atomic parts: some 5 MB.
@@ -46,9 +46,9 @@ pub enum Size {
 
 /// How many objects a database has, and how large they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parameters {
+pub struct Oo7Parameters {
     /// The size it was derived from.
-    pub size: Size,
+    pub size: DatabaseSize,
     /// Atomic parts of a composite.
     pub parts: u32,
     /// Connections that leave an atomic part.
@@ -65,16 +65,16 @@ pub struct Parameters {
     pub modules: u32,
 }
 
-impl Parameters {
+impl Oo7Parameters {
     /// The parameters of the benchmark. `connections` is 3, 6 or 9.
-    pub fn of(size: Size, connections: u32) -> Parameters {
+    pub fn of(size: DatabaseSize, connections: u32) -> Oo7Parameters {
         let (parts, document_bytes, manual_bytes, composites, modules) = match size {
-            Size::Tiny => (20, 20, 1_000, 50, 1),
-            Size::Small => (20, 2_000, 100_000, 500, 1),
-            Size::Medium => (200, 20_000, 1_000_000, 500, 1),
-            Size::Large => (200, 20_000, 1_000_000, 500, 10),
+            DatabaseSize::Tiny => (20, 20, 1_000, 50, 1),
+            DatabaseSize::Small => (20, 2_000, 100_000, 500, 1),
+            DatabaseSize::Medium => (200, 20_000, 1_000_000, 500, 1),
+            DatabaseSize::Large => (200, 20_000, 1_000_000, 500, 10),
         };
-        Parameters {
+        Oo7Parameters {
             size,
             parts,
             connections,
@@ -87,8 +87,8 @@ impl Parameters {
     }
 
     /// The same with so many modules: one a user, for the mix of several users.
-    pub fn with_modules(self, modules: u32) -> Parameters {
-        Parameters { modules, ..self }
+    pub fn with_modules(self, modules: u32) -> Oo7Parameters {
+        Oo7Parameters { modules, ..self }
     }
 
     /// Composites that the build makes.
@@ -128,7 +128,7 @@ impl Parameters {
 
     /// Bytes under each lock of a shared region whose modules have heaps of their own, with as much again: all of a module, or the
     /// indexes of all.
-    pub fn home_bytes(&self) -> u64 {
+    pub fn lock_span_bytes(&self) -> u64 {
         let module = self.with_modules(1).heap_bytes();
         let nodes = 2 * self.all_parts() + 3 * self.all_composites() + self.all_base_assemblies();
         module.max((u64::from(nodes) * 96 + (1 << 20)).next_multiple_of(4096))
@@ -153,36 +153,36 @@ pub(crate) fn module_of(composite: u32, composites: u32, modules: u32) -> u32 {
 }
 
 /// As in "small-3": the size and the connections of a part.
-impl fmt::Display for Parameters {
+impl fmt::Display for Oo7Parameters {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = match self.size {
-            Size::Tiny => "tiny",
-            Size::Small => "small",
-            Size::Medium => "medium",
-            Size::Large => "large",
+            DatabaseSize::Tiny => "tiny",
+            DatabaseSize::Small => "small",
+            DatabaseSize::Medium => "medium",
+            DatabaseSize::Large => "large",
         };
         write!(out, "{size}-{}", self.connections)
     }
 }
 
-impl FromStr for Parameters {
+impl FromStr for Oo7Parameters {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Parameters, String> {
+    fn from_str(text: &str) -> Result<Oo7Parameters, String> {
         let unknown =
             || format!("`{text}` is no database; choose for example tiny-3, small-3, medium-9, large-6");
         let (size, connections) = text.split_once('-').ok_or_else(unknown)?;
         let size = match size {
-            "tiny" => Size::Tiny,
-            "small" => Size::Small,
-            "medium" => Size::Medium,
-            "large" => Size::Large,
+            "tiny" => DatabaseSize::Tiny,
+            "small" => DatabaseSize::Small,
+            "medium" => DatabaseSize::Medium,
+            "large" => DatabaseSize::Large,
             _ => return Err(unknown()),
         };
         match connections {
-            "3" => Ok(Parameters::of(size, 3)),
-            "6" => Ok(Parameters::of(size, 6)),
-            "9" => Ok(Parameters::of(size, 9)),
+            "3" => Ok(Oo7Parameters::of(size, 3)),
+            "6" => Ok(Oo7Parameters::of(size, 6)),
+            "9" => Ok(Oo7Parameters::of(size, 9)),
             _ => Err(unknown()),
         }
     }
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_small_database_has_the_papers_numbers() {
-        let small: Parameters = "small-3".parse().unwrap();
+        let small: Oo7Parameters = "small-3".parse().unwrap();
         assert_eq!(small.all_parts(), 10_000);
         assert_eq!(small.all_complex_assemblies(), 364);
         assert_eq!(small.all_base_assemblies(), 729);
@@ -206,7 +206,7 @@ mod tests {
     fn other_names_are_refused() {
         for name in ["", "small", "small-4", "huge-3", "small-3-3", "Small-3"] {
             assert!(
-                name.parse::<Parameters>().unwrap_err().contains("tiny-3"),
+                name.parse::<Oo7Parameters>().unwrap_err().contains("tiny-3"),
                 "{name}"
             );
         }

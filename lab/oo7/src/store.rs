@@ -10,27 +10,27 @@
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use crate::error::StoreError;
+use crate::error::Oo7Error;
 
 /// A database of the benchmark, of which any number of transactions may be open if the store allows it.
-pub trait Store {
+pub trait Oo7Store {
     /// An open transaction.
-    type Open<'s>: Work
+    type Open<'s>: Oo7Transaction
     where
         Self: 's;
 
     /// Begins a transaction. Stores that have one at a time wait.
-    fn begin(&self) -> Result<Self::Open<'_>, StoreError>;
+    fn begin(&self) -> Result<Self::Open<'_>, Oo7Error>;
 }
 
 /// A reference to an object: what the store finds it by.
-pub trait Reference: Copy + Eq + Hash + Debug {}
+pub trait ObjectRef: Copy + Eq + Hash + Debug {}
 
-impl<T: Copy + Eq + Hash + Debug> Reference for T {}
+impl<T: Copy + Eq + Hash + Debug> ObjectRef for T {}
 
 /// What every design object has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Design {
+pub struct DesignValues {
     /// Counts from 1 within its class.
     pub id: u32,
     /// The number of its type.
@@ -41,18 +41,18 @@ pub struct Design {
 
 /// An assembly's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Assembly {
+pub struct AssemblyValues {
     /// What every design object has. Complex and base assemblies count for themselves.
-    pub design: Design,
+    pub design: DesignValues,
     /// It has composites below it, no assemblies.
     pub base: bool,
 }
 
 /// An atomic part's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct PartValues {
     /// What every design object has.
-    pub design: Design,
+    pub design: DesignValues,
     /// Where it lies.
     pub x: u32,
     /// Where it lies.
@@ -63,7 +63,7 @@ pub struct Part {
 
 /// A connection's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct ConnectionValues {
     /// The number of its type.
     pub kind: u32,
     /// How long it is.
@@ -72,18 +72,18 @@ pub struct Connection {
 
 /// A connection and the parts at its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Link<P> {
+pub struct PartLink<P> {
     /// Where it begins.
     pub from: P,
     /// Where it ends.
     pub to: P,
     /// The connection's values.
-    pub connection: Connection,
+    pub connection: ConnectionValues,
 }
 
 /// How a base assembly uses a composite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Use {
+pub enum CompositeUse {
     /// Out of its own module's composites.
     Private,
     /// Out of all.
@@ -92,7 +92,7 @@ pub enum Use {
 
 /// Which way a part's connections are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
+pub enum LinkDirection {
     /// Connections that begin there.
     Out,
     /// Connections that end there.
@@ -101,7 +101,7 @@ pub enum Direction {
 
 /// An index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Index {
+pub enum Oo7Index {
     /// Module by id.
     Module,
     /// Base assembly by id.
@@ -119,171 +119,185 @@ pub enum Index {
 }
 
 /// Every index.
-pub const INDEXES: [Index; 7] = [
-    Index::Module,
-    Index::Base,
-    Index::Composite,
-    Index::Document,
-    Index::Title,
-    Index::Part,
-    Index::Date,
+pub const INDEXES: [Oo7Index; 7] = [
+    Oo7Index::Module,
+    Oo7Index::Base,
+    Oo7Index::Composite,
+    Oo7Index::Document,
+    Oo7Index::Title,
+    Oo7Index::Part,
+    Oo7Index::Date,
 ];
 
 /// An open transaction. Dropping it without a commit takes its changes back, where the store can undo.
 ///
 /// It may keep others from changing what it reads until it ends: whoever has one open waits for no other thread.
-pub trait Work {
+pub trait Oo7Transaction {
     /// A module.
-    type Module: Reference;
+    type Module: ObjectRef;
     /// An assembly, complex or base.
-    type Assembly: Reference;
+    type AssemblyValues: ObjectRef;
     /// A composite part.
-    type Composite: Reference;
+    type Composite: ObjectRef;
     /// An atomic part.
-    type Part: Reference;
+    type PartValues: ObjectRef;
     /// A document.
-    type Document: Reference;
+    type Document: ObjectRef;
 
     // Finding.
 
     /// The module with this id.
-    fn module(&mut self, id: u32) -> Result<Option<Self::Module>, StoreError>;
+    fn module(&mut self, id: u32) -> Result<Option<Self::Module>, Oo7Error>;
     /// The base assembly with this id.
-    fn base_assembly(&mut self, id: u32) -> Result<Option<Self::Assembly>, StoreError>;
+    fn base_assembly(&mut self, id: u32) -> Result<Option<Self::AssemblyValues>, Oo7Error>;
     /// The composite with this id.
-    fn composite(&mut self, id: u32) -> Result<Option<Self::Composite>, StoreError>;
+    fn composite(&mut self, id: u32) -> Result<Option<Self::Composite>, Oo7Error>;
     /// The atomic part with this id.
-    fn part(&mut self, id: u32) -> Result<Option<Self::Part>, StoreError>;
+    fn part(&mut self, id: u32) -> Result<Option<Self::PartValues>, Oo7Error>;
     /// The document with this id.
-    fn document(&mut self, id: u32) -> Result<Option<Self::Document>, StoreError>;
+    fn document(&mut self, id: u32) -> Result<Option<Self::Document>, Oo7Error>;
     /// The document with this title.
-    fn document_titled(&mut self, title: &[u8]) -> Result<Option<Self::Document>, StoreError>;
+    fn document_titled(&mut self, title: &[u8]) -> Result<Option<Self::Document>, Oo7Error>;
     /// The atomic parts built from the first to the last date, by the index of dates.
-    fn parts_dated(&mut self, first: u32, last: u32, into: &mut Vec<Self::Part>) -> Result<(), StoreError>;
+    fn parts_dated(
+        &mut self,
+        first: u32,
+        last: u32,
+        into: &mut Vec<Self::PartValues>,
+    ) -> Result<(), Oo7Error>;
     /// All atomic parts, in the order of their ids.
-    fn all_parts(&mut self, into: &mut Vec<Self::Part>) -> Result<(), StoreError>;
+    fn all_parts(&mut self, into: &mut Vec<Self::PartValues>) -> Result<(), Oo7Error>;
     /// All base assemblies, in the order of their ids.
-    fn all_base_assemblies(&mut self, into: &mut Vec<Self::Assembly>) -> Result<(), StoreError>;
+    fn all_base_assemblies(&mut self, into: &mut Vec<Self::AssemblyValues>) -> Result<(), Oo7Error>;
     /// All composites, in the order of their ids.
-    fn all_composites(&mut self, into: &mut Vec<Self::Composite>) -> Result<(), StoreError>;
+    fn all_composites(&mut self, into: &mut Vec<Self::Composite>) -> Result<(), Oo7Error>;
     /// Entries of an index.
-    fn entries(&mut self, index: Index) -> Result<u64, StoreError>;
+    fn entries(&mut self, index: Oo7Index) -> Result<u64, Oo7Error>;
 
     // Modules and assemblies.
 
     /// A module's values.
-    fn module_design(&mut self, module: Self::Module) -> Result<Design, StoreError>;
+    fn module_design(&mut self, module: Self::Module) -> Result<DesignValues, Oo7Error>;
     /// The assembly at the top of a module.
-    fn top(&mut self, module: Self::Module) -> Result<Self::Assembly, StoreError>;
+    fn top(&mut self, module: Self::Module) -> Result<Self::AssemblyValues, Oo7Error>;
     /// Lends a module's manual.
-    fn manual(&mut self, module: Self::Module, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError>;
+    fn manual(&mut self, module: Self::Module, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error>;
     /// The manual's first byte and the last one of its text, no more of it being read.
-    fn manual_ends(&mut self, module: Self::Module) -> Result<(u8, u8), StoreError>;
+    fn manual_ends(&mut self, module: Self::Module) -> Result<(u8, u8), Oo7Error>;
     /// An assembly's values.
-    fn assembly(&mut self, assembly: Self::Assembly) -> Result<Assembly, StoreError>;
+    fn assembly(&mut self, assembly: Self::AssemblyValues) -> Result<AssemblyValues, Oo7Error>;
     /// The assembly above.
-    fn parent(&mut self, assembly: Self::Assembly) -> Result<Option<Self::Assembly>, StoreError>;
+    fn parent(&mut self, assembly: Self::AssemblyValues) -> Result<Option<Self::AssemblyValues>, Oo7Error>;
     /// The module that an assembly belongs to.
-    fn module_of(&mut self, assembly: Self::Assembly) -> Result<Self::Module, StoreError>;
+    fn module_of(&mut self, assembly: Self::AssemblyValues) -> Result<Self::Module, Oo7Error>;
     /// The assemblies below; none below a base assembly.
     fn children(
         &mut self,
-        assembly: Self::Assembly,
-        into: &mut Vec<Self::Assembly>,
-    ) -> Result<(), StoreError>;
+        assembly: Self::AssemblyValues,
+        into: &mut Vec<Self::AssemblyValues>,
+    ) -> Result<(), Oo7Error>;
     /// The composites that a base assembly uses, as often as it uses them.
     fn components(
         &mut self,
-        assembly: Self::Assembly,
-        how: Use,
+        assembly: Self::AssemblyValues,
+        how: CompositeUse,
         into: &mut Vec<Self::Composite>,
-    ) -> Result<(), StoreError>;
+    ) -> Result<(), Oo7Error>;
 
     // Composites and documents.
 
     /// A composite's values.
-    fn composite_design(&mut self, composite: Self::Composite) -> Result<Design, StoreError>;
+    fn composite_design(&mut self, composite: Self::Composite) -> Result<DesignValues, Oo7Error>;
     /// The part in which a composite's graph is entered: the first that was made.
-    fn root_part(&mut self, composite: Self::Composite) -> Result<Self::Part, StoreError>;
+    fn root_part(&mut self, composite: Self::Composite) -> Result<Self::PartValues, Oo7Error>;
     /// A composite's parts.
-    fn parts(&mut self, composite: Self::Composite, into: &mut Vec<Self::Part>) -> Result<(), StoreError>;
+    fn parts(&mut self, composite: Self::Composite, into: &mut Vec<Self::PartValues>)
+    -> Result<(), Oo7Error>;
     /// A composite's document.
-    fn documentation(&mut self, composite: Self::Composite) -> Result<Self::Document, StoreError>;
+    fn documentation(&mut self, composite: Self::Composite) -> Result<Self::Document, Oo7Error>;
     /// The base assemblies that use a composite, as often as they use it.
     fn users(
         &mut self,
         composite: Self::Composite,
-        how: Use,
-        into: &mut Vec<Self::Assembly>,
-    ) -> Result<(), StoreError>;
+        how: CompositeUse,
+        into: &mut Vec<Self::AssemblyValues>,
+    ) -> Result<(), Oo7Error>;
     /// A document's id.
-    fn document_id(&mut self, document: Self::Document) -> Result<u32, StoreError>;
+    fn document_id(&mut self, document: Self::Document) -> Result<u32, Oo7Error>;
     /// A document's title, zeros behind it.
-    fn title(&mut self, document: Self::Document) -> Result<[u8; 40], StoreError>;
+    fn title(&mut self, document: Self::Document) -> Result<[u8; 40], Oo7Error>;
     /// The composite that a document describes.
-    fn described(&mut self, document: Self::Document) -> Result<Self::Composite, StoreError>;
+    fn described(&mut self, document: Self::Document) -> Result<Self::Composite, Oo7Error>;
     /// Lends a document's text.
-    fn text(&mut self, document: Self::Document, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError>;
+    fn text(&mut self, document: Self::Document, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error>;
 
     // Atomic parts.
 
     /// An atomic part's values.
-    fn part_values(&mut self, part: Self::Part) -> Result<Part, StoreError>;
+    fn part_values(&mut self, part: Self::PartValues) -> Result<PartValues, Oo7Error>;
     /// The composite that a part belongs to.
-    fn composite_of(&mut self, part: Self::Part) -> Result<Self::Composite, StoreError>;
+    fn composite_of(&mut self, part: Self::PartValues) -> Result<Self::Composite, Oo7Error>;
     /// The parts to which a part's connections lead, with their ids.
-    fn targets(&mut self, part: Self::Part, into: &mut Vec<(Self::Part, u32)>) -> Result<(), StoreError>;
+    fn targets(
+        &mut self,
+        part: Self::PartValues,
+        into: &mut Vec<(Self::PartValues, u32)>,
+    ) -> Result<(), Oo7Error>;
     /// A part's connections.
     fn links(
         &mut self,
-        part: Self::Part,
-        direction: Direction,
-        into: &mut Vec<Link<Self::Part>>,
-    ) -> Result<(), StoreError>;
+        part: Self::PartValues,
+        direction: LinkDirection,
+        into: &mut Vec<PartLink<Self::PartValues>>,
+    ) -> Result<(), Oo7Error>;
 
     // Changes.
 
     /// Exchanges a part's x and y.
-    fn swap(&mut self, part: Self::Part) -> Result<(), StoreError>;
+    fn swap(&mut self, part: Self::PartValues) -> Result<(), Oo7Error>;
     /// Sets a part's build date, in the index too.
-    fn set_date(&mut self, part: Self::Part, date: u32) -> Result<(), StoreError>;
+    fn set_date(&mut self, part: Self::PartValues, date: u32) -> Result<(), Oo7Error>;
     /// Replaces a document's text.
-    fn set_text(&mut self, document: Self::Document, text: &[u8]) -> Result<(), StoreError>;
+    fn set_text(&mut self, document: Self::Document, text: &[u8]) -> Result<(), Oo7Error>;
 
     // Building.
 
     /// Adds a module without assemblies.
-    fn add_module(&mut self, design: Design, manual: &[u8]) -> Result<Self::Module, StoreError>;
+    fn add_module(&mut self, design: DesignValues, manual: &[u8]) -> Result<Self::Module, Oo7Error>;
     /// Adds an assembly below another; the first one of a module is at its top.
     fn add_assembly(
         &mut self,
         module: Self::Module,
-        parent: Option<Self::Assembly>,
-        assembly: Assembly,
-    ) -> Result<Self::Assembly, StoreError>;
+        parent: Option<Self::AssemblyValues>,
+        assembly: AssemblyValues,
+    ) -> Result<Self::AssemblyValues, Oo7Error>;
     /// Adds a composite and its document. The document has the composite's id.
     fn add_composite(
         &mut self,
-        design: Design,
+        design: DesignValues,
         title: [u8; 40],
         text: &[u8],
-    ) -> Result<Self::Composite, StoreError>;
+    ) -> Result<Self::Composite, Oo7Error>;
     /// Adds an atomic part to a composite; the first one is its root.
-    fn add_part(&mut self, composite: Self::Composite, part: Part) -> Result<Self::Part, StoreError>;
+    fn add_part(
+        &mut self,
+        composite: Self::Composite,
+        part: PartValues,
+    ) -> Result<Self::PartValues, Oo7Error>;
     /// Connects two parts.
-    fn connect(&mut self, link: Link<Self::Part>) -> Result<(), StoreError>;
+    fn connect(&mut self, link: PartLink<Self::PartValues>) -> Result<(), Oo7Error>;
     /// Has a base assembly use a composite, once more.
     fn add_use(
         &mut self,
-        assembly: Self::Assembly,
-        how: Use,
+        assembly: Self::AssemblyValues,
+        how: CompositeUse,
         composite: Self::Composite,
-    ) -> Result<(), StoreError>;
+    ) -> Result<(), Oo7Error>;
     /// Removes a composite with its document, parts, connections and every use.
-    fn remove_composite(&mut self, composite: Self::Composite) -> Result<(), StoreError>;
+    fn remove_composite(&mut self, composite: Self::Composite) -> Result<(), Oo7Error>;
     /// The database is whole: from now on it may be opened.
-    fn complete(&mut self) -> Result<(), StoreError>;
+    fn complete(&mut self) -> Result<(), Oo7Error>;
 
     /// Ends the transaction: its changes are as safe as the store was told to make them.
-    fn commit(self) -> Result<(), StoreError>;
+    fn commit(self) -> Result<(), Oo7Error>;
 }

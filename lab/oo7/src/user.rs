@@ -16,17 +16,20 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::Node;
-use netram_shared::node::{AcquireError, CommitError};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared::node::{AcquireError, TxnCommitError};
+use netram_shared_machine::{LockId, LockMode};
 use serde::{Deserialize, Serialize};
 
-use crate::error::StoreError;
-use crate::graph::{CompositeAt, DateIndex, Graph, GraphOpen, Ground, OnSharedHeap, SharedOpen};
-use crate::operation::mix::{Client, Mix, Step, perform};
-use crate::size::Parameters;
-use crate::store::Work;
+use crate::error::Oo7Error;
+use crate::graph::{
+    BlockTransaction, CompositeAt, DateIndex, GraphTransaction, ObjectGraph, SharedHeapSpace,
+    SharedHeapTransaction,
+};
+use crate::operation::mix::{MixClient, MixStep, OperationMix, perform};
+use crate::size::Oo7Parameters;
+use crate::store::Oo7Transaction;
 
 /// The lock of what belongs to all modules.
 pub const COMMON: LockId = LockId(0);
@@ -34,7 +37,7 @@ pub const COMMON: LockId = LockId(0);
 /// How a transaction of several steps comes by its locks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Manner {
+pub enum LockAcquisition {
     /// All at once, sorted: nobody dies.
     #[default]
     Together,
@@ -44,7 +47,7 @@ pub enum Manner {
 
 /// What a user has done, and waited for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Done {
+pub struct UserProgress {
     /// Transactions that were committed.
     pub transactions: u64,
     /// Parts that they went through.
@@ -57,10 +60,10 @@ pub struct Done {
     pub waited: Duration,
 }
 
-impl Done {
+impl UserProgress {
     /// What was done after that.
-    pub fn since(&self, before: &Done) -> Done {
-        Done {
+    pub fn since(&self, before: &UserProgress) -> UserProgress {
+        UserProgress {
             transactions: self.transactions - before.transactions,
             parts: self.parts - before.parts,
             died: self.died - before.died,
@@ -71,15 +74,15 @@ impl Done {
 }
 
 /// One of several users.
-pub struct User<'n> {
-    graph: Graph<OnSharedHeap<'n>>,
-    client: Client,
-    manner: Manner,
+pub struct MixUser<'n> {
+    graph: ObjectGraph<SharedHeapSpace<'n>>,
+    client: MixClient,
+    manner: LockAcquisition,
     /// What is to be done next, and how. What was chosen is done, however often it takes.
-    next: Option<(Vec<Step<CompositeAt>>, Manner)>,
+    next: Option<(Vec<MixStep<CompositeAt>>, LockAcquisition)>,
     /// Where its mark is, under which lock, and what it says.
-    mark: (u64, LockId, u64),
-    done: Done,
+    marker: (u64, LockId, u64),
+    done: UserProgress,
 }
 
 /// Locks that a database of so many modules needs: 0, 1, 2 ...
@@ -87,53 +90,59 @@ pub fn locks(modules: u32) -> u32 {
     1 + 2 * modules
 }
 
-fn homes(modules: u32) -> Vec<LockId> {
+fn module_locks(modules: u32) -> Vec<LockId> {
     (0..=modules).map(LockId).collect()
 }
 
 /// Makes the heaps of an empty database, and the database without its objects.
-pub fn create<'n>(node: &'n Node, parameters: &Parameters) -> Result<Graph<OnSharedHeap<'n>>, StoreError> {
-    let homes = homes(parameters.modules);
+pub fn create<'n>(
+    node: &'n Node,
+    parameters: &Oo7Parameters,
+) -> Result<ObjectGraph<SharedHeapSpace<'n>>, Oo7Error> {
+    let homes = module_locks(parameters.modules);
     for lock in &homes {
-        OnSharedHeap::format(node, *lock)?;
+        SharedHeapSpace::format(node, *lock)?;
     }
-    let space = OnSharedHeap::open_all(node, &homes, Durability::Remote)?;
-    Graph::create(space, parameters, DateIndex::All)
+    let space = SharedHeapSpace::open_all(node, &homes, Durability::Remote)?;
+    ObjectGraph::create(space, parameters, DateIndex::All)
 }
 
 /// The database, to be read: all locks shared.
-pub fn open<'n>(node: &'n Node, parameters: &Parameters) -> Result<Graph<OnSharedHeap<'n>>, StoreError> {
-    let space = OnSharedHeap::open_all(node, &homes(parameters.modules), Durability::Remote)?;
-    Graph::open(space.reading())
+pub fn open<'n>(
+    node: &'n Node,
+    parameters: &Oo7Parameters,
+) -> Result<ObjectGraph<SharedHeapSpace<'n>>, Oo7Error> {
+    let space = SharedHeapSpace::open_all(node, &module_locks(parameters.modules), Durability::Remote)?;
+    ObjectGraph::open(space.reading())
 }
 
 /// Transactions that a module's user has ever committed.
-pub fn committed(node: &Node, parameters: &Parameters, module: u32) -> Result<u64, StoreError> {
-    let (at, lock) = mark_of(node, parameters, module)?;
-    let mut txn = node.begin(Mode::Restore).map_err(StoreError::below)?;
-    txn.acquire(lock, Hold::Shared).map_err(StoreError::below)?;
-    txn.get(at as usize).map_err(StoreError::below)
+pub fn committed(node: &Node, parameters: &Oo7Parameters, module: u32) -> Result<u64, Oo7Error> {
+    let (at, lock) = marker_of(node, parameters, module)?;
+    let mut txn = node.begin(RestoreMode::Restore).map_err(Oo7Error::backend)?;
+    txn.acquire(lock, LockMode::Shared).map_err(Oo7Error::backend)?;
+    txn.get(at as usize).map_err(Oo7Error::backend)
 }
 
-impl<'n> User<'n> {
+impl<'n> MixUser<'n> {
     /// The user of a module, counted from 1, or whoever takes over from it.
     pub fn new(
         node: &'n Node,
-        parameters: &Parameters,
-        mix: Mix,
+        parameters: &Oo7Parameters,
+        mix: OperationMix,
         module: u32,
         seed: u64,
-        manner: Manner,
-    ) -> Result<User<'n>, StoreError> {
-        let (at, lock) = mark_of(node, parameters, module)?;
+        manner: LockAcquisition,
+    ) -> Result<MixUser<'n>, Oo7Error> {
+        let (at, lock) = marker_of(node, parameters, module)?;
         let committed = committed(node, parameters, module)?;
-        let mut user = User {
+        let mut user = MixUser {
             graph: open(node, parameters)?,
-            client: Client::new(mix, parameters, module, seed),
+            client: MixClient::new(mix, parameters, module, seed),
             manner,
             next: None,
-            mark: (at, lock, committed),
-            done: Done::default(),
+            marker: (at, lock, committed),
+            done: UserProgress::default(),
         };
         for _ in 0..committed {
             user.choose()?;
@@ -143,90 +152,90 @@ impl<'n> User<'n> {
 
     /// Transactions that this module's user has ever committed.
     pub fn committed(&self) -> u64 {
-        self.mark.2
+        self.marker.2
     }
 
     /// What was done since it began.
-    pub fn done(&self) -> Done {
+    pub fn done(&self) -> UserProgress {
         self.done
     }
 
     /// One transaction, tried until it is committed. An error ends the user: drop it, and look at the node.
-    pub fn transact(&mut self) -> Result<(), StoreError> {
+    pub fn transact(&mut self) -> Result<(), Oo7Error> {
         while !self.attempt()? {}
         Ok(())
     }
 
     /// Tries a transaction once. Whether it was committed; if not, the next attempt is of the same one.
-    pub fn attempt(&mut self) -> Result<bool, StoreError> {
+    pub fn attempt(&mut self) -> Result<bool, Oo7Error> {
         let (steps, manner) = match self.next.take() {
             Some(next) => next,
             None => (self.choose()?, self.manner),
         };
         match self.perform(&steps, manner) {
             Ok(parts) => {
-                self.mark.2 += 1;
+                self.marker.2 += 1;
                 self.done.transactions += 1;
                 self.done.parts += parts;
                 Ok(true)
             }
             Err(error) => {
-                again(&mut self.done, error)?;
+                count_retry(&mut self.done, error)?;
                 // Sorted it waits for whoever it died of.
-                self.next = Some((steps, Manner::Together));
+                self.next = Some((steps, LockAcquisition::Together));
                 Ok(false)
             }
         }
     }
 
-    fn choose(&mut self) -> Result<Vec<Step<CompositeAt>>, StoreError> {
+    fn choose(&mut self) -> Result<Vec<MixStep<CompositeAt>>, Oo7Error> {
         loop {
             let began = Instant::now();
-            let ground = self.graph.space().begin_with(&[(COMMON, Hold::Shared)]);
+            let ground = self.graph.space().begin_with(&[(COMMON, LockMode::Shared)]);
             self.done.waited += began.elapsed();
             match ground {
-                Ok(ground) => return self.client.choose(&mut self.graph.within(ground)),
-                Err(error) => again(&mut self.done, error)?,
+                Ok(ground) => return self.client.choose(&mut self.graph.with_transaction(ground)),
+                Err(error) => count_retry(&mut self.done, error)?,
             }
         }
     }
 
     /// Does the steps in one transaction. Returns the parts that it went through.
-    fn perform(&mut self, steps: &[Step<CompositeAt>], manner: Manner) -> Result<u64, StoreError> {
-        let (at, mark, committed) = self.mark;
-        let mut first = vec![(COMMON, Hold::Shared)];
-        if manner == Manner::Together {
+    fn perform(&mut self, steps: &[MixStep<CompositeAt>], manner: LockAcquisition) -> Result<u64, Oo7Error> {
+        let (at, mark, committed) = self.marker;
+        let mut first = vec![(COMMON, LockMode::Shared)];
+        if manner == LockAcquisition::Together {
             first.extend(needs(steps));
-            first.push((mark, Hold::Exclusive));
+            first.push((mark, LockMode::Exclusive));
         }
         let began = Instant::now();
         let ground = self.graph.space().begin_with(&first);
         self.done.waited += began.elapsed();
-        let mut open = self.graph.within(ground?);
+        let mut open = self.graph.with_transaction(ground?);
         let mut parts = 0;
         for step in steps {
-            if manner == Manner::AsMet {
+            if manner == LockAcquisition::AsMet {
                 acquire(&mut self.done, &mut open, needs(std::slice::from_ref(step)))?;
             }
             parts += perform(&mut open, step)?;
         }
-        if manner == Manner::AsMet {
-            acquire(&mut self.done, &mut open, [(mark, Hold::Exclusive)])?;
+        if manner == LockAcquisition::AsMet {
+            acquire(&mut self.done, &mut open, [(mark, LockMode::Exclusive)])?;
         }
-        open.ground_mut().write(at, &(committed + 1).to_le_bytes())?;
+        open.transaction_mut().write(at, &(committed + 1).to_le_bytes())?;
         open.commit()?;
         Ok(parts)
     }
 }
 
 /// The locks of the modules that steps name, each once.
-fn needs(steps: &[Step<CompositeAt>]) -> BTreeMap<LockId, Hold> {
+fn needs(steps: &[MixStep<CompositeAt>]) -> BTreeMap<LockId, LockMode> {
     let mut locks = BTreeMap::new();
     for step in steps {
         let hold = if step.writes {
-            Hold::Exclusive
+            LockMode::Exclusive
         } else {
-            Hold::Shared
+            LockMode::Shared
         };
         for module in &step.modules {
             let held = locks.entry(LockId(*module)).or_insert(hold);
@@ -237,20 +246,20 @@ fn needs(steps: &[Step<CompositeAt>]) -> BTreeMap<LockId, Hold> {
 }
 
 fn acquire(
-    done: &mut Done,
-    open: &mut GraphOpen<SharedOpen<'_>>,
-    locks: impl IntoIterator<Item = (LockId, Hold)>,
-) -> Result<(), StoreError> {
+    done: &mut UserProgress,
+    open: &mut GraphTransaction<SharedHeapTransaction<'_>>,
+    locks: impl IntoIterator<Item = (LockId, LockMode)>,
+) -> Result<(), Oo7Error> {
     let began = Instant::now();
     let mut locks = locks.into_iter();
-    let acquired = locks.try_for_each(|(lock, hold)| open.ground_mut().acquire(lock, hold));
+    let acquired = locks.try_for_each(|(lock, hold)| open.transaction_mut().acquire(lock, hold));
     done.waited += began.elapsed();
     acquired
 }
 
 /// Counts what a transaction failed of, if it can be tried again.
-fn again(done: &mut Done, error: StoreError) -> Result<(), StoreError> {
-    let StoreError::Below(below) = &error else {
+fn count_retry(done: &mut UserProgress, error: Oo7Error) -> Result<(), Oo7Error> {
+    let Oo7Error::Backend(below) = &error else {
         return Err(error);
     };
     match below.downcast_ref::<AcquireError>() {
@@ -264,8 +273,8 @@ fn again(done: &mut Done, error: StoreError) -> Result<(), StoreError> {
         }
         _ => (),
     }
-    match below.downcast_ref::<CommitError>() {
-        Some(CommitError::Lost) => {
+    match below.downcast_ref::<TxnCommitError>() {
+        Some(TxnCommitError::Lost) => {
             done.lost += 1;
             Ok(())
         }
@@ -274,9 +283,9 @@ fn again(done: &mut Done, error: StoreError) -> Result<(), StoreError> {
 }
 
 /// Where a user's mark is, and under which lock.
-fn mark_of(node: &Node, parameters: &Parameters, module: u32) -> Result<(u64, LockId), StoreError> {
+fn marker_of(node: &Node, parameters: &Oo7Parameters, module: u32) -> Result<(u64, LockId), Oo7Error> {
     let lock = LockId(parameters.modules + module);
-    let place = node.spans().find(lock).ok_or(StoreError::Missing {
+    let place = node.spans().find(lock).ok_or(Oo7Error::Missing {
         why: "the region has too few locks for the database's modules",
     })?;
     Ok((node.spans().at(place).offset, lock))

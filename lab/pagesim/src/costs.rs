@@ -1,10 +1,10 @@
 //! What events cost, in cycles of the processor. The paper's table 1, with what it leaves unsaid: the clock.
 
-use netram_far_machine::paging::Tally;
+use netram_far_machine::paging::PolicyTally;
 
 /// A machine, its network and its disk.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Costs {
+pub struct MachineCosts {
     /// Cycles a second.
     pub clock_hz: f64,
     /// Cycles of a reference to local memory.
@@ -27,19 +27,19 @@ pub struct Costs {
 
 /// A machine that is known by a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Machine {
+pub struct NamedMachine {
     /// Its name.
     pub name: &'static str,
     /// What it is.
     pub what: &'static str,
     /// Its costs.
-    pub costs: Costs,
+    pub costs: MachineCosts,
     /// Cycles of a word that software fetches.
     pub software_word: f64,
 }
 
 /// A processor of today with the disk of today. What a fault costs is the kernel's notice to a handler of the program's own (`userfaultfd`), 7.6 us.
-const TODAY: Costs = Costs {
+const TODAY: MachineCosts = MachineCosts {
     clock_hz: 3e9,
     local_word: 1.0,
     remote_word: 0.0,
@@ -52,17 +52,17 @@ const TODAY: Costs = Costs {
 };
 
 /// The paper's machine, and four of today: assumptions, each of which can be given another value.
-pub const MACHINES: [Machine; 5] = [
-    Machine {
+pub const MACHINES: [NamedMachine; 5] = [
+    NamedMachine {
         name: "mascots96",
         what: "the paper's table 1: 25 MB/s network, 5 MB/s disk with 2.5 ms to seek, 110 MHz",
-        costs: Costs::MASCOTS96,
+        costs: MachineCosts::MASCOTS96,
         software_word: 1000.0,
     },
-    Machine {
+    NamedMachine {
         name: "rdma",
         what: "100 Gbit/s RDMA, 3 us there and back; NVMe disk, 80 us; 3 GHz",
-        costs: Costs {
+        costs: MachineCosts {
             remote_word: 9_000.0,
             network_rate: 12e9,
             network_latency: 3e-6,
@@ -70,10 +70,10 @@ pub const MACHINES: [Machine; 5] = [
         },
         software_word: 9_000.0,
     },
-    Machine {
+    NamedMachine {
         name: "tcp",
         what: "10 Gbit/s Ethernet with TCP, 25 us there and back; NVMe disk, 80 us; 3 GHz",
-        costs: Costs {
+        costs: MachineCosts {
             remote_word: 75_000.0,
             network_rate: 1.2e9,
             network_latency: 25e-6,
@@ -81,10 +81,10 @@ pub const MACHINES: [Machine; 5] = [
         },
         software_word: 75_000.0,
     },
-    Machine {
+    NamedMachine {
         name: "cxl",
         what: "memory on a CXL switch: 250 ns a word; NVMe disk, 80 us; 3 GHz; pages moved by the kernel, 2 us",
-        costs: Costs {
+        costs: MachineCosts {
             remote_word: 750.0,
             overhead: 6_000.0,
             network_rate: 20e9,
@@ -93,10 +93,10 @@ pub const MACHINES: [Machine; 5] = [
         },
         software_word: 15_000.0,
     },
-    Machine {
+    NamedMachine {
         name: "zram",
         what: "pages packed in this machine's own memory (LZ4): 3.5 us to pack, 0.9 us to unpack; NVMe disk, 80 us; 3 GHz; pages moved by the kernel, 2 us",
-        costs: Costs {
+        costs: MachineCosts {
             // There are no words: the page is unpacked for each.
             remote_word: 8_700.0,
             overhead: 6_000.0,
@@ -109,10 +109,10 @@ pub const MACHINES: [Machine; 5] = [
     },
 ];
 
-impl Costs {
+impl MachineCosts {
     /// Table 1 of the paper. Its clock is not printed: with 110 MHz, and every page written and read with the processor waiting, its figure for TRANS under DISK is that
     /// of the printed costs.
-    pub const MASCOTS96: Costs = Costs {
+    pub const MASCOTS96: MachineCosts = MachineCosts {
         clock_hz: 110e6,
         local_word: 1.0,
         remote_word: 100.0,
@@ -125,8 +125,8 @@ impl Costs {
     };
 
     /// The same over another network. A word takes as much longer or shorter as a page does: without that, the paper's figure 2 would contradict its text.
-    pub fn with_network_rate(self, rate: f64) -> Costs {
-        Costs {
+    pub fn with_network_rate(self, rate: f64) -> MachineCosts {
+        MachineCosts {
             remote_word: self.remote_word * self.network_rate / rate,
             network_rate: rate,
             ..self
@@ -134,8 +134,8 @@ impl Costs {
     }
 
     /// The same where a remote word is fetched by software (the paper's footnote 4: 1000 cycles).
-    pub fn with_remote_word(self, cycles: f64) -> Costs {
-        Costs {
+    pub fn with_remote_word(self, cycles: f64) -> MachineCosts {
+        MachineCosts {
             remote_word: cycles,
             ..self
         }
@@ -152,7 +152,7 @@ impl Costs {
     }
 
     /// Cycles of all that has happened. The program waits for each move.
-    pub fn cycles(&self, tally: &Tally) -> f64 {
+    pub fn cycles(&self, tally: &PolicyTally) -> f64 {
         tally.local as f64 * self.local_word
             + tally.words as f64 * self.remote_word
             + tally.faults as f64 * self.overhead

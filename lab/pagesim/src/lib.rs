@@ -24,6 +24,6 @@ pub mod study;
 pub mod trace;
 pub mod workload;
 
-pub use costs::Costs;
-pub use settings::{Outcome, Settings};
+pub use costs::MachineCosts;
+pub use settings::{StudyOutcome, StudySettings};
 pub use study::Study;

@@ -3,11 +3,11 @@
 //! A program's references here are those to its data. The rest of the printed number, to what the compiler of the time kept on the stack, is taken to
 //! be local, as it was: a cycle each.
 
-use netram_far_machine::paging::{Config, FirstTouch, Kind, Replacement, Tally};
+use netram_far_machine::paging::{FirstTouch, PolicyConfig, PolicyKind, PolicyTally, Replacement};
 
-use crate::costs::Costs;
+use crate::costs::MachineCosts;
 use crate::study::Study;
-use crate::workload::{Memory, gauss, mvec, sort, trans};
+use crate::workload::{ReferenceSink, gauss, mvec, sort, trans};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 8192;
@@ -30,7 +30,7 @@ const BASE: u64 = 1 << 30;
 
 /// A program of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Program {
+pub enum PaperProgram {
     /// A matrix is transposed in place.
     Trans,
     /// A matrix times a vector.
@@ -41,49 +41,54 @@ pub enum Program {
     Sort,
 }
 
-impl Program {
+impl PaperProgram {
     /// All that are built in. VERILOG is a program of its own.
-    pub const ALL: [Program; 4] = [Program::Trans, Program::Mvec, Program::Gauss, Program::Sort];
+    pub const ALL: [PaperProgram; 4] = [
+        PaperProgram::Trans,
+        PaperProgram::Mvec,
+        PaperProgram::Gauss,
+        PaperProgram::Sort,
+    ];
 
     /// Its name in the paper.
     pub fn name(self) -> &'static str {
         match self {
-            Program::Trans => "TRANS",
-            Program::Mvec => "MVEC",
-            Program::Gauss => "GAUSS",
-            Program::Sort => "SORT",
+            PaperProgram::Trans => "TRANS",
+            PaperProgram::Mvec => "MVEC",
+            PaperProgram::Gauss => "GAUSS",
+            PaperProgram::Sort => "SORT",
         }
     }
 
     /// References, as printed.
     pub fn references(self) -> u64 {
         match self {
-            Program::Trans => 22_600_000,
-            Program::Mvec => 25_000_000,
-            Program::Gauss => 82_900_000,
-            Program::Sort => 142_400_000,
+            PaperProgram::Trans => 22_600_000,
+            PaperProgram::Mvec => 25_000_000,
+            PaperProgram::Gauss => 82_900_000,
+            PaperProgram::Sort => 142_400_000,
         }
     }
 
     /// Runs before so many policies at once.
-    pub fn run(self, configs: &[Config]) -> Vec<Tally> {
+    pub fn run(self, configs: &[PolicyConfig]) -> Vec<PolicyTally> {
         let mut study = Study::new(PAGE_BYTES, configs);
         self.reference(&mut study);
         study.tallies().0
     }
 
     /// Runs, and tells what it references.
-    pub fn reference(self, memory: &mut impl Memory) {
+    pub fn reference(self, memory: &mut impl ReferenceSink) {
         match self {
-            Program::Trans => drop(trans(memory, BASE, ROWS, ROWS)),
-            Program::Mvec => drop(mvec(memory, BASE, ROWS)),
-            Program::Gauss => drop(gauss(memory, BASE, ROWS, PIVOTS)),
-            Program::Sort => drop(sort(memory, BASE, RECORDS, RECORD_BYTES)),
+            PaperProgram::Trans => drop(trans(memory, BASE, ROWS, ROWS)),
+            PaperProgram::Mvec => drop(mvec(memory, BASE, ROWS)),
+            PaperProgram::Gauss => drop(gauss(memory, BASE, ROWS, PIVOTS)),
+            PaperProgram::Sort => drop(sort(memory, BASE, RECORDS, RECORD_BYTES)),
         }
     }
 
     /// Cycles a reference, over as many references as the paper's.
-    pub fn average(self, costs: &Costs, tally: &Tally) -> f64 {
+    pub fn average(self, costs: &MachineCosts, tally: &PolicyTally) -> f64 {
         let others = self.references().saturating_sub(tally.references());
         let references = self.references().max(tally.references());
         (costs.cycles(tally) + others as f64 * costs.local_word) / references as f64
@@ -91,8 +96,8 @@ impl Program {
 }
 
 /// A policy with the paper's memories.
-pub fn config(kind: Kind) -> Config {
-    Config {
+pub fn config(kind: PolicyKind) -> PolicyConfig {
+    PolicyConfig {
         kind,
         replacement: Replacement::Lru,
         local_pages: LOCAL_PAGES,

@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus};
 
 use netram_process::{FindError, find, library};
 
-use crate::settings::{Outcome, Settings, SettingsError};
+use crate::settings::{StudyOutcome, StudySettings, StudySettingsError};
 
 /// The variable of the environment that has the settings, as text.
 pub const SETTINGS: &str = "NETRAM_PAGESIM_SETTINGS";
@@ -54,9 +54,9 @@ pub enum ProcessError {
     #[error(
         "{} {}, and has told nothing: a program tells what it has referenced when it ends by returning from main or by exit(), \
          not by a signal, _exit() or exec()",
-        program.display(), Ended(*status)
+        program.display(), ExitDescription(*status)
     )]
-    Told {
+    NoOutcome {
         /// The program.
         program: PathBuf,
         /// How it ended.
@@ -64,14 +64,14 @@ pub enum ProcessError {
     },
     /// What it has told cannot be read.
     #[error("the outcome: {0}")]
-    Outcome(#[from] SettingsError),
+    Outcome(#[from] StudySettingsError),
 }
 
 /// How a process ended, for people.
 #[derive(Clone, Copy, Debug)]
-pub struct Ended(pub ExitStatus);
+pub struct ExitDescription(pub ExitStatus);
 
-impl fmt::Display for Ended {
+impl fmt::Display for ExitDescription {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.0.code(), self.0.signal()) {
             (Some(code), _) => write!(out, "ended with code {code}"),
@@ -94,7 +94,7 @@ pub fn tracer() -> Result<PathBuf, ProcessError> {
 }
 
 /// The command that runs a program so that it is studied; its words are to be added. The outcome comes to the file `outcome`, which is not there yet.
-pub fn command(program: &Path, settings: &Settings, outcome: &Path) -> Result<Command, ProcessError> {
+pub fn command(program: &Path, settings: &StudySettings, outcome: &Path) -> Result<Command, ProcessError> {
     let mut command = start(&find(program)?)?;
     command.env(SETTINGS, settings.to_string()).env(OUTCOME, outcome);
     Ok(command)
@@ -105,7 +105,7 @@ pub fn run(
     command: &mut Command,
     name: &Path,
     outcome: &Path,
-) -> Result<(ExitStatus, Outcome), ProcessError> {
+) -> Result<(ExitStatus, StudyOutcome), ProcessError> {
     let status = command.status();
     let status = status.map_err(system(format_args!(
         "running {}",
@@ -113,7 +113,7 @@ pub fn run(
     )))?;
     match fs::read_to_string(outcome) {
         Ok(text) if !text.is_empty() => Ok((status, text.parse()?)),
-        _ => Err(ProcessError::Told {
+        _ => Err(ProcessError::NoOutcome {
             program: name.to_owned(),
             status,
         }),

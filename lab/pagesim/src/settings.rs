@@ -9,7 +9,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use netram_far_machine::paging::{Config, FirstTouch, Kind, Replacement, Tally};
+use netram_far_machine::paging::{FirstTouch, PolicyConfig, PolicyKind, PolicyTally, Replacement};
 
 use crate::study::Study;
 
@@ -20,7 +20,7 @@ const PAGE_BYTES: std::ops::RangeInclusive<u64> = 256..=1 << 30;
 
 /// See the module. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct StudySettings {
     /// Of a page: a power of two.
     pub page_bytes: u64,
     /// Of local memory, one after the other: each at least a page.
@@ -36,12 +36,12 @@ pub struct Settings {
     /// For random replacement.
     pub seed: u64,
     /// Which policies, in this order.
-    pub policies: Vec<Kind>,
+    pub policies: Vec<PolicyKind>,
 }
 
 /// Text that says no settings, or settings with which nothing can be studied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
+pub enum StudySettingsError {
     /// It is none of the words that have a place there.
     #[error("`{word}` is no {what}; there are: {known}")]
     Unknown {
@@ -66,28 +66,28 @@ pub enum SettingsError {
 const POLICIES: &str = "disk, ram-disk, remote-main, counters:N (N words before a page moves)";
 
 /// A policy's name as it is given and printed.
-pub fn policy_name(kind: Kind) -> String {
+pub fn policy_name(kind: PolicyKind) -> String {
     match kind {
-        Kind::Disk => "disk".to_owned(),
-        Kind::RamDisk => "ram-disk".to_owned(),
-        Kind::RemoteMain => "remote-main".to_owned(),
-        Kind::Counters { initial } => format!("counters:{initial}"),
+        PolicyKind::Disk => "disk".to_owned(),
+        PolicyKind::RamDisk => "ram-disk".to_owned(),
+        PolicyKind::RemoteMain => "remote-main".to_owned(),
+        PolicyKind::Counters { initial } => format!("counters:{initial}"),
     }
 }
 
 /// A policy by its name.
-pub fn parse_policy(word: &str) -> Result<Kind, SettingsError> {
+pub fn parse_policy(word: &str) -> Result<PolicyKind, StudySettingsError> {
     let counters = word
         .strip_prefix("counters:")
         .map(|initial| (initial, initial.parse()));
     match (word, counters) {
-        ("disk", _) => Ok(Kind::Disk),
-        ("ram-disk", _) => Ok(Kind::RamDisk),
-        ("remote-main", _) => Ok(Kind::RemoteMain),
-        (_, Some((_, Ok(0)))) => Err(SettingsError::Sense("a counter begins at 1 or above")),
-        (_, Some((_, Ok(initial)))) => Ok(Kind::Counters { initial }),
-        (_, Some((initial, Err(_)))) => Err(SettingsError::Number(initial.to_owned())),
-        _ => Err(SettingsError::Unknown {
+        ("disk", _) => Ok(PolicyKind::Disk),
+        ("ram-disk", _) => Ok(PolicyKind::RamDisk),
+        ("remote-main", _) => Ok(PolicyKind::RemoteMain),
+        (_, Some((_, Ok(0)))) => Err(StudySettingsError::Sense("a counter begins at 1 or above")),
+        (_, Some((_, Ok(initial)))) => Ok(PolicyKind::Counters { initial }),
+        (_, Some((initial, Err(_)))) => Err(StudySettingsError::Number(initial.to_owned())),
+        _ => Err(StudySettingsError::Unknown {
             word: word.to_owned(),
             what: "policy",
             known: POLICIES,
@@ -96,11 +96,11 @@ pub fn parse_policy(word: &str) -> Result<Kind, SettingsError> {
 }
 
 /// A replacement by its name.
-pub fn parse_replacement(word: &str) -> Result<Replacement, SettingsError> {
+pub fn parse_replacement(word: &str) -> Result<Replacement, StudySettingsError> {
     let found = REPLACEMENTS.iter().find(|(_, name)| *name == word);
     found
         .map(|(replacement, _)| *replacement)
-        .ok_or(SettingsError::Unknown {
+        .ok_or(StudySettingsError::Unknown {
             word: word.to_owned(),
             what: "replacement",
             known: "lru, clock, random, fifo, dueling",
@@ -116,11 +116,11 @@ const REPLACEMENTS: [(Replacement, &str); 5] = [
 ];
 
 /// A first touch by its name.
-pub fn parse_first_touch(word: &str) -> Result<FirstTouch, SettingsError> {
+pub fn parse_first_touch(word: &str) -> Result<FirstTouch, StudySettingsError> {
     match word {
         "disk" => Ok(FirstTouch::Disk),
         "zeros" => Ok(FirstTouch::Zeros),
-        _ => Err(SettingsError::Unknown {
+        _ => Err(StudySettingsError::Unknown {
             word: word.to_owned(),
             what: "first touch",
             known: "disk, zeros",
@@ -128,10 +128,10 @@ pub fn parse_first_touch(word: &str) -> Result<FirstTouch, SettingsError> {
     }
 }
 
-impl Settings {
+impl StudySettings {
     /// Nothing, where these settings make sense.
-    pub fn check(&self) -> Result<(), SettingsError> {
-        let sense = |holds: bool, what| holds.then_some(()).ok_or(SettingsError::Sense(what));
+    pub fn check(&self) -> Result<(), StudySettingsError> {
+        let sense = |holds: bool, what| holds.then_some(()).ok_or(StudySettingsError::Sense(what));
         let page = PAGE_BYTES.contains(&self.page_bytes) && self.page_bytes.is_power_of_two();
         sense(page, "a page's size is a power of two from 256 bytes to 1 GiB")?;
         let least = self
@@ -153,9 +153,9 @@ impl Settings {
     }
 
     /// The policies at work: all with the first size of local memory, then all with the next. The settings make sense.
-    pub fn configs(&self) -> Vec<Config> {
+    pub fn configs(&self) -> Vec<PolicyConfig> {
         let pages = |bytes: u64| u32::try_from(bytes / self.page_bytes).unwrap_or(u32::MAX);
-        let config = |local: u64, kind: &Kind| Config {
+        let config = |local: u64, kind: &PolicyKind| PolicyConfig {
             kind: *kind,
             replacement: self.replacement,
             local_pages: pages(local),
@@ -177,7 +177,7 @@ impl Settings {
     }
 }
 
-impl fmt::Display for Settings {
+impl fmt::Display for StudySettings {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let replacement = REPLACEMENTS.iter().find(|(one, _)| *one == self.replacement);
         let first = match self.first_touch {
@@ -201,15 +201,16 @@ impl fmt::Display for Settings {
     }
 }
 
-fn number(word: &str) -> Result<u64, SettingsError> {
-    word.parse().map_err(|_| SettingsError::Number(word.to_owned()))
+fn number(word: &str) -> Result<u64, StudySettingsError> {
+    word.parse()
+        .map_err(|_| StudySettingsError::Number(word.to_owned()))
 }
 
-impl FromStr for Settings {
-    type Err = SettingsError;
+impl FromStr for StudySettings {
+    type Err = StudySettingsError;
 
-    fn from_str(text: &str) -> Result<Settings, SettingsError> {
-        let mut settings = Settings {
+    fn from_str(text: &str) -> Result<StudySettings, StudySettingsError> {
+        let mut settings = StudySettings {
             page_bytes: 0,
             locals: Vec::new(),
             remote_bytes: 0,
@@ -222,7 +223,7 @@ impl FromStr for Settings {
         for word in text.split_whitespace() {
             let (name, value) = word
                 .split_once('=')
-                .ok_or_else(|| SettingsError::Form(word.to_owned()))?;
+                .ok_or_else(|| StudySettingsError::Form(word.to_owned()))?;
             match name {
                 "page" => settings.page_bytes = number(value)?,
                 "local" => settings.locals = value.split(',').map(number).collect::<Result<_, _>>()?,
@@ -234,7 +235,7 @@ impl FromStr for Settings {
                 "policies" => {
                     settings.policies = value.split(',').map(parse_policy).collect::<Result<_, _>>()?
                 }
-                _ => return Err(SettingsError::Form(word.to_owned())),
+                _ => return Err(StudySettingsError::Form(word.to_owned())),
             }
         }
         settings.check()?;
@@ -244,23 +245,23 @@ impl FromStr for Settings {
 
 /// What a study has counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct StudyOutcome {
     /// Pages that the program referenced.
     pub pages: u64,
     /// References to what is not modelled.
     pub others: u64,
     /// Processes that the program forked off: of what they referenced nothing is known.
     pub children: u64,
-    /// What happened under each policy, in the order of [`Settings::configs`].
-    pub tallies: Vec<Tally>,
+    /// What happened under each policy, in the order of [`StudySettings::configs`].
+    pub tallies: Vec<PolicyTally>,
 }
 
-impl Outcome {
+impl StudyOutcome {
     /// Of a study that has ended.
-    pub fn of(study: &mut Study) -> Outcome {
+    pub fn of(study: &mut Study) -> StudyOutcome {
         let (tallies, others) = study.tallies();
         let pages = u64::from(study.pages());
-        Outcome {
+        StudyOutcome {
             pages,
             others,
             children: 0,
@@ -270,13 +271,13 @@ impl Outcome {
 
     /// References that the program made.
     pub fn references(&self) -> u64 {
-        self.others + self.tallies.first().map_or(0, Tally::references)
+        self.others + self.tallies.first().map_or(0, PolicyTally::references)
     }
 }
 
 /// The numbers of a tally, in the order in which they are written.
-fn numbers(tally: &mut Tally) -> [&mut u64; 12] {
-    let Tally {
+fn numbers(tally: &mut PolicyTally) -> [&mut u64; 12] {
+    let PolicyTally {
         local,
         words,
         faults,
@@ -306,7 +307,7 @@ fn numbers(tally: &mut Tally) -> [&mut u64; 12] {
     ]
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for StudyOutcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "{} {} {}", self.pages, self.others, self.children)?;
         for tally in &self.tallies {
@@ -318,25 +319,29 @@ impl fmt::Display for Outcome {
     }
 }
 
-impl FromStr for Outcome {
-    type Err = SettingsError;
+impl FromStr for StudyOutcome {
+    type Err = StudySettingsError;
 
-    fn from_str(text: &str) -> Result<Outcome, SettingsError> {
+    fn from_str(text: &str) -> Result<StudyOutcome, StudySettingsError> {
         let mut lines = text
             .lines()
             .map(|line| line.split(' ').map(number).collect::<Result<Vec<u64>, _>>());
         let head = lines
             .next()
-            .ok_or(SettingsError::Sense("the outcome is empty"))??;
+            .ok_or(StudySettingsError::Sense("the outcome is empty"))??;
         let [pages, others, children] = head[..] else {
-            return Err(SettingsError::Sense("the outcome's first line has three numbers"));
+            return Err(StudySettingsError::Sense(
+                "the outcome's first line has three numbers",
+            ));
         };
         let mut tallies = Vec::new();
         for line in lines {
-            let mut tally = Tally::default();
+            let mut tally = PolicyTally::default();
             let (found, places) = (line?, numbers(&mut tally));
             if found.len() != places.len() {
-                return Err(SettingsError::Sense("a line of the outcome has twelve numbers"));
+                return Err(StudySettingsError::Sense(
+                    "a line of the outcome has twelve numbers",
+                ));
             }
             places
                 .into_iter()
@@ -344,7 +349,7 @@ impl FromStr for Outcome {
                 .for_each(|(place, value)| *place = value);
             tallies.push(tally);
         }
-        Ok(Outcome {
+        Ok(StudyOutcome {
             pages,
             others,
             children,
@@ -357,8 +362,8 @@ impl FromStr for Outcome {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> StudySettings {
+        StudySettings {
             page_bytes: 4096,
             locals: vec![1 << 20, 1 << 19],
             remote_bytes: 0,
@@ -367,10 +372,10 @@ mod tests {
             keep_copies: true,
             seed: 9,
             policies: vec![
-                Kind::Disk,
-                Kind::RamDisk,
-                Kind::RemoteMain,
-                Kind::Counters { initial: 64 },
+                PolicyKind::Disk,
+                PolicyKind::RamDisk,
+                PolicyKind::RemoteMain,
+                PolicyKind::Counters { initial: 64 },
             ],
         }
     }
@@ -380,11 +385,11 @@ mod tests {
         assert_eq!(settings().to_string().parse(), Ok(settings()));
         let mut study = settings().study();
         for address in 0..3_000_000 {
-            study.reference(address * 7, 8, netram_far_machine::paging::Access::Write);
+            study.reference(address * 7, 8, netram_far_machine::paging::PageAccess::Write);
         }
-        let outcome = Outcome {
+        let outcome = StudyOutcome {
             children: 2,
-            ..Outcome::of(&mut study)
+            ..StudyOutcome::of(&mut study)
         };
         assert_eq!(outcome.to_string().parse(), Ok(outcome.clone()));
         assert!(
@@ -395,7 +400,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_said() {
-        let error = |text: &str| text.parse::<Settings>().unwrap_err().to_string();
+        let error = |text: &str| text.parse::<StudySettings>().unwrap_err().to_string();
         let rest = "local=8192 remote=0 policies=disk";
         assert!(error(&format!("page=4095 {rest}")).contains("power of two"));
         assert!(error("page=4096 local=100 policies=disk").contains("a page at least"));

@@ -4,7 +4,9 @@
 //! when the row ends: an addition and a comparison a reference, however many policies there are. Only a page that is new among the rows asks every policy,
 //! and only a miss costs more. Measured by `netram-lab bench figures --only far`.
 
-use netram_far_machine::paging::{Access, Config, Page, Policy, Served, Tally};
+use netram_far_machine::paging::{
+    Page, PageAccess, PagingPolicy, PolicyConfig, PolicyTally, ReferenceOutcome,
+};
 
 use crate::numbering::Numbering;
 
@@ -43,7 +45,7 @@ impl Row {
 pub struct Study {
     page_shift: u32,
     numbering: Numbering,
-    policies: Vec<Policy>,
+    policies: Vec<PagingPolicy>,
     /// By the lowest bits of the page's address.
     rows: [Row; ROWS],
     /// Rows that policies are to be told of, a bit each.
@@ -56,12 +58,12 @@ pub struct Study {
 
 impl Study {
     /// `page_bytes` is a power of two.
-    pub fn new(page_bytes: u64, configs: &[Config]) -> Study {
+    pub fn new(page_bytes: u64, configs: &[PolicyConfig]) -> Study {
         assert!(page_bytes.is_power_of_two(), "a page's size is a power of two");
         Study {
             page_shift: page_bytes.trailing_zeros(),
             numbering: Numbering::new(),
-            policies: configs.iter().copied().map(Policy::new).collect(),
+            policies: configs.iter().copied().map(PagingPolicy::new).collect(),
             rows: [Row::NONE; ROWS],
             open: 0,
             now: 0,
@@ -71,7 +73,7 @@ impl Study {
 
     /// The program references so many bytes: one reference to each page that they are in.
     #[inline]
-    pub fn reference(&mut self, address: u64, bytes: u32, access: Access) {
+    pub fn reference(&mut self, address: u64, bytes: u32, access: PageAccess) {
         let first = address >> self.page_shift;
         self.touch(first, access);
         let last = (address + u64::from(bytes).max(1) - 1) >> self.page_shift;
@@ -81,7 +83,7 @@ impl Study {
     }
 
     #[cold]
-    fn touch_all(&mut self, first: u64, last: u64, access: Access) {
+    fn touch_all(&mut self, first: u64, last: u64, access: PageAccess) {
         (first..=last).for_each(|page| self.touch(page, access));
     }
 
@@ -92,14 +94,14 @@ impl Study {
     }
 
     #[inline]
-    fn touch(&mut self, start: u64, access: Access) {
+    fn touch(&mut self, start: u64, access: PageAccess) {
         self.now += 1;
         let place = start as usize % ROWS;
         let row = &mut self.rows[place];
         if row.start == start && row.left > 0 {
             row.left -= 1;
             row.count += 1;
-            row.writes |= access == Access::Write;
+            row.writes |= access == PageAccess::Write;
             row.last = self.now;
             self.open |= 1 << place;
         } else {
@@ -109,7 +111,7 @@ impl Study {
 
     /// A page that no row counts, or one whose next reference may move something.
     #[inline(never)]
-    fn turn_to(&mut self, start: u64, access: Access) {
+    fn turn_to(&mut self, start: u64, access: PageAccess) {
         let place = start as usize % ROWS;
         self.tell(place);
         let page = self.numbering.number(start);
@@ -120,7 +122,7 @@ impl Study {
                 start,
                 left: quiet - 1,
                 count: 1,
-                writes: access == Access::Write,
+                writes: access == PageAccess::Write,
                 last: self.now,
                 page,
             };
@@ -131,7 +133,7 @@ impl Study {
         self.rows[place] = Row::NONE;
         let mut left = false;
         for policy in &mut self.policies {
-            if let Served::Moved(moves) | Served::WordAndMoved(moves) =
+            if let ReferenceOutcome::Moved(moves) | ReferenceOutcome::WordAndMoved(moves) =
                 policy.reference_at(self.now, page, access)
             {
                 left |= moves.iter().any(|one| one.leaves());
@@ -152,8 +154,8 @@ impl Study {
         self.open &= !(1 << place);
         let row = &mut self.rows[place];
         let access = match row.writes {
-            true => Access::Write,
-            false => Access::Read,
+            true => PageAccess::Write,
+            false => PageAccess::Read,
         };
         for policy in &mut self.policies {
             policy.count(row.page, access, row.count, row.last);
@@ -169,7 +171,7 @@ impl Study {
     }
 
     /// What has happened, policy by policy; and references to what is not modelled.
-    pub fn tallies(&mut self) -> (Vec<Tally>, u64) {
+    pub fn tallies(&mut self) -> (Vec<PolicyTally>, u64) {
         self.tell_all();
         let tallies = self.policies.iter().map(|policy| *policy.tally()).collect();
         (tallies, self.others)

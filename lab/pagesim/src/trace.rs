@@ -11,9 +11,9 @@
 
 use std::io::{self, BufRead};
 
-use netram_far_machine::paging::Access;
+use netram_far_machine::paging::PageAccess;
 
-use crate::workload::Memory;
+use crate::workload::ReferenceSink;
 
 /// The longest reference: no instruction makes a longer one.
 const BYTES_MAX: u32 = 1 << 14;
@@ -39,13 +39,13 @@ pub enum TraceError {
 /// What a line says.
 #[derive(Debug, PartialEq, Eq)]
 enum Line {
-    Reference(u64, u32, Access),
+    Reference(u64, u32, PageAccess),
     Modify(u64, u32),
     Nothing,
 }
 
 /// Tells everything that is referenced in a trace. Returns the number of references.
-pub fn read(trace: impl BufRead, memory: &mut impl Memory) -> Result<u64, TraceError> {
+pub fn read(trace: impl BufRead, memory: &mut impl ReferenceSink) -> Result<u64, TraceError> {
     let mut references = 0;
     for (line, text) in (1..).zip(trace.lines()) {
         let text = text?;
@@ -80,8 +80,8 @@ fn parse(text: &str) -> Option<Line> {
         .filter(|bytes| (1..=BYTES_MAX).contains(bytes))?;
     address.checked_add(u64::from(bytes))?;
     match what {
-        "R" | "L" => Some(Line::Reference(address, bytes, Access::Read)),
-        "W" | "S" => Some(Line::Reference(address, bytes, Access::Write)),
+        "R" | "L" => Some(Line::Reference(address, bytes, PageAccess::Read)),
+        "W" | "S" => Some(Line::Reference(address, bytes, PageAccess::Write)),
         "M" => Some(Line::Modify(address, bytes)),
         _ => None,
     }
@@ -94,10 +94,10 @@ mod tests {
     #[test]
     fn both_kinds_of_lines_are_read() {
         let reference = |access| Some(Line::Reference(0x1f_fe00, 8, access));
-        assert_eq!(parse("R 1ffe00 8"), reference(Access::Read));
-        assert_eq!(parse("W 0x1ffe00 8"), reference(Access::Write));
-        assert_eq!(parse(" L 1ffe00,8"), reference(Access::Read));
-        assert_eq!(parse(" S 1ffe00,8"), reference(Access::Write));
+        assert_eq!(parse("R 1ffe00 8"), reference(PageAccess::Read));
+        assert_eq!(parse("W 0x1ffe00 8"), reference(PageAccess::Write));
+        assert_eq!(parse(" L 1ffe00,8"), reference(PageAccess::Read));
+        assert_eq!(parse(" S 1ffe00,8"), reference(PageAccess::Write));
         assert_eq!(parse(" M 1ffe00,8"), Some(Line::Modify(0x1f_fe00, 8)));
         assert_eq!(parse("I  04010ad3,3"), Some(Line::Nothing));
         assert_eq!(parse("==77== Lackey"), Some(Line::Nothing));

@@ -60,7 +60,7 @@ impl Program for Lab {
 
     fn run(self) -> Result<ExitCode> {
         let outcome = self.command.run();
-        command::site::leave_to_signal();
+        command::testbed::leave_to_signal();
         outcome
     }
 }

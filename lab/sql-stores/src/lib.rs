@@ -15,22 +15,22 @@ pub mod berkeley;
 pub mod sqlite;
 mod sys;
 
-use netram_oo7::{Store, StoreError};
+use netram_oo7::{Oo7Error, Oo7Store};
 
 pub use berkeley::BerkeleyStore;
-pub use sqlite::{Files, Journal, SqliteStore};
-pub use sys::{EngineError, LoadError, Shim, register_vfs};
+pub use sqlite::{SqliteJournalMode, SqliteStore, SqliteVfs};
+pub use sys::{BerkeleyError, BerkeleyShim, ShimLoadError, register_vfs};
 
 /// A storage manager: a store that keeps a log, and can be told to be done with it.
-pub trait Manager: Store {
+pub trait StorageManager: Oo7Store {
     /// Has the open transaction say in a row of its own that it was: then its commit is logged, whatever else it does.
     ///
     /// EXODUS logs each transaction. These two do not log those that only read.
-    fn note(open: &mut Self::Open<'_>) -> Result<(), StoreError>;
+    fn insert_note(open: &mut Self::Open<'_>) -> Result<(), Oo7Error>;
 
     /// How many transactions have said so.
-    fn noted(open: &mut Self::Open<'_>) -> Result<u32, StoreError>;
+    fn note_count(open: &mut Self::Open<'_>) -> Result<u32, Oo7Error>;
 
     /// Brings everything from the log into the database's files.
-    fn checkpoint(&self) -> Result<(), StoreError>;
+    fn checkpoint(&self) -> Result<(), Oo7Error>;
 }

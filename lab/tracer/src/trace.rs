@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-use netram_far_machine::paging::Access;
+use netram_far_machine::paging::PageAccess;
 use netram_pagesim::process::{OUTCOME, SETTINGS};
-use netram_pagesim::{Outcome, Settings, Study};
+use netram_pagesim::{Study, StudyOutcome, StudySettings};
 
 /// Bits of an address; above them are the size and what is done.
 const ADDRESS_BITS: u32 = 48;
@@ -19,7 +19,7 @@ const WRITE: u64 = 1 << 63;
 pub(crate) const BYTES_MAX: u32 = 1 << 14;
 
 /// What is said of the study waits no longer than this for somebody who reads it.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+const EXIT_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A reference in eight bytes.
 ///
@@ -28,22 +28,22 @@ const LAST_WORDS: Duration = Duration::from_millis(200);
 /// write  bytes       address
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Packed(u64);
+pub(crate) struct PackedReference(u64);
 
-impl Packed {
-    pub(crate) const NONE: Packed = Packed(0);
+impl PackedReference {
+    pub(crate) const NONE: PackedReference = PackedReference(0);
 
     /// `bytes` is at most [`BYTES_MAX`]. Of the address the lower 48 bits count: programs have no others.
     #[inline]
-    pub(crate) fn new(address: u64, bytes: u32, write: bool) -> Packed {
+    pub(crate) fn new(address: u64, bytes: u32, write: bool) -> PackedReference {
         let address = address & ((1 << ADDRESS_BITS) - 1);
-        Packed(address | (u64::from(bytes) << ADDRESS_BITS) | if write { WRITE } else { 0 })
+        PackedReference(address | (u64::from(bytes) << ADDRESS_BITS) | if write { WRITE } else { 0 })
     }
 
-    fn unpack(self) -> (u64, u32, Access) {
+    fn unpack(self) -> (u64, u32, PageAccess) {
         let access = match self.0 & WRITE {
-            0 => Access::Read,
-            _ => Access::Write,
+            0 => PageAccess::Read,
+            _ => PageAccess::Write,
         };
         let bytes = (self.0 & !WRITE) >> ADDRESS_BITS;
         (self.0 & ((1 << ADDRESS_BITS) - 1), bytes as u32, access)
@@ -70,7 +70,7 @@ pub(crate) fn begin() -> bool {
 fn from_environment() -> Option<Trace> {
     let settings = std::env::var(SETTINGS).ok()?;
     let outcome = PathBuf::from(std::env::var_os(OUTCOME)?);
-    let settings = match settings.parse::<Settings>() {
+    let settings = match settings.parse::<StudySettings>() {
         Ok(settings) => settings,
         Err(error) => {
             remark(format_args!("{SETTINGS}: {error}; nothing is studied"));
@@ -93,7 +93,11 @@ fn from_environment() -> Option<Trace> {
 
 /// A sentence on the program's standard error, which may be a pipe that nobody reads.
 pub(crate) fn remark(sentence: Arguments<'_>) {
-    netram_log::tell(std::io::stderr(), format_args!("netram: {sentence}"), LAST_WORDS);
+    netram_log::try_write_line(
+        std::io::stderr(),
+        format_args!("netram: {sentence}"),
+        EXIT_MESSAGE_TIMEOUT,
+    );
 }
 
 /// This process has a child more.
@@ -102,7 +106,7 @@ pub(crate) fn forked() {
 }
 
 /// This process is the child.
-pub(crate) fn be_child() {
+pub(crate) fn mark_child() {
     CHILD.store(true, Ordering::Relaxed);
 }
 
@@ -113,7 +117,7 @@ fn ours() -> Option<&'static Trace> {
 }
 
 /// What a thread has gathered, in its order. Threads take turns.
-pub(crate) fn take(references: &[Packed]) {
+pub(crate) fn take(references: &[PackedReference]) {
     let Some(trace) = ours() else {
         return;
     };
@@ -137,9 +141,9 @@ pub(crate) fn end() {
     let Some((mut study, mut file)) = trace.study.lock().ok().and_then(|mut study| study.take()) else {
         return;
     };
-    let outcome = Outcome {
+    let outcome = StudyOutcome {
         children: CHILDREN.load(Ordering::Relaxed),
-        ..Outcome::of(&mut study)
+        ..StudyOutcome::of(&mut study)
     };
     if let Err(error) = file.write_all(outcome.to_string().as_bytes()) {
         let outcome = trace.outcome.display();
@@ -158,9 +162,13 @@ mod tests {
             ((1 << 48) - 1, BYTES_MAX, false),
             (0x7fff_1234_5678, 8, true),
         ] {
-            let access = if write { Access::Write } else { Access::Read };
+            let access = if write {
+                PageAccess::Write
+            } else {
+                PageAccess::Read
+            };
             assert_eq!(
-                Packed::new(address, bytes, write).unpack(),
+                PackedReference::new(address, bytes, write).unpack(),
                 (address, bytes, access)
             );
         }

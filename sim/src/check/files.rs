@@ -1,4 +1,4 @@
-//! A folder of files: after a crash its names are those of a moment at or after the last change of names that was acknowledged; a file that was synced and
+//! A directory of files: after a crash its names are those of a moment at or after the last change of names that was acknowledged; a file that was synced and
 //! not changed since has the bytes that it had; of others each page is whole, and no older than when it was synced.
 //!
 //! By their first letter names say how a file is written: `p` by whole pages, each with a stamp of its own all over it; `l` at any place.
@@ -10,29 +10,29 @@ use super::fail;
 /// Programs that write whole pages of this size rely on never finding a part of one.
 pub const PAGE: usize = 4096;
 
-/// The model's number of a file or folder, whatever it is called.
-pub type Thing = u64;
+/// The model's number of a file or directory, whatever it is called.
+pub type ModelFileId = u64;
 
-type Names = BTreeMap<Vec<u8>, Thing>;
+type Names = BTreeMap<Vec<u8>, ModelFileId>;
 
 /// What is at a path of the disk.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct PathEntry {
     /// Which file it is.
     pub inode: u64,
-    /// Whether it is a folder.
-    pub folder: bool,
+    /// Whether it is a directory.
+    pub directory: bool,
     /// What is in it.
     pub bytes: Vec<u8>,
 }
 
 /// What is on the disk, by path.
-pub type OnDisk = BTreeMap<Vec<u8>, Found>;
+pub type DiskListing = BTreeMap<Vec<u8>, PathEntry>;
 
 /// A change of names, by path.
 #[derive(Clone, Debug)]
-pub enum Naming {
-    /// A file is made, or with `true` a folder.
+pub enum NameChange {
+    /// A file is made, or with `true` a directory.
     Make(Vec<u8>, bool),
     /// A file has one more name.
     Link(Vec<u8>, Vec<u8>),
@@ -54,23 +54,23 @@ struct Content {
     /// As the program sees it.
     bytes: Vec<u8>,
     /// After any crash it is just that.
-    held: bool,
+    durable: bool,
     /// After the server alone is killed it is just that: no record has any of its bytes, and the disk has them; or records have all of them.
-    bare: bool,
+    disk_only: bool,
     recorded: bool,
     /// Only of a file that is written by pages.
     pages: Option<Pages>,
 }
 
-/// The reference model of a folder.
+/// The reference model of a directory.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct DirectoryModel {
     /// Names as they were found, and after each change since.
     moments: Vec<Names>,
     /// The last of these that was acknowledged.
-    held: usize,
-    /// `None`: a folder.
-    things: BTreeMap<Thing, Option<Content>>,
+    acked: usize,
+    /// `None`: a directory.
+    files: BTreeMap<ModelFileId, Option<Content>>,
     count: u64,
 }
 
@@ -101,22 +101,22 @@ impl Content {
     fn new(bytes: Vec<u8>, paged: bool) -> Content {
         let mut content = Content {
             bytes,
-            held: true,
-            bare: false,
+            durable: true,
+            disk_only: false,
             recorded: false,
             pages: paged.then(|| Pages {
                 stamps: Vec::new(),
                 lengths: BTreeSet::new(),
             }),
         };
-        content.hold();
+        content.mark_durable();
         content
     }
 
     /// It is safe as it is.
-    fn hold(&mut self) {
-        self.held = true;
-        self.bare = false;
+    fn mark_durable(&mut self) {
+        self.durable = true;
+        self.disk_only = false;
         if let Some(pages) = &mut self.pages {
             pages.stamps = stamps_of(&self.bytes)
                 .map(|stamp| BTreeSet::from([stamp]))
@@ -126,7 +126,7 @@ impl Content {
     }
 
     fn resize(&mut self, size: usize) {
-        (self.held, self.recorded) = (false, false);
+        (self.durable, self.recorded) = (false, false);
         self.bytes.resize(size, 0);
         if let Some(pages) = &mut self.pages {
             let count = size / PAGE;
@@ -142,7 +142,7 @@ impl Content {
 
     fn write(&mut self, offset: usize, bytes: &[u8]) {
         let end = offset + bytes.len();
-        (self.held, self.recorded) = (false, false);
+        (self.durable, self.recorded) = (false, false);
         if end > self.bytes.len() {
             self.resize(end);
         }
@@ -159,7 +159,7 @@ impl Content {
 
     /// Whether a crash may leave it so.
     fn may_be(&self, found: &[u8]) -> Result<(), String> {
-        if self.held && self.bytes != found {
+        if self.durable && self.bytes != found {
             return Err(String::from("is not as it was synced"));
         }
         let Some(pages) = &self.pages else {
@@ -184,144 +184,147 @@ fn stamps_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.chunks(PAGE).map(|page| stamp(page).unwrap_or(u64::MAX))
 }
 
-impl Model {
-    /// An empty folder.
-    pub fn empty() -> Model {
-        Model {
+impl DirectoryModel {
+    /// An empty directory.
+    pub fn empty() -> DirectoryModel {
+        DirectoryModel {
             moments: vec![Names::new()],
-            held: 0,
-            things: BTreeMap::new(),
+            acked: 0,
+            files: BTreeMap::new(),
             count: 0,
         }
     }
 
     /// A number that was never given before: for a thing, or a page.
-    pub fn number(&mut self) -> u64 {
+    pub fn next_number(&mut self) -> u64 {
         self.count += 1;
         self.count
     }
 
     /// What things are called now.
-    pub fn names(&self) -> &BTreeMap<Vec<u8>, Thing> {
+    pub fn names(&self) -> &BTreeMap<Vec<u8>, ModelFileId> {
         &self.moments[self.moments.len() - 1]
     }
 
-    /// Whether it is a folder.
-    pub fn is_folder(&self, thing: Thing) -> bool {
-        matches!(self.things.get(&thing), Some(None))
+    /// Whether it is a directory.
+    pub fn is_directory(&self, thing: ModelFileId) -> bool {
+        matches!(self.files.get(&thing), Some(None))
     }
 
     /// How long a file is.
-    pub fn length(&self, thing: Thing) -> usize {
-        let content = self.things.get(&thing).and_then(Option::as_ref);
+    pub fn length(&self, thing: ModelFileId) -> usize {
+        let content = self.files.get(&thing).and_then(Option::as_ref);
         content.map_or(0, |content| content.bytes.len())
     }
 
     /// Names were changed, and that is acknowledged; or else it is in doubt.
-    pub fn name(&mut self, naming: &Naming, held: bool) {
+    pub fn name(&mut self, naming: &NameChange, held: bool) {
         let mut names = self.names().clone();
         match naming {
-            Naming::Make(path, folder) => {
-                let thing = self.number();
-                let content = (!folder).then(|| Content {
-                    bare: true,
+            NameChange::Make(path, directory) => {
+                let thing = self.next_number();
+                let content = (!directory).then(|| Content {
+                    disk_only: true,
                     ..Content::new(Vec::new(), is_paged(path))
                 });
-                self.things.insert(thing, content);
+                self.files.insert(thing, content);
                 names.insert(path.clone(), thing);
             }
-            Naming::Link(of, path) => {
+            NameChange::Link(of, path) => {
                 if let Some(thing) = names.get(of).copied() {
                     names.insert(path.clone(), thing);
                 }
             }
-            Naming::Remove(path) => drop(names.remove(path)),
+            NameChange::Remove(path) => drop(names.remove(path)),
             // Two names of one file: nothing happens.
-            Naming::Rename(from, to, _) if names.get(from) == names.get(to) => (),
-            Naming::Rename(from, to, exchange) => rename(&mut names, from, to, *exchange),
+            NameChange::Rename(from, to, _) if names.get(from) == names.get(to) => (),
+            NameChange::Rename(from, to, exchange) => rename(&mut names, from, to, *exchange),
         }
         self.moments.push(names);
         if held {
-            self.held = self.moments.len() - 1;
+            self.acked = self.moments.len() - 1;
         }
     }
 
     /// Bytes were written to a file, and perhaps not synced.
-    pub fn write(&mut self, thing: Thing, offset: usize, bytes: &[u8]) {
-        if let Some(Some(content)) = self.things.get_mut(&thing) {
+    pub fn write(&mut self, thing: ModelFileId, offset: usize, bytes: &[u8]) {
+        if let Some(Some(content)) = self.files.get_mut(&thing) {
             content.write(offset, bytes);
         }
     }
 
     /// A file was given a length, and that is perhaps not synced.
-    pub fn resize(&mut self, thing: Thing, size: usize) {
-        if let Some(Some(content)) = self.things.get_mut(&thing) {
-            content.bare = false;
+    pub fn resize(&mut self, thing: ModelFileId, size: usize) {
+        if let Some(Some(content)) = self.files.get_mut(&thing) {
+            content.disk_only = false;
             content.resize(size);
         }
     }
 
     /// Somebody has had what is in a file recorded, or tried to.
-    pub fn asked_to_record(&mut self, thing: Thing) {
-        if let Some(Some(content)) = self.things.get_mut(&thing) {
-            content.bare = false;
+    pub fn asked_to_record(&mut self, thing: ModelFileId) {
+        if let Some(Some(content)) = self.files.get_mut(&thing) {
+            content.disk_only = false;
         }
     }
 
     /// The same of all files.
     pub fn asked_to_record_all(&mut self) {
-        let all = self.things.values_mut().flatten();
-        all.for_each(|content| content.bare = false);
+        let all = self.files.values_mut().flatten();
+        all.for_each(|content| content.disk_only = false);
     }
 
     /// What is in all files has been recorded, and the records are held.
     pub fn recorded_all(&mut self) {
-        let all = self.things.values_mut().flatten();
-        all.for_each(|content| (content.bare, content.recorded) = (false, true));
+        let all = self.files.values_mut().flatten();
+        all.for_each(|content| (content.disk_only, content.recorded) = (false, true));
     }
 
     /// What is in a file is safe.
-    pub fn synced(&mut self, thing: Thing) {
-        if let Some(Some(content)) = self.things.get_mut(&thing) {
-            content.hold();
+    pub fn synced(&mut self, thing: ModelFileId) {
+        if let Some(Some(content)) = self.files.get_mut(&thing) {
+            content.mark_durable();
         }
     }
 
     /// What is in all files is safe.
     pub fn synced_all(&mut self) {
-        self.things.values_mut().flatten().for_each(Content::hold);
+        self.files.values_mut().flatten().for_each(Content::mark_durable);
     }
 
-    /// The folder was opened after a crash, which was that of the server alone if it was `killed`. Returns how many changes of names in doubt were found. All
+    /// The directory was opened after a crash, which was that of the server alone if it was `killed`. Returns how many changes of names in doubt were found. All
     /// that was found is safe.
-    pub fn reopened(&mut self, found: OnDisk, killed: bool) -> usize {
+    pub fn reopened(&mut self, found: DiskListing, killed: bool) -> usize {
         whole_pages(&found);
         let mut why = String::new();
-        for moment in self.held..self.moments.len() {
+        for moment in self.acked..self.moments.len() {
             match self.may_be(&self.moments[moment], &found) {
                 Ok(()) => {
                     if killed {
                         self.is_unharmed(&self.moments[moment], &found);
                     }
-                    let in_doubt = moment - self.held;
+                    let in_doubt = moment - self.acked;
                     self.adopt(found);
                     return in_doubt;
                 }
                 Err(reason) => why = reason,
             }
         }
-        fail(6, format!("the folder is that of no moment it may have: {why}"));
+        fail(
+            6,
+            format!("the directory is that of no moment it may have: {why}"),
+        );
     }
 
     /// The same after a loss that was accepted: nothing is promised of it but whole pages.
-    pub fn reopened_with_loss(&mut self, found: OnDisk) {
+    pub fn reopened_with_loss(&mut self, found: DiskListing) {
         whole_pages(&found);
         self.adopt(found);
     }
 
-    /// The folder as it is with nobody dead in between.
-    pub fn seen(&self, found: &OnDisk, when: &str) {
-        let bytes = |thing: &Thing| self.things[thing].as_ref().map(|content| &content.bytes);
+    /// The directory as it is with nobody dead in between.
+    pub fn check_running(&self, found: &DiskListing, when: &str) {
+        let bytes = |thing: &ModelFileId| self.files[thing].as_ref().map(|content| &content.bytes);
         let is_so = |(path, thing)| bytes(thing).is_none_or(|bytes| *bytes == found[path].bytes);
         if let Err(why) = same_names(self.names(), found) {
             fail(6, format!("{when}, {why}"));
@@ -332,13 +335,13 @@ impl Model {
     }
 
     /// The disk had all that was written, and nobody took its power: what has no record is there, and what has one is as it was recorded last.
-    fn is_unharmed(&self, names: &Names, found: &OnDisk) {
+    fn is_unharmed(&self, names: &Names, found: &DiskListing) {
         for (path, thing) in names {
-            let Some(content) = &self.things[thing] else {
+            let Some(content) = &self.files[thing] else {
                 continue;
             };
             let (path, same) = (path.escape_ascii(), content.bytes == found[&path[..]].bytes);
-            if content.bare && !same {
+            if content.disk_only && !same {
                 fail(
                     17,
                     format!("{path} had no record, and is not as the disk had it when the server was killed"),
@@ -355,14 +358,14 @@ impl Model {
         }
     }
 
-    fn may_be(&self, names: &Names, found: &OnDisk) -> Result<(), String> {
+    fn may_be(&self, names: &Names, found: &DiskListing) -> Result<(), String> {
         same_names(names, found)?;
         for (path, thing) in names {
-            let (content, found) = (&self.things[thing], &found[path]);
+            let (content, found) = (&self.files[thing], &found[path]);
             let path = path.escape_ascii();
-            if content.is_none() != found.folder {
+            if content.is_none() != found.directory {
                 return Err(format!(
-                    "{path} is a file where a folder was, or the other way round"
+                    "{path} is a file where a directory was, or the other way round"
                 ));
             }
             if let Some(content) = content {
@@ -372,21 +375,29 @@ impl Model {
         Ok(())
     }
 
-    fn adopt(&mut self, found: OnDisk) {
+    fn adopt(&mut self, found: DiskListing) {
         let (mut names, mut known) = (Names::new(), BTreeMap::new());
-        self.things.clear();
-        for (path, Found { inode, folder, bytes }) in found {
-            let thing = *known.entry(inode).or_insert_with(|| self.number());
-            let content = (!folder).then(|| Content::new(bytes, is_paged(&path)));
-            self.things.insert(thing, content);
+        self.files.clear();
+        for (
+            path,
+            PathEntry {
+                inode,
+                directory,
+                bytes,
+            },
+        ) in found
+        {
+            let thing = *known.entry(inode).or_insert_with(|| self.next_number());
+            let content = (!directory).then(|| Content::new(bytes, is_paged(&path)));
+            self.files.insert(thing, content);
             names.insert(path, thing);
         }
-        (self.moments, self.held) = (vec![names], 0);
+        (self.moments, self.acked) = (vec![names], 0);
     }
 }
 
 /// The same paths, and those of one file are one file's.
-fn same_names(names: &Names, found: &OnDisk) -> Result<(), String> {
+fn same_names(names: &Names, found: &DiskListing) -> Result<(), String> {
     if !names.keys().eq(found.keys()) {
         let told = |path: &Vec<u8>| path.escape_ascii().to_string();
         let expected: Vec<String> = names.keys().map(told).collect();
@@ -394,8 +405,8 @@ fn same_names(names: &Names, found: &OnDisk) -> Result<(), String> {
         return Err(format!("names are {found:?} instead of {expected:?}"));
     }
     let pairs = names.values().zip(found.values().map(|found| found.inode));
-    let pairs: BTreeSet<(Thing, u64)> = pairs.map(|(thing, inode)| (*thing, inode)).collect();
-    let things: BTreeSet<Thing> = pairs.iter().map(|pair| pair.0).collect();
+    let pairs: BTreeSet<(ModelFileId, u64)> = pairs.map(|(thing, inode)| (*thing, inode)).collect();
+    let things: BTreeSet<ModelFileId> = pairs.iter().map(|pair| pair.0).collect();
     let inodes: BTreeSet<u64> = pairs.iter().map(|pair| pair.1).collect();
     match pairs.len() == things.len() && pairs.len() == inodes.len() {
         true => Ok(()),
@@ -406,8 +417,8 @@ fn same_names(names: &Names, found: &OnDisk) -> Result<(), String> {
 }
 
 /// Where only whole pages are written, each page is whole.
-fn whole_pages(found: &OnDisk) {
-    for (path, found) in { found.iter() }.filter(|(path, found)| !found.folder && is_paged(path)) {
+fn whole_pages(found: &DiskListing) {
+    for (path, found) in { found.iter() }.filter(|(path, found)| !found.directory && is_paged(path)) {
         if let Some(index) = { found.bytes.chunks(PAGE) }.position(|page| stamp(page).is_none()) {
             fail(
                 6,
@@ -433,7 +444,7 @@ fn rename(names: &mut Names, from: &[u8], to: &[u8], exchange: bool) {
 }
 
 /// What is at a path, and below it.
-fn take(names: &mut Names, path: &[u8]) -> Vec<(Vec<u8>, Thing)> {
+fn take(names: &mut Names, path: &[u8]) -> Vec<(Vec<u8>, ModelFileId)> {
     let below = [path, b"/"].concat();
     let taken = names.extract_if(.., |other, _| other == path || other.starts_with(&below));
     taken

@@ -1,6 +1,6 @@
 //! What must happen in the end: with the faults healed a journal opens, a commit finishes, and the view grows back.
 
-use netram_proto::journal::RecoveryRefusal;
+use netram_proto::journal::RecoveryError;
 
 use super::{fail, rule01};
 use crate::process::{OpenFailure, WAIT_MAX};
@@ -58,7 +58,7 @@ pub(crate) fn grown_back(world: &World, process: usize) {
 pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
     let view = &world.hosts[host].view;
     match failure {
-        OpenFailure::Refused(RecoveryRefusal::Missing { answered, needed, .. }) => {
+        OpenFailure::Refused(RecoveryError::Missing { answered, needed, .. }) => {
             // A view whose store was cut off may be in the cache and not on the platter: what was found there may demand more, or
             // name fewer of those who have everything (seed 6093678).
             let found = &world.hosts[host].cached_view;
@@ -86,8 +86,7 @@ pub(crate) fn refused(world: &mut World, host: usize, failure: &OpenFailure) {
                 fail(8, format!("recovery calls the log damaged at {at}; nothing was"));
             }
         }
-        OpenFailure::Refused(RecoveryRefusal::Fenced { .. })
-            if world.hosts.len() > 1 || world.has_liars() => {}
+        OpenFailure::Refused(RecoveryError::Fenced { .. }) if world.hosts.len() > 1 || world.has_liars() => {}
         OpenFailure::Crashed => (),
         other => fail(
             0,

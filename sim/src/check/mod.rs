@@ -1,11 +1,11 @@
 //! The oracles: one module a rule of the journal (`docs/failure-model.md`), each looking from outside.
 //!
 //! They compare what the machines say with the bytes that are really in the members' windows and on the platter, and
-//! with [`crate::history::History`]; never with another machine's word.
+//! with [`crate::history::JournalHistory`]; never with another machine's word.
 
-pub mod cast;
 pub mod files;
 pub mod liveness;
+pub mod multicast;
 pub mod rule01;
 pub mod rule02;
 pub mod rule03;
@@ -26,14 +26,14 @@ pub mod rule20;
 pub mod rule23;
 pub mod rvm;
 
-pub use rule02::Witness;
+pub use rule02::MemberObserver;
 
-use crate::process::Serving;
+use crate::process::ServingState;
 use crate::world::World;
 
 /// A promise was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub struct RuleViolation {
     /// The rule's number; zero: liveness.
     pub rule: u8,
     /// What was seen.
@@ -43,11 +43,11 @@ pub struct Violation {
 /// Ends the run: `rule` is broken.
 pub(crate) fn fail(rule: u8, what: String) -> ! {
     // Unwinding without the panic hook: the runner prints it.
-    std::panic::resume_unwind(Box::new(Violation { rule, what }))
+    std::panic::resume_unwind(Box::new(RuleViolation { rule, what }))
 }
 
 /// After an event reached a serving process.
-pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Serving) {
+pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut ServingState) {
     rule10::bounded(world, serving);
     rule04::fenced(world, serving);
     let acked = serving.writer.acked();
@@ -62,8 +62,8 @@ pub(crate) fn after_event(world: &mut World, process: usize, serving: &mut Servi
         history.acked = acked;
         if acked > history.durable {
             history.acked_by_members = acked;
-            if serving.writer.kept().is_some() {
-                world.kept_promise = acked;
+            if serving.writer.replica_ack().is_some() {
+                world.acked_in_service = acked;
             }
         }
         world.coverage.add("records acknowledged", records as u64);

@@ -6,13 +6,13 @@ use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
 
 use super::fail;
-use crate::world::{Host, World};
+use crate::world::{ClientHost, World};
 
 /// The writer acknowledges everything below `upto`.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
     if host
-        .overtaken
+        .newer_epoch
         .is_some_and(|by| upto <= by.fork || host.view.version != by.version || by.loss_accepted)
     {
         // An acknowledgement under way when a newer reign took the members over, which has the records on its disk or was told to do
@@ -25,10 +25,10 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
 }
 
 /// Whether everything below `upto` is held as `view`, if it is the one on the platter, demands.
-pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result<(), String> {
+pub(crate) fn held(world: &World, host: &ClientHost, view: &View, upto: Lsn) -> Result<(), String> {
     // What is acknowledged without members.
     let (who, from) = match &world.server {
-        Some(server) => ("the server keeps", server.kept.lsn),
+        Some(server) => ("the server keeps", server.merged_end.lsn),
         None => ("the platter has", host.history.durable),
     };
     if upto <= from {
@@ -44,7 +44,7 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
     // A liar may have said that it lives anywhere.
     let here = |member: &&ViewMember| {
         let index = world.lender_of(member);
-        world.lenders[index].domain == "d0" && !world.is_spoilt(index)
+        world.lenders[index].domain == "d0" && !world.is_untrusted(index)
     };
     let apart = world.profile.one_domain || view.members.iter().filter(here).count() < copies;
     if view.counting && apart && view.members.len() >= demanded && holders >= copies && copies > 0 {
@@ -60,9 +60,9 @@ pub(crate) fn held(world: &World, host: &Host, view: &View, upto: Lsn) -> Result
 }
 
 /// Whether a member's memory really has the bytes from `from` to `upto`. A liar has whatever it says.
-fn holds(world: &World, host: &Host, member: &ViewMember, from: Lsn, upto: Lsn) -> bool {
+fn holds(world: &World, host: &ClientHost, member: &ViewMember, from: Lsn, upto: Lsn) -> bool {
     let index = world.lender_of(member);
-    if world.is_spoilt(index) {
+    if world.is_untrusted(index) {
         return true;
     }
     let lender = &world.lenders[index];
@@ -70,7 +70,7 @@ fn holds(world: &World, host: &Host, member: &ViewMember, from: Lsn, upto: Lsn) 
     if lender.incarnation != member.incarnation {
         // It held the bytes when it said so, and has died since; the acknowledgement was on its way.
         return lender
-            .lives
+            .lost_memories
             .iter()
             .any(|(life, state)| *life == member.incarnation && covers(state));
     }
@@ -94,5 +94,5 @@ pub(crate) fn intact(world: &World, view: &View) -> usize {
 pub(crate) fn as_joined(member: &ViewMember, state: &MemberState) -> bool {
     member
         .join
-        .is_none_or(|join| (join.reign, join.generation) == (state.window_epoch, state.generation))
+        .is_none_or(|join| (join.epoch, join.generation) == (state.window_epoch, state.generation))
 }

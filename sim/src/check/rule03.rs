@@ -20,7 +20,7 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
         );
     }
     rule16::stored(world, view);
-    if host.overtaken.is_some() {
+    if host.newer_epoch.is_some() {
         // A newer reign on a copied disk may have taken the members over already.
         return;
     }

@@ -2,17 +2,17 @@
 //! and once a newer reign has recovered, the older one acknowledges nothing that the newer does not have.
 
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::member::{MemberState, Reply};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header};
+use netram_proto::member::{MemberReply, MemberState};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
 
 use super::fail;
-use crate::process::Serving;
-use crate::world::{Overtaken, World};
+use crate::process::ServingState;
+use crate::world::{NewerEpoch, World};
 
 /// A member handled a frame: if its writer is not the one that sealed the member, nothing may have changed.
 pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_>) {
     let stranger = frame.header.epoch < before.epoch
-        || frame.header.epoch == before.epoch && frame.header.who != before.writer.0;
+        || frame.header.epoch == before.epoch && frame.header.sender != before.writer.0;
     if stranger && before != after {
         fail(
             4,
@@ -32,7 +32,7 @@ pub(crate) fn member(before: &MemberState, after: &MemberState, frame: &Frame<'_
 
 /// A lender has answered for a journal that was `sealed` here: it may have forgotten that only if whoever sealed it has said that the journal
 /// is over, or closed.
-pub(crate) fn seal_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &Reply) {
+pub(crate) fn fence_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<'_>, reply: &MemberReply) {
     if after.epoch < *sealed {
         fail(
             4,
@@ -42,17 +42,17 @@ pub(crate) fn seal_holds(sealed: &mut Epoch, after: &MemberState, frame: &Frame<
             ),
         );
     }
-    let over = frame.header.flags & (Flag::ENDED | Flag::LEFT_WHOLE) != 0;
+    let over = frame.header.flags & (Flag::ENDED | Flag::CLOSED_CLEAN) != 0;
     match reply.header().kind {
         // Whoever ended the journal may seal it again, because the answer was lost: it is over all the same.
-        FrameKind::Sealed if !after.ended && !after.closed => *sealed = after.epoch,
-        FrameKind::Left if over && !after.joined => *sealed = Epoch(0),
+        FrameKind::Fenced if !after.ended && !after.closed => *sealed = after.epoch,
+        FrameKind::LeaveAck if over && !after.joined => *sealed = Epoch(0),
         _ => (),
     }
 }
 
 /// A fenced writer's acknowledgements stand still.
-pub(crate) fn fenced(world: &mut World, serving: &mut Serving) {
+pub(crate) fn fenced(world: &mut World, serving: &mut ServingState) {
     if serving.writer.fenced().is_none() {
         return;
     }
@@ -71,15 +71,15 @@ pub(crate) fn fenced(world: &mut World, serving: &mut Serving) {
 }
 
 /// A writer sends a frame.
-pub(crate) fn sends(_world: &World, process: usize, serving: &Serving) {
+pub(crate) fn sends(_world: &World, process: usize, serving: &ServingState) {
     if serving.writer.fenced().is_some() {
         fail(4, format!("process {process} is fenced and still sends"));
     }
 }
 
 /// A writer sends a frame. It calls its journal closed only if nobody will ask a lender for any of it.
-pub(crate) fn closes(world: &World, process: usize, serving: &Serving, sent: &Header) {
-    if sent.kind != FrameKind::Leave || sent.flags & Flag::LEFT_WHOLE == 0 {
+pub(crate) fn closes(world: &World, process: usize, serving: &ServingState, sent: &FrameHeader) {
+    if sent.kind != FrameKind::Leave || sent.flags & Flag::CLOSED_CLEAN == 0 {
         return;
     }
     let view = &world.hosts[world.processes[process].host].view;
@@ -97,11 +97,11 @@ pub(crate) fn closes(world: &World, process: usize, serving: &Serving, sent: &He
 /// A writer acknowledges `upto`: not by members that a newer reign has taken over, unless that reign has the records.
 pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
     let host = &world.hosts[world.processes[process].host];
-    if let Some(Overtaken {
+    if let Some(NewerEpoch {
         fork,
         version,
         loss_accepted: false,
-    }) = host.overtaken
+    }) = host.newer_epoch
         && upto > fork
         && upto > host.history.durable
         && host.view.version == version
@@ -121,29 +121,29 @@ mod tests {
     use netram_proto::member::Member;
 
     use super::*;
-    use crate::lender::Ring;
+    use crate::lender::WindowRing;
 
     /// A seal that came again after the end counted as one that must hold, and the oracle called it broken when the lender had
     /// used the room for another journal (seed 3033957).
     #[test]
-    fn a_seal_that_comes_again_after_the_end_need_not_hold() {
+    fn a_fence_that_comes_again_after_the_end_need_not_hold() {
         let mut member = Member::new(JournalId(7), Incarnation(1));
         let mut sealed = Epoch(0);
-        let mut window = Ring::default();
+        let mut window = WindowRing::default();
         for (kind, flags, holds) in [
-            (FrameKind::Seal, 0, Epoch(3)),
+            (FrameKind::Fence, 0, Epoch(3)),
             (FrameKind::Leave, Flag::ENDED, Epoch(0)),
-            (FrameKind::Seal, 0, Epoch(0)),
+            (FrameKind::Fence, 0, Epoch(0)),
         ] {
-            let header = Header {
+            let header = FrameHeader {
                 flags,
                 epoch: Epoch(3),
-                who: WriterId(5).0,
-                ..Header::new(kind)
+                sender: WriterId(5).0,
+                ..FrameHeader::new(kind)
             };
             let frame = Frame { header, body: &[] };
             let reply = member.handle(&frame, &mut window);
-            seal_holds(&mut sealed, member.state(), &frame, &reply);
+            fence_holds(&mut sealed, member.state(), &frame, &reply);
             assert_eq!(sealed, holds, "{kind:?}");
         }
     }

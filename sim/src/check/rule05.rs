@@ -5,7 +5,7 @@
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::{PeerAnswer, PeerWindow, View};
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 
 use super::{fail, rule06, rule16};
 use crate::world::World;
@@ -39,7 +39,7 @@ pub(crate) fn answered(
         let member = &view.members[index];
         let number = world.lender_of(member);
         let lender = &world.lenders[number];
-        if world.is_spoilt(number) {
+        if world.is_untrusted(number) {
             continue;
         }
         let state = lender.state();
@@ -71,7 +71,13 @@ pub(crate) fn answered(
 }
 
 /// The journal is about to serve: it ends at `end`.
-pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link, accept_loss: bool) {
+pub(crate) fn recovered(
+    world: &mut World,
+    process: usize,
+    end: ChainPoint,
+    head: ChainPoint,
+    accept_loss: bool,
+) {
     let host = world.processes[process].host;
     rule06::genuine(world, host, head, end);
     let (acked, promised) = (world.hosts[host].history.acked, world.promised_to_copy(host));
@@ -79,7 +85,7 @@ pub(crate) fn recovered(world: &mut World, process: usize, end: Link, head: Link
     let elsewhere = world
         .server
         .as_ref()
-        .is_some_and(|server| acked <= server.kept.lsn);
+        .is_some_and(|server| acked <= server.merged_end.lsn);
     let must = if elsewhere { Lsn(0) } else { acked.max(promised) };
     let decidable = world.profile.hostile.is_none();
     if end.lsn < must && !accept_loss && decidable {

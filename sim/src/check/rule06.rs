@@ -4,13 +4,13 @@
 use netram_proto::id::Lsn;
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::LogError;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 
 use super::fail;
 use crate::world::World;
 
 /// Compares the recovered log, as a reader would see it, with what was truly appended.
-pub(crate) fn genuine(world: &World, host: usize, head: Link, end: Link) {
+pub(crate) fn genuine(world: &World, host: usize, head: ChainPoint, end: ChainPoint) {
     let history = world.truth(host, end);
     if end.lsn > history.tail() {
         fail(

@@ -5,11 +5,11 @@ use netram_proto::id::Lsn;
 use netram_proto::member::MemberState;
 
 use super::fail;
-use crate::process::Serving;
+use crate::process::ServingState;
 use crate::world::World;
 
 /// The writer's window.
-pub(crate) fn bounded(world: &World, serving: &Serving) {
+pub(crate) fn bounded(world: &World, serving: &ServingState) {
     let window = serving.writer.tail().since(serving.writer.stable());
     if window > world.profile.window {
         fail(

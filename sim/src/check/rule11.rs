@@ -1,12 +1,14 @@
 //! Rule 11, *nothing a peer sends is trusted*: lengths stay within what is there. (That nothing panics, the runner sees.)
 
-use netram_proto::member::{MemberState, Reply};
+use netram_proto::member::{MemberReply, MemberState};
 
 use super::fail;
 
 /// A member answers a read with bytes of its window, and of nothing else.
-pub(crate) fn read_within_window(state: &MemberState, reply: &Reply) {
-    let Reply::Data(header, bytes) = reply else { return };
+pub(crate) fn read_within_window(state: &MemberState, reply: &MemberReply) {
+    let MemberReply::Data(header, bytes) = reply else {
+        return;
+    };
     let end = header.lsn.plus(*bytes as u64);
     if end > state.held || header.lsn < state.trim {
         fail(

@@ -9,16 +9,16 @@ use crate::world::World;
 
 /// Every change of a volume that was ever logged and is part of its journal.
 #[derive(Clone, Debug, Default)]
-pub struct Changes {
+pub struct VolumeHistory {
     bytes: usize,
     /// Where the record ends, where it writes, and what; ascending.
     records: Vec<(Lsn, usize, Vec<u8>)>,
 }
 
-impl Changes {
+impl VolumeHistory {
     /// Of a volume of `bytes` zeros.
-    pub fn new(bytes: usize) -> Changes {
-        Changes {
+    pub fn new(bytes: usize) -> VolumeHistory {
+        VolumeHistory {
             bytes,
             records: Vec::new(),
         }

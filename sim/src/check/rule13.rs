@@ -4,7 +4,7 @@
 
 use netram_proto::id::Lsn;
 use netram_proto::journal::ViewMember;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 
 use super::{fail, rule01};
 use crate::world::World;
@@ -32,7 +32,7 @@ pub(crate) fn acked(world: &World, process: usize, upto: Lsn) {
 }
 
 /// The server has read the node's journal: `records`, which end at `end`.
-pub(crate) fn read(world: &World, records: &[u8], end: Link) {
+pub(crate) fn read(world: &World, records: &[u8], end: ChainPoint) {
     let Some(server) = &world.server else { return };
     let history = &world.hosts[0].history;
     if end.lsn > history.tail() || history.link_at(end.lsn) != Some(end) {
@@ -41,7 +41,7 @@ pub(crate) fn read(world: &World, records: &[u8], end: Link) {
             format!("the server read up to {}, where no record ends", end.lsn),
         );
     }
-    if history.bytes(server.kept.lsn, end.lsn) != records {
+    if history.bytes(server.merged_end.lsn, end.lsn) != records {
         fail(
             13,
             format!(

@@ -5,7 +5,7 @@ use netram_proto::journal::{View, ViewMember};
 use netram_proto::member::MemberState;
 
 use super::fail;
-use crate::lender::Lender;
+use crate::lender::SimLender;
 use crate::world::World;
 
 /// The store of `view` ended well.
@@ -32,7 +32,7 @@ pub(crate) fn stored(world: &World, view: &View) {
 pub(crate) fn as_joined(lender: usize, member: &ViewMember, state: &MemberState) {
     let joined = member
         .join
-        .is_none_or(|join| (join.reign, join.generation) == (state.window_epoch, state.generation));
+        .is_none_or(|join| (join.epoch, join.generation) == (state.window_epoch, state.generation));
     if !joined {
         fail(
             16,
@@ -45,7 +45,7 @@ pub(crate) fn as_joined(lender: usize, member: &ViewMember, state: &MemberState)
 }
 
 /// A frame was handled by `lender`, whose window had been as `before` says.
-pub(crate) fn not_emptied(world: &World, lender: &Lender, before: &MemberState) {
+pub(crate) fn not_emptied(world: &World, lender: &SimLender, before: &MemberState) {
     let after = lender.state();
     let window = |state: &MemberState| (state.joined, state.window_epoch, state.generation);
     let [host] = &world.hosts[..] else { return };
@@ -56,7 +56,7 @@ pub(crate) fn not_emptied(world: &World, lender: &Lender, before: &MemberState) 
         return;
     }
     let named = |member: &ViewMember| {
-        let join = member.join.map(|join| (true, join.reign, join.generation));
+        let join = member.join.map(|join| (true, join.epoch, join.generation));
         member.incarnation == lender.incarnation && join == Some(window(before))
     };
     if host.view.counting && host.view.members.iter().any(named) {

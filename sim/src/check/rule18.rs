@@ -7,7 +7,7 @@ use super::fail;
 use crate::world::World;
 
 /// What the platter of a host says of the newest reign.
-pub(crate) fn reign(world: &World, host: usize) -> (Epoch, WriterId, u64) {
+pub(crate) fn newest_epoch(world: &World, host: usize) -> (Epoch, WriterId, u64) {
     let view = &world.hosts[host].view;
     (view.epoch, view.writer, view.version)
 }
@@ -20,7 +20,7 @@ pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterI
         return;
     }
     let host = world.processes[process].host;
-    let now = reign(world, host);
+    let now = newest_epoch(world, host);
     if now != before {
         fail(
             18,
@@ -30,15 +30,15 @@ pub(crate) fn refused(world: &mut World, process: usize, before: (Epoch, WriterI
             ),
         );
     }
-    seals_are_proven(world);
+    fences_are_proven(world);
     world.coverage.hit("openings refused that changed nothing");
 }
 
 /// Whoever has sealed a member had proven before that it could succeed.
-pub(crate) fn seals_are_proven(world: &World) {
+pub(crate) fn fences_are_proven(world: &World) {
     for (number, lender) in world.lenders.iter().enumerate() {
         let writer = lender.state().writer;
-        let by = |process: &&crate::process::Process| process.writer == writer;
+        let by = |process: &&crate::process::SimProcess| process.writer == writer;
         if let Some(process) = world.processes.iter().find(by)
             && !process.proven
         {
@@ -56,7 +56,7 @@ pub(crate) fn seals_are_proven(world: &World) {
 /// Everything is healed, and the directory on `host`, whose opening was the last to be proven, is refused as fenced: somebody else must
 /// have proven that it could open, later.
 pub(crate) fn is_fenced(world: &mut World, host: usize) {
-    let states = world.lenders.iter().map(crate::lender::Lender::state);
+    let states = world.lenders.iter().map(crate::lender::SimLender::state);
     let highest = states.clone().map(|state| state.epoch).max().unwrap_or_default();
     // Two openings of one number may have sealed one member each: that of this host is one of them, if it went on without the other's member.
     let others = states.filter(|state| state.epoch == highest).any(|state| {

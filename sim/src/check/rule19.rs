@@ -12,7 +12,7 @@ pub(crate) fn stored(world: &mut World, process: usize, view: &View) {
     let Some(clean) = view.clean else { return };
     world.coverage.hit("journals called clean");
     let host = &world.hosts[world.processes[process].host];
-    let kept = world.server.as_ref().map(|server| server.kept.lsn);
+    let kept = world.server.as_ref().map(|server| server.merged_end.lsn);
     let safe = host.history.durable.max(kept.unwrap_or_default());
     if clean > host.history.durable || host.history.acked > safe {
         fail(

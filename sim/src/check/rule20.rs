@@ -1,7 +1,7 @@
 //! Rule 20, *a peer's claims are bounded before they cost anything*: what members say of their windows takes no more memory
 //! than the windows have. A member that makes no progress leaves the view, and one whose writer stood still does not.
 
-use netram_proto::journal::{Recovery, Role};
+use netram_proto::journal::{LenderRole, Recovery};
 
 use super::fail;
 use crate::world::World;
@@ -22,7 +22,7 @@ pub(crate) fn kept_members(world: &World, process: usize, before: usize) {
     let Some(serving) = world.serving(process) else {
         return;
     };
-    let members = |role: Role| matches!(role, Role::Member);
+    let members = |role: LenderRole| matches!(role, LenderRole::Member);
     let lenders = serving.writer.status().lenders;
     let now = lenders.iter().filter(|lender| members(lender.role)).count();
     if now < before {
@@ -41,7 +41,10 @@ pub(crate) fn gave_up(world: &World, process: usize, lender: usize) {
     let Some(serving) = world.serving(process) else {
         return;
     };
-    let slot = world.lives.iter().position(|lives| *lives == Some(lender));
+    let slot = world
+        .address_lenders
+        .iter()
+        .position(|lives| *lives == Some(lender));
     if slot.is_some_and(|slot| serving.writer.view().has(slot)) {
         fail(
             20,

@@ -9,7 +9,7 @@ use crate::world::World;
 
 /// Lender `index`, which was in state `before`, was told that a directory with `view` was deleted, which had everything below `had` on a
 /// disk.
-pub(crate) fn told(world: &mut World, index: usize, before: &MemberState, (view, had): (&View, Lsn)) {
+pub(crate) fn check_forget(world: &mut World, index: usize, before: &MemberState, (view, had): (&View, Lsn)) {
     let after = world.lenders[index].state();
     if !before.joined {
         return;

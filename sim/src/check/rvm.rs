@@ -5,31 +5,31 @@ use super::fail;
 
 /// One committed transaction: its writes, in order.
 #[derive(Clone, Debug, Default)]
-pub struct Transaction {
+pub struct ModelTransaction {
     /// Segment, offset, bytes.
     pub writes: Vec<(usize, usize, Vec<u8>)>,
 }
 
 /// The reference model of recoverable memory: what it was at the last opening, and every commit since.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub struct MemoryModel {
     base: Vec<Vec<u8>>,
     /// What made memory what it was at the last opening, from zeros on.
-    past: Vec<Transaction>,
+    before_opening: Vec<ModelTransaction>,
     /// Memory as it must be now.
     pub now: Vec<Vec<u8>>,
-    commits: Vec<Transaction>,
+    commits: Vec<ModelTransaction>,
     /// So many commits are acknowledged.
     acked: usize,
 }
 
-impl Model {
+impl MemoryModel {
     /// Memory of zeros.
-    pub fn new(segments: usize, bytes: usize) -> Model {
+    pub fn new(segments: usize, bytes: usize) -> MemoryModel {
         let zeros = vec![vec![0; bytes]; segments];
-        Model {
+        MemoryModel {
             base: zeros.clone(),
-            past: Vec::new(),
+            before_opening: Vec::new(),
             now: zeros,
             commits: Vec::new(),
             acked: 0,
@@ -37,7 +37,7 @@ impl Model {
     }
 
     /// A transaction was handed to the log; with `acked`, it and all before it are safe.
-    pub fn commit(&mut self, transaction: Transaction, acked: bool) {
+    pub fn commit(&mut self, transaction: ModelTransaction, acked: bool) {
         apply(&mut self.now, &transaction);
         self.commits.push(transaction);
         if acked {
@@ -51,7 +51,7 @@ impl Model {
     }
 
     /// No more than the first `count` are safe: what the others were kept by is lost.
-    pub fn only(&mut self, count: usize) {
+    pub fn keep_first(&mut self, count: usize) {
         self.acked = self.acked.min(count);
     }
 
@@ -79,11 +79,11 @@ impl Model {
             );
         };
         let in_doubt = matching - self.acked;
-        let mut past = std::mem::take(&mut self.past);
+        let mut past = std::mem::take(&mut self.before_opening);
         past.extend(self.commits.drain(..matching));
-        *self = Model {
+        *self = MemoryModel {
             base: found.clone(),
-            past,
+            before_opening: past,
             now: found,
             commits: Vec::new(),
             acked: 0,
@@ -96,7 +96,7 @@ impl Model {
     pub fn copy_opened(&self, before: &[Vec<u8>], after: &[Vec<u8>], mapped: &[bool]) {
         let zeros = self.base.iter().map(|segment| vec![0; segment.len()]);
         let mut image: Vec<Vec<u8>> = zeros.collect();
-        let all: Vec<&Transaction> = self.past.iter().chain(&self.commits).collect();
+        let all: Vec<&ModelTransaction> = self.before_opening.iter().chain(&self.commits).collect();
         let same = |image: &[Vec<u8>]| {
             let segments = (0..mapped.len()).filter(|segment| mapped[*segment]);
             segments.clone().all(|segment| image[segment] == after[segment])
@@ -131,7 +131,7 @@ impl Model {
     }
 
     /// Memory as a running program sees it.
-    pub fn seen(&self, segment: usize, memory: &[u8], when: &str) {
+    pub fn check_running(&self, segment: usize, memory: &[u8], when: &str) {
         if self.now[segment] != memory {
             fail(6, format!("{when}, memory is not what the commits made it"));
         }
@@ -147,7 +147,7 @@ fn differing(a: &[Vec<u8>], b: &[Vec<u8>]) -> Vec<(usize, usize)> {
     bytes.collect()
 }
 
-fn apply(image: &mut [Vec<u8>], transaction: &Transaction) {
+fn apply(image: &mut [Vec<u8>], transaction: &ModelTransaction) {
     for (segment, offset, bytes) in &transaction.writes {
         image[*segment][*offset..*offset + bytes.len()].copy_from_slice(bytes);
     }

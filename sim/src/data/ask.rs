@@ -1,25 +1,25 @@
 //! Questions to the data lender over sessions of their own: blocks for a volume that lacks them, and what whoever restores one
 //! says. An answer comes at once, or the data lender is away: time passes between questions.
 
-use netram_block::{BLOCK_BYTES, Fetch, FetchError};
-use netram_block_machine::message::{BLOCKS_PER_FRAME, Follow};
-use netram_block_machine::{Following, Identity, Message};
+use netram_block::{BLOCK_BYTES, BlockFetch, FetchError};
+use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
+use netram_block_machine::{FollowReply, ReplicaIdentity, ReplicaMessage};
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::wire::{Flag, FrameKind};
 
 use super::VOLUME;
 use crate::lender::packet_of;
-use crate::world::{SharedWorld, World};
+use crate::world::{World, WorldHandle};
 
 /// What came of a question: the answer, or the number of a refusal. `None`: nothing came.
-pub(crate) type Answer = Option<Result<Message, u8>>;
+pub(crate) type DataAnswer = Option<Result<ReplicaMessage, u8>>;
 
 impl World {
     /// What a data lender is told of the volume.
-    pub(crate) fn follow_of_volume(&self) -> Follow {
-        Follow {
-            identity: Identity {
+    pub(crate) fn follow_of_volume(&self) -> FollowRequest {
+        FollowRequest {
+            identity: ReplicaIdentity {
                 volume: VOLUME.0,
                 journal: self.journal,
             },
@@ -40,21 +40,21 @@ impl World {
         &mut self,
         process: usize,
         session: u64,
-        question: &Message,
+        question: &ReplicaMessage,
         expected: FrameKind,
-    ) -> Answer {
+    ) -> DataAnswer {
         if !self.reaches_data() {
             return None;
         }
         let now = self.now;
         let packet = packet_of(&question.header, &question.body);
         let data = self.data.as_mut().filter(|data| data.paused_until <= now)?;
-        let mut served = data.take(process, session, &packet);
+        let mut served = data.handle_packet(process, session, &packet);
         if data.is_up() {
             // Nobody else speaks meanwhile: a sync may as well end now, and one that was begun for another session too.
             if let Some((.., more)) = data.flush() {
                 served.answers.extend(more.answers);
-                served.settled |= more.settled;
+                served.became_whole |= more.became_whole;
             }
             served.flush = false;
         }
@@ -77,7 +77,7 @@ impl World {
 
     /// Has the replica keep `view`, if it is of the history of `ours`. `closed`: its volume is closed, and it has all of it. Returns the
     /// session.
-    pub(crate) fn keep_at_data(
+    pub(crate) fn store_view_at_data(
         &mut self,
         process: usize,
         view: &View,
@@ -87,14 +87,14 @@ impl World {
         let session = self.data_session();
         let follow = self.follow_of_volume().claim(view.epoch, view.writer, closed);
         let following = match self.ask_data(process, session, &follow, FrameKind::Following)? {
-            Ok(answer) => Following::decode(&answer.frame())?,
+            Ok(answer) => FollowReply::decode(&answer.frame())?,
             Err(refusal) => return Some(Err(refusal)),
         };
         if following.fork(ours).is_some() {
             return Some(Err(0));
         }
-        let keep = Message::keep_view(view, self.volume_bytes, closed);
-        let kept = self.ask_data(process, session, &keep, FrameKind::Kept)?;
+        let keep = ReplicaMessage::keep_view(view, self.volume_bytes, closed);
+        let kept = self.ask_data(process, session, &keep, FrameKind::ViewStored)?;
         Some(kept.map(|_| session))
     }
 
@@ -106,29 +106,29 @@ impl World {
         count: usize,
         at_least: Lsn,
     ) -> Result<Vec<u8>, FetchError> {
-        let serving = self.serving(process).ok_or(FetchError::Away)?;
-        let link = serving.data.as_ref().ok_or(FetchError::Away)?;
-        let held = self.data_held == Some(self.processes[process].host);
+        let serving = self.serving(process).ok_or(FetchError::Unreachable)?;
+        let link = serving.data.as_ref().ok_or(FetchError::Unreachable)?;
+        let held = self.data_blocked_host == Some(self.processes[process].host);
         let session = match held {
             true => self.early_session(process)?,
             false => {
                 let status = link.source.status();
                 let asked = status.connected && !status.foreign && status.condition.is_some();
-                link.session.filter(|_| asked).ok_or(FetchError::Away)?
+                link.session.filter(|_| asked).ok_or(FetchError::Unreachable)?
             }
         };
         self.coverage.hit(match held {
             true => "data: blocks fetched while a volume was opened",
             false => "data: blocks fetched",
         });
-        let ask = Message::fetch(1, first, count as u32, at_least);
+        let ask = ReplicaMessage::fetch(1, first, count as u32, at_least);
         let answer = self.ask_data(process, session, &ask, FrameKind::Fetched);
         let Some(Ok(answer)) = answer else {
-            return Err(FetchError::Away);
+            return Err(FetchError::Unreachable);
         };
         match answer.header.flags & (Flag::BAD | Flag::LATER) {
             0 if answer.header.lsn.0 == first => Ok(answer.body),
-            Flag::LATER => Err(FetchError::Away),
+            Flag::LATER => Err(FetchError::Unreachable),
             _ => Err(FetchError::Damaged),
         }
     }
@@ -139,25 +139,25 @@ impl World {
         let follow = self.follow_of_volume().message(view.epoch, view.writer);
         let answer = self.ask_data(process, session, &follow, FrameKind::Following);
         let following = match answer {
-            Some(Ok(answer)) => Following::decode(&answer.frame()),
+            Some(Ok(answer)) => FollowReply::decode(&answer.frame()),
             _ => None,
         };
         match following.is_some_and(|following| following.has_blocks_of(&view)) {
             true => Ok(session),
-            false => Err(FetchError::Away),
+            false => Err(FetchError::Unreachable),
         }
     }
 }
 
 /// Where a process's volume takes blocks from.
 pub(crate) struct SimFetch {
-    pub(crate) world: SharedWorld,
+    pub(crate) world: WorldHandle,
     pub(crate) process: usize,
     /// There is a data lender.
     pub(crate) exists: bool,
 }
 
-impl Fetch for SimFetch {
+impl BlockFetch for SimFetch {
     fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         let bytes = BLOCK_BYTES as usize;
         let parts = into.chunks_mut(BLOCKS_PER_FRAME * bytes);

@@ -1,40 +1,42 @@
 //! The client's part: its connection to the data lender, and what drives the source. What needs the volume's own files is
 //! left for the program to do, as a thread beside it would.
 
-use netram_block_machine::{Identity, Message, Source, SourceConfig, SourceTiming, Todo};
+use netram_block_machine::{
+    ReplicaIdentity, ReplicaMessage, ReplicaSource, SourceAction, SourceConfig, SourceTiming,
+};
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameKind};
 
-use super::serve::Served;
-use super::{DataLender, VOLUME};
+use super::serve::ServeOutcome;
+use super::{SimDataLender, VOLUME};
 use crate::check::rule12;
 use crate::lender::packet_of;
-use crate::process::{Phase, Serving};
-use crate::world::{Event, World};
+use crate::process::{ProcessPhase, ServingState};
+use crate::world::{World, WorldEvent};
 
 /// A client's connection to its data lender.
 pub(crate) struct DataLink {
-    pub(crate) source: Source,
+    pub(crate) source: ReplicaSource,
     pub(super) session: Option<u64>,
     /// What the program is to do with its volume, before anything else is sent.
-    pub(crate) todo: Option<Todo>,
+    pub(crate) action: Option<SourceAction>,
     /// Frames arrive in order.
     last_up: Time,
 }
 
 impl DataLink {
     /// What the program is to do, and for which connection.
-    pub(crate) fn asked(&self) -> (Option<u64>, Option<Todo>) {
-        (self.session, self.todo.clone())
+    pub(crate) fn pending_action(&self) -> (Option<u64>, Option<SourceAction>) {
+        (self.session, self.action.clone())
     }
 }
 
 /// The source of a reign that begins with `view`, for a volume of `bytes`.
 pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: Lsn) -> DataLink {
     let config = SourceConfig {
-        identity: Identity {
+        identity: ReplicaIdentity {
             volume: VOLUME.0,
             journal: world.journal,
         },
@@ -42,27 +44,27 @@ pub(crate) fn new_source(world: &World, view: View, bytes: u64, head: Lsn, end: 
         capacity: world.profile.capacity,
         window_bytes: world.profile.window,
         timing: SourceTiming {
-            give_up: Span::from_ms(3000),
+            give_up: Nanos::from_ms(3000),
             ..SourceTiming::default()
         },
     };
     DataLink {
-        source: Source::new(config, view, bytes, head, end),
+        source: ReplicaSource::new(config, view, bytes, head, end),
         session: None,
-        todo: None,
+        action: None,
         last_up: Time(0),
     }
 }
 
 impl World {
     /// Everything that is to be sent to the data lender is on its way, and the writer knows what it has.
-    pub(crate) fn pump_data(&mut self, process: usize, serving: &mut Serving) {
+    pub(crate) fn pump_data(&mut self, process: usize, serving: &mut ServingState) {
         let Some(mut link) = serving.data.take() else {
             return;
         };
         let now = self.now;
         link.source.on_stable(serving.writer.stable());
-        if link.todo.is_none() {
+        if link.action.is_none() {
             // The driver asks and acts in one go: nothing comes between, least of all what begins a resync anew.
             link.source.on_head(serving.superblock.head.lsn);
         }
@@ -70,47 +72,47 @@ impl World {
         if link.source.take_disconnect()
             && let Some(session) = link.session.take()
         {
-            link.todo = None;
+            link.action = None;
             self.hang_up(session);
         }
-        let held = self.data_held == Some(self.processes[process].host);
+        let held = self.data_blocked_host == Some(self.processes[process].host);
         if !held && link.source.wants_connection(now) {
             self.data_sessions += 1;
             link.session = Some(self.data_sessions);
             let (delay, session) = (self.data_latency(), self.data_sessions);
-            self.at(delay, Event::DataConnected { process, session });
+            self.at(delay, WorldEvent::DataConnected { process, session });
         }
-        while link.todo.is_none() {
-            match link.source.next(now) {
+        while link.action.is_none() {
+            match link.source.next_action(now) {
                 None => break,
-                Some(Todo::Send(message)) => self.send_data(process, &mut link, &message),
-                Some(Todo::Ship { header, from, bytes }) => {
+                Some(SourceAction::Send(message)) => self.send_data(process, &mut link, &message),
+                Some(SourceAction::Ship { header, from, bytes }) => {
                     let mut body = vec![0; bytes];
                     if serving.log.read(from, &mut body).is_err() {
                         break;
                     }
-                    self.send_data(process, &mut link, &Message { header, body });
+                    self.send_data(process, &mut link, &ReplicaMessage { header, body });
                 }
-                Some(todo) => link.todo = Some(todo),
+                Some(todo) => link.action = Some(todo),
             }
         }
-        let kept = link.source.kept(now);
+        let kept = link.source.ack(now);
         if kept.is_some() {
             self.coverage.hit("data: events while it was in service");
         }
-        serving.writer.on_kept(kept, now);
+        serving.writer.on_replica_ack(kept, now);
         if let Some(seen) = link.source.fenced() {
             serving.writer.on_replica_fenced(seen);
         }
         serving.data = Some(link);
     }
 
-    fn send_data(&mut self, process: usize, link: &mut DataLink, message: &Message) {
+    fn send_data(&mut self, process: usize, link: &mut DataLink, message: &ReplicaMessage) {
         let Some(session) = link.session else { return };
         let packet = packet_of(&message.header, &message.body);
         let at = (self.now + self.data_latency()).max(link.last_up);
         link.last_up = at;
-        let event = Event::DataUp {
+        let event = WorldEvent::DataUp {
             process,
             session,
             packet,
@@ -119,14 +121,18 @@ impl World {
     }
 
     /// The program did what [`DataLink::todo`] said.
-    pub(crate) fn data_done(&mut self, process: usize, tell: impl FnOnce(&mut Source, Time) -> Vec<Message>) {
+    pub(crate) fn data_done(
+        &mut self,
+        process: usize,
+        tell: impl FnOnce(&mut ReplicaSource, Time) -> Vec<ReplicaMessage>,
+    ) {
         let now = self.now;
         self.with_serving(process, |world, serving| {
             let Some(mut link) = serving.data.take() else {
                 return;
             };
             // The connection it was for may have gone meanwhile.
-            if link.todo.take().is_some() {
+            if link.action.take().is_some() {
                 for message in tell(&mut link.source, now) {
                     world.send_data(process, &mut link, &message);
                 }
@@ -163,9 +169,9 @@ impl World {
             // Whoever cannot be reached resets nothing; one that is back does.
             return;
         }
-        self.tell_data("gets", packet);
+        self.trace_data("gets", packet);
         let Some(data) = &mut self.data else { return };
-        let served = data.take(process, session, packet);
+        let served = data.handle_packet(process, session, packet);
         let alive = data.is_up();
         self.after_data(process, session, served);
         if !alive {
@@ -188,14 +194,14 @@ impl World {
         }
     }
 
-    pub(super) fn after_data(&mut self, process: usize, session: u64, served: Served) {
+    pub(super) fn after_data(&mut self, process: usize, session: u64, served: ServeOutcome) {
         let latency = self.data_latency();
         let at = (self.now + latency).max(self.data_last_down);
         self.data_last_down = at;
         for message in served.answers {
             let packet = packet_of(&message.header, &message.body);
-            self.tell_data("answers", &packet);
-            let event = Event::DataDown {
+            self.trace_data("answers", &packet);
+            let event = WorldEvent::DataDown {
                 process,
                 session,
                 packet,
@@ -204,14 +210,14 @@ impl World {
         }
         if served.flush {
             let delay = self.disk_time();
-            self.at(delay, Event::DataFlushed);
+            self.at(delay, WorldEvent::DataFlushed);
         }
-        if served.settled {
+        if served.became_whole {
             self.compare_replica();
         }
         if served.ends {
             self.hang_up(session);
-            self.queue.push(at, Event::DataLost { process, session });
+            self.queue.push(at, WorldEvent::DataLost { process, session });
         }
     }
 
@@ -229,13 +235,13 @@ impl World {
         let now = self.now;
         self.with_link(process, session, |link| {
             link.session = None;
-            link.todo = None;
+            link.action = None;
             link.source.on_lost(now);
         });
     }
 
     /// A line of the story for a frame to or from the data lender.
-    fn tell_data(&mut self, does: &str, packet: &[u8]) {
+    fn trace_data(&mut self, does: &str, packet: &[u8]) {
         let Ok(frame) = Frame::parse(packet) else { return };
         let header = frame.header;
         if matches!(header.kind, FrameKind::Ping | FrameKind::Pong) {
@@ -262,14 +268,14 @@ impl World {
     }
 
     pub(super) fn compare_replica(&mut self) {
-        if let Some((end, contents)) = self.data.as_mut().and_then(DataLender::contents) {
+        if let Some((end, contents)) = self.data.as_mut().and_then(SimDataLender::contents) {
             rule12::whole(self, end, &contents);
         }
     }
 
     /// Runs `work` on the link of a process that serves, if `session` is its connection.
     fn with_link(&mut self, process: usize, session: u64, work: impl FnOnce(&mut DataLink)) {
-        if let Phase::Serving(serving) = &mut self.processes[process].phase
+        if let ProcessPhase::Serving(serving) = &mut self.processes[process].phase
             && let Some(link) = &mut serving.data
             && link.session == Some(session)
         {
@@ -291,7 +297,7 @@ impl World {
         };
         if let Some(session) = link.session {
             self.hang_up(session);
-            self.at(Span::from_ms(1), Event::DataLost { process, session });
+            self.at(Nanos::from_ms(1), WorldEvent::DataLost { process, session });
         }
     }
 
@@ -303,8 +309,8 @@ impl World {
         if let Some(data) = &mut self.data {
             data.crash(power_cut);
         }
-        let delay = Span::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
-        self.at(delay, Event::DataStarts);
+        let delay = Nanos::from_ms(self.rng.pick(&[5, 200, 2000, 12_000]));
+        self.at(delay, WorldEvent::DataStarts);
     }
 
     pub(crate) fn on_data_starts(&mut self) {
@@ -322,8 +328,8 @@ impl World {
             .is_some_and(|data| data.is_up() && data.away_until <= now)
     }
 
-    fn data_latency(&mut self) -> Span {
+    fn data_latency(&mut self) -> Nanos {
         let (low, high) = self.profile.latency_us;
-        Span::from_us(self.rng.between(low, high))
+        Nanos::from_us(self.rng.between(low, high))
     }
 }

@@ -4,29 +4,30 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{LogFile, Slots, Superblock};
+use netram_proto::journal::{LogFile, LogSuperblock, SlotPair};
 use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::port::{
-    AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
+    RecordLog, WaitError,
 };
-use netram_proto::wire::{Link, RecordHeader};
+use netram_proto::wire::{ChainPoint, RecordHeader};
 
 use crate::disk::SimFile;
 
 /// The log of a replica. Clones are the same log.
 #[derive(Clone)]
-pub(super) struct FollowLog(Rc<RefCell<State>>);
+pub(super) struct ReplicaLog(Rc<RefCell<State>>);
 
 struct State {
     log: LogFile<SimFile>,
-    slots: Slots,
-    superblock: Superblock,
-    end: Link,
+    slots: SlotPair,
+    superblock: LogSuperblock,
+    end: ChainPoint,
 }
 
-impl FollowLog {
+impl ReplicaLog {
     /// Opens it. What stands behind the valid records is erased.
-    pub(super) fn open(file: SimFile) -> Option<FollowLog> {
+    pub(super) fn open(file: SimFile) -> Option<ReplicaLog> {
         let (log, slots, superblock) = LogFile::open(file).ok()?;
         let limit = superblock.head.lsn.plus(log.capacity());
         let scan = log.scan(superblock.head, limit, &mut |_| true);
@@ -38,7 +39,7 @@ impl FollowLog {
         }
         log.sync().ok()?;
         let end = scan.end;
-        Some(FollowLog(Rc::new(RefCell::new(State {
+        Some(ReplicaLog(Rc::new(RefCell::new(State {
             log,
             slots,
             superblock,
@@ -50,11 +51,11 @@ impl FollowLog {
         self.0.borrow().log.capacity()
     }
 
-    pub(super) fn head(&self) -> Link {
+    pub(super) fn head(&self) -> ChainPoint {
         self.0.borrow().superblock.head
     }
 
-    pub(super) fn end(&self) -> Link {
+    pub(super) fn end(&self) -> ChainPoint {
         self.0.borrow().end
     }
 
@@ -62,14 +63,14 @@ impl FollowLog {
         self.0.borrow().log.write(at, bytes)
     }
 
-    pub(super) fn flush(&self, end: Link) -> Result<(), IoError> {
+    pub(super) fn flush(&self, end: ChainPoint) -> Result<(), IoError> {
         let mut state = self.0.borrow_mut();
         state.log.sync()?;
         state.end = end;
         Ok(())
     }
 
-    pub(super) fn restart(&self, start: Link) -> Result<(), IoError> {
+    pub(super) fn restart(&self, start: ChainPoint) -> Result<(), IoError> {
         let mut state = self.0.borrow_mut();
         state.log.erase(start.lsn, start.lsn.plus(state.log.capacity()))?;
         state.log.sync()?;
@@ -80,8 +81,8 @@ impl FollowLog {
 }
 
 impl State {
-    fn store(&mut self, head: Link, stable: Lsn) -> Result<(), IoError> {
-        let superblock = Superblock {
+    fn store(&mut self, head: ChainPoint, stable: Lsn) -> Result<(), IoError> {
+        let superblock = LogSuperblock {
             head,
             stable,
             ..self.superblock
@@ -91,7 +92,7 @@ impl State {
         Ok(())
     }
 
-    fn link_at(&self, lsn: Lsn) -> Result<Link, LogError> {
+    fn link_at(&self, lsn: Lsn) -> Result<ChainPoint, LogError> {
         if lsn == self.superblock.head.lsn {
             return Ok(self.superblock.head);
         }
@@ -104,7 +105,7 @@ impl State {
         let mut front = [0; RECORD_HEADER_BYTES];
         self.log.read(lsn, &mut front).map_err(LogError::Io)?;
         match RecordHeader::parse(&front) {
-            Ok(header) if header.lsn == lsn => Ok(Link {
+            Ok(header) if header.lsn == lsn => Ok(ChainPoint {
                 lsn,
                 chain: header.chain,
             }),
@@ -113,12 +114,17 @@ impl State {
     }
 }
 
-impl Log for FollowLog {
-    fn append(&self, _: Kind, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+impl RecordLog for ReplicaLog {
+    fn append(
+        &self,
+        _: RecordKind,
+        _: usize,
+        _: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<CommitTicket, AppendError> {
         Err(AppendError::Closed)
     }
 
-    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, _: CommitTicket, _: Durability) -> Result<CommitVotes, WaitError> {
         Err(WaitError::Closed)
     }
 

@@ -16,40 +16,42 @@ mod serve;
 
 use std::rc::Rc;
 
-use netram_block::{BLOCK_BYTES, Disk as Volume, Files, Options, StagePolicy, Superblock, VolumeId, create};
-use netram_block_machine::{Condition, Identity, Replica, Standing};
+use netram_block::{
+    BLOCK_BYTES, Disk as Volume, DiskFiles, DiskOptions, StagePolicy, VolumeId, VolumeSuperblock, create,
+};
+use netram_block_machine::{Replica, ReplicaCondition, ReplicaHeader, ReplicaIdentity};
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::journal::{LogFile, Slots, View};
+use netram_proto::journal::{LogFile, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 use netram_proto::time::Time;
 
 use crate::check::rule06::image_bytes;
-use crate::disk::{Disk, DiskFaults, SharedDisk, SimFile};
+use crate::disk::{DiskFaults, SimDisk, SimDiskHandle, SimFile};
 use crate::rng::Rng;
-use log::FollowLog;
+use log::ReplicaLog;
 
-pub(crate) use ask::{Answer, SimFetch};
+pub(crate) use ask::{DataAnswer, SimFetch};
 pub(crate) use link::{DataLink, new_source};
 
 /// The volume's name.
 pub(crate) const VOLUME: VolumeId = VolumeId(7);
 
 /// Numbers of a volume's files on a disk: image, sums, superblock, dirty map.
-pub(crate) type VolumeFiles = [usize; 4];
+pub(crate) type SimVolumeFiles = [usize; 4];
 
 /// Adds the files of a volume of `blocks` to a disk.
-pub(crate) fn add_volume(disk: &SharedDisk, blocks: u64) -> VolumeFiles {
+pub(crate) fn add_volume(disk: &SimDiskHandle, blocks: u64) -> SimVolumeFiles {
     let image = BLOCK_BYTES + blocks * BLOCK_BYTES;
     let sums = BLOCK_BYTES + blocks * 4;
     let dirty = 3 * BLOCK_BYTES;
-    [image, sums, Superblock::FILE_BYTES, dirty].map(|bytes| disk.borrow_mut().add(bytes))
+    [image, sums, VolumeSuperblock::FILE_BYTES, dirty].map(|bytes| disk.borrow_mut().add(bytes))
 }
 
 /// The files of a volume, to be opened.
-pub(crate) fn volume_files(disk: &SharedDisk, files: VolumeFiles, dirty: bool) -> Files<SimFile> {
+pub(crate) fn volume_files(disk: &SimDiskHandle, files: SimVolumeFiles, dirty: bool) -> DiskFiles<SimFile> {
     let file = |index: usize| SimFile::new(disk, files[index]);
-    Files {
+    DiskFiles {
         image: file(0),
         sums: file(1),
         superblock: file(2),
@@ -58,17 +60,17 @@ pub(crate) fn volume_files(disk: &SharedDisk, files: VolumeFiles, dirty: bool) -
 }
 
 /// The data lender's machine.
-pub(crate) struct DataLender {
-    pub(crate) disk: SharedDisk,
+pub(crate) struct SimDataLender {
+    pub(crate) disk: SimDiskHandle,
     pub(crate) log_file: usize,
     pub(crate) view_file: usize,
-    pub(crate) standing_file: usize,
-    pub(crate) volume: VolumeFiles,
+    pub(crate) header_file: usize,
+    pub(crate) volume: SimVolumeFiles,
     journal: JournalId,
     /// A stage ends with so many bytes of records.
     stage_bytes: u64,
-    planted: Planted,
-    process: Option<Process>,
+    planted: FaultSwitch,
+    process: Option<ReplicaProcess>,
     /// Nobody reaches it until then.
     pub(crate) away_until: Time,
     /// It does nothing until then.
@@ -76,12 +78,12 @@ pub(crate) struct DataLender {
 }
 
 /// Its process.
-struct Process {
+struct ReplicaProcess {
     replica: Replica,
-    log: FollowLog,
-    view_slots: Slots,
-    standing_slots: Slots,
-    volume: Volume<FollowLog, SimFile>,
+    log: ReplicaLog,
+    view_slots: SlotPair,
+    header_slots: SlotPair,
+    volume: Volume<ReplicaLog, SimFile>,
     /// The connection whose frames are taken.
     session: Option<u64>,
     /// The client's process at its other end.
@@ -91,15 +93,15 @@ struct Process {
 }
 
 /// What its files say when nobody serves them.
-pub(crate) struct Found {
-    pub(crate) condition: Condition,
+pub(crate) struct ReplicaState {
+    pub(crate) condition: ReplicaCondition,
     pub(crate) closed: Option<Lsn>,
     pub(crate) view: View,
     /// Where its log ends.
     pub(crate) end: Lsn,
 }
 
-impl DataLender {
+impl SimDataLender {
     /// A machine with an empty replica of a volume of `blocks`.
     pub(crate) fn new(
         mut rng: Rng,
@@ -107,24 +109,24 @@ impl DataLender {
         journal: JournalId,
         capacity: u64,
         blocks: u64,
-    ) -> DataLender {
+    ) -> SimDataLender {
         let stage_bytes = rng.pick(&[600, 2000, 9000, 1 << 20]);
-        let mut disk = Disk::new(rng.fork());
+        let mut disk = SimDisk::new(rng.fork());
         let log_file = disk.add(LogFile::<SimFile>::file_bytes(capacity));
-        let view_file = disk.add(Slots::bytes(SLOT_BYTES));
-        let standing_file = disk.add(Slots::bytes(SLOT_BYTES));
-        let disk: SharedDisk = Rc::new(std::cell::RefCell::new(disk));
+        let view_file = disk.add(SlotPair::bytes(SLOT_BYTES));
+        let standing_file = disk.add(SlotPair::bytes(SLOT_BYTES));
+        let disk: SimDiskHandle = Rc::new(std::cell::RefCell::new(disk));
         let volume = add_volume(&disk, blocks);
-        let identity = Identity {
+        let identity = ReplicaIdentity {
             volume: VOLUME.0,
             journal,
         };
         let log = LogFile::create(SimFile::new(&disk, log_file), journal, capacity);
         let view = View::first(journal).encode();
-        let view = Slots::create(&SimFile::new(&disk, view_file), View::MAGIC, SLOT_BYTES, &view);
-        let standing = Standing::new(identity).encode();
+        let view = SlotPair::create(&SimFile::new(&disk, view_file), View::MAGIC, SLOT_BYTES, &view);
+        let standing = ReplicaHeader::new(identity).encode();
         let file = SimFile::new(&disk, standing_file);
-        let standing = Slots::create(&file, Standing::MAGIC, SLOT_BYTES, &standing);
+        let standing = SlotPair::create(&file, ReplicaHeader::MAGIC, SLOT_BYTES, &standing);
         let made = create(
             volume_files(&disk, volume, false),
             VOLUME,
@@ -139,22 +141,22 @@ impl DataLender {
             survives_permille,
             ..DiskFaults::default()
         };
-        DataLender {
+        SimDataLender {
             disk,
             log_file,
             view_file,
-            standing_file,
+            header_file: standing_file,
             volume,
             journal,
             stage_bytes,
-            planted: Planted::NONE,
+            planted: FaultSwitch::NONE,
             process: None,
             away_until: Time(0),
             paused_until: Time(0),
         }
     }
 
-    pub(crate) fn plant(&mut self, planted: Planted) {
+    pub(crate) fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
@@ -177,31 +179,31 @@ impl DataLender {
         }
     }
 
-    fn open(&self) -> Option<Process> {
+    fn open(&self) -> Option<ReplicaProcess> {
         let (view_slots, view) = self.open_view()?;
-        let (standing_slots, standing) = self.open_standing()?;
-        if standing.condition == Condition::TakenOver {
+        let (standing_slots, standing) = self.open_header()?;
+        if standing.condition == ReplicaCondition::TakenOver {
             return None;
         }
-        let log = FollowLog::open(SimFile::new(&self.disk, self.log_file))?;
+        let log = ReplicaLog::open(SimFile::new(&self.disk, self.log_file))?;
         let policy = StagePolicy {
             bytes: self.stage_bytes,
             ..StagePolicy::default()
         };
-        let options = Options {
+        let options = DiskOptions {
             restarted: true,
             policy,
-            ..Options::new(self.journal)
+            ..DiskOptions::new(self.journal)
         };
         let files = volume_files(&self.disk, self.volume, false);
         let volume = Volume::open(log.clone(), files, options).ok()?;
         let mut replica = Replica::new(standing, view, log.capacity(), log.head().lsn, log.end());
         replica.plant(self.planted);
-        Some(Process {
+        Some(ReplicaProcess {
             replica,
             log,
             view_slots,
-            standing_slots,
+            header_slots: standing_slots,
             volume,
             session: None,
             client: 0,
@@ -209,16 +211,16 @@ impl DataLender {
         })
     }
 
-    fn open_view(&self) -> Option<(Slots, View)> {
+    fn open_view(&self) -> Option<(SlotPair, View)> {
         let file = SimFile::new(&self.disk, self.view_file);
-        let (slots, payload) = Slots::open(&file, View::MAGIC, SLOT_BYTES).ok()?;
+        let (slots, payload) = SlotPair::open(&file, View::MAGIC, SLOT_BYTES).ok()?;
         Some((slots, View::decode(&payload).ok()?))
     }
 
-    fn open_standing(&self) -> Option<(Slots, Standing)> {
-        let file = SimFile::new(&self.disk, self.standing_file);
-        let (slots, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES).ok()?;
-        Some((slots, Standing::decode(&payload).ok()?))
+    fn open_header(&self) -> Option<(SlotPair, ReplicaHeader)> {
+        let file = SimFile::new(&self.disk, self.header_file);
+        let (slots, payload) = SlotPair::open(&file, ReplicaHeader::MAGIC, SLOT_BYTES).ok()?;
+        Some((slots, ReplicaHeader::decode(&payload).ok()?))
     }
 
     /// The process dies; with `power_cut`, its machine.
@@ -239,13 +241,13 @@ impl DataLender {
     }
 
     /// What the files say. Nobody may serve them.
-    pub(crate) fn look(&self) -> Option<Found> {
+    pub(crate) fn inspect(&self) -> Option<ReplicaState> {
         assert!(self.process.is_none());
         self.disk.borrow_mut().revive();
         let (_, view) = self.open_view()?;
-        let (_, standing) = self.open_standing()?;
-        let log = FollowLog::open(SimFile::new(&self.disk, self.log_file))?;
-        Some(Found {
+        let (_, standing) = self.open_header()?;
+        let log = ReplicaLog::open(SimFile::new(&self.disk, self.log_file))?;
+        Some(ReplicaState {
             condition: standing.condition,
             closed: standing.closed,
             view,
@@ -271,7 +273,7 @@ impl DataLender {
     pub(crate) fn contents(&mut self) -> Option<(Lsn, Vec<u8>)> {
         let process = self.process.as_mut()?;
         serve::drain(process).ok()?;
-        let whole = process.replica.standing().condition == Condition::Following;
+        let whole = process.replica.replica_header().condition == ReplicaCondition::Following;
         let bytes = process.volume.geometry().bytes;
         let mut into = vec![0; bytes as usize];
         let read = process.volume.read(0, &mut into);

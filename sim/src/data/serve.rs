@@ -1,51 +1,53 @@
 //! What becomes of a frame at the data lender: the machine says what to do, this does it. The process may die between any
 //! two operations of its disk; then nothing more is said.
 
-use netram_block::{FetchError, Progress};
-use netram_block_machine::message::Follow;
-use netram_block_machine::{Deed, Description, Message, Replica, Standing, message};
+use netram_block::{ApplyProgress, FetchError};
+use netram_block_machine::message::FollowRequest;
+use netram_block_machine::{
+    Replica, ReplicaAction, ReplicaDescription, ReplicaHeader, ReplicaMessage, message,
+};
 use netram_proto::failure::CallError;
 use netram_proto::port::IoError;
 use netram_proto::wire::{Frame, FrameKind};
 
-use super::{DataLender, Process};
+use super::{ReplicaProcess, SimDataLender};
 use crate::disk::SimFile;
 
 /// The disk does not do what it is told: it is dead, for this disk has no other faults.
-pub(super) struct Died;
+pub(super) struct DeadDiskError;
 
-impl From<IoError> for Died {
-    fn from(_: IoError) -> Died {
-        Died
+impl From<IoError> for DeadDiskError {
+    fn from(_: IoError) -> DeadDiskError {
+        DeadDiskError
     }
 }
 
-impl From<CallError> for Died {
-    fn from(_: CallError) -> Died {
-        Died
+impl From<CallError> for DeadDiskError {
+    fn from(_: CallError) -> DeadDiskError {
+        DeadDiskError
     }
 }
 
 /// What came of a frame.
-pub(super) struct Served {
+pub(super) struct ServeOutcome {
     /// What to send.
-    pub(super) answers: Vec<Message>,
+    pub(super) answers: Vec<ReplicaMessage>,
     /// The connection ends then.
     pub(super) ends: bool,
     /// A sync is to end some time from now.
     pub(super) flush: bool,
     /// The replica has just called itself whole.
-    pub(super) settled: bool,
+    pub(super) became_whole: bool,
 }
 
-impl DataLender {
+impl SimDataLender {
     /// A frame arrived from `client` over connection `session`.
-    pub(super) fn take(&mut self, client: usize, session: u64, packet: &[u8]) -> Served {
-        let nothing = Served {
+    pub(super) fn handle_packet(&mut self, client: usize, session: u64, packet: &[u8]) -> ServeOutcome {
+        let nothing = ServeOutcome {
             answers: Vec::new(),
             ends: true,
             flush: false,
-            settled: false,
+            became_whole: false,
         };
         let (Ok(frame), Some(mut process)) = (Frame::parse(packet), self.process.take()) else {
             return nothing;
@@ -54,16 +56,16 @@ impl DataLender {
         if process.session == Some(session) {
             process.client = client;
         }
-        self.keep(process, served).unwrap_or(nothing)
+        self.put_back(process, served).unwrap_or(nothing)
     }
 
     /// A sync ends: what there is to say, to which client, over which connection. It need not be the one for which it was begun.
-    pub(super) fn flush(&mut self) -> Option<(usize, u64, Served)> {
+    pub(super) fn flush(&mut self) -> Option<(usize, u64, ServeOutcome)> {
         let mut process = self.process.take()?;
         process.flushing = false;
         let (client, session) = (process.client, process.session);
         let served = self.end_flush(&mut process);
-        let served = self.keep(process, served);
+        let served = self.put_back(process, served);
         Some((client, session?, served?))
     }
 
@@ -80,7 +82,11 @@ impl DataLender {
     }
 
     /// Puts the process back, if it lives.
-    fn keep(&mut self, process: Process, served: Result<Served, Died>) -> Option<Served> {
+    fn put_back(
+        &mut self,
+        process: ReplicaProcess,
+        served: Result<ServeOutcome, DeadDiskError>,
+    ) -> Option<ServeOutcome> {
         let dead = self.disk.borrow().is_dead();
         match served {
             Ok(served) if !dead => {
@@ -91,116 +97,134 @@ impl DataLender {
         }
     }
 
-    fn serve(&self, process: &mut Process, session: u64, frame: &Frame<'_>) -> Result<Served, Died> {
+    fn serve(
+        &self,
+        process: &mut ReplicaProcess,
+        session: u64,
+        frame: &Frame<'_>,
+    ) -> Result<ServeOutcome, DeadDiskError> {
         let known = process.session == Some(session);
         let question = !known && frame.header.kind == FrameKind::Inquire;
         let deed = match known {
             true => process.replica.handle(frame),
-            false if question => Deed::Describe,
+            false if question => ReplicaAction::Describe,
             false => process.replica.follow(frame),
         };
-        let refused = matches!(deed, Deed::Refuse(_));
+        let refused = matches!(deed, ReplicaAction::Refuse(_));
         if !known && !refused && !question {
             process.session = Some(session);
         }
-        let mut answers: Vec<Message> = self.perform(process, deed)?.into_iter().collect();
+        let mut answers: Vec<ReplicaMessage> = self.perform(process, deed)?.into_iter().collect();
         answer_fetches(process, &mut answers);
-        let settled = self.settle(process)?;
+        let settled = self.announce_whole(process)?;
         let whole = settled.is_some();
         answers.extend(settled);
-        answers.extend(process.replica.news());
+        answers.extend(process.replica.progress_report());
         let flush = process.replica.unflushed().is_some() && !process.flushing;
         process.flushing |= flush;
-        Ok(Served {
+        Ok(ServeOutcome {
             answers,
             ends: refused || question,
             flush,
-            settled: whole,
+            became_whole: whole,
         })
     }
 
-    fn perform(&self, process: &mut Process, deed: Deed<'_>) -> Result<Option<Message>, Died> {
+    fn perform(
+        &self,
+        process: &mut ReplicaProcess,
+        deed: ReplicaAction<'_>,
+    ) -> Result<Option<ReplicaMessage>, DeadDiskError> {
         Ok(match deed {
-            Deed::Nothing => None,
-            Deed::Describe => {
+            ReplicaAction::Nothing => None,
+            ReplicaAction::Describe => {
                 if let Some(unflushed) = process.replica.unflushed() {
                     process.log.flush(unflushed.end)?;
                     process.replica.on_flushed(unflushed.end);
                 }
                 Some(describe(process))
             }
-            Deed::Answer(message) | Deed::Refuse(message) => Some(message),
-            Deed::Store(standing) => {
+            ReplicaAction::Answer(message) | ReplicaAction::Refuse(message) => Some(message),
+            ReplicaAction::Store(standing) => {
                 self.store(process, &standing)?;
                 Some(process.replica.on_stored(standing))
             }
-            Deed::Write { at, bytes } => {
+            ReplicaAction::Write { at, bytes } => {
                 process.log.write(at, &bytes)?;
                 None
             }
-            Deed::KeepView { view, standing, .. } => {
+            ReplicaAction::KeepView { view, standing, .. } => {
                 if let Some(standing) = standing {
                     self.store(process, &standing)?;
                 }
                 let file = SimFile::new(&self.disk, self.view_file);
                 process.view_slots.store(&file, &view.encode())?;
-                process.replica.on_view_kept()
+                process.replica.on_view_stored()
             }
-            Deed::Restart { start, standing } => {
+            ReplicaAction::Restart { start, standing } => {
                 self.store(process, &standing)?;
                 drain(process)?;
                 process.log.restart(start)?;
-                process.volume.restart().map_err(|_| Died)?;
+                process.volume.restart().map_err(|_| DeadDiskError)?;
                 process.replica.on_restarted()
             }
-            Deed::Compare {
+            ReplicaAction::Compare {
                 asked,
                 first,
                 digests,
             } => {
-                let differing = process.volume.differing(first, &digests).map_err(|_| Died)?;
+                let differing = process
+                    .volume
+                    .differing(first, &digests)
+                    .map_err(|_| DeadDiskError)?;
                 Some(Replica::differ(&asked, differing.into_iter()))
             }
-            Deed::Put { asked, blocks } => {
+            ReplicaAction::Put { asked, blocks } => {
                 for (number, bytes) in message::blocks(blocks).into_iter().flatten() {
-                    process.volume.put_blocks(number, bytes).map_err(|_| Died)?;
+                    process
+                        .volume
+                        .put_blocks(number, bytes)
+                        .map_err(|_| DeadDiskError)?;
                 }
                 Some(Replica::stored(&asked))
             }
-            Deed::PutHoles { asked, numbers } => {
+            ReplicaAction::PutHoles { asked, numbers } => {
                 for number in numbers {
-                    process.volume.put_hole(number, number + 1).map_err(|_| Died)?;
+                    process
+                        .volume
+                        .put_hole(number, number + 1)
+                        .map_err(|_| DeadDiskError)?;
                 }
                 Some(Replica::stored(&asked))
             }
-            Deed::ReadLog { .. } => unreachable!("in this world the log is taken with its disk"),
+            ReplicaAction::ReadLog { .. } => unreachable!("in this world the log is taken with its disk"),
         })
     }
 
-    fn store(&self, process: &mut Process, standing: &Standing) -> Result<(), Died> {
-        let file = SimFile::new(&self.disk, self.standing_file);
-        Ok(process.standing_slots.store(&file, &standing.encode())?)
+    fn store(&self, process: &mut ReplicaProcess, standing: &ReplicaHeader) -> Result<(), DeadDiskError> {
+        let file = SimFile::new(&self.disk, self.header_file);
+        Ok(process.header_slots.store(&file, &standing.encode())?)
     }
 
     /// Says that the replica is whole, once it is.
-    fn settle(&self, process: &mut Process) -> Result<Option<Message>, Died> {
-        let Some(standing) = process.replica.unsettled() else {
+    fn announce_whole(&self, process: &mut ReplicaProcess) -> Result<Option<ReplicaMessage>, DeadDiskError> {
+        let Some(standing) = process.replica.pending_header() else {
             return Ok(None);
         };
-        process.volume.sync().map_err(|_| Died)?;
+        process.volume.sync().map_err(|_| DeadDiskError)?;
         self.store(process, &standing)?;
         Ok(Some(process.replica.on_stored(standing)))
     }
 
-    fn end_flush(&self, process: &mut Process) -> Result<Served, Died> {
+    fn end_flush(&self, process: &mut ReplicaProcess) -> Result<ServeOutcome, DeadDiskError> {
         if let Some(unflushed) = process.replica.unflushed() {
             process.log.flush(unflushed.end)?;
             process.replica.on_flushed(unflushed.end);
         }
         // It keeps its image near its log, or the log has no room.
         for _ in 0..4 {
-            process.volume.follow().map_err(|_| Died)?;
-            process.volume.apply_step().map_err(|_| Died)?;
+            process.volume.follow().map_err(|_| DeadDiskError)?;
+            process.volume.apply_step().map_err(|_| DeadDiskError)?;
         }
         let state = process.log.end().lsn.since(process.log.head().lsn);
         if state > process.log.capacity() / 2 {
@@ -209,35 +233,35 @@ impl DataLender {
         process
             .replica
             .on_applied(process.log.head().lsn, process.volume.applied());
-        let mut answers: Vec<Message> = self.settle(process)?.into_iter().collect();
+        let mut answers: Vec<ReplicaMessage> = self.announce_whole(process)?.into_iter().collect();
         let settled = !answers.is_empty();
         answer_fetches(process, &mut answers);
-        answers.extend(process.replica.news());
-        Ok(Served {
+        answers.extend(process.replica.progress_report());
+        Ok(ServeOutcome {
             answers,
             ends: false,
             flush: false,
-            settled,
+            became_whole: settled,
         })
     }
 }
 
 /// Blocks as the volume is here now, by the code that ships.
-fn answer_fetches(process: &mut Process, answers: &mut Vec<Message>) {
+fn answer_fetches(process: &mut ReplicaProcess, answers: &mut Vec<ReplicaMessage>) {
     while let Some((asked, first, count)) = process.replica.next_fetch() {
         let mut blocks = vec![0; count * netram_block_machine::BLOCK_BYTES];
         answers.push(match process.volume.answer(first, asked.stable, &mut blocks) {
-            Ok(()) => Message::fetched(&asked, Some(blocks)),
-            Err(FetchError::Damaged) => Message::fetched(&asked, None),
-            Err(FetchError::Away) => Message::fetch_later(&asked),
+            Ok(()) => ReplicaMessage::fetched(&asked, Some(blocks)),
+            Err(FetchError::Damaged) => ReplicaMessage::fetched(&asked, None),
+            Err(FetchError::Unreachable) => ReplicaMessage::fetch_later(&asked),
         });
     }
 }
 
-fn describe(process: &Process) -> Message {
-    let standing = *process.replica.standing();
-    Message::replica(&Description {
-        follow: Follow {
+fn describe(process: &ReplicaProcess) -> ReplicaMessage {
+    let standing = *process.replica.replica_header();
+    ReplicaMessage::replica(&ReplicaDescription {
+        follow: FollowRequest {
             identity: standing.identity,
             bytes: process.volume.geometry().bytes,
             capacity: process.log.capacity(),
@@ -254,11 +278,11 @@ fn describe(process: &Process) -> Message {
 }
 
 /// Brings everything in the log into the image.
-pub(super) fn drain(process: &mut Process) -> Result<(), Died> {
+pub(super) fn drain(process: &mut ReplicaProcess) -> Result<(), DeadDiskError> {
     loop {
-        let at = process.volume.follow().map_err(|_| Died)?;
-        process.volume.drain().map_err(|_| Died)?;
-        while process.volume.apply_step().map_err(|_| Died)? != Progress::Idle {}
+        let at = process.volume.follow().map_err(|_| DeadDiskError)?;
+        process.volume.drain().map_err(|_| DeadDiskError)?;
+        while process.volume.apply_step().map_err(|_| DeadDiskError)? != ApplyProgress::Idle {}
         if at == process.log.end().lsn {
             return Ok(());
         }

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use netram_far_machine::deposit::{Holder, Lent, NoSlots, SlotMemory, level, page_head, wish};
+use netram_far_machine::deposit::{
+    DepositReply, DepositServer, NoSlotsError, SlotMemory, level, page_header, slots_to_keep,
+};
 use netram_far_machine::limit::DEPOSIT_SLOTS_MAX;
 use netram_proto::id::{DepositId, Epoch, Incarnation, WriterId};
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 use netram_proto::time::Time;
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
 use super::LEASE;
 use super::owner::PAGE;
@@ -15,17 +17,17 @@ use crate::rng::Rng;
 
 /// Slots of one deposit, out of a lender's room.
 #[derive(Clone, Debug, Default)]
-struct Memory {
+struct LenderMemory {
     pages: Vec<Vec<u8>>,
     /// What the lender has left for others, while a frame is handled.
     free: u32,
 }
 
-impl SlotMemory for Memory {
-    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+impl SlotMemory for LenderMemory {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         let possible = self.pages.len() as u32 + self.free;
         if slots > possible {
-            return Err(NoSlots { possible });
+            return Err(NoSlotsError { possible });
         }
         self.pages.resize(slots as usize, Vec::new());
         Ok(())
@@ -40,7 +42,7 @@ impl SlotMemory for Memory {
     }
 }
 
-pub(super) struct Machine {
+pub(super) struct DepositLender {
     pub(super) up: bool,
     /// Counts its processes: a connection to an earlier one is dead.
     pub(super) boot: u32,
@@ -50,26 +52,26 @@ pub(super) struct Machine {
     /// It wants all deposits together to have no more slots than these.
     pub(super) limit: Option<u32>,
     /// Counts when it has wanted that, or something else.
-    pub(super) pressed: u64,
+    pub(super) limit_changes: u64,
     hostile: bool,
-    deposits: BTreeMap<DepositId, (Holder, Memory)>,
+    deposits: BTreeMap<DepositId, (DepositServer, LenderMemory)>,
     /// Something that was put here once: what a liar gives.
-    old: Vec<u8>,
+    stale_page: Vec<u8>,
 }
 
-impl Machine {
-    pub(super) fn new(room: u32, hostile: bool) -> Machine {
-        Machine {
+impl DepositLender {
+    pub(super) fn new(room: u32, hostile: bool) -> DepositLender {
+        DepositLender {
             up: true,
             boot: 0,
             room,
             paused_until: Time(0),
             leaving: false,
             limit: None,
-            pressed: 0,
+            limit_changes: 0,
             hostile,
             deposits: BTreeMap::new(),
-            old: vec![0; PAGE],
+            stale_page: vec![0; PAGE],
         }
     }
 
@@ -91,31 +93,31 @@ impl Machine {
     }
 
     /// Slots of all deposits.
-    pub(super) fn lent(&self) -> u32 {
+    pub(super) fn slots_used(&self) -> u32 {
         self.deposits
             .values()
             .map(|(_, memory)| memory.pages.len() as u32)
             .sum()
     }
 
-    pub(super) fn deposit(&self, id: DepositId) -> Option<&Holder> {
+    pub(super) fn deposit(&self, id: DepositId) -> Option<&DepositServer> {
         self.deposits.get(&id).map(|(holder, _)| holder)
     }
 
     pub(super) fn leave(&mut self, id: DepositId, epoch: Epoch, now: Time) {
         if let Some((holder, _)) = self.deposits.get_mut(&id) {
-            holder.leave(epoch, now);
+            holder.end_session(epoch, now);
         }
     }
 
     /// What a deposit is to be told of what it may keep, if it has not been told.
-    pub(super) fn ask_back(&mut self, id: DepositId, epoch: Epoch) -> Option<Header> {
+    pub(super) fn poll_reclaim(&mut self, id: DepositId, epoch: Epoch) -> Option<FrameHeader> {
         let sizes = self.deposits.values();
         let sizes = sizes.map(|(holder, _)| u64::from(holder.slots()));
         let level = { self.limit }.map(|limit| level(sizes, limit.into()));
         let level = level.map(|level| level.min(DEPOSIT_SLOTS_MAX.into()) as u32);
         let (holder, _) = self.deposits.get_mut(&id)?;
-        let keep = wish(holder.slots(), holder.keep(), level);
+        let keep = slots_to_keep(holder.slots(), holder.keep(), level);
         (holder.epoch() == epoch).then(|| holder.ask_back(keep)).flatten()
     }
 
@@ -126,12 +128,12 @@ impl Machine {
         id: DepositId,
         life: u64,
         now: Time,
-        planted: Planted,
+        planted: FaultSwitch,
     ) -> Vec<u8> {
         let (holder, _) = self.deposits.entry(id).or_insert_with(|| {
-            let mut holder = Holder::new(id, Incarnation(life), now);
+            let mut holder = DepositServer::new(id, Incarnation(life), now);
             holder.plant(planted);
-            (holder, Memory::default())
+            (holder, LenderMemory::default())
         });
         holder.open(&frame.header, LEASE).encode(0).to_vec()
     }
@@ -139,12 +141,12 @@ impl Machine {
     /// Any other frame; `None`: the deposit has ended, and so does the session.
     pub(super) fn handle(&mut self, frame: &Frame<'_>, id: DepositId, rng: &mut Rng) -> Option<Vec<u8>> {
         let room = self.room.min(self.limit.unwrap_or(u32::MAX));
-        let free = room.saturating_sub(self.lent());
+        let free = room.saturating_sub(self.slots_used());
         let hostile = self.hostile;
         let (holder, memory) = self.deposits.get_mut(&id)?;
         memory.free = free;
         if frame.header.kind == FrameKind::Put {
-            self.old = frame
+            self.stale_page = frame
                 .body
                 .get(16..)
                 .unwrap_or_default()
@@ -154,9 +156,11 @@ impl Machine {
                 .collect();
         }
         match holder.handle(frame, memory) {
-            Lent::Frame(header) => Some(header.encode(0).to_vec()),
-            Lent::Pong(header, number) => Some([&header.encode(8)[..], &number.to_le_bytes()].concat()),
-            Lent::Blocks(header, mut body) => {
+            DepositReply::Frame(header) => Some(header.encode(0).to_vec()),
+            DepositReply::Pong(header, number) => {
+                Some([&header.encode(8)[..], &number.to_le_bytes()].concat())
+            }
+            DepositReply::Blocks(header, mut body) => {
                 // Now and then another word, or no sense at all.
                 if hostile && rng.chance(150) {
                     let at = rng.index(body.len());
@@ -164,14 +168,14 @@ impl Machine {
                 }
                 Some([&header.encode(body.len())[..], &body].concat())
             }
-            Lent::Pages(header, asked, count) => {
+            DepositReply::Pages(header, asked, count) => {
                 let mut body = Vec::new();
                 for asked in &asked[..count] {
                     let mut bytes = memory.pages[asked.slot as usize][..usize::from(asked.bytes)].to_vec();
                     if hostile {
-                        lie(&mut bytes, &self.old, rng);
+                        corrupt(&mut bytes, &self.stale_page, rng);
                     }
-                    body.extend_from_slice(&page_head(asked.slot, asked.version, bytes.len()));
+                    body.extend_from_slice(&page_header(asked.slot, asked.version, bytes.len()));
                     body.extend_from_slice(&bytes);
                 }
                 Some([&header.encode(body.len())[..], &body].concat())
@@ -181,7 +185,7 @@ impl Machine {
 }
 
 /// Nothing, something else that was put here, or a flipped bit; mostly the truth.
-fn lie(bytes: &mut Vec<u8>, old: &[u8], rng: &mut Rng) {
+fn corrupt(bytes: &mut Vec<u8>, old: &[u8], rng: &mut Rng) {
     match rng.below(12) {
         0 => bytes.clear(),
         1 => *bytes = old.to_vec(),
@@ -194,10 +198,10 @@ fn lie(bytes: &mut Vec<u8>, old: &[u8], rng: &mut Rng) {
 }
 
 /// A frame of an owner's.
-pub(super) fn frame(kind: FrameKind, epoch: Epoch, owner: WriterId) -> Header {
-    Header {
+pub(super) fn frame(kind: FrameKind, epoch: Epoch, owner: WriterId) -> FrameHeader {
+    FrameHeader {
         epoch,
-        who: owner.0,
-        ..Header::new(kind)
+        sender: owner.0,
+        ..FrameHeader::new(kind)
     }
 }

@@ -8,61 +8,91 @@
 //! |---|---|
 //! | `nature` | what one seed's world is like |
 //! | `owner` | a depot, the bytes aside, and a program that knows what each page should be |
-//! | `words` | blocks of pages that stay away |
+//! | `gather` | blocks of pages that stay away |
 //! | `lenders` | lenders: holders, their memory, and what is left of it |
 //! | `net` | connections |
 //! | `spill` | an owner's spill file, and its disk |
 //! | `pressure` | lenders that want back what they have lent |
 //! | `nemesis` | what goes wrong |
-//! | `patience` | how long a page may be waited for |
-//! | `rest` | what must hold when nothing goes wrong any more |
+//! | `wait_bound` | how long a page may be waited for |
+//! | `quiesce` | what must hold when nothing goes wrong any more |
 
+mod gather;
 mod lenders;
-mod nature;
 mod nemesis;
 mod net;
 mod owner;
-mod patience;
 mod pressure;
-mod rest;
+mod profile;
+mod quiescence;
 mod spill;
-mod words;
+mod wait_bound;
 
-use netram_proto::planted::Planted;
-use netram_proto::time::{Span, Time};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::{Nanos, Time};
 
 use crate::check;
 use crate::coverage::Coverage;
-use crate::net::Way;
-use crate::queue::Queue;
+use crate::net::FrameDirection;
+use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::trace::Trace;
-use lenders::Machine;
-use nature::Nature;
-use net::Conn;
-use owner::Arena;
+use crate::trace::EventTrace;
+use lenders::DepositLender;
+use net::DepositConnection;
+use owner::DepositOwner;
+use profile::DepositProfile;
 
 /// Events of one world, as a guard against one that never ends.
 const EVENTS_MAX: u64 = 2_000_000;
 /// How often owners and lenders look at the time.
-const TICK: Span = Span::from_ms(100);
+const TICK: Nanos = Nanos::from_ms(100);
 /// A lender keeps a deposit for so long here: absences are as long as that, now and then.
-const LEASE: Span = Span::from_ms(4000);
+const LEASE: Nanos = Nanos::from_ms(4000);
 
 /// Something on the agenda.
 #[derive(Debug)]
 enum Event {
-    Connected { conn: usize },
-    Frame { conn: usize, way: Way },
-    Closed { conn: usize },
-    Dial { arena: usize, life: u64, lender: usize },
-    MachineUp { machine: usize },
-    Stop { machine: usize },
-    Relieve { machine: usize, turn: u64 },
-    ArenaUp { arena: usize },
-    Program { arena: usize, life: u64 },
-    OpenDisk { arena: usize, life: u64 },
-    Disk { arena: usize, life: u64, way: Way },
+    Connected {
+        conn: usize,
+    },
+    Frame {
+        conn: usize,
+        way: FrameDirection,
+    },
+    Closed {
+        conn: usize,
+    },
+    Dial {
+        arena: usize,
+        life: u64,
+        lender: usize,
+    },
+    MachineUp {
+        machine: usize,
+    },
+    Stop {
+        machine: usize,
+    },
+    PressureEnd {
+        machine: usize,
+        turn: u64,
+    },
+    ArenaUp {
+        arena: usize,
+    },
+    Program {
+        arena: usize,
+        life: u64,
+    },
+    OpenDisk {
+        arena: usize,
+        life: u64,
+    },
+    Disk {
+        arena: usize,
+        life: u64,
+        way: FrameDirection,
+    },
     Tick,
     Nemesis,
     Mark,
@@ -71,32 +101,32 @@ enum Event {
 /// Everything there is.
 struct World {
     now: Time,
-    queue: Queue<Event>,
+    queue: EventQueue<Event>,
     rng: Rng,
     coverage: Coverage,
-    trace: Trace,
-    planted: Planted,
-    nature: Nature,
-    machines: Vec<Machine>,
-    arenas: Vec<Option<Arena>>,
-    conns: Vec<Conn>,
+    trace: EventTrace,
+    planted: FaultSwitch,
+    profile: DepositProfile,
+    machines: Vec<DepositLender>,
+    arenas: Vec<Option<DepositOwner>>,
+    conns: Vec<DepositConnection>,
     /// `[arena][lender]`: until when nothing passes.
     blocked: Vec<Vec<Time>>,
     lives: u64,
     /// Nothing goes wrong any more.
-    calm: bool,
+    faults_over: bool,
 }
 
 /// Lets the world of one seed live and come to rest. Its fingerprint, and what happened.
-pub(crate) fn run(mut rng: Rng, planted: Planted, mut trace: Trace) -> (u64, Coverage) {
-    let nature = Nature::draw(&mut rng);
+pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, mut trace: EventTrace) -> (u64, Coverage) {
+    let nature = DepositProfile::draw(&mut rng);
     let now = Time(1_000_000_000);
     trace.tell(now, || format!("{nature:?}"));
-    let machines =
-        (0..nature.lenders).map(|index| Machine::new(nature.room[index], nature.hostile == Some(index)));
+    let machines = (0..nature.lenders)
+        .map(|index| DepositLender::new(nature.room[index], nature.hostile == Some(index)));
     let mut world = World {
         now,
-        queue: Queue::default(),
+        queue: EventQueue::default(),
         coverage: Coverage::default(),
         trace,
         planted,
@@ -105,19 +135,19 @@ pub(crate) fn run(mut rng: Rng, planted: Planted, mut trace: Trace) -> (u64, Cov
         conns: Vec::new(),
         blocked: vec![vec![Time(0); nature.lenders]; nature.arenas],
         lives: 0,
-        calm: false,
-        nature,
+        faults_over: false,
+        profile: nature,
         rng,
     };
     world.coverage.hit("far: worlds");
     for arena in 0..world.arenas.len() {
-        world.at(Span(1), Event::ArenaUp { arena });
+        world.at(Nanos(1), Event::ArenaUp { arena });
     }
     world.at(TICK, Event::Tick);
     world.plan_nemesis();
-    let lasts = world.nature.lasts;
+    let lasts = world.profile.run_time;
     world.run_for(lasts);
-    world.rest();
+    world.quiesce();
     let events = world.trace.events;
     world.coverage.add("events", events);
     (world.trace.hash(), world.coverage)
@@ -142,7 +172,7 @@ impl World {
             Event::Dial { arena, life, lender } => self.dial(arena, life, lender),
             Event::MachineUp { machine } => self.machines[machine].up = true,
             Event::Stop { machine } => self.on_stop(machine),
-            Event::Relieve { machine, turn } => self.on_relieve(machine, turn),
+            Event::PressureEnd { machine, turn } => self.on_pressure_end(machine, turn),
             Event::ArenaUp { arena } => self.start_arena(arena),
             Event::Program { arena, life } => self.on_program(arena, life),
             Event::OpenDisk { arena, life } => self.open_disk(arena, life),
@@ -157,20 +187,20 @@ impl World {
         for machine in &mut self.machines {
             machine.end_leases(self.now);
         }
-        self.ask_back();
+        self.send_reclaims();
         for arena in 0..self.arenas.len() {
             let now = self.now;
             if let Some(arena) = &mut self.arenas[arena] {
-                arena.links().tick(now);
+                arena.directory_mut().tick(now);
             }
             self.give_up_silent(arena);
             self.settle(arena);
-            self.looks_at_who_waits(arena);
+            self.check_waits(arena);
         }
         self.at(TICK, Event::Tick);
     }
 
-    fn run_for(&mut self, span: Span) {
+    fn run_for(&mut self, span: Nanos) {
         let until = self.now + span;
         self.queue.push(until, Event::Mark);
         while self.now < until {
@@ -178,7 +208,7 @@ impl World {
         }
     }
 
-    fn at(&mut self, delay: Span, event: Event) {
+    fn at(&mut self, delay: Nanos, event: Event) {
         self.queue.push(self.now + delay, event);
     }
 
@@ -186,9 +216,9 @@ impl World {
         self.trace.tell(self.now, line);
     }
 
-    fn latency(&mut self) -> Span {
-        let (low, high) = self.nature.latency_us;
-        Span::from_us(self.rng.between(low, high))
+    fn latency(&mut self) -> Nanos {
+        let (low, high) = self.profile.latency_us;
+        Nanos::from_us(self.rng.between(low, high))
     }
 
     fn fail(&self, what: String) -> ! {

@@ -1,35 +1,35 @@
 //! What goes wrong.
 
-use netram_proto::time::Span;
-use netram_proto::wire::{FrameKind, Header};
+use netram_proto::time::Nanos;
+use netram_proto::wire::{FrameHeader, FrameKind};
 
-use super::nature::Action;
-use super::spill::Mishap;
+use super::profile::DepositFault;
+use super::spill::SpillFault;
 use super::{Event, LEASE, World};
-use crate::net::Way;
+use crate::net::FrameDirection;
 
 impl World {
     pub(super) fn plan_nemesis(&mut self) {
-        if !self.nature.actions.is_empty() {
-            let us = self.rng.below(2 * self.nature.every.0 / 1000);
-            self.at(Span::from_us(us + 1), Event::Nemesis);
+        if !self.profile.faults.is_empty() {
+            let us = self.rng.below(2 * self.profile.fault_interval.0 / 1000);
+            self.at(Nanos::from_us(us + 1), Event::Nemesis);
         }
     }
 
     pub(super) fn on_nemesis(&mut self) {
-        if self.calm {
+        if self.faults_over {
             return;
         }
-        let at = self.rng.index(self.nature.actions.len());
-        let action = self.nature.actions[at];
+        let at = self.rng.index(self.profile.faults.len());
+        let action = self.profile.faults[at];
         self.trace.mark(self.now, 31, action as u64);
-        self.strike(action);
+        self.inject_fault(action);
         self.plan_nemesis();
     }
 
-    fn strike(&mut self, action: Action) {
+    fn inject_fault(&mut self, action: DepositFault) {
         // One blow at a time: bytes may go when one place has them, and it is to stand until its loss is known.
-        if self.nature.within && self.has_unnoticed() {
+        if self.profile.within_budget && self.has_unnoticed() {
             return;
         }
         // Without lenders nothing is drawn that needs one.
@@ -39,7 +39,7 @@ impl World {
         };
         let arena = self.rng.index(self.arenas.len());
         match action {
-            Action::Break => {
+            DepositFault::Break => {
                 let open: Vec<usize> = (0..self.conns.len())
                     .filter(|conn| self.conns[*conn].open)
                     .collect();
@@ -50,17 +50,17 @@ impl World {
                     self.coverage.hit("far: connections broken");
                 }
             }
-            Action::Partition => {
+            DepositFault::Partition => {
                 let ms = self.rng.pick(&[20, 300, 2500, 3500, LEASE.ms() + 500]);
                 // Longer than the lease is as good as dead.
-                if ms >= 2000 && self.nature.within && !self.can_spare(lender) {
+                if ms >= 2000 && self.profile.within_budget && !self.can_spare(lender) {
                     return;
                 }
                 self.tell(|| {
                     format!("owner {arena} and lender {lender} do not reach each other for {ms} ms")
                 });
                 let until = &mut self.blocked[arena][lender];
-                *until = (*until).max(self.now + Span::from_ms(ms));
+                *until = (*until).max(self.now + Nanos::from_ms(ms));
                 self.coverage.hit("far: partitions");
                 let conns = (0..self.conns.len()).filter(|conn| {
                     let conn = &self.conns[*conn];
@@ -73,36 +73,36 @@ impl World {
                     }
                 }
             }
-            Action::Pause => {
+            DepositFault::Pause => {
                 // The longest is too long to wait for it. Its lease may end in it if its link breaks as well.
                 let ms = self.rng.pick(&[5, 100, 1000, 3500]);
-                if ms >= 2000 && self.nature.within {
+                if ms >= 2000 && self.profile.within_budget {
                     return;
                 }
                 let until = &mut self.machines[lender].paused_until;
-                *until = (*until).max(self.now + Span::from_ms(ms));
+                *until = (*until).max(self.now + Nanos::from_ms(ms));
                 self.coverage.hit("far: lenders that stood still");
             }
-            Action::Kill => self.kill(lender),
-            Action::Withdraw => self.withdraw(lender),
-            Action::Press => {
+            DepositFault::Kill => self.kill(lender),
+            DepositFault::WithdrawLender => self.withdraw(lender),
+            DepositFault::PressLender => {
                 let ms = self.rng.pick(&[50, 1000, 4000]);
-                self.press(lender, Span::from_ms(ms));
+                self.press(lender, Nanos::from_ms(ms));
             }
-            Action::Room => {
-                let most = u64::from(self.nature.room[lender]);
+            DepositFault::ResizeLender => {
+                let most = u64::from(self.profile.room[lender]);
                 self.machines[lender].room = self.rng.between(0, most) as u32;
                 self.coverage.hit("far: lenders with less room");
             }
-            Action::KillOwner => self.kill_owner(arena),
-            Action::DiskFails => self.harm_disk(arena, Mishap::Fails),
-            Action::DiskTears => self.harm_disk(arena, Mishap::Tears),
-            Action::DiskLoses => self.harm_disk(arena, Mishap::Unreadable),
-            Action::DiskStalls => {
+            DepositFault::KillOwner => self.kill_owner(arena),
+            DepositFault::DiskFails => self.inject_disk_fault(arena, SpillFault::WriteError),
+            DepositFault::DiskTears => self.inject_disk_fault(arena, SpillFault::TornWrite),
+            DepositFault::DiskLoses => self.inject_disk_fault(arena, SpillFault::ReadError),
+            DepositFault::DiskStalls => {
                 let ms = self.rng.pick(&[20, 1000, 3000, 7000]);
-                self.stall_disk(arena, Span::from_ms(ms));
+                self.stall_disk(arena, Nanos::from_ms(ms));
             }
-            Action::DiskRoom => self.fill_disk(arena),
+            DepositFault::DiskRoom => self.fill_disk(arena),
         }
     }
 
@@ -114,7 +114,7 @@ impl World {
             machine.up && !machine.leaving && self.blocked.iter().all(|row| row[other] <= self.now)
         });
         let placed = self.arenas.iter().flatten().all(|arena| {
-            let status = arena.depot().status();
+            let status = arena.directory().status();
             let linked = status
                 .lenders
                 .iter()
@@ -127,18 +127,18 @@ impl World {
     }
 
     fn kill(&mut self, lender: usize) {
-        if self.nature.within && !self.can_spare(lender) {
+        if self.profile.within_budget && !self.can_spare(lender) {
             return;
         }
-        if self.nature.within {
-            self.spare_disks();
+        if self.profile.within_budget {
+            self.cancel_disk_faults();
         }
         self.tell(|| format!("lender {lender} dies"));
         self.machines[lender].die();
         self.break_conns_to(lender);
         self.coverage.hit("far: lenders that died");
         let ms = self.rng.pick(&[1, 200, 3000]);
-        self.at(Span::from_ms(ms), Event::MachineUp { machine: lender });
+        self.at(Nanos::from_ms(ms), Event::MachineUp { machine: lender });
     }
 
     /// The lender says that it stops, and a while later it does; or its operator thinks better of it.
@@ -147,35 +147,35 @@ impl World {
             return;
         }
         let others = (0..self.machines.len()).filter(|other| *other != lender);
-        let nowhere = self.nature.spill == 0 && { others }.all(|other| self.machines[other].leaving);
-        if nowhere || (self.nature.within && !self.can_spare(lender)) {
+        let nowhere = self.profile.spill == 0 && { others }.all(|other| self.machines[other].leaving);
+        if nowhere || (self.profile.within_budget && !self.can_spare(lender)) {
             return;
         }
         self.tell(|| format!("lender {lender} is about to stop"));
         self.machines[lender].leaving = true;
         self.coverage.hit("far: lenders that were about to stop");
         let ms = self.rng.pick(&[50, 1000, 3000]);
-        self.at(Span::from_ms(ms), Event::Stop { machine: lender });
-        let packet = Header::new(FrameKind::Withdraw).encode(0).to_vec();
+        self.at(Nanos::from_ms(ms), Event::Stop { machine: lender });
+        let packet = FrameHeader::new(FrameKind::Withdraw).encode(0).to_vec();
         for conn in 0..self.conns.len() {
             if self.conns[conn].open && self.conns[conn].lender == lender {
-                self.send(conn, Way::Down, packet.clone());
+                self.send(conn, FrameDirection::Down, packet.clone());
             }
         }
     }
 
     pub(super) fn on_stop(&mut self, lender: usize) {
-        if self.calm || !self.machines[lender].leaving {
+        if self.faults_over || !self.machines[lender].leaving {
             return;
         }
-        let empty = self.machines[lender].lent() == 0;
+        let empty = self.machines[lender].slots_used() == 0;
         self.coverage.hit(if empty {
             "far: lenders that were left in time"
         } else {
             "far: lenders that were not left in time"
         });
         self.machines[lender].leaving = false;
-        if empty || !self.nature.within {
+        if empty || !self.profile.within_budget {
             self.kill(lender);
         }
         self.break_conns_to(lender);
@@ -191,6 +191,6 @@ impl World {
             self.on_closed(conn);
         }
         let ms = self.rng.pick(&[1, 500, 3000]);
-        self.at(Span::from_ms(ms), Event::ArenaUp { arena });
+        self.at(Nanos::from_ms(ms), Event::ArenaUp { arena });
     }
 }

@@ -2,19 +2,19 @@
 //! arrives late, perhaps behind what the next connection brings.
 
 use netram_proto::id::Epoch;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Frame, FrameKind, Refusal};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{Frame, FrameKind, RefusalReason};
 
 use super::lenders::frame;
 use super::{Event, World};
-use crate::lanes::Lanes;
-use crate::net::Way;
+use crate::lane_pair::LanePair;
+use crate::net::FrameDirection;
 
 /// Frames on one lane that have not arrived; beyond that there is no room.
 const LANE_FRAMES_MAX: usize = 8;
 
 #[derive(Clone, Debug)]
-pub(super) struct Conn {
+pub(super) struct DepositConnection {
     pub(super) arena: usize,
     pub(super) life: u64,
     pub(super) lender: usize,
@@ -26,8 +26,8 @@ pub(super) struct Conn {
     pub(super) broken: bool,
     pub(super) boot: u32,
     /// Once it has broken: what is left in it arrives no sooner.
-    late_until: Time,
-    lanes: Lanes,
+    delayed_until: Time,
+    lanes: LanePair,
 }
 
 impl World {
@@ -35,10 +35,10 @@ impl World {
         let Some(owner) = self.arenas[arena].as_mut().filter(|arena| arena.life == life) else {
             return;
         };
-        let epoch = owner.links().next_session(lender);
+        let epoch = owner.directory_mut().next_session(lender);
         owner.conns[lender] = Some(self.conns.len());
         let conn = self.conns.len();
-        self.conns.push(Conn {
+        self.conns.push(DepositConnection {
             arena,
             life,
             lender,
@@ -47,15 +47,15 @@ impl World {
             since: self.now,
             broken: false,
             boot: self.machines[lender].boot,
-            late_until: Time(0),
-            lanes: Lanes::default(),
+            delayed_until: Time(0),
+            lanes: LanePair::default(),
         });
-        let delay = Span(self.latency().0 * 2);
+        let delay = Nanos(self.latency().0 * 2);
         self.at(delay, Event::Connected { conn });
     }
 
     pub(super) fn on_connected(&mut self, conn: usize) {
-        let Conn {
+        let DepositConnection {
             arena,
             lender,
             epoch,
@@ -74,14 +74,14 @@ impl World {
             .encode(16)
             .to_vec();
         packet.extend_from_slice(&owner.id.0.to_le_bytes());
-        self.send(conn, Way::Up, packet);
+        self.send(conn, FrameDirection::Up, packet);
     }
 
     pub(super) fn has_room(&self, conn: usize) -> bool {
-        self.conns[conn].lanes.rising() < LANE_FRAMES_MAX
+        self.conns[conn].lanes.packets_up() < LANE_FRAMES_MAX
     }
 
-    pub(super) fn send(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
+    pub(super) fn send(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
         if self.conns[conn].broken {
             return;
         }
@@ -90,16 +90,16 @@ impl World {
         self.queue.push(at, Event::Frame { conn, way });
     }
 
-    pub(super) fn on_frame(&mut self, conn: usize, way: Way) {
-        let Conn {
+    pub(super) fn on_frame(&mut self, conn: usize, way: FrameDirection) {
+        let DepositConnection {
             arena,
             lender,
             open,
-            late_until,
+            delayed_until: late_until,
             ..
         } = self.conns[conn];
         let mut wait = self.blocked[arena][lender];
-        if way == Way::Up {
+        if way == FrameDirection::Up {
             wait = wait.max(self.machines[lender].paused_until);
         }
         if !open {
@@ -112,14 +112,14 @@ impl World {
             return;
         };
         match way {
-            Way::Up => self.lender_gets(conn, &packet),
-            Way::Down if open => self.owner_gets(conn, &packet),
-            Way::Down => (),
+            FrameDirection::Up => self.deliver_to_lender(conn, &packet),
+            FrameDirection::Down if open => self.deliver_to_owner(conn, &packet),
+            FrameDirection::Down => (),
         }
     }
 
-    fn lender_gets(&mut self, conn: usize, packet: &[u8]) {
-        let Conn {
+    fn deliver_to_lender(&mut self, conn: usize, packet: &[u8]) {
+        let DepositConnection {
             lender,
             boot,
             life,
@@ -139,7 +139,7 @@ impl World {
         }
         let id = super::owner::deposit_of(life);
         if frame.header.kind == FrameKind::Resize {
-            self.looks_at_what_is_given_up(conn, &frame);
+            self.check_released_slots(conn, &frame);
         }
         let machine = &mut self.machines[lender];
         let answer = if frame.header.kind == FrameKind::Deposit {
@@ -152,23 +152,23 @@ impl World {
             // The lender has seen the end of the connection with its last frame.
             machine.leave(id, epoch, self.now);
         }
-        if machine.lent() > machine.room && self.nature.within {
+        if machine.slots_used() > machine.room && self.profile.within_budget {
             self.fail(format!("lender {lender} has lent more than it has"));
         }
         match answer {
-            Some(answer) if open => self.send(conn, Way::Down, answer),
+            Some(answer) if open => self.send(conn, FrameDirection::Down, answer),
             Some(_) => (),
             None => self.break_conn(conn),
         }
     }
 
-    fn owner_gets(&mut self, conn: usize, packet: &[u8]) {
-        let Conn { arena, lender, .. } = self.conns[conn];
+    fn deliver_to_owner(&mut self, conn: usize, packet: &[u8]) {
+        let DepositConnection { arena, lender, .. } = self.conns[conn];
         let Ok(frame) = Frame::parse(packet) else {
             return self.break_conn(conn);
         };
-        if self.hear(arena, lender, &frame).is_err() {
-            let told = Refusal::from_byte(frame.header.flags);
+        if self.on_lender_frame(arena, lender, &frame).is_err() {
+            let told = RefusalReason::from_byte(frame.header.flags);
             self.tell(|| {
                 format!(
                     "owner {arena} closes its link to {lender}: {:?} {told:?}",
@@ -205,7 +205,7 @@ impl World {
 
     /// Its owner closes it, or knows that it is closed, or is dead.
     pub(super) fn on_closed(&mut self, conn: usize) {
-        let Conn {
+        let DepositConnection {
             arena,
             lender,
             life,
@@ -218,20 +218,20 @@ impl World {
         }
         (self.conns[conn].open, self.conns[conn].broken) = (false, true);
         self.conns[conn].lanes.cut(&mut self.rng);
-        let late = Span::from_ms(self.rng.pick(&[0, 1, 50, 300, 700]));
-        self.conns[conn].late_until = self.now + late;
-        if self.conns[conn].lanes.rising() == 0 {
+        let late = Nanos::from_ms(self.rng.pick(&[0, 1, 50, 300, 700]));
+        self.conns[conn].delayed_until = self.now + late;
+        if self.conns[conn].lanes.packets_up() == 0 {
             self.machines[lender].leave(super::owner::deposit_of(life), epoch, self.now);
         }
         let now = self.now;
         if let Some(owner) = self.arenas[arena].as_mut().filter(|owner| owner.life == life) {
             owner.conns[lender] = None;
-            if owner.depot().is_linked(lender) {
+            if owner.directory().is_linked(lender) {
                 owner.linked_until[lender] = now;
             }
-            owner.links().on_unlinked(lender, now);
+            owner.directory_mut().on_unlinked(lender, now);
             let ms = self.rng.pick(&[0, 20, 300]);
-            self.at(Span::from_ms(ms + 1), Event::Dial { arena, life, lender });
+            self.at(Nanos::from_ms(ms + 1), Event::Dial { arena, life, lender });
             self.settle(arena);
         }
     }

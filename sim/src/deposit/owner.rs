@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use netram_far_machine::deposit::{
-    Depot, LenderSet, Mark, News, Offence, Page, SealedBlock, Seals, Settings, Shelf, Sought, Ticket,
+    BlockMac, DirectoryEvent, DirectorySettings, GatherTicket, LenderSet, LenderViolation, Page,
+    PageDirectory, PageLookup, PageSeal, RemotePageClient, SealedBlock,
 };
 use netram_proto::id::{DepositId, WriterId};
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, crc32c};
 
-use super::spill::Disk;
-use super::words::{Asked, Deceived};
+use super::gather::{LieCertainty, PendingGather};
+use super::spill::SpillDisk;
 use super::{Event, LEASE, World};
-use crate::net::Way;
+use crate::net::FrameDirection;
 
 /// Bytes of a page in this world: whose, which, its version, what is in it, and a sum over these.
 pub(super) const PAGE: usize = 36;
 /// A link that is gone for nearly the lease may be one whose deposit is gone.
-const SLACK: Span = Span::from_ms(500);
+const SLACK: Nanos = Nanos::from_ms(500);
 
 /// The deposit of an owner's life.
 pub(super) fn deposit_of(life: u64) -> DepositId {
@@ -26,11 +27,11 @@ pub(super) fn deposit_of(life: u64) -> DepositId {
 
 /// What is in a page, 0 for zeros; sealed with a sum instead of a key: lenders here do not know how to make one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seal {
+pub(super) struct ChecksumSeal {
     life: u64,
 }
 
-impl Seal {
+impl ChecksumSeal {
     fn sealed(self, page: Page, version: u64, content: u64) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(PAGE);
         bytes.extend_from_slice(&self.life.to_le_bytes());
@@ -42,7 +43,7 @@ impl Seal {
     }
 }
 
-impl Seals for Seal {
+impl PageSeal for ChecksumSeal {
     type Clear = u64;
     type Sealed = Vec<u8>;
 
@@ -59,7 +60,7 @@ impl Seals for Seal {
         (self.sealed(page, version, content) == bytes).then(|| Box::new(content))
     }
 
-    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
+    fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>) {
         marks.extend(blocks.iter().map(|block| {
             let of = self.sealed(block.page, block.version, block.number.into());
             crc32c(&[&of, &block.bytes[..]].concat()).to_le_bytes()
@@ -76,87 +77,87 @@ impl Seals for Seal {
 }
 
 /// One owner's process.
-pub(super) struct Arena {
+pub(super) struct DepositOwner {
     pub(super) id: DepositId,
     pub(super) life: u64,
-    pub(super) shelf: Shelf<Seal>,
+    pub(super) page_client: RemotePageClient<ChecksumSeal>,
     pub(super) conns: Vec<Option<usize>>,
     /// Its spill file.
-    pub(super) disk: Option<Disk>,
+    pub(super) disk: Option<SpillDisk>,
     /// When a link to each lender stood last; of one that stands it means nothing.
     pub(super) linked_until: Vec<Time>,
     /// Lenders that were away for nearly the lease: what they still have may be given up.
     away_too_long: Vec<bool>,
     /// What each page should be; 0: zeros.
-    truth: BTreeMap<Page, u64>,
+    expected: BTreeMap<Page, u64>,
     /// Pages that are here.
-    hot: BTreeSet<Page>,
+    resident: BTreeSet<Page>,
     /// Pages that the program waits for, and since when.
     pub(super) waiting: BTreeMap<Page, Time>,
     /// Blocks that it waits for.
-    pub(super) picking: BTreeMap<Ticket, Asked>,
+    pub(super) gathers: BTreeMap<GatherTicket, PendingGather>,
     /// Pages of which a liar has given words that are not in them: that is to be found when they come.
-    pub(super) deceived: BTreeMap<Page, Deceived>,
+    pub(super) undetected_lies: BTreeMap<Page, LieCertainty>,
 }
 
-impl Arena {
+impl DepositOwner {
     pub(super) fn writer(&self) -> WriterId {
         WriterId(self.life)
     }
 
     /// Whether its link to a lender has been gone for nearly the lease, however the lender fares.
     fn is_away_too_long(&self, lender: usize, now: Time) -> bool {
-        !self.depot().is_linked(lender) && now.since(self.linked_until[lender] - SLACK) >= LEASE
+        !self.directory().is_linked(lender) && now.since(self.linked_until[lender] - SLACK) >= LEASE
     }
 
     /// Where its pages are.
-    pub(super) fn depot(&self) -> &Depot {
-        self.shelf.depot()
+    pub(super) fn directory(&self) -> &PageDirectory {
+        self.page_client.directory()
     }
 
     /// For what becomes of links, and the time.
-    pub(super) fn links(&mut self) -> &mut Depot {
-        self.shelf.links()
+    pub(super) fn directory_mut(&mut self) -> &mut PageDirectory {
+        self.page_client.links()
     }
 
-    fn should_be(&self, page: Page) -> u64 {
-        self.truth.get(&page).copied().unwrap_or(0)
+    fn expected_content(&self, page: Page) -> u64 {
+        self.expected.get(&page).copied().unwrap_or(0)
     }
 
     /// What a lender has of a page that is away.
-    pub(super) fn rests(&self, page: Page, version: u64) -> Vec<u8> {
+    pub(super) fn sealed_page(&self, page: Page, version: u64) -> Vec<u8> {
         let life = self.life;
-        Seal { life }.sealed(page, version, self.should_be(page))
+        ChecksumSeal { life }.sealed(page, version, self.expected_content(page))
     }
 
     /// The program changes the page, and it leaves.
     fn evict(&mut self, page: Page, content: u64) {
-        self.truth.insert(page, content);
-        self.hot.remove(&page);
-        self.deceived.remove(&page);
-        self.picking.values_mut().for_each(|asked| {
+        self.expected.insert(page, content);
+        self.resident.remove(&page);
+        self.undetected_lies.remove(&page);
+        self.gathers.values_mut().for_each(|asked| {
             if asked.has(page) {
                 asked.renew(page);
             }
         });
-        self.shelf.put(page, &content);
+        self.page_client.put(page, &content);
     }
 
     /// Whether the program waits for the page, or for blocks of it.
-    pub(super) fn is_awaited(&self, page: Page) -> bool {
-        self.waiting.contains_key(&page) || self.picking.values().any(|asked| asked.has(page))
+    pub(super) fn is_waited_for(&self, page: Page) -> bool {
+        self.waiting.contains_key(&page) || self.gathers.values().any(|asked| asked.has(page))
     }
 
     pub(super) fn pages(&self) -> Vec<Page> {
-        self.truth.keys().copied().collect()
+        self.expected.keys().copied().collect()
     }
 
-    pub(super) fn is_hot(&self, page: Page) -> bool {
-        self.hot.contains(&page)
+    pub(super) fn is_resident(&self, page: Page) -> bool {
+        self.resident.contains(&page)
     }
 
-    pub(super) fn aside(&self) -> usize {
-        self.shelf.aside()
+    pub(super) fn pending_pages(&self) -> usize {
+        self.page_client.pending()
     }
 }
 
@@ -164,46 +165,46 @@ impl World {
     pub(super) fn start_arena(&mut self, arena: usize) {
         self.lives += 1;
         let life = self.lives;
-        let mut depot = Depot::new(&Settings {
-            copies: self.nature.copies,
-            slots_max: vec![self.nature.slots_max; self.nature.lenders],
-            grow: self.nature.grow,
-            spill_max: self.nature.spill,
+        let mut depot = PageDirectory::new(&DirectorySettings {
+            copies: self.profile.copies,
+            slots_max: vec![self.profile.slots_max; self.profile.lenders],
+            grow: self.profile.grow,
+            spill_max: self.profile.spill,
         });
         depot.plant(self.planted);
-        self.arenas[arena] = Some(Arena {
+        self.arenas[arena] = Some(DepositOwner {
             id: deposit_of(life),
             life,
-            shelf: Shelf::new(depot, Seal { life }),
-            conns: vec![None; self.nature.lenders],
+            page_client: RemotePageClient::new(depot, ChecksumSeal { life }),
+            conns: vec![None; self.profile.lenders],
             disk: self.new_disk(life),
-            linked_until: vec![self.now; self.nature.lenders],
-            away_too_long: vec![false; self.nature.lenders],
-            truth: BTreeMap::new(),
-            hot: BTreeSet::new(),
+            linked_until: vec![self.now; self.profile.lenders],
+            away_too_long: vec![false; self.profile.lenders],
+            expected: BTreeMap::new(),
+            resident: BTreeSet::new(),
             waiting: BTreeMap::new(),
-            picking: BTreeMap::new(),
-            deceived: BTreeMap::new(),
+            gathers: BTreeMap::new(),
+            undetected_lies: BTreeMap::new(),
         });
-        for lender in 0..self.nature.lenders {
-            self.at(Span(1), Event::Dial { arena, life, lender });
+        for lender in 0..self.profile.lenders {
+            self.at(Nanos(1), Event::Dial { arena, life, lender });
         }
-        self.at(Span(1), Event::OpenDisk { arena, life });
-        self.at(Span(2), Event::Program { arena, life });
+        self.at(Nanos(1), Event::OpenDisk { arena, life });
+        self.at(Nanos(2), Event::Program { arena, life });
     }
 
     pub(super) fn on_program(&mut self, arena: usize, life: u64) {
         let alive = self.arenas[arena]
             .as_ref()
             .is_some_and(|arena| arena.life == life);
-        if !alive || self.calm {
+        if !alive || self.faults_over {
             return;
         }
-        let page = Page(self.rng.below(self.nature.pages.into()) as u32);
+        let page = Page(self.rng.below(self.profile.pages.into()) as u32);
         self.reference(arena, page);
         self.settle(arena);
-        let us = self.rng.between(1, self.nature.pace_us);
-        self.at(Span::from_us(us), Event::Program { arena, life });
+        let us = self.rng.between(1, self.profile.pace_us);
+        self.at(Nanos::from_us(us), Event::Program { arena, life });
     }
 
     fn reference(&mut self, arena: usize, page: Page) {
@@ -211,7 +212,7 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        if owner.is_awaited(page) {
+        if owner.is_waited_for(page) {
             // Another thread writes it all, without a look at what was in it.
             if draw < 10 {
                 owner.evict(page, content);
@@ -219,28 +220,28 @@ impl World {
             }
             return;
         }
-        if !owner.hot.contains(&page) && owner.truth.contains_key(&page) {
+        if !owner.resident.contains(&page) && owner.expected.contains_key(&page) {
             return match draw {
-                0..40 => self.pick(arena, page),
+                0..40 => self.gather_block(arena, page),
                 _ => self.fault(arena, page),
             };
         }
         match draw {
             0..5 => {
-                owner.truth.remove(&page);
-                owner.hot.remove(&page);
-                owner.deceived.remove(&page);
-                owner.shelf.forget(page);
+                owner.expected.remove(&page);
+                owner.resident.remove(&page);
+                owner.undetected_lies.remove(&page);
+                owner.page_client.forget(page);
                 self.coverage.hit("far: pages forgotten");
             }
             // Nothing has changed in it: what is in its places is still it.
-            5..30 if owner.hot.contains(&page) => {
-                owner.hot.remove(&page);
+            5..30 if owner.resident.contains(&page) => {
+                owner.resident.remove(&page);
             }
             30..40 => {
-                let cold = |page: &Page| !owner.hot.contains(page);
+                let cold = |page: &Page| !owner.resident.contains(page);
                 let ahead: Vec<Page> = (page.0..page.0 + 4).map(Page).filter(cold).collect();
-                owner.shelf.prefetch(ahead);
+                owner.page_client.prefetch(ahead);
             }
             _ => owner.evict(page, content),
         }
@@ -252,14 +253,14 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        match owner.shelf.get(page) {
-            Sought::Zeros => self.fail(format!("{page:?} was put, and is said to be zeros")),
-            Sought::Aside(content) => {
+        match owner.page_client.get(page) {
+            PageLookup::Zeros => self.fail(format!("{page:?} was put, and is said to be zeros")),
+            PageLookup::Pending(content) => {
                 self.coverage.hit("far: pages found aside");
-                self.arrives(arena, page, content);
+                self.check_arrival(arena, page, content);
             }
-            Sought::Lost(lenders) => self.lost(arena, page, lenders),
-            Sought::Waits => {
+            PageLookup::Lost(lenders) => self.on_page_lost(arena, page, lenders),
+            PageLookup::Waits => {
                 owner.waiting.insert(page, now);
             }
         }
@@ -267,49 +268,49 @@ impl World {
 
     /// The program takes what has come.
     fn collect(&mut self, arena: usize) {
-        self.collect_words(arena);
+        self.collect_blocks(arena);
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        let here = |page: &Page| owner.shelf.has_come(*page);
+        let here = |page: &Page| owner.page_client.has_arrived(*page);
         let here: Vec<Page> = owner.waiting.keys().copied().filter(here).collect();
         for page in here {
             let came = self.arenas[arena]
                 .as_mut()
-                .and_then(|owner| owner.shelf.take(page));
+                .and_then(|owner| owner.page_client.take(page));
             match came {
                 Some(Ok(content)) => {
-                    self.arrives(arena, page, Some(content));
-                    self.looks_for_lies(arena, page);
+                    self.check_arrival(arena, page, Some(content));
+                    self.check_lies_detected(arena, page);
                 }
-                Some(Err(lenders)) => self.lost(arena, page, lenders),
+                Some(Err(lenders)) => self.on_page_lost(arena, page, lenders),
                 None => self.fail(format!("{page:?} is said to have come, and has not")),
             }
         }
     }
 
     /// What the program gets must be what it put last.
-    fn arrives(&mut self, arena: usize, page: Page, content: Option<Box<u64>>) {
+    fn check_arrival(&mut self, arena: usize, page: Page, content: Option<Box<u64>>) {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        let should = owner.should_be(page);
+        let should = owner.expected_content(page);
         if content.as_deref() != Some(&should) {
             self.fail(format!("{page:?} should be {should:x}, and is {content:x?}"));
         }
-        owner.hot.insert(page);
+        owner.resident.insert(page);
         owner.waiting.remove(&page);
     }
 
     /// A page is said to be lost. That is no fault if nobody can have it any more.
-    pub(super) fn lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
+    pub(super) fn on_page_lost(&mut self, arena: usize, page: Page, lenders: LenderSet) {
         self.tell(|| format!("owner {arena}: {page:?} is lost by {lenders:?}"));
         self.coverage.hit("far: pages lost");
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        let version = owner.depot().version(page);
-        if self.nature.within {
+        let version = owner.directory().version(page);
+        if self.profile.within_budget {
             self.fail(format!("{page:?} was lost, and never was all of it gone"));
         }
         if lenders == LenderSet::default() {
@@ -328,7 +329,7 @@ impl World {
                 ));
             }
         }
-        let spill = owner.depot().spill();
+        let spill = owner.directory().spill();
         if let Some(disk) =
             { owner.disk.as_mut() }.filter(|_| spill.is_some_and(|spill| lenders.contains(spill)))
             && !disk.spill.file().faulty
@@ -341,26 +342,31 @@ impl World {
             return;
         };
         owner.waiting.remove(&page);
-        owner.deceived.remove(&page);
-        owner.truth.remove(&page);
-        owner.shelf.forget(page);
+        owner.undetected_lies.remove(&page);
+        owner.expected.remove(&page);
+        owner.page_client.forget(page);
     }
 
     /// What a lender says. An offence ends the link.
-    pub(super) fn hear(&mut self, arena: usize, lender: usize, frame: &Frame<'_>) -> Result<(), Offence> {
+    pub(super) fn on_lender_frame(
+        &mut self,
+        arena: usize,
+        lender: usize,
+        frame: &Frame<'_>,
+    ) -> Result<(), LenderViolation> {
         let Some(owner) = &mut self.arenas[arena] else {
             return Ok(());
         };
-        let heard = owner.shelf.hear(lender, frame, self.now)?;
+        let heard = owner.page_client.handle_frame(lender, frame, self.now)?;
         let mut count = |what, times: usize| self.coverage.add(what, times as u64);
         count("far: sessions", heard.linked.into());
         count("far: lenders that were full", heard.full.into());
         count("far: pages fetched", heard.fetched);
-        count("far: pages mended", heard.mended);
+        count("far: pages mended", heard.repairing);
         count("far: lies found", heard.forged.len());
         count("far: pages gathered from", heard.gathered);
-        count("far: lies about words found", heard.lies.len());
-        self.proven(arena, &heard.lies);
+        count("far: lies about words found", heard.disproved.len());
+        self.on_lies_proven(arena, &heard.disproved);
         Ok(())
     }
 
@@ -368,8 +374,8 @@ impl World {
     pub(super) fn settle(&mut self, arena: usize) {
         let (trace, coverage, now) = (&mut self.trace, &mut self.coverage, self.now);
         if let Some(owner) = &mut self.arenas[arena] {
-            owner.shelf.settle(|news| {
-                if let News::Stashed(_, version, copies) = news {
+            owner.page_client.settle(|news| {
+                if let DirectoryEvent::Stashed(_, version, copies) = news {
                     trace.mark(now, 32, *version);
                     coverage.hit(if *copies > 1 {
                         "far: pages in two places"
@@ -380,45 +386,45 @@ impl World {
             });
         }
         self.collect(arena);
-        for lender in 0..self.nature.lenders {
+        for lender in 0..self.profile.lenders {
             while let Some(conn) = self.arenas[arena].as_ref().and_then(|owner| owner.conns[lender])
                 && self.has_room(conn)
                 && let Some(packet) = self.next_packet(arena, lender)
             {
-                self.send(conn, Way::Up, packet);
+                self.send(conn, FrameDirection::Up, packet);
             }
         }
         while self.is_disk_open(arena)
-            && let Some(packet) = self.next_packet(arena, self.nature.lenders)
+            && let Some(packet) = self.next_packet(arena, self.profile.lenders)
         {
-            self.ask_disk(arena, packet);
+            self.send_to_disk(arena, packet);
         }
     }
 
     fn next_packet(&mut self, arena: usize, lender: usize) -> Option<Vec<u8>> {
         let now = self.now;
         let owner = self.arenas[arena].as_mut()?;
-        let mut outgoing = owner.shelf.next_frame(lender, now)?;
-        outgoing.header.who = owner.writer().0;
-        let body: Vec<&[u8]> = outgoing.parts::<Seal>().collect();
+        let mut outgoing = owner.page_client.next_frame(lender, now)?;
+        outgoing.header.sender = owner.writer().0;
+        let body: Vec<&[u8]> = outgoing.parts::<ChecksumSeal>().collect();
         let body = body.concat();
         Some([&outgoing.header.encode(body.len())[..], &body].concat())
     }
 
     /// Owners give up links over which answers are due for too long.
     pub(super) fn give_up_silent(&mut self, arena: usize) {
-        for lender in 0..self.nature.lenders {
+        for lender in 0..self.profile.lenders {
             if let Some(owner) = &mut self.arenas[arena] {
                 owner.away_too_long[lender] |= owner.is_away_too_long(lender, self.now);
             }
-            let silent = |owner: &&Arena| owner.depot().is_silent(lender, self.now);
+            let silent = |owner: &&DepositOwner| owner.directory().is_silent(lender, self.now);
             let owner = self.arenas[arena].as_ref().filter(silent);
             if let Some(conn) = owner.and_then(|owner| owner.conns[lender]) {
                 self.coverage.hit("far: lenders that owed an answer");
                 self.on_closed(conn);
             }
         }
-        let silent = |owner: &Arena| owner.depot().is_silent(self.nature.lenders, self.now);
+        let silent = |owner: &DepositOwner| owner.directory().is_silent(self.profile.lenders, self.now);
         if self.is_disk_open(arena) && self.arenas[arena].as_ref().is_some_and(silent) {
             self.coverage.hit("far: disks that were given up");
             self.close_disk(arena);

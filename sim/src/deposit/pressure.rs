@@ -1,41 +1,41 @@
 //! Lenders that want back what they have lent, and what must hold when they get it.
 
-use netram_far_machine::deposit::{Holder, Page};
-use netram_proto::time::Span;
+use netram_far_machine::deposit::{DepositServer, Page};
+use netram_proto::time::Nanos;
 use netram_proto::wire::Frame;
 
-use super::net::Conn;
+use super::net::DepositConnection;
 use super::{Event, World};
 use crate::check;
-use crate::net::Way;
+use crate::net::FrameDirection;
 
 impl World {
     /// A lender wants back a part of what it has lent, for a while.
-    pub(super) fn press(&mut self, lender: usize, span: Span) {
+    pub(super) fn press(&mut self, lender: usize, span: Nanos) {
         let machine = &mut self.machines[lender];
         if !machine.up {
             return;
         }
-        let limit = self.rng.between(0, machine.lent().into()) as u32;
+        let limit = self.rng.between(0, machine.slots_used().into()) as u32;
         machine.limit = Some(limit);
-        machine.pressed += 1;
-        let turn = machine.pressed;
+        machine.limit_changes += 1;
+        let turn = machine.limit_changes;
         self.tell(|| format!("lender {lender} wants to lend {limit} slots only"));
         self.coverage.hit("far: lenders under pressure");
         let machine = lender;
-        self.at(span, Event::Relieve { machine, turn });
+        self.at(span, Event::PressureEnd { machine, turn });
     }
 
-    pub(super) fn on_relieve(&mut self, lender: usize, turn: u64) {
-        if self.machines[lender].pressed == turn {
+    pub(super) fn on_pressure_end(&mut self, lender: usize, turn: u64) {
+        if self.machines[lender].limit_changes == turn {
             self.machines[lender].limit = None;
         }
     }
 
     /// Lenders tell what they want back, and when they want no more.
-    pub(super) fn ask_back(&mut self) {
+    pub(super) fn send_reclaims(&mut self) {
         for conn in 0..self.conns.len() {
-            let Conn {
+            let DepositConnection {
                 lender,
                 life,
                 epoch,
@@ -47,16 +47,16 @@ impl World {
                 continue;
             }
             let id = super::owner::deposit_of(life);
-            if let Some(wish) = machine.ask_back(id, epoch) {
+            if let Some(wish) = machine.poll_reclaim(id, epoch) {
                 self.coverage.hit("far: wishes for slots told");
-                self.send(conn, Way::Down, wish.encode(0).to_vec());
+                self.send(conn, FrameDirection::Down, wish.encode(0).to_vec());
             }
         }
     }
 
     /// Before slots are gone: no page is in them that its owner counts on, or that is nowhere else.
-    pub(super) fn looks_at_what_is_given_up(&mut self, conn: usize, frame: &Frame<'_>) {
-        let Conn {
+    pub(super) fn check_released_slots(&mut self, conn: usize, frame: &Frame<'_>) {
+        let DepositConnection {
             arena, lender, life, ..
         } = self.conns[conn];
         let (id, keep) = (super::owner::deposit_of(life), frame.header.lsn.0);
@@ -71,10 +71,10 @@ impl World {
         }
         let keep = keep as u32;
         let is_gone = |page: Page| {
-            let mut places = owner.depot().places(page);
+            let mut places = owner.directory().places(page);
             places.any(|(at, slot, _)| at == lender && slot >= keep)
         };
-        let has = |holder: &Holder, below: u32, version| {
+        let has = |holder: &DepositServer, below: u32, version| {
             (0..holder.slots().min(below)).any(|slot| holder.version(slot) == Some(version))
         };
         let is_nowhere = |page: Page, version| {
@@ -82,14 +82,16 @@ impl World {
             let mut holders = machines.filter_map(|(at, machine)| Some((at, machine.deposit(id)?)));
             let lent =
                 holders.any(|(at, other)| has(other, if at == lender { keep } else { u32::MAX }, version));
-            let file = owner.disk.as_ref().map(|disk| disk.spill.holder());
-            !lent && !file.is_some_and(|file| has(file, u32::MAX, version)) && !owner.depot().is_aside(page)
+            let file = owner.disk.as_ref().map(|disk| disk.spill.server());
+            !lent
+                && !file.is_some_and(|file| has(file, u32::MAX, version))
+                && !owner.directory().is_pending(page)
         };
         let versions: Vec<u64> = (keep..holder.slots())
             .filter_map(|slot| holder.version(slot))
             .collect();
         for page in owner.pages() {
-            let Some(version) = owner.depot().version(page) else {
+            let Some(version) = owner.directory().version(page) else {
                 continue;
             };
             if is_gone(page) {
@@ -97,7 +99,7 @@ impl World {
                     "owner {arena} gives up slots from {keep} on of lender {lender}, with {page:?}"
                 ));
             }
-            if self.nature.within && versions.contains(&version) && is_nowhere(page, version) {
+            if self.profile.within_budget && versions.contains(&version) && is_nowhere(page, version) {
                 self.fail(format!(
                     "owner {arena} gives up the last copy of {page:?}, at lender {lender}"
                 ));
@@ -110,19 +112,20 @@ impl World {
     }
 
     /// All is well, and one lender wants half of its slots back: it gets them if pages have somewhere else to go, and its owners get more when it has them again.
-    pub(super) fn press_one(&mut self, patience: Span) {
-        let Some(lender) = (0..self.machines.len()).max_by_key(|lender| self.machines[*lender].lent()) else {
+    pub(super) fn press_one(&mut self, patience: Nanos) {
+        let Some(lender) = (0..self.machines.len()).max_by_key(|lender| self.machines[*lender].slots_used())
+        else {
             return;
         };
-        let limit = self.machines[lender].lent() / 2;
+        let limit = self.machines[lender].slots_used() / 2;
         self.machines[lender].limit = Some(limit);
         self.tell(|| format!("lender {lender} wants half of its slots back"));
         self.run_for(patience);
-        let ample = self.nature.slots_max > self.nature.pages;
+        let ample = self.profile.slots_max > self.profile.pages;
         let others = if ample { self.machines.len() - 1 } else { 0 };
-        let file = usize::from(self.nature.spill > self.nature.pages);
-        let lent = self.machines[lender].lent();
-        if others + file >= self.nature.copies && self.nature.hostile.is_none() && lent > limit {
+        let file = usize::from(self.profile.spill > self.profile.pages);
+        let lent = self.machines[lender].slots_used();
+        if others + file >= self.profile.copies && self.profile.hostile.is_none() && lent > limit {
             check::fail(
                 0,
                 format!("lender {lender} has not got back what it wants: {lent} slots, not {limit}"),

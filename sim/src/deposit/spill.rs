@@ -2,50 +2,50 @@
 
 use std::collections::VecDeque;
 
-use netram_far_machine::deposit::{Asked, NoSlots, SlotFile, Spill, Stored};
+use netram_far_machine::deposit::{NoSlotsError, SlotFile, SlotRequest, SpillServer, StoredPage};
 use netram_proto::id::{Epoch, Incarnation};
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 use netram_proto::wire::{Frame, FrameKind};
 
 use super::lenders::frame;
-use super::owner::{Arena, deposit_of};
+use super::owner::{DepositOwner, deposit_of};
 use super::{Event, World};
-use crate::net::Way;
+use crate::net::FrameDirection;
 
 /// What the disk does next with what it is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mishap {
+pub(super) enum SpillFault {
     /// A write fails, with half of it done.
-    Fails,
+    WriteError,
     /// A write is done by half, and called done.
-    Tears,
+    TornWrite,
     /// A page cannot be read.
-    Unreadable,
+    ReadError,
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct File {
+pub(super) struct SimSpillFile {
     pages: Vec<Vec<u8>>,
     pub(super) room: u32,
-    pub(super) next: Option<Mishap>,
+    pub(super) next_fault: Option<SpillFault>,
     /// It has once not kept what it called written.
     pub(super) faulty: bool,
 }
 
-impl SlotFile for File {
-    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+impl SlotFile for SimSpillFile {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         let possible = self.room.max(self.pages.len() as u32);
         if slots > possible {
-            return Err(NoSlots { possible });
+            return Err(NoSlotsError { possible });
         }
         self.pages.resize(slots as usize, Vec::new());
         Ok(())
     }
 
-    fn write(&mut self, pages: &[Stored<'_>]) -> bool {
-        let mishap = self.next.filter(|next| *next != Mishap::Unreadable);
+    fn write(&mut self, pages: &[StoredPage<'_>]) -> bool {
+        let mishap = self.next_fault.filter(|next| *next != SpillFault::ReadError);
         if mishap.is_some() {
-            self.next = None;
+            self.next_fault = None;
         }
         for (index, page) in pages.iter().enumerate() {
             let kept = &mut self.pages[page.slot as usize];
@@ -59,14 +59,14 @@ impl SlotFile for File {
                 None => *kept = page.bytes.to_vec(),
             }
         }
-        self.faulty |= mishap == Some(Mishap::Tears);
-        mishap != Some(Mishap::Fails)
+        self.faulty |= mishap == Some(SpillFault::TornWrite);
+        mishap != Some(SpillFault::WriteError)
     }
 
-    fn read(&mut self, pages: &[Asked], each: &mut dyn FnMut(&[u8])) {
+    fn read(&mut self, pages: &[SlotRequest], each: &mut dyn FnMut(&[u8])) {
         for page in pages {
-            if self.next == Some(Mishap::Unreadable) {
-                (self.next, self.faulty) = (None, true);
+            if self.next_fault == Some(SpillFault::ReadError) {
+                (self.next_fault, self.faulty) = (None, true);
                 each(&[]);
                 continue;
             }
@@ -77,9 +77,9 @@ impl SlotFile for File {
 }
 
 /// The file, and what is on its way there and back, in order.
-pub(super) struct Disk {
-    pub(super) spill: Spill<File>,
-    asked: VecDeque<Vec<u8>>,
+pub(super) struct SpillDisk {
+    pub(super) spill: SpillServer<SimSpillFile>,
+    requests: VecDeque<Vec<u8>>,
     /// The session of each answer; without bytes: something could not be written.
     answers: VecDeque<(Epoch, Option<Vec<u8>>)>,
     last: [Time; 2],
@@ -90,16 +90,16 @@ pub(super) struct Disk {
 
 impl World {
     /// The spill file of an owner that begins.
-    pub(super) fn new_disk(&self, life: u64) -> Option<Disk> {
-        let file = File {
-            room: self.nature.spill,
-            ..File::default()
+    pub(super) fn new_disk(&self, life: u64) -> Option<SpillDisk> {
+        let file = SimSpillFile {
+            room: self.profile.spill,
+            ..SimSpillFile::default()
         };
-        let mut spill = Spill::new(deposit_of(life), Incarnation(!life), file);
+        let mut spill = SpillServer::new(deposit_of(life), Incarnation(!life), file);
         spill.plant(self.planted);
-        (self.nature.spill > 0).then_some(Disk {
+        (self.profile.spill > 0).then_some(SpillDisk {
             spill,
-            asked: VecDeque::new(),
+            requests: VecDeque::new(),
             answers: VecDeque::new(),
             last: [self.now; 2],
             open: false,
@@ -107,9 +107,9 @@ impl World {
         })
     }
 
-    fn disk_of(&mut self, arena: usize, life: u64) -> Option<(&mut Arena, usize)> {
+    fn disk_of(&mut self, arena: usize, life: u64) -> Option<(&mut DepositOwner, usize)> {
         let owner = self.arenas[arena].as_mut().filter(|owner| owner.life == life)?;
-        let spill = owner.depot().spill()?;
+        let spill = owner.directory().spill()?;
         Some((owner, spill))
     }
 
@@ -117,32 +117,32 @@ impl World {
         let Some((owner, spill)) = self.disk_of(arena, life) else {
             return;
         };
-        let epoch = owner.links().next_session(spill);
+        let epoch = owner.directory_mut().next_session(spill);
         let packet = frame(FrameKind::Deposit, epoch, owner.writer())
             .encode(0)
             .to_vec();
         if let Some(disk) = &mut owner.disk {
             disk.open = true;
         }
-        self.ask_disk(arena, packet);
+        self.send_to_disk(arena, packet);
     }
 
     /// Gives the disk what it is to do.
-    pub(super) fn ask_disk(&mut self, arena: usize, packet: Vec<u8>) {
-        let at = self.now + Span::from_us(self.rng.between(5, 20_000));
+    pub(super) fn send_to_disk(&mut self, arena: usize, packet: Vec<u8>) {
+        let at = self.now + Nanos::from_us(self.rng.between(5, 20_000));
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
         let life = owner.life;
         if let Some(disk) = &mut owner.disk {
-            disk.asked.push_back(packet);
+            disk.requests.push_back(packet);
             let at = disk.after(0, at);
             self.queue.push(
                 at,
                 Event::Disk {
                     arena,
                     life,
-                    way: Way::Up,
+                    way: FrameDirection::Up,
                 },
             );
         }
@@ -153,20 +153,20 @@ impl World {
         disk.is_some_and(|disk| disk.open)
     }
 
-    pub(super) fn on_disk(&mut self, arena: usize, life: u64, way: Way) {
+    pub(super) fn on_disk(&mut self, arena: usize, life: u64, way: FrameDirection) {
         let now = self.now;
         let Some((owner, spill)) = self.disk_of(arena, life) else {
             return;
         };
-        let epoch = owner.depot().session(spill);
+        let epoch = owner.directory().session(spill);
         let Some(disk) = &mut owner.disk else { return };
         match way {
-            Way::Up if disk.paused_until > now => {
+            FrameDirection::Up if disk.paused_until > now => {
                 let until = disk.paused_until;
                 self.queue.push(until, Event::Disk { arena, life, way });
             }
-            Way::Up => self.disk_works(arena, life),
-            Way::Down => match disk.answers.pop_front() {
+            FrameDirection::Up => self.run_disk(arena, life),
+            FrameDirection::Down => match disk.answers.pop_front() {
                 Some((session, answer)) if session == epoch && disk.open => match answer {
                     Some(packet) => self.owner_reads(arena, spill, &packet),
                     None => self.close_disk(arena),
@@ -177,11 +177,11 @@ impl World {
         }
     }
 
-    fn disk_works(&mut self, arena: usize, life: u64) {
-        let at = self.now + Span::from_us(self.rng.between(1, 50));
+    fn run_disk(&mut self, arena: usize, life: u64) {
+        let at = self.now + Nanos::from_us(self.rng.between(1, 50));
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
         let Some(disk) = disk else { return };
-        let Some(packet) = disk.asked.pop_front() else {
+        let Some(packet) = disk.requests.pop_front() else {
             return;
         };
         let Ok(frame) = Frame::parse(&packet) else {
@@ -198,7 +198,7 @@ impl World {
             Event::Disk {
                 arena,
                 life,
-                way: Way::Down,
+                way: FrameDirection::Down,
             },
         );
     }
@@ -208,12 +208,12 @@ impl World {
             unreachable!("the spill file answers in frames")
         };
         match frame.header.kind {
-            FrameKind::Got => self.coverage.hit("far: pages read from a spill file"),
-            FrameKind::Stashed => self.coverage.hit("far: pages written to a spill file"),
+            FrameKind::GetReply => self.coverage.hit("far: pages read from a spill file"),
+            FrameKind::PutAck => self.coverage.hit("far: pages written to a spill file"),
             FrameKind::Refuse => self.coverage.hit("far: disks that were full"),
             _ => (),
         }
-        if let Err(offence) = self.hear(arena, spill, &frame) {
+        if let Err(offence) = self.on_lender_frame(arena, spill, &frame) {
             self.fail(format!(
                 "the spill file said what is none of its business: {offence:?}"
             ));
@@ -227,31 +227,31 @@ impl World {
         let Some(owner) = &mut self.arenas[arena] else {
             return;
         };
-        let (life, spill) = (owner.life, owner.depot().spill());
+        let (life, spill) = (owner.life, owner.directory().spill());
         if let (Some(disk), Some(spill)) = (&mut owner.disk, spill) {
             disk.open = false;
-            owner.links().on_unlinked(spill, now);
+            owner.directory_mut().on_unlinked(spill, now);
             let ms = self.rng.pick(&[1, 300, 2500]);
-            self.at(Span::from_ms(ms), Event::OpenDisk { arena, life });
+            self.at(Nanos::from_ms(ms), Event::OpenDisk { arena, life });
             self.settle(arena);
         }
     }
 
     /// Something befalls the disk.
-    pub(super) fn harm_disk(&mut self, arena: usize, mishap: Mishap) {
+    pub(super) fn inject_disk_fault(&mut self, arena: usize, mishap: SpillFault) {
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
         if let Some(disk) = disk {
-            disk.spill.file().next = Some(mishap);
+            disk.spill.file().next_fault = Some(mishap);
             self.coverage.hit(match mishap {
-                Mishap::Fails => "far: disks that are to fail",
-                Mishap::Tears => "far: disks that are to tear a write",
-                Mishap::Unreadable => "far: disks that are to lose a page",
+                SpillFault::WriteError => "far: disks that are to fail",
+                SpillFault::TornWrite => "far: disks that are to tear a write",
+                SpillFault::ReadError => "far: disks that are to lose a page",
             });
         }
     }
 
     /// The disk stands still.
-    pub(super) fn stall_disk(&mut self, arena: usize, span: Span) {
+    pub(super) fn stall_disk(&mut self, arena: usize, span: Nanos) {
         let until = self.now + span;
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
         if let Some(disk) = disk {
@@ -262,7 +262,7 @@ impl World {
 
     /// The disk has less room, or more.
     pub(super) fn fill_disk(&mut self, arena: usize) {
-        let room = self.rng.between(0, self.nature.spill.into()) as u32;
+        let room = self.rng.between(0, self.profile.spill.into()) as u32;
         let disk = self.arenas[arena].as_mut().and_then(|owner| owner.disk.as_mut());
         if let Some(disk) = disk {
             disk.spill.file().room = room;
@@ -279,9 +279,9 @@ impl World {
     }
 
     /// What was to befall disks does not.
-    pub(super) fn spare_disks(&mut self) {
+    pub(super) fn cancel_disk_faults(&mut self) {
         for disk in { self.arenas.iter_mut().flatten() }.filter_map(|owner| owner.disk.as_mut()) {
-            disk.spill.file().next = None;
+            disk.spill.file().next_fault = None;
         }
     }
 
@@ -290,12 +290,12 @@ impl World {
         for disk in { self.arenas.iter_mut().flatten() }.filter_map(|owner| owner.disk.as_mut()) {
             disk.paused_until = Time(0);
             let file = disk.spill.file();
-            (file.room, file.next) = (self.nature.spill, None);
+            (file.room, file.next_fault) = (self.profile.spill, None);
         }
     }
 }
 
-impl Disk {
+impl SpillDisk {
     /// When it comes there: behind what went before.
     fn after(&mut self, way: usize, at: Time) -> Time {
         self.last[way] = at.max(Time(self.last[way].0 + 1));

@@ -4,38 +4,39 @@ use std::rc::Rc;
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::RECORD_HEADER_BYTES;
-use netram_proto::planted::Fault;
+use netram_proto::planted::PlantedFault;
 use netram_proto::port::{
-    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, LogError, LogState, Record, RecordKind, RecordLog,
+    WaitError,
 };
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Link, RecordHeader, finish_record, record_bytes};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record, record_bytes};
 
-use super::{Phase, Serving};
+use super::{ProcessPhase, ServingState};
 use crate::check;
-use crate::world::{SharedWorld, World};
+use crate::world::{World, WorldHandle};
 
 /// A program that has waited this long gives up and restarts its process. Only a failed disk together with a member
 /// that is gone can make a wait this long.
-pub(crate) const WAIT_MAX: Span = Span::from_ms(30_000);
+pub(crate) const WAIT_MAX: Nanos = Nanos::from_ms(30_000);
 
 impl World {
-    pub(crate) fn serving(&self, process: usize) -> Option<&Serving> {
+    pub(crate) fn serving(&self, process: usize) -> Option<&ServingState> {
         match &self.processes[process].phase {
-            Phase::Serving(serving) => Some(serving),
-            Phase::Dead | Phase::Opening(_) => None,
+            ProcessPhase::Serving(serving) => Some(serving),
+            ProcessPhase::Dead | ProcessPhase::Opening(_) => None,
         }
     }
 
-    /// [`Log::append`].
+    /// [`ClientLog::append`].
     pub fn append(
         &mut self,
         process: usize,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
-        self.died_of_tree(process);
+    ) -> Result<CommitTicket, AppendError> {
+        self.died_on_backing_disk(process);
         let mut begun = self.now;
         loop {
             let Some(serving) = self.serving(process) else {
@@ -68,7 +69,7 @@ impl World {
                 true => "appends that waited for the disk",
                 false => "shared: appends that waited for the server",
             });
-            self.step_waiting(process, &mut begun)
+            self.step_until_timeout(process, &mut begun)
                 .map_err(|()| AppendError::Closed)?;
         }
         let ticket = self.append_now(process, kind, length, fill);
@@ -79,10 +80,10 @@ impl World {
     fn append_now(
         &mut self,
         process: usize,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Option<Ticket> {
+    ) -> Option<CommitTicket> {
         self.with_serving(process, |world, serving| {
             let lsn = serving.tail.lsn;
             let header = RecordHeader::new(
@@ -97,7 +98,7 @@ impl World {
             header.write(&mut record);
             fill(&mut record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + length]);
             let chain = finish_record(&mut record, serving.log.seed());
-            let end = Link {
+            let end = ChainPoint {
                 lsn: header.next(),
                 chain,
             };
@@ -105,7 +106,7 @@ impl World {
             world.hosts[host].history.append(&record, end);
             serving.take_record(&record, end);
             world.coverage.hit("records appended");
-            Ticket { lsn, end: end.lsn }
+            CommitTicket { lsn, end: end.lsn }
         })
     }
 
@@ -122,22 +123,24 @@ impl World {
             && end.since(serving.writer.stable()) <= self.profile.window;
         if fits && serving.poisoned.is_none() && serving.writer.fenced().is_none() {
             let mut noise = self.rng.fork();
-            self.append_now(process, Kind(16), length, &mut |payload| noise.fill(payload));
+            self.append_now(process, RecordKind(16), length, &mut |payload| {
+                noise.fill(payload)
+            });
             self.settle(process);
         }
-        let delay = Span::from_us(self.rng.between(50, 20_000));
-        self.at(delay, crate::world::Event::Busy { process });
+        let delay = Nanos::from_us(self.rng.between(50, 20_000));
+        self.at(delay, crate::world::WorldEvent::Busy { process });
     }
 
-    /// [`Log::wait`].
+    /// [`ClientLog::wait`].
     pub fn wait(
         &mut self,
         process: usize,
-        ticket: Ticket,
+        ticket: CommitTicket,
         durability: Durability,
-    ) -> Result<Votes, WaitError> {
-        self.died_of_tree(process);
-        let early = self.reads_to_send && self.planted.is(Fault::SentBeforeDisk);
+    ) -> Result<CommitVotes, WaitError> {
+        self.died_on_backing_disk(process);
+        let early = self.reads_to_send && self.planted.is(PlantedFault::SentBeforeDisk);
         if durability == Durability::Lazy || early {
             return Ok(self.votes(process, ticket.end));
         }
@@ -148,25 +151,35 @@ impl World {
                     check::rule08::done(self, process, ticket.end);
                     return Ok(votes);
                 }
-                Some(Err(error)) => return self.cut_off(process, ticket, error),
+                Some(Err(error)) => return self.fail_wait(process, ticket, error),
                 None => (),
             }
-            if self.step_waiting(process, &mut begun).is_err() {
-                return self.cut_off(process, ticket, WaitError::Closed);
+            if self.step_until_timeout(process, &mut begun).is_err() {
+                return self.fail_wait(process, ticket, WaitError::Closed);
             }
         }
     }
 
-    fn cut_off(&mut self, process: usize, ticket: Ticket, error: WaitError) -> Result<Votes, WaitError> {
+    fn fail_wait(
+        &mut self,
+        process: usize,
+        ticket: CommitTicket,
+        error: WaitError,
+    ) -> Result<CommitVotes, WaitError> {
         self.coverage.hit("commits of unknown fate");
-        if self.planted.is(Fault::CutOffIsDone) {
+        if self.planted.is(PlantedFault::CutOffIsDone) {
             check::rule08::done(self, process, ticket.end);
-            return Ok(Votes::default());
+            return Ok(CommitVotes::default());
         }
         Err(error)
     }
 
-    fn answer(&self, process: usize, end: Lsn, durability: Durability) -> Option<Result<Votes, WaitError>> {
+    fn answer(
+        &self,
+        process: usize,
+        end: Lsn,
+        durability: Durability,
+    ) -> Option<Result<CommitVotes, WaitError>> {
         let Some(serving) = self.serving(process) else {
             return Some(Err(WaitError::Closed));
         };
@@ -194,19 +207,19 @@ impl World {
         hopeless.then_some(Err(WaitError::DiskFailed(error)))
     }
 
-    fn votes(&self, process: usize, end: Lsn) -> Votes {
+    fn votes(&self, process: usize, end: Lsn) -> CommitVotes {
         self.serving(process)
             .map(|serving| serving.writer.votes(end))
             .unwrap_or_default()
     }
 
     /// One event passes while a program waits. `Err`: it has waited long enough.
-    fn step_waiting(&mut self, process: usize, begun: &mut Time) -> Result<(), ()> {
+    fn step_until_timeout(&mut self, process: usize, begun: &mut Time) -> Result<(), ()> {
         self.step();
         if self.now.since(*begun) <= WAIT_MAX {
             return Ok(());
         }
-        if !self.nemesis.rests {
+        if !self.nemesis.stopped {
             // It never had a moment's peace. With everything healed the wait must end.
             self.heal();
             *begun = self.now;
@@ -218,7 +231,7 @@ impl World {
         Err(())
     }
 
-    /// [`Log::state`]; of a process that has ended, the last.
+    /// [`ClientLog::state`]; of a process that has ended, the last.
     pub fn log_state(&self, process: usize) -> LogState {
         let payload_max = self.payload_max();
         let Some(serving) = self.serving(process) else {
@@ -238,7 +251,7 @@ impl World {
         self.profile.window.min(self.profile.capacity) as usize - RECORD_HEADER_BYTES
     }
 
-    /// [`Log::read`].
+    /// [`ClientLog::read`].
     pub fn read(
         &mut self,
         process: usize,
@@ -269,16 +282,16 @@ impl World {
                 None => Ok(scan.end.lsn),
             }
         });
-        self.died_of_fuse(process);
+        self.died_midway(process);
         match read {
             Some(result) if self.alive(process) => result,
             _ => Err(LogError::Closed),
         }
     }
 
-    /// [`Log::trim`].
+    /// [`ClientLog::trim`].
     pub fn trim(&mut self, process: usize, head: Lsn) -> Result<(), LogError> {
-        self.died_of_tree(process);
+        self.died_on_backing_disk(process);
         let trimmed = self.with_serving(process, |world, serving| {
             if head < serving.superblock.head.lsn || head > serving.writer.stable() {
                 return Err(LogError::OutOfRange(head));
@@ -288,14 +301,14 @@ impl World {
             }
             if serving
                 .writer
-                .server_kept()
+                .server_ack()
                 .is_some_and(|kept| kept.end.lsn < head)
             {
                 return Err(LogError::OutOfRange(head));
             }
             let link = link_on_disk(serving, head)?;
             if let Err(failure) = serving.store_head(link) {
-                let planted = world.planted.is(Fault::RefusalIsFinal);
+                let planted = world.planted.is(PlantedFault::RefusalIsFinal);
                 if failure.is_final() || planted {
                     world.give_up(process, serving, failure);
                 }
@@ -315,7 +328,7 @@ impl World {
 }
 
 /// The link at `lsn`: from the record that begins there, or the stable end.
-fn link_on_disk(serving: &Serving, lsn: Lsn) -> Result<Link, LogError> {
+fn link_on_disk(serving: &ServingState, lsn: Lsn) -> Result<ChainPoint, LogError> {
     if lsn == serving.superblock.head.lsn {
         return Ok(serving.superblock.head);
     }
@@ -325,7 +338,7 @@ fn link_on_disk(serving: &Serving, lsn: Lsn) -> Result<Link, LogError> {
     let mut front = [0; RECORD_HEADER_BYTES];
     serving.log.read(lsn, &mut front).map_err(LogError::Io)?;
     match RecordHeader::parse(&front) {
-        Ok(header) if header.lsn == lsn => Ok(Link {
+        Ok(header) if header.lsn == lsn => Ok(ChainPoint {
             lsn,
             chain: header.chain,
         }),
@@ -333,21 +346,21 @@ fn link_on_disk(serving: &Serving, lsn: Lsn) -> Result<Link, LogError> {
     }
 }
 
-fn fenced(serving: &Serving) -> Option<(Epoch, Epoch)> {
+fn fenced(serving: &ServingState) -> Option<(Epoch, Epoch)> {
     let seen = serving.writer.fenced()?;
     Some((serving.writer.epoch(), seen))
 }
 
-/// A [`Log`] in the world: what `rvm` is given.
+/// A [`ClientLog`] in the world: what `rvm` is given.
 #[derive(Clone)]
 pub struct SimLog {
-    world: SharedWorld,
+    world: WorldHandle,
     process: usize,
 }
 
 impl SimLog {
     /// The log that `process` serves.
-    pub fn new(world: &SharedWorld, process: usize) -> SimLog {
+    pub fn new(world: &WorldHandle, process: usize) -> SimLog {
         SimLog {
             world: Rc::clone(world),
             process,
@@ -355,17 +368,17 @@ impl SimLog {
     }
 }
 
-impl Log for SimLog {
+impl RecordLog for SimLog {
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
+    ) -> Result<CommitTicket, AppendError> {
         self.world.borrow_mut().append(self.process, kind, length, fill)
     }
 
-    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError> {
         self.world.borrow_mut().wait(self.process, ticket, durability)
     }
 

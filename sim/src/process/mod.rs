@@ -6,19 +6,19 @@
 //! | `open.rs` | opening a journal: claim, scan, recover, assemble, release |
 //! | `serve.rs` | a journal that serves: ring, disk writer, view writer, frames |
 //! | `log.rs` | what a client program calls: append, wait, trim, read |
-//! | `tree.rs` | the disk beneath a folder of files |
+//! | `tree.rs` | the disk beneath a directory of files |
 
+mod backing_disk;
 mod log;
 mod open;
 mod serve;
-mod tree;
 
 pub use log::SimLog;
 pub(crate) use log::WAIT_MAX;
 pub use open::OpenFailure;
 pub(crate) use open::lender_at;
-pub(crate) use open::{GRACE, PATIENCE};
-pub(crate) use serve::Serving;
+pub(crate) use open::{ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT};
+pub(crate) use serve::ServingState;
 
 use netram_proto::id::WriterId;
 use netram_proto::journal::Recovery;
@@ -27,62 +27,62 @@ use netram_proto::time::Time;
 use netram_proto::wire::Frame;
 
 use crate::check;
-use crate::profile::Links;
-use crate::world::{Event, TICK, World};
+use crate::profile::LinkKind;
+use crate::world::{TICK, World, WorldEvent};
 
 /// A process on a host.
-pub(crate) struct Process {
+pub(crate) struct SimProcess {
     pub(crate) host: usize,
     pub(crate) writer: WriterId,
     /// Slot of the machine inside → its connection.
     pub(crate) conns: Vec<Option<usize>>,
     /// Slot of the machine inside → the address it means.
     slots: Vec<usize>,
-    pub(crate) phase: Phase,
+    pub(crate) phase: ProcessPhase,
     pub(crate) paused_until: Time,
     /// Where the log stood when the process ended: what its program still sees.
     last_state: LogState,
     /// Appends by itself, beside the scenario's program.
-    pub(crate) busy: bool,
+    pub(crate) appends_itself: bool,
     /// All parties were asked, and it may fence.
     pub(crate) proven: bool,
 }
 
-pub(crate) enum Phase {
+pub(crate) enum ProcessPhase {
     Dead,
-    Opening(Box<Opening>),
-    Serving(Box<Serving>),
+    Opening(Box<OpeningState>),
+    Serving(Box<ServingState>),
 }
 
 /// Recovery under way.
-pub(crate) struct Opening {
+pub(crate) struct OpeningState {
     recovery: Recovery,
     /// When each member was last tried or asked.
-    tried: Vec<Time>,
+    tried_at: Vec<Time>,
 }
 
 impl World {
     fn spawn(&mut self, host: usize) -> usize {
         self.hosts[host].disk.borrow_mut().revive();
-        self.processes.push(Process {
+        self.processes.push(SimProcess {
             host,
             writer: WriterId(self.rng.draw()),
             conns: Vec::new(),
             slots: Vec::new(),
-            phase: Phase::Dead,
+            phase: ProcessPhase::Dead,
             paused_until: Time(0),
             last_state: LogState::default(),
-            busy: false,
+            appends_itself: false,
             proven: false,
         });
         let process = self.processes.len() - 1;
-        self.at(TICK, Event::Tick { process });
+        self.at(TICK, WorldEvent::Tick { process });
         process
     }
 
     /// Whether the process lives.
     pub fn alive(&self, process: usize) -> bool {
-        !matches!(self.processes[process].phase, Phase::Dead)
+        !matches!(self.processes[process].phase, ProcessPhase::Dead)
     }
 
     /// The process on `host` that lives, if one does.
@@ -118,28 +118,28 @@ impl World {
         } else {
             "client crashes"
         });
-        self.leave_platter(process);
-        self.bury(process);
+        self.leave_view_in_doubt(process);
+        self.reap(process);
         let host = self.processes[process].host;
         if power_cut {
             self.hosts[host].disk.borrow_mut().power_cut();
         }
-        self.stop_tree(power_cut);
+        self.stop_backing_disk(power_cut);
         self.refresh_view(host);
     }
 
     /// A process that ends, however it ends, ends here: connections close, events for it find nobody.
-    fn bury(&mut self, process: usize) {
+    fn reap(&mut self, process: usize) {
         for conn in self.processes[process].conns.clone().into_iter().flatten() {
             self.close_here(conn);
         }
         self.processes[process].last_state = self.log_state(process);
-        self.processes[process].phase = Phase::Dead;
+        self.processes[process].phase = ProcessPhase::Dead;
         self.processes[process].conns.clear();
     }
 
     /// The process died between two disk operations. Whether the machine died with it, chance says.
-    pub(crate) fn died_of_fuse(&mut self, process: usize) -> bool {
+    pub(crate) fn died_midway(&mut self, process: usize) -> bool {
         let host = self.processes[process].host;
         if !self.hosts[host].disk.borrow().is_dead() {
             return false;
@@ -154,19 +154,19 @@ impl World {
             return;
         }
         let now = self.now;
-        if let Phase::Serving(serving) = &mut self.processes[process].phase {
+        if let ProcessPhase::Serving(serving) = &mut self.processes[process].phase {
             serving.writer.on_tick(now);
         }
-        self.at(TICK, Event::Tick { process });
+        self.at(TICK, WorldEvent::Tick { process });
         self.settle(process);
     }
 
     pub(crate) fn link_up(&mut self, process: usize, slot: usize) {
         let now = self.now;
         match &mut self.processes[process].phase {
-            Phase::Dead => return,
-            Phase::Opening(opening) => opening.recovery.on_connected(slot),
-            Phase::Serving(serving) => serving.writer.on_connected(slot, now),
+            ProcessPhase::Dead => return,
+            ProcessPhase::Opening(opening) => opening.recovery.on_connected(slot),
+            ProcessPhase::Serving(serving) => serving.writer.on_connected(slot, now),
         }
         self.settle(process);
     }
@@ -176,9 +176,9 @@ impl World {
         self.coverage.hit("links lost");
         self.tell(|| format!("process {process} loses its link to lender {}", slot));
         match &mut self.processes[process].phase {
-            Phase::Dead => return,
-            Phase::Opening(opening) => opening.recovery.on_lost(slot),
-            Phase::Serving(serving) => serving.writer.on_lost(slot, now),
+            ProcessPhase::Dead => return,
+            ProcessPhase::Opening(opening) => opening.recovery.on_lost(slot),
+            ProcessPhase::Serving(serving) => serving.writer.on_lost(slot, now),
         }
         self.settle(process);
     }
@@ -194,13 +194,13 @@ impl World {
         self.trace
             .mark(now, 3, frame.header.kind as u64 ^ frame.header.lsn.0 << 8);
         match &mut self.processes[process].phase {
-            Phase::Dead => return,
-            Phase::Opening(opening) => {
-                opening.tried[slot] = now;
+            ProcessPhase::Dead => return,
+            ProcessPhase::Opening(opening) => {
+                opening.tried_at[slot] = now;
                 opening.recovery.on_frame(slot, &frame);
                 check::rule20::recovery(&opening.recovery, self.profile.window);
             }
-            Phase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
+            ProcessPhase::Serving(serving) => serving.writer.on_frame(slot, &frame, now),
         }
         self.settle(process);
     }
@@ -211,32 +211,32 @@ impl World {
             return;
         }
         match &self.processes[process].phase {
-            Phase::Dead => (),
-            Phase::Opening(_) => self.settle_opening(process),
-            Phase::Serving(_) => self.settle_serving(process),
+            ProcessPhase::Dead => (),
+            ProcessPhase::Opening(_) => self.settle_opening(process),
+            ProcessPhase::Serving(_) => self.settle_serving(process),
         }
     }
 
     /// Whether the process stands still, and until when.
-    pub(crate) fn standing_still(&self, event: &Event) -> Option<Time> {
+    pub(crate) fn standing_still(&self, event: &WorldEvent) -> Option<Time> {
         let process = match *event {
-            Event::Tick { process }
-            | Event::Flushed { process }
-            | Event::ViewStored { process }
-            | Event::DataConnected { process, .. }
-            | Event::DataDown { process, .. }
-            | Event::DataLost { process, .. }
-            | Event::Busy { process } => process,
-            Event::ServerHears { .. } => return self.server_away(),
-            Event::NodeHears { process, .. } | Event::NodeFenced { process } => {
+            WorldEvent::Tick { process }
+            | WorldEvent::Flushed { process }
+            | WorldEvent::ViewStored { process }
+            | WorldEvent::DataConnected { process, .. }
+            | WorldEvent::DataDown { process, .. }
+            | WorldEvent::DataLost { process, .. }
+            | WorldEvent::Busy { process } => process,
+            WorldEvent::ServerMessage { .. } => return self.server_away(),
+            WorldEvent::ServerAck { process, .. } | WorldEvent::NodeFenced { process } => {
                 let until = self.processes[process].paused_until;
                 return self.server_away().max((until > self.now).then_some(until));
             }
-            Event::DataUp { .. } | Event::DataFlushed => {
+            WorldEvent::DataUp { .. } | WorldEvent::DataFlushed => {
                 let until = self.data.as_ref()?.paused_until;
                 return (until > self.now).then_some(until);
             }
-            Event::Connected { conn } | Event::Closed { conn } => self.conns[conn].process,
+            WorldEvent::Connected { conn } | WorldEvent::Closed { conn } => self.conns[conn].process,
             _ => return None,
         };
         let until = self.processes[process].paused_until;
@@ -246,10 +246,10 @@ impl World {
     /// The slot in which the machine inside knows a lender.
     pub(crate) fn slot_of(&self, process: usize, lender: usize) -> Option<usize> {
         let process = &self.processes[process];
-        (0..process.conns.len()).find(|&slot| self.lives[process.slots[slot]] == Some(lender))
+        (0..process.conns.len()).find(|&slot| self.address_lenders[process.slots[slot]] == Some(lender))
     }
 
     pub(crate) fn is_stream(&self) -> bool {
-        self.profile.links == Links::Stream
+        self.profile.links == LinkKind::Stream
     }
 }

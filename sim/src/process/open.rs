@@ -1,30 +1,30 @@
 //! Opening a journal, step by step as the real driver does it. Every step may be the last: the process can die between
 //! any two disk operations, and at any event while it waits for lenders.
 
-use netram_block_machine::{Condition, Standing};
+use netram_block_machine::{ReplicaCondition, ReplicaHeader};
 use netram_proto::failure::CallError;
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
-    AssembleError, Assembled, Body, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery,
-    RecoveryRefusal, Scan, SlotError, Slots, Superblock, View, assemble, beyond_repair,
+    AssembleError, AssembleOptions, AssembledLog, FrameBody, LogFile, LogFileError, LogScan, LogSuperblock,
+    PeerAnswer, PeerWindow, Recovery, RecoveryError, SlotError, SlotPair, View, assemble, beyond_repair,
 };
 use netram_proto::limit::SLOT_BYTES;
-use netram_proto::planted::Fault;
+use netram_proto::planted::PlantedFault;
 use netram_proto::port::IoError;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Checked, Link};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ChainPoint, CheckedRecord};
 
-use super::{Opening, Phase, Serving};
+use super::{OpeningState, ProcessPhase, ServingState};
 use crate::check;
 use crate::disk::SimFile;
 use crate::lender::packet_of;
 use crate::world::World;
 
-/// All members are waited for this long, those needed for [`PATIENCE`].
-pub(crate) const GRACE: Span = Span::from_ms(300);
-pub(crate) const PATIENCE: Span = Span::from_ms(4000);
+/// All members are waited for this long, those needed for [`RECOVERY_TIMEOUT`].
+pub(crate) const ALL_MEMBERS_WAIT: Nanos = Nanos::from_ms(300);
+pub(crate) const RECOVERY_TIMEOUT: Nanos = Nanos::from_ms(4000);
 /// A member that cannot be reached, or does not answer, is tried again after this.
-const RETRY: Span = Span::from_ms(250);
+const RETRY: Nanos = Nanos::from_ms(250);
 
 /// Why a journal did not open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub enum OpenFailure {
     /// The disk failed.
     Io(IoError),
     /// Too few members answered, or a newer writer reigns.
-    Refused(RecoveryRefusal),
+    Refused(RecoveryError),
     /// The log is damaged below what had been durable.
     Corrupt {
         /// Where.
@@ -84,15 +84,15 @@ impl From<AssembleError> for OpenFailure {
 }
 
 /// A verdict, how each member stands, and what those that answered hold.
-type Asked = (Result<(), RecoveryRefusal>, Vec<PeerAnswer>, Vec<PeerWindow>);
+type MemberAnswers = (Result<(), RecoveryError>, Vec<PeerAnswer>, Vec<PeerWindow>);
 
 /// The files of a journal that is being opened.
-pub(super) struct Files {
+pub(super) struct OpenedFiles {
     pub(super) log: LogFile<SimFile>,
-    pub(super) log_slots: Slots,
-    pub(super) superblock: Superblock,
+    pub(super) log_slots: SlotPair,
+    pub(super) superblock: LogSuperblock,
     pub(super) view_file: SimFile,
-    pub(super) view_slots: Slots,
+    pub(super) view_slots: SlotPair,
     pub(super) view: View,
     /// The last view that both slots were given.
     pub(super) view_full: View,
@@ -106,15 +106,15 @@ impl World {
         self.tell(|| {
             format!("process {process} opens the journal on host {host}, accept_loss {accept_loss}")
         });
-        let before = check::rule18::reign(self, host);
+        let before = check::rule18::newest_epoch(self, host);
         let result = self.open_in(process, accept_loss);
         let result = match result {
-            Err(_) if self.died_of_fuse(process) => Err(OpenFailure::Crashed),
+            Err(_) if self.died_midway(process) => Err(OpenFailure::Crashed),
             other => other,
         };
         if let Err(failure) = &result {
             self.tell(|| format!("process {process} could not open: {failure:?}"));
-            self.bury(process);
+            self.reap(process);
             self.refresh_view(host);
             if matches!(failure, OpenFailure::Corrupt { .. }) && self.processes[process].proven {
                 // Members may hold what comes next, and only reading it shows that it does not fit.
@@ -130,9 +130,9 @@ impl World {
     fn open_in(&mut self, process: usize, accept_loss: bool) -> Result<(), OpenFailure> {
         let host = self.processes[process].host;
         let mut files = self.open_files(host)?;
-        self.tell(|| format!("process {process} finds {}", brief(&files.view)));
+        self.tell(|| format!("process {process} finds {}", describe_view(&files.view)));
         if self.is_taken_over(host)? {
-            self.hosts[host].of_replica = None;
+            self.hosts[host].replica_closed = None;
         }
         let writer = self.processes[process].writer;
         // An old error report does not matter: what follows reads, and syncs again.
@@ -145,37 +145,37 @@ impl World {
         }
         let limit = files.superblock.head.lsn.plus(files.log.capacity());
         let scan = files.log.scan(files.superblock.head, limit, &mut |_| true);
-        files.view = match self.hosts[host].of_replica {
+        files.view = match self.hosts[host].replica_closed {
             Some(_) => files.view.restored(writer),
             None => files.view.claimed(writer),
         };
-        let inquiry = self.inquire(process, &files, scan, accept_loss)?;
+        let inquiry = self.probe(process, &files, scan, accept_loss)?;
         self.store_view(host, &mut files)?;
         let windows = self.recover(process, &files, scan, inquiry.as_ref(), accept_loss)?;
-        if self.planted.is(Fault::ReleaseBeforeSync) {
+        if self.planted.is(PlantedFault::ReleaseBeforeSync) {
             self.release(host, &mut files, scan.end.lsn)?;
         }
-        let known = Known {
+        let known = AssembleOptions {
             proof: files.superblock.stable.max(files.view.proof()),
             limit,
             accept_loss,
-            here: self.hosts[host].of_replica.map(|_| files.superblock.stable),
+            local_durable: self.hosts[host].replica_closed.map(|_| files.superblock.stable),
         };
-        let opens = &mut |record: Checked<'_>| self.opens(host, record.header.lsn, record.bytes);
+        let opens = &mut |record: CheckedRecord<'_>| self.opens(host, record.header.lsn, record.bytes);
         let taken = assemble(&files.log, &scan, &windows, known, self.planted, opens)?;
         self.tell(|| format!("local log to {}, {known:?}, {taken:?}", scan.end.lsn));
         self.count_recovery(&taken, accept_loss);
         self.mark_taken_over(host)?;
         files.superblock.stable = taken.end.lsn;
         files.log.store(&mut files.log_slots, &files.superblock)?;
-        if !self.planted.is(Fault::ReleaseBeforeSync) {
+        if !self.planted.is(PlantedFault::ReleaseBeforeSync) {
             self.release(host, &mut files, taken.end.lsn)?;
         }
         self.not_given_up()?;
         let head = files.superblock.head;
         self.merged(&mut files, taken.end)?;
         check::rule05::recovered(self, process, taken.end, head, accept_loss);
-        self.hosts[host].of_replica = None;
+        self.hosts[host].replica_closed = None;
         self.join(process, &files, taken.end);
         self.serve(process, files, taken)
     }
@@ -183,16 +183,16 @@ impl World {
     /// A node that offers what it left is told if the server has given it up.
     fn not_given_up(&self) -> Result<(), OpenFailure> {
         match &self.server {
-            Some(server) if server.fences => {
+            Some(server) if server.has_fenced => {
                 let (seen, _) = server.view.fence();
-                Err(OpenFailure::Refused(RecoveryRefusal::Fenced { seen }))
+                Err(OpenFailure::Refused(RecoveryError::Fenced { seen }))
             }
             _ => Ok(()),
         }
     }
 
     /// Of a node: the server has had what its library offered, and the log is emptied for the next joining.
-    fn merged(&mut self, files: &mut Files, end: Link) -> Result<(), OpenFailure> {
+    fn merged(&mut self, files: &mut OpenedFiles, end: ChainPoint) -> Result<(), OpenFailure> {
         if self.server.is_some() {
             files.superblock.head = end;
             files.log.store(&mut files.log_slots, &files.superblock)?;
@@ -201,30 +201,30 @@ impl World {
     }
 
     /// Of a node: it joins, with a journal that begins at `end`.
-    fn join(&mut self, process: usize, files: &Files, end: Link) {
+    fn join(&mut self, process: usize, files: &OpenedFiles, end: ChainPoint) {
         let host = self.processes[process].host;
         let Some(server) = &mut self.server else {
             return;
         };
         self.hosts[host].history.head = end.lsn;
         self.coverage.hit("shared: joinings");
-        if end.lsn > server.kept.lsn {
+        if end.lsn > server.merged_end.lsn {
             self.coverage.hit("shared: joinings that offered records");
         }
         server.joined(process, end, files.view.clone());
     }
 
-    fn open_files(&mut self, host: usize) -> Result<Files, OpenFailure> {
+    fn open_files(&mut self, host: usize) -> Result<OpenedFiles, OpenFailure> {
         let host = &self.hosts[host];
         let view_file = SimFile::new(&host.disk, host.view_file);
-        let (view_slots, payload) = Slots::open(&view_file, View::MAGIC, SLOT_BYTES)?;
+        let (view_slots, payload) = SlotPair::open(&view_file, View::MAGIC, SLOT_BYTES)?;
         let view = View::decode(&payload).map_err(|_| OpenFailure::Unusable("view"))?;
         let (mut log, log_slots, superblock) = LogFile::open(SimFile::new(&host.disk, host.log_file))?;
         log.plant(self.planted);
         if superblock.journal != view.journal {
             return Err(OpenFailure::Unusable("log of another journal"));
         }
-        Ok(Files {
+        Ok(OpenedFiles {
             log,
             log_slots,
             superblock,
@@ -246,31 +246,31 @@ impl World {
 
     /// Whether a data lender's disk says that it was taken over: then it is a journal like any other.
     fn is_taken_over(&self, host: usize) -> Result<bool, OpenFailure> {
-        let Some(file) = self.hosts[host].standing_file else {
+        let Some(file) = self.hosts[host].header_file else {
             return Ok(false);
         };
         let file = SimFile::new(&self.hosts[host].disk, file);
-        let (_, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES)?;
-        let standing = Standing::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
-        Ok(standing.condition == Condition::TakenOver)
+        let (_, payload) = SlotPair::open(&file, ReplicaHeader::MAGIC, SLOT_BYTES)?;
+        let standing = ReplicaHeader::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
+        Ok(standing.condition == ReplicaCondition::TakenOver)
     }
 
     /// The log has everything, and the members are still named.
     fn mark_taken_over(&mut self, host: usize) -> Result<(), OpenFailure> {
-        let Some(file) = self.hosts[host].standing_file else {
+        let Some(file) = self.hosts[host].header_file else {
             return Ok(());
         };
         let file = SimFile::new(&self.hosts[host].disk, file);
-        let (mut slots, payload) = Slots::open(&file, Standing::MAGIC, SLOT_BYTES)?;
-        let standing = Standing::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
-        let taken = Standing {
-            condition: Condition::TakenOver,
+        let (mut slots, payload) = SlotPair::open(&file, ReplicaHeader::MAGIC, SLOT_BYTES)?;
+        let standing = ReplicaHeader::decode(&payload).map_err(|_| OpenFailure::Unusable("standing"))?;
+        let taken = ReplicaHeader {
+            condition: ReplicaCondition::TakenOver,
             ..standing
         };
         Ok(slots.store(&file, &taken.encode())?)
     }
 
-    fn store_view(&mut self, host: usize, files: &mut Files) -> Result<(), OpenFailure> {
+    fn store_view(&mut self, host: usize, files: &mut OpenedFiles) -> Result<(), OpenFailure> {
         let stored = files.view_slots.store(&files.view_file, &files.view.encode());
         files.view_full = files.view.clone();
         self.refresh_view(host);
@@ -278,7 +278,7 @@ impl World {
     }
 
     /// The members are given up: from here on the local disk has everything.
-    fn release(&mut self, host: usize, files: &mut Files, end: Lsn) -> Result<(), OpenFailure> {
+    fn release(&mut self, host: usize, files: &mut OpenedFiles, end: Lsn) -> Result<(), OpenFailure> {
         let noted = files.superblock.for_ring(self.profile.window, end);
         if noted != files.superblock {
             files.log.store(&mut files.log_slots, &noted)?;
@@ -289,21 +289,21 @@ impl World {
     }
 
     /// Asks whether the reign of `files` may begin, before anything is changed (rule 18).
-    fn inquire(
+    fn probe(
         &mut self,
         process: usize,
-        files: &Files,
-        scan: Scan,
+        files: &OpenedFiles,
+        scan: LogScan,
         accept_loss: bool,
     ) -> Result<Option<Recovery>, OpenFailure> {
-        if self.planted.is(Fault::FenceBeforeProof) {
+        if self.planted.is(PlantedFault::FenceBeforeProof) {
             return Ok(None);
         }
-        let question = self.recovery(process, files, scan).asking();
+        let question = self.recovery(process, files, scan).probing();
         let Some((verdict, ..)) = self.ask(process, question, None) else {
             return Err(OpenFailure::Crashed);
         };
-        let Phase::Opening(opening) = &self.processes[process].phase else {
+        let ProcessPhase::Opening(opening) = &self.processes[process].phase else {
             return Err(OpenFailure::Crashed);
         };
         let inquiry = opening.recovery.clone();
@@ -317,7 +317,7 @@ impl World {
                     return Err(damage.into());
                 }
             }
-            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(RecoveryError::Missing { .. } | RecoveryError::Unproven { .. }) if accept_loss => (),
             Err(refusal) => return Err(OpenFailure::Refused(refusal.clone())),
         }
         self.processes[process].proven = true;
@@ -331,7 +331,7 @@ impl World {
     }
 
     /// What seals and reads the members for the reign of `files`, or only asks them.
-    fn recovery(&self, process: usize, files: &Files, scan: Scan) -> Recovery {
+    fn recovery(&self, process: usize, files: &OpenedFiles, scan: LogScan) -> Recovery {
         let view = &files.view;
         let mut recovery = Recovery::new(
             view,
@@ -339,12 +339,12 @@ impl World {
             view.writer,
             scan.end.lsn,
             self.now,
-            GRACE,
-            PATIENCE,
+            ALL_MEMBERS_WAIT,
+            RECOVERY_TIMEOUT,
         )
-        .or_at(self.addresses().iter().map(String::as_str));
+        .with_addresses(self.addresses().iter().map(String::as_str));
         recovery.plant(self.planted);
-        if let Some(closed) = self.hosts[self.processes[process].host].of_replica {
+        if let Some(closed) = self.hosts[self.processes[process].host].replica_closed {
             recovery = recovery.of_replica(view, closed);
         }
         recovery
@@ -353,22 +353,22 @@ impl World {
     fn recover(
         &mut self,
         process: usize,
-        files: &Files,
-        scan: Scan,
+        files: &OpenedFiles,
+        scan: LogScan,
         inquiry: Option<&Recovery>,
         accept_loss: bool,
     ) -> Result<Vec<PeerWindow>, OpenFailure> {
         let view = &files.view;
         let mut recovery = self.recovery(process, files, scan);
         if let Some(inquiry) = inquiry {
-            recovery = recovery.after(inquiry);
+            recovery = recovery.after_probe(inquiry);
         }
         let Some((verdict, answers, windows)) = self.ask(process, recovery, None) else {
             return Err(OpenFailure::Crashed);
         };
         match verdict {
             Ok(()) => check::rule05::answered(self, process, view, &answers, &windows),
-            Err(RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }) if accept_loss => (),
+            Err(RecoveryError::Missing { .. } | RecoveryError::Unproven { .. }) if accept_loss => (),
             Err(refusal) => return Err(OpenFailure::Refused(refusal)),
         }
         self.close_all(process);
@@ -376,18 +376,18 @@ impl World {
     }
 
     /// Lets `process` ask the members until the machine knows enough. `None`: it died, or `cut` came.
-    fn ask(&mut self, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<Asked> {
+    fn ask(&mut self, process: usize, recovery: Recovery, cut: Option<Time>) -> Option<MemberAnswers> {
         let slots: Vec<usize> = recovery.addresses().map(lender_at).collect();
         let count = slots.len();
         self.processes[process].slots = slots;
         self.processes[process].conns = vec![None; count];
-        self.processes[process].phase = Phase::Opening(Box::new(Opening {
+        self.processes[process].phase = ProcessPhase::Opening(Box::new(OpeningState {
             recovery,
-            tried: vec![Time(0); count],
+            tried_at: vec![Time(0); count],
         }));
         self.settle(process);
         loop {
-            let Phase::Opening(opening) = &mut self.processes[process].phase else {
+            let ProcessPhase::Opening(opening) = &mut self.processes[process].phase else {
                 return None;
             };
             if cut.is_some_and(|cut| cut <= self.now) {
@@ -408,10 +408,10 @@ impl World {
         host: usize,
         recovery: Recovery,
         cut: Option<Time>,
-    ) -> Option<(Result<(), RecoveryRefusal>, Vec<PeerWindow>)> {
+    ) -> Option<(Result<(), RecoveryError>, Vec<PeerWindow>)> {
         let process = self.spawn(host);
         let asked = self.ask(process, recovery, cut);
-        self.bury(process);
+        self.reap(process);
         asked.map(|(verdict, _, windows)| (verdict, windows))
     }
 
@@ -421,46 +421,46 @@ impl World {
             let conn = self.processes[process].conns[slot];
             let address = self.processes[process].slots[slot];
             let stream = self.is_stream();
-            let Phase::Opening(opening) = &mut self.processes[process].phase else {
+            let ProcessPhase::Opening(opening) = &mut self.processes[process].phase else {
                 return;
             };
-            let due = now.since(opening.tried[slot]) >= RETRY;
+            let due = now.since(opening.tried_at[slot]) >= RETRY;
             let Some(conn) = conn else {
                 if due {
-                    opening.tried[slot] = now;
+                    opening.tried_at[slot] = now;
                     self.connect(process, slot, address);
                 }
                 continue;
             };
             if let Some(outgoing) = opening.recovery.next_frame(slot) {
-                opening.tried[slot] = now;
-                let Body::Inline(bytes, length) = outgoing.body else {
+                opening.tried_at[slot] = now;
+                let FrameBody::Inline(bytes, length) = outgoing.body else {
                     unreachable!("recovery has no ring")
                 };
                 let packet = packet_of(&outgoing.header, &bytes[..length]);
-                self.send(conn, crate::net::Way::Up, packet);
+                self.send(conn, crate::net::FrameDirection::Up, packet);
             } else if !stream && due {
                 // A frame was lost; begin anew.
-                opening.tried[slot] = now;
+                opening.tried_at[slot] = now;
                 opening.recovery.on_lost(slot);
                 self.close_here(conn);
             }
         }
     }
 
-    fn serve(&mut self, process: usize, files: Files, taken: Assembled) -> Result<(), OpenFailure> {
-        let serving = Serving::new(self, self.processes[process].host, files, taken.end);
-        let addresses = self.lives.len();
+    fn serve(&mut self, process: usize, files: OpenedFiles, taken: AssembledLog) -> Result<(), OpenFailure> {
+        let serving = ServingState::new(self, self.processes[process].host, files, taken.end);
+        let addresses = self.address_lenders.len();
         self.processes[process].slots = (0..addresses).collect();
         self.processes[process].conns = vec![None; addresses];
-        self.processes[process].phase = Phase::Serving(Box::new(serving));
+        self.processes[process].phase = ProcessPhase::Serving(Box::new(serving));
         self.trace.mark(self.now, 5, taken.end.lsn.0);
         self.tell(|| format!("process {process} serves from {}", taken.end.lsn));
         self.settle(process);
         Ok(())
     }
 
-    fn count_recovery(&mut self, taken: &Assembled, accept_loss: bool) {
+    fn count_recovery(&mut self, taken: &AssembledLog, accept_loss: bool) {
         self.coverage.hit("recoveries");
         if taken.records_from_members > 0 {
             self.coverage.hit("recoveries that took records from members");
@@ -475,7 +475,7 @@ impl World {
 }
 
 /// A view in a line of the story.
-pub(super) fn brief(view: &View) -> String {
+pub(super) fn describe_view(view: &View) -> String {
     let members: Vec<&str> = view
         .members
         .iter()

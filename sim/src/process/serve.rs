@@ -5,41 +5,42 @@ use std::collections::VecDeque;
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
 use netram_proto::journal::{
-    Body, CastConfig, LogFile, Outgoing, Slots, Superblock, View, Voter, Writer, WriterConfig,
+    FrameBody, JournalWriter, LogFile, LogSuperblock, MulticastTiming, OutgoingFrame, SlotPair, View, Voter,
+    WriterConfig,
 };
-use netram_proto::planted::{Fault, Planted};
+use netram_proto::planted::{FaultSwitch, PlantedFault};
 use netram_proto::port::IoError;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
 
-use super::Phase;
-use super::open::{Files, brief};
+use super::ProcessPhase;
+use super::open::{OpenedFiles, describe_view};
 use crate::check;
 use crate::data::{DataLink, new_source};
 use crate::disk::SimFile;
 use crate::lender::packet_of;
-use crate::net::Way;
-use crate::server::ServerLink;
-use crate::world::{Event, World};
+use crate::net::FrameDirection;
+use crate::server::SimServerLink;
+use crate::world::{World, WorldEvent};
 
 /// The machine that serves, and what its driver keeps for it.
-pub(crate) struct Serving {
-    pub(crate) writer: Writer,
+pub(crate) struct ServingState {
+    pub(crate) writer: JournalWriter,
     pub(crate) log: LogFile<SimFile>,
-    log_slots: Slots,
-    pub(crate) superblock: Superblock,
+    log_slots: SlotPair,
+    pub(crate) superblock: LogSuperblock,
     view_file: SimFile,
-    view_slots: Slots,
+    view_slots: SlotPair,
     view_full: View,
     ring: Vec<u8>,
     /// Where the next record goes, and what it chains to.
-    pub(crate) tail: Link,
+    pub(crate) tail: ChainPoint,
     /// The end of what the disk has, as the writer was told.
-    stable: Link,
+    stable: ChainPoint,
     /// Ends of records that are not on the disk yet.
-    ends: VecDeque<Link>,
+    ends: VecDeque<ChainPoint>,
     /// The batch that is being synced ends here.
-    flushing: Option<Link>,
+    flushing: Option<ChainPoint>,
     /// The view that is being stored.
     storing: Option<View>,
     /// What the system refused of the log, and of the view file.
@@ -50,21 +51,21 @@ pub(crate) struct Serving {
     /// The local disk was given up; nothing more is written.
     pub(crate) poisoned: Option<IoError>,
     /// Syncs of this disk that had failed when the process began to serve.
-    pub(crate) failed_before: u64,
-    planted: Planted,
+    pub(crate) syncs_failed_before: u64,
+    planted: FaultSwitch,
     /// What the oracle saw acknowledged when the writer learnt that it is fenced.
     pub(crate) acked_at_fence: Option<Lsn>,
     /// The volume is kept by a data lender too.
     pub(crate) data: Option<DataLink>,
     /// The journal is a node's: its link to the server.
-    pub(crate) server: Option<ServerLink>,
+    pub(crate) server: Option<SimServerLink>,
 }
 
-impl Serving {
+impl ServingState {
     /// The reign that `files.view` made durable; the log ends at `end`.
-    pub(super) fn new(world: &World, host: usize, files: Files, end: Link) -> Serving {
+    pub(super) fn new(world: &World, host: usize, files: OpenedFiles, end: ChainPoint) -> ServingState {
         let failed_before = world.hosts[host].disk.borrow().counts.sync_failures;
-        let mut writer = Writer::new(
+        let mut writer = JournalWriter::new(
             world.journal,
             files.view.epoch,
             files.view.writer,
@@ -72,13 +73,13 @@ impl Serving {
             end,
             writer_config(world),
         )
-        .with_reigns(files.view.reigns.clone());
+        .with_epochs(files.view.epochs.clone());
         writer.plant(world.planted);
         let data = world.data.is_some().then(|| {
             let (view, head) = (files.view.clone(), files.superblock.head.lsn);
             new_source(world, view, world.volume_bytes, head, end.lsn)
         });
-        Serving {
+        ServingState {
             writer,
             log: files.log,
             log_slots: files.log_slots,
@@ -96,16 +97,16 @@ impl Serving {
             view_policy: RetryPolicy::new(),
             log_due: Time(0),
             poisoned: None,
-            failed_before,
+            syncs_failed_before: failed_before,
             planted: world.planted,
             acked_at_fence: None,
             data,
-            server: world.server.is_some().then(ServerLink::default),
+            server: world.server.is_some().then(SimServerLink::default),
         }
     }
 
     /// Puts a finished record into the ring.
-    pub(super) fn take_record(&mut self, record: &[u8], end: Link) {
+    pub(super) fn take_record(&mut self, record: &[u8], end: ChainPoint) {
         let capacity = self.ring.len();
         let start = (self.tail.lsn.0 % capacity as u64) as usize;
         let first = record.len().min(capacity - start);
@@ -126,16 +127,16 @@ impl Serving {
         out
     }
 
-    fn packet(&self, outgoing: &Outgoing) -> Vec<u8> {
+    fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
-            Body::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            FrameBody::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
             // In this world a key is its channel's number, which the header has.
-            Body::Channel(_) => packet_of(&outgoing.header, &[]),
-            Body::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
+            FrameBody::Channel(_) => packet_of(&outgoing.header, &[]),
+            FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
         }
     }
 
-    pub(super) fn writer_stable_link(&self) -> Link {
+    pub(super) fn writer_stable_link(&self) -> ChainPoint {
         self.stable
     }
 
@@ -145,8 +146,8 @@ impl Serving {
     }
 
     /// Stores the superblock with a new head. Durable on return.
-    pub(super) fn store_head(&mut self, head: Link) -> Result<(), CallError> {
-        let superblock = Superblock {
+    pub(super) fn store_head(&mut self, head: ChainPoint) -> Result<(), CallError> {
+        let superblock = LogSuperblock {
             head,
             stable: self.superblock.stable.max(self.writer.stable()),
             ..self.superblock
@@ -168,7 +169,7 @@ fn writer_config(world: &World) -> WriterConfig {
         one_domain: profile.one_domain,
         window_bytes: profile.window,
         timing: profile.timing,
-        cast: profile.multicast.then(CastConfig::default),
+        cast: profile.multicast.then(MulticastTiming::default),
         voter: match world.server {
             Some(_) => Voter::Server,
             None => Voter::Disk,
@@ -181,12 +182,12 @@ impl World {
     pub(crate) fn with_serving<T>(
         &mut self,
         process: usize,
-        work: impl FnOnce(&mut World, &mut Serving) -> T,
+        work: impl FnOnce(&mut World, &mut ServingState) -> T,
     ) -> Option<T> {
-        match core::mem::replace(&mut self.processes[process].phase, Phase::Dead) {
-            Phase::Serving(mut serving) => {
+        match core::mem::replace(&mut self.processes[process].phase, ProcessPhase::Dead) {
+            ProcessPhase::Serving(mut serving) => {
                 let out = work(self, &mut serving);
-                self.processes[process].phase = Phase::Serving(serving);
+                self.processes[process].phase = ProcessPhase::Serving(serving);
                 Some(out)
             }
             other => {
@@ -197,7 +198,7 @@ impl World {
     }
 
     pub(super) fn settle_serving(&mut self, process: usize) {
-        if self.died_of_fuse(process) {
+        if self.died_midway(process) {
             return;
         }
         self.with_serving(process, |world, serving| {
@@ -210,10 +211,10 @@ impl World {
             world.pump_server(process, serving);
             world.pump(process, serving);
         });
-        self.died_of_fuse(process);
+        self.died_midway(process);
     }
 
-    fn close_unwanted(&mut self, process: usize, serving: &mut Serving) {
+    fn close_unwanted(&mut self, process: usize, serving: &mut ServingState) {
         for slot in serving.writer.take_disconnects().iter() {
             if let Some(conn) = self.processes[process].conns[slot] {
                 self.coverage.hit("links given up by the writer");
@@ -223,14 +224,14 @@ impl World {
         }
     }
 
-    fn begin_view(&mut self, process: usize, serving: &mut Serving) {
+    fn begin_view(&mut self, process: usize, serving: &mut ServingState) {
         if serving.storing.is_some() || serving.poisoned.is_some() {
             return;
         }
         let Some(view) = serving.writer.view_to_store() else {
             return;
         };
-        self.tell(|| format!("process {process} begins to store {}", brief(&view)));
+        self.tell(|| format!("process {process} begins to store {}", describe_view(&view)));
         let host = self.processes[process].host;
         self.hosts[host].storing = Some(view.clone());
         if let Some(link) = &mut serving.data {
@@ -241,7 +242,7 @@ impl World {
         }
         serving.storing = Some(view);
         let delay = self.disk_time();
-        self.at(delay, Event::ViewStored { process });
+        self.at(delay, WorldEvent::ViewStored { process });
     }
 
     pub(crate) fn on_view_stored(&mut self, process: usize) {
@@ -262,11 +263,11 @@ impl World {
                 return;
             }
             if let Err(failure) = stored
-                && let Some(pause) = world.again(serving.planted, &mut serving.view_policy, failure)
+                && let Some(pause) = world.retry_pause(serving.planted, &mut serving.view_policy, failure)
             {
                 world.coverage.hit("views that the disk refused for a while");
                 serving.storing = Some(view);
-                return world.at(pause, Event::ViewStored { process });
+                return world.at(pause, WorldEvent::ViewStored { process });
             }
             world.hosts[host].storing = None;
             match stored {
@@ -287,15 +288,20 @@ impl World {
     }
 
     /// What the driver does after a failure: the pause before it tries again, or none, and it gives the disk up.
-    fn again(&mut self, planted: Planted, policy: &mut RetryPolicy, failure: CallError) -> Option<Span> {
+    fn retry_pause(
+        &mut self,
+        planted: FaultSwitch,
+        policy: &mut RetryPolicy,
+        failure: CallError,
+    ) -> Option<Nanos> {
         match policy.failed(failure, self.now, false) {
             RetryVerdict::GiveUp => None,
-            RetryVerdict::Again(_) if planted.is(Fault::RefusalIsFinal) => None,
+            RetryVerdict::Again(_) if planted.is(PlantedFault::RefusalIsFinal) => None,
             RetryVerdict::Again(pause) => Some(pause.pause),
         }
     }
 
-    fn begin_flush(&mut self, process: usize, serving: &mut Serving) {
+    fn begin_flush(&mut self, process: usize, serving: &mut ServingState) {
         if serving.flushing.is_some() || serving.poisoned.is_some() || self.now < serving.log_due {
             return;
         }
@@ -309,24 +315,30 @@ impl World {
             Ok(()) => {
                 serving.flushing = Some(end);
                 let delay = self.disk_time();
-                self.at(delay, Event::Flushed { process });
+                self.at(delay, WorldEvent::Flushed { process });
             }
             Err(error) => self.not_flushed(process, serving, end, error.of(SystemCall::Write)),
         }
     }
 
     /// The batch up to `end` did not get to the disk: it is written again after a pause, or the disk is given up.
-    fn not_flushed(&mut self, process: usize, serving: &mut Serving, end: Link, failure: CallError) {
-        if self.died_of_fuse_now(process) {
+    fn not_flushed(
+        &mut self,
+        process: usize,
+        serving: &mut ServingState,
+        end: ChainPoint,
+        failure: CallError,
+    ) {
+        if self.died_in_operation(process) {
             return;
         }
-        match self.again(serving.planted, &mut serving.log_policy, failure) {
+        match self.retry_pause(serving.planted, &mut serving.log_policy, failure) {
             None => self.give_up(process, serving, failure),
             Some(pause) => {
                 self.coverage.hit("batches that the disk refused for a while");
                 serving.ends.push_front(end);
                 serving.log_due = self.now + pause;
-                self.at(pause, Event::Flushed { process });
+                self.at(pause, WorldEvent::Flushed { process });
             }
         }
     }
@@ -342,7 +354,7 @@ impl World {
                 return;
             }
             let mut synced = serving.log.sync();
-            if synced.is_err() && serving.planted.is(Fault::SyncRetried) {
+            if synced.is_err() && serving.planted.is(PlantedFault::SyncRetried) {
                 synced = serving.log.sync();
             }
             match synced {
@@ -359,8 +371,8 @@ impl World {
         self.settle(process);
     }
 
-    pub(super) fn give_up(&mut self, process: usize, serving: &mut Serving, failure: CallError) {
-        if !self.died_of_fuse_now(process) {
+    pub(super) fn give_up(&mut self, process: usize, serving: &mut ServingState, failure: CallError) {
+        if !self.died_in_operation(process) {
             self.tell(|| format!("process {process}: the disk failed: {failure}"));
             self.coverage.hit("journals that went read-only");
             check::rule17::given_up(self, process, serving, failure);
@@ -369,22 +381,22 @@ impl World {
     }
 
     /// Whether the process's machine died in the operation that just failed.
-    fn died_of_fuse_now(&self, process: usize) -> bool {
+    fn died_in_operation(&self, process: usize) -> bool {
         let host = self.processes[process].host;
         self.hosts[host].disk.borrow().is_dead()
     }
 
     /// Connects, and sends whatever is to be sent and has room.
-    fn pump(&mut self, process: usize, serving: &mut Serving) {
+    fn pump(&mut self, process: usize, serving: &mut ServingState) {
         let now = self.now;
-        while let Some(outgoing) = serving.writer.next_cast(now) {
+        while let Some(outgoing) = serving.writer.next_multicast(now) {
             check::rule04::sends(self, process, serving);
-            if let Body::Log { from, bytes } = outgoing.body {
+            if let FrameBody::Log { from, bytes } = outgoing.body {
                 let body = serving.ring_bytes(from, bytes);
                 self.multicast(process, serving.writer.channel(), outgoing.header, &body);
             }
         }
-        for slot in 0..self.lives.len() {
+        for slot in 0..self.address_lenders.len() {
             if serving.writer.wants_connection(slot, now) {
                 if let Some(old) = self.processes[process].conns[slot] {
                     self.close_here(old);
@@ -402,7 +414,7 @@ impl World {
                 check::rule04::sends(self, process, serving);
                 check::rule04::closes(self, process, serving, &outgoing.header);
                 let packet = serving.packet(&outgoing);
-                self.send(conn, Way::Up, packet);
+                self.send(conn, FrameDirection::Up, packet);
             }
         }
     }
@@ -419,7 +431,7 @@ impl World {
             let newest = &world.hosts[host].view;
             let view = View {
                 version: newest.version + 1,
-                reigns: serving.writer.reigns().clone(),
+                epochs: serving.writer.epochs().clone(),
                 counting: false,
                 clean: None,
                 base: serving.writer.stable(),
@@ -443,7 +455,7 @@ impl World {
     }
 
     /// What a machine that dies now leaves half done: a view may be on its way to the platter.
-    pub(super) fn leave_platter(&mut self, process: usize) {
+    pub(super) fn leave_view_in_doubt(&mut self, process: usize) {
         // Of two slots, each written and synced: how far it got. Zero: nothing was written.
         let operations = self.rng.below(5) as u32;
         self.with_serving(process, |world, serving| {
@@ -454,7 +466,7 @@ impl World {
             };
             if operations > 0 && !world.hosts[host].disk.borrow().is_dead() {
                 world.coverage.hit("views cut off while being stored");
-                world.hosts[host].disk.borrow_mut().light_fuse(operations);
+                world.hosts[host].disk.borrow_mut().crash_after(operations);
                 let _ = view.store(
                     &mut serving.view_slots,
                     &serving.view_file,
@@ -464,9 +476,9 @@ impl World {
         });
     }
 
-    pub(crate) fn disk_time(&mut self) -> Span {
+    pub(crate) fn disk_time(&mut self) -> Nanos {
         let (low, high) = self.profile.disk_us;
         let us = self.rng.between(low, high);
-        Span::from_us(us * self.nemesis.disk_slowness(self.now))
+        Nanos::from_us(us * self.nemesis.disk_slowness(self.now))
     }
 }

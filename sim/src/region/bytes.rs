@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use netram_proto::wire::{Cursor, put_varint};
+use netram_proto::wire::{ByteReader, put_varint};
 use netram_shared_machine::{LockId, Stamp};
 
 /// A record's payload, or a page.
-pub(super) type P = Arc<[u8]>;
+pub(super) type PayloadBytes = Arc<[u8]>;
 
 pub(super) const LOCKS: u32 = 5;
 const SPAN_WORDS: usize = 4;
@@ -30,7 +30,7 @@ pub(super) fn is_outside(word: usize) -> bool {
 }
 
 /// A record: some words get values.
-pub(super) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> P {
+pub(super) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> PayloadBytes {
     let (mut preamble, mut bytes) = (Vec::new(), Vec::new());
     stamp.encode(&mut preamble);
     put_varint(&mut bytes, preamble.len() as u64);
@@ -42,12 +42,12 @@ pub(super) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> P {
     bytes.into()
 }
 
-pub(super) fn stamp(payload: &P) -> Stamp {
+pub(super) fn stamp(payload: &PayloadBytes) -> Stamp {
     Stamp::of(payload).expect("a record of this world")
 }
 
-pub(super) fn apply(payload: &P, region: &mut [u64]) {
-    let mut cursor = Cursor::new(payload);
+pub(super) fn apply(payload: &PayloadBytes, region: &mut [u64]) {
+    let mut cursor = ByteReader::new(payload);
     let preamble = cursor.varint().expect("a length");
     cursor.bytes(preamble as usize).expect("a preamble");
     while !cursor.rest().is_empty() {
@@ -56,7 +56,7 @@ pub(super) fn apply(payload: &P, region: &mut [u64]) {
     }
 }
 
-pub(super) fn page(region: &[u64], offset: u64, bytes: u64) -> P {
+pub(super) fn page(region: &[u64], offset: u64, bytes: u64) -> PayloadBytes {
     let words = &region[offset as usize / 8..(offset + bytes) as usize / 8];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

@@ -1,28 +1,28 @@
 //! The rules of `docs/shared.md`, looked at from outside while things happen. What must hold at rest is in `rest.rs`.
 
 use netram_proto::id::JournalId;
-use netram_proto::time::Span;
-use netram_proto::wire::Link;
+use netram_proto::time::Nanos;
+use netram_proto::wire::ChainPoint;
 use netram_shared_machine::lock::TxnId;
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::server::{Standing, Why};
-use netram_shared_machine::{LockId, NodeId, Number, Version};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::server::{FenceReason, NodeState};
+use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber};
 
 use super::World;
-use super::bytes::{self, P, WORDS};
-use super::left::NEVER;
-use super::process::Phase;
+use super::bytes::{self, PayloadBytes, WORDS};
+use super::orphans::NEVER;
+use super::process::TxnPhase;
 use crate::check;
 
-/// Rules of regions are told apart from those of journals by this, in a [`check::Violation`].
+/// Rules of regions are told apart from those of journals by this, in a [`check::RuleViolation`].
 pub const REGION_RULES: u8 = 200;
 /// Timers are looked at so late at most.
-const SLACK: Span = Span::from_ms(60);
+const SLACK: Nanos = Nanos::from_ms(60);
 
 /// A rule, by what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Rule {
+pub(super) enum RegionRule {
     /// Applied versions never skip and never go back.
     Applied = 1,
     /// What was acknowledged survives.
@@ -50,12 +50,12 @@ pub(super) enum Rule {
 }
 
 impl World {
-    pub(super) fn fail(&self, rule: Rule, what: &str) -> ! {
+    pub(super) fn fail(&self, rule: RegionRule, what: &str) -> ! {
         check::fail(REGION_RULES + rule as u8, String::from(what))
     }
 
     /// A node's memory takes another's record.
-    pub(super) fn apply(&mut self, slot: usize, payload: &P) {
+    pub(super) fn apply(&mut self, slot: usize, payload: &PayloadBytes) {
         let stamp = bytes::stamp(payload);
         self.tell(|| format!("slot {slot} applies {stamp:?}"));
         let Some(process) = &mut self.slots[slot].process else {
@@ -68,7 +68,7 @@ impl World {
         if let Some((lock, makes)) = wrong {
             let stands = process.region[bytes::span(*lock).start];
             let what = format!("slot {slot}: lock {lock} from {stands} to {makes}");
-            self.fail(Rule::Applied, &what);
+            self.fail(RegionRule::Applied, &what);
         }
         process.change(&stamp, payload);
         if process.is_whole() {
@@ -86,7 +86,7 @@ impl World {
                 let stands = process.region[bytes::span(*lock).start];
                 if stands < version.0 {
                     let what = format!("slot {slot}: lock {lock} at {stands}, below {version}");
-                    self.fail(Rule::Readers, &what);
+                    self.fail(RegionRule::Readers, &what);
                 }
             }
         }
@@ -94,18 +94,18 @@ impl World {
 
     /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what no order of the
     /// records ever shows.
-    pub(super) fn check_hint(&self, slot: usize, payload: &P) {
+    pub(super) fn check_hint(&self, slot: usize, payload: &PayloadBytes) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
         // What waits for a reader is not in the memory yet.
-        let has = |lock: &LockId, version: &Version| process.node.version(*lock) >= *version;
+        let has = |lock: &LockId, version: &LockVersion| process.node.version(*lock) >= *version;
         for (lock, makes) in bytes::stamp(payload).written {
-            for stamp in self.book.readers(lock, Version(makes.0 - 1)) {
+            for stamp in self.history.readers(lock, LockVersion(makes.0 - 1)) {
                 if !stamp.written.iter().all(|(lock, version)| has(lock, version)) {
                     let what =
                         format!("slot {slot}: version {makes} of lock {lock} is there, and {stamp:?} is not");
-                    self.fail(Rule::Readers, &what);
+                    self.fail(RegionRule::Readers, &what);
                 }
             }
         }
@@ -118,12 +118,12 @@ impl World {
         let pinned = process.pinned.as_ref().filter(|_| process.txns.is_empty());
         if pinned.is_some_and(|pinned| *pinned != process.region) {
             let what = format!("slot {slot}: the memory changed under a reader");
-            self.fail(Rule::Readers, &what);
+            self.fail(RegionRule::Readers, &what);
         }
     }
 
     /// A transaction has its locks: its memory has everything that was acknowledged under them.
-    pub(super) fn check_held(&self, slot: usize, txn: TxnId) {
+    pub(super) fn check_locks_held(&self, slot: usize, txn: TxnId) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
@@ -131,19 +131,19 @@ impl World {
         if !process.node.tokens().leased(self.local(slot)) {
             return;
         }
-        for held in process.node.tokens().held(txn) {
+        for held in process.node.tokens().held_locks(txn) {
             let lock = held.lock;
-            let stands = Version(process.region[bytes::span(lock).start]);
-            let newest = match self.book.excused.is_empty() {
-                true => self.book.newest(lock),
-                false => Version(0),
+            let stands = LockVersion(process.region[bytes::span(lock).start]);
+            let newest = match self.history.excused.is_empty() {
+                true => self.history.newest(lock),
+                false => LockVersion(0),
             };
             if stands != held.version || stands < newest {
                 let version = held.version;
                 let what = format!(
                     "slot {slot}: lock {lock} held at {version}, memory at {stands}, acknowledged {newest}"
                 );
-                self.fail(Rule::Granted, &what);
+                self.fail(RegionRule::Granted, &what);
             }
         }
     }
@@ -153,10 +153,10 @@ impl World {
         let now = self.local(slot);
         let process = self.slots[slot].process.iter();
         let mut txns = process.flat_map(|process| &process.txns);
-        let late = |phase, deadline| phase == Phase::Waiting && now.since(deadline) > SLACK;
+        let late = |phase, deadline| phase == TxnPhase::Waiting && now.since(deadline) > SLACK;
         if txns.any(|txn| late(txn.phase, txn.deadline)) {
             let what = format!("slot {slot}: a transaction waits beyond its time");
-            self.fail(Rule::Ends, &what);
+            self.fail(RegionRule::Ends, &what);
         }
     }
 
@@ -169,144 +169,154 @@ impl World {
 
     fn check_outside(&self, region: &[u64]) {
         if (0..WORDS).any(|word| region[word] != 0 && bytes::is_outside(word)) {
-            self.fail(Rule::Undeclared, "a word of no span has changed");
+            self.fail(RegionRule::Undeclared, "a word of no span has changed");
         }
     }
 
     /// A node's members, or its server, acknowledge what its journal has up to this record.
-    pub(super) fn check_acked(&mut self, slot: usize, journal: JournalId, acked: Number) {
-        let before = self.book.journals.get(&journal).map(|truth| truth.acked);
-        self.book.acknowledge(journal, acked);
+    pub(super) fn check_acked(&mut self, slot: usize, journal: JournalId, acked: RecordNumber) {
+        let before = self.history.journals.get(&journal).map(|truth| truth.acked);
+        self.history.acknowledge(journal, acked);
         let count = acked.0 - before.unwrap_or_default().0;
         self.coverage.add("region: commits", count);
-        let node = self.book.journals.get(&journal).and_then(|truth| truth.node);
-        let read = node.and_then(|node| self.book.read.get(&node));
+        let node = self.history.journals.get(&journal).and_then(|truth| truth.node);
+        let read = node.and_then(|node| self.history.read.get(&node));
         if read.is_some_and(|read| acked > *read) {
             let what =
                 format!("slot {slot}: record {acked} is acknowledged after its journal was read: {read:?}");
-            self.fail(Rule::AfterEnd, &what);
+            self.fail(RegionRule::AfterEnd, &what);
         }
     }
 
     /// The server merges a record.
-    pub(super) fn check_merged(&mut self, node: NodeId, number: Number, payload: &P) {
+    pub(super) fn check_merged(&mut self, node: NodeId, number: RecordNumber, payload: &PayloadBytes) {
         for (lock, makes) in bytes::stamp(payload).written {
             let stands = self.server.memory()[bytes::span(lock).start];
             if stands + 1 != makes.0 {
-                self.fail(Rule::Versions, &format!("lock {lock} from {stands} to {makes}"));
+                self.fail(
+                    RegionRule::Versions,
+                    &format!("lock {lock} from {stands} to {makes}"),
+                );
             }
         }
         if self.is_gone(node) {
             let what = format!("record {number} of node {node} comes after its end");
-            self.fail(Rule::AfterEnd, &what);
+            self.fail(RegionRule::AfterEnd, &what);
         }
         self.coverage.hit("region: records merged");
     }
 
     /// A node is told that the server keeps so much of its journal.
-    pub(super) fn check_kept(&self, slot: usize, number: Number, end: Link, view: u64) {
+    pub(super) fn check_server_ack(&self, slot: usize, number: RecordNumber, end: ChainPoint, view: u64) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
         let journal = &process.journal;
         let mut rows = self.server.disk.table.nodes.values();
         let row = rows.find(|row| row.id == journal.id);
-        let durable = row.map_or(Number(0), |row| row.number);
+        let durable = row.map_or(RecordNumber(0), |row| row.number);
         let stored = row.and_then(|row| row.journal.as_ref());
         let stored = stored.map_or(u64::MAX, |journal| journal.view.version);
         if durable < number || stored < view || journal.end_of(number) != Some(end) {
             let what = format!(
                 "slot {slot}: told that record {number} and view {view} are kept, and the disk has {durable} and {stored}"
             );
-            self.fail(Rule::Survives, &what);
+            self.fail(RegionRule::Survives, &what);
         }
     }
 
     /// The server has read a dead node's journal.
-    pub(super) fn check_read(&mut self, node: NodeId, records: &[(Number, P)]) {
-        let Some(truth) = self.book.of(node) else {
+    pub(super) fn check_read(&mut self, node: NodeId, records: &[(RecordNumber, PayloadBytes)]) {
+        let Some(truth) = self.history.node_history(node) else {
             return;
         };
-        let genuine =
-            |(number, payload): &(Number, P)| truth.records.get(number.0 as usize - 1) == Some(payload);
+        let genuine = |(number, payload): &(RecordNumber, PayloadBytes)| {
+            truth.records.get(number.0 as usize - 1) == Some(payload)
+        };
         if !records.iter().all(genuine) {
-            self.fail(Rule::Survives, "the server read what was never appended");
+            self.fail(RegionRule::Survives, "the server read what was never appended");
         }
         let kept = self.server.disk.table.nodes.get(&node).map(|row| row.number);
         let last = records.last().map(|(number, _)| *number);
         let last = last.max(kept).unwrap_or_default();
-        if last < truth.acked && !self.book.excused.contains(&node) {
+        if last < truth.acked && !self.history.excused.contains(&node) {
             let what = format!(
                 "node {node} is read to {last}, and {} were acknowledged",
                 truth.acked
             );
-            self.fail(Rule::Survives, &what);
+            self.fail(RegionRule::Survives, &what);
         }
         if records.len() as u64 > 0 && last > truth.acked {
             self.coverage
                 .hit("region: journals read that had what was not acknowledged");
         }
-        self.book.read.entry(node).or_insert(last);
+        self.history.read.entry(node).or_insert(last);
     }
 
     /// A node's own library has opened a journal that was left.
-    pub(super) fn check_left(&self, node: NodeId, first: Number, records: &[P]) {
-        let Some(truth) = self.book.of(node) else {
+    pub(super) fn check_orphan(&self, node: NodeId, first: RecordNumber, records: &[PayloadBytes]) {
+        let Some(truth) = self.history.node_history(node) else {
             return;
         };
         let before = first.0 as usize - 1;
         let here = truth.records.get(before..before + records.len());
         if here != Some(records) {
-            self.fail(Rule::Survives, "a journal that was left has other records");
+            self.fail(RegionRule::Survives, "a journal that was left has other records");
         }
-        let last = Number((before + records.len()) as u64);
+        let last = RecordNumber((before + records.len()) as u64);
         let row = self.server.disk.table.nodes.get(&node);
-        let kept = row.map_or(Number(0), |row| row.number);
-        let gone = row.is_some_and(|row| row.standing == Standing::Gone);
+        let kept = row.map_or(RecordNumber(0), |row| row.number);
+        let gone = row.is_some_and(|row| row.state == NodeState::Gone);
         if last.max(kept) < truth.acked && !gone {
             let what = format!(
                 "node {node} left {last} records, and {} were acknowledged",
                 truth.acked
             );
-            self.fail(Rule::Survives, &what);
+            self.fail(RegionRule::Survives, &what);
         }
     }
 
     /// That a node is gone is durable: so is all of it that was ever acknowledged.
     pub(super) fn check_gone(&self, node: NodeId) {
         let row = self.server.disk.table.nodes.get(&node);
-        let has = row.map_or(Number(0), |row| row.number);
-        let acked = self.book.of(node).map_or(Number(0), |truth| truth.acked);
-        if acked > has && !self.book.excused.contains(&node) {
+        let has = row.map_or(RecordNumber(0), |row| row.number);
+        let acked = self
+            .history
+            .node_history(node)
+            .map_or(RecordNumber(0), |truth| truth.acked);
+        if acked > has && !self.history.excused.contains(&node) {
             let what = format!("node {node} had {acked} acknowledged, and {has} count");
-            self.fail(Rule::Survives, &what);
+            self.fail(RegionRule::Survives, &what);
         }
     }
 
     /// Nodes of this world do nothing wrong. One that leaves may have to wait for others for too long.
-    pub(super) fn check_fencing(&self, node: NodeId, why: Why) {
-        let sound = matches!(why, Why::Silent | Why::Dead | Why::Behind | Why::Unmerged);
-        if !sound && self.book.excused.is_empty() {
-            self.fail(Rule::Ends, &format!("node {node} was fenced: {why}"));
+    pub(super) fn check_fencing(&self, node: NodeId, why: FenceReason) {
+        let sound = matches!(
+            why,
+            FenceReason::Silent | FenceReason::Dead | FenceReason::Behind | FenceReason::Unmerged
+        );
+        if !sound && self.history.excused.is_empty() {
+            self.fail(RegionRule::Ends, &format!("node {node} was fenced: {why}"));
         }
     }
 
-    pub(super) fn check_fate(&mut self, node: NodeId, number: Number, fate: Fate) {
-        if fate == Fate::Open {
+    pub(super) fn check_outcome(&mut self, node: NodeId, number: RecordNumber, fate: RecordOutcome) {
+        if fate == RecordOutcome::Open {
             return;
         }
         self.coverage.hit(match fate {
-            Fate::Aborted => "region: outcomes told: aborted",
+            RecordOutcome::Aborted => "region: outcomes told: aborted",
             _ => "region: outcomes told: committed",
         });
         if number == NEVER && !self.is_gone(node) {
             let what = format!("node {node} is called gone, and may not be: it was told {fate:?}");
-            self.fail(Rule::Outcome, &what);
+            self.fail(RegionRule::Outcome, &what);
         }
-        let before = self.book.fates.insert((node, number), fate);
+        let before = self.history.outcomes.insert((node, number), fate);
         if before.is_some_and(|before| before != fate) {
             let what = format!("record {number} of node {node} is {fate:?} now");
-            self.fail(Rule::Outcome, &what);
+            self.fail(RegionRule::Outcome, &what);
         }
     }
 }

@@ -4,31 +4,33 @@
 use std::collections::VecDeque;
 
 use netram_proto::id::{JournalId, Lsn, WriterId};
-use netram_proto::journal::{Body, LogFile, Outgoing, Slots, Superblock, View, Writer};
+use netram_proto::journal::{
+    FrameBody, JournalWriter, LogFile, LogSuperblock, OutgoingFrame, SlotPair, View,
+};
 use netram_proto::limit::{RECORD_HEADER_BYTES, SLOT_BYTES};
-use netram_proto::planted::Planted;
-use netram_proto::port::Kind;
-use netram_proto::wire::{Frame, Link, RecordHeader, finish_record, record_bytes};
-use netram_shared_machine::Number;
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, Frame, RecordHeader, finish_record, record_bytes};
+use netram_shared_machine::RecordNumber;
 
-use super::nature::Nature;
-use super::net::Owner;
+use super::net::ConnectionOwner;
+use super::profile::RegionProfile;
 use super::{Event, World};
-use crate::disk::{SharedDisk, SimFile};
+use crate::disk::{SimDiskHandle, SimFile};
 use crate::lender::packet_of;
-use crate::net::Way;
+use crate::net::FrameDirection;
 
 const HEALTHY: &str = "a disk of this world never fails";
 
 /// Where a journal is on its machine's disk.
 #[derive(Clone)]
-pub(super) struct Files {
-    pub(super) disk: SharedDisk,
+pub(super) struct RegionJournalFiles {
+    pub(super) disk: SimDiskHandle,
     pub(super) log: usize,
     pub(super) view: usize,
 }
 
-impl Files {
+impl RegionJournalFiles {
     pub(super) fn log(&self) -> SimFile {
         SimFile::new(&self.disk, self.log)
     }
@@ -38,66 +40,66 @@ impl Files {
     }
 }
 
-pub(super) struct Journal {
+pub(super) struct RegionJournal {
     pub(super) id: JournalId,
-    pub(super) files: Files,
-    pub(super) writer: Writer,
+    pub(super) files: RegionJournalFiles,
+    pub(super) writer: JournalWriter,
     log: LogFile<SimFile>,
-    log_slots: Slots,
-    superblock: Superblock,
-    view_slots: Slots,
+    log_slots: SlotPair,
+    superblock: LogSuperblock,
+    view_slots: SlotPair,
     /// The newest view that is durable here.
     pub(super) view: View,
     ring: Vec<u8>,
-    tail: Link,
-    unflushed: VecDeque<Link>,
-    flushing: Option<Link>,
+    tail: ChainPoint,
+    unflushed: VecDeque<ChainPoint>,
+    flushing: Option<ChainPoint>,
     storing: Option<View>,
     /// Where each record ends, by its number less one.
-    pub(super) ends: Vec<Link>,
-    pub(super) begins: Link,
+    pub(super) ends: Vec<ChainPoint>,
+    pub(super) start: ChainPoint,
     /// The view that it was opened with: it has no members.
     pub(super) first_view: u64,
     /// As the node's machine was told.
-    pub(super) few: bool,
+    pub(super) few_members: bool,
     pub(super) told_view: u64,
     /// The record that the log begins behind.
-    pub(super) trimmed: Number,
-    pub(super) kept: Number,
+    pub(super) trimmed: RecordNumber,
+    pub(super) server_ack: RecordNumber,
 }
 
-impl Journal {
+impl RegionJournal {
     /// A new one, opened.
     pub(super) fn create(
-        disk: &SharedDisk,
+        disk: &SimDiskHandle,
         id: JournalId,
         who: WriterId,
-        nature: &Nature,
+        nature: &RegionProfile,
         slot: usize,
-        planted: Planted,
-    ) -> Journal {
+        planted: FaultSwitch,
+    ) -> RegionJournal {
         let capacity = nature.capacity;
         let (log, view) = {
             let mut disk = disk.borrow_mut();
             let log = disk.add(LogFile::<SimFile>::file_bytes(capacity));
-            (log, disk.add(Slots::bytes(SLOT_BYTES)))
+            (log, disk.add(SlotPair::bytes(SLOT_BYTES)))
         };
-        let files = Files {
+        let files = RegionJournalFiles {
             disk: disk.clone(),
             log,
             view,
         };
         LogFile::create(files.log(), id, capacity).expect(HEALTHY);
         let view = View::first(id).claimed(who).released(Lsn(0));
-        Slots::create(&files.view(), View::MAGIC, SLOT_BYTES, &view.encode()).expect(HEALTHY);
+        SlotPair::create(&files.view(), View::MAGIC, SLOT_BYTES, &view.encode()).expect(HEALTHY);
         let (log, log_slots, superblock) = LogFile::open(files.log()).expect(HEALTHY);
-        let (view_slots, _) = Slots::open(&files.view(), View::MAGIC, SLOT_BYTES).expect(HEALTHY);
+        let (view_slots, _) = SlotPair::open(&files.view(), View::MAGIC, SLOT_BYTES).expect(HEALTHY);
         let begins = superblock.head;
         let config = nature.writer(slot);
-        let mut writer = Writer::new(id, view.epoch, view.writer, view.version, begins, config)
-            .with_reigns(view.reigns.clone());
+        let mut writer = JournalWriter::new(id, view.epoch, view.writer, view.version, begins, config)
+            .with_epochs(view.epochs.clone());
         writer.plant(planted);
-        Journal {
+        RegionJournal {
             id,
             files,
             writer,
@@ -114,10 +116,10 @@ impl Journal {
             flushing: None,
             storing: None,
             ends: Vec::new(),
-            begins,
-            few: false,
-            trimmed: Number(0),
-            kept: Number(0),
+            start: begins,
+            few_members: false,
+            trimmed: RecordNumber(0),
+            server_ack: RecordNumber(0),
         }
     }
 
@@ -130,14 +132,14 @@ impl Journal {
     }
 
     /// Where the record ends.
-    pub(super) fn append(&mut self, payload: &[u8]) -> Link {
+    pub(super) fn append(&mut self, payload: &[u8]) -> ChainPoint {
         let (epoch, stable) = (self.writer.epoch(), self.writer.stable());
-        let header = RecordHeader::new(self.tail, epoch, stable, Kind(16), false, payload.len());
+        let header = RecordHeader::new(self.tail, epoch, stable, RecordKind(16), false, payload.len());
         let mut record = vec![0; header.length];
         header.write(&mut record);
         record[RECORD_HEADER_BYTES..RECORD_HEADER_BYTES + payload.len()].copy_from_slice(payload);
         let chain = finish_record(&mut record, self.log.seed());
-        let end = Link {
+        let end = ChainPoint {
             lsn: header.next(),
             chain,
         };
@@ -153,14 +155,14 @@ impl Journal {
     }
 
     /// The last record that is acknowledged.
-    pub(super) fn acked(&self) -> Number {
+    pub(super) fn acked(&self) -> RecordNumber {
         let acked = self.writer.acked();
-        Number(self.ends.partition_point(|end| end.lsn <= acked) as u64)
+        RecordNumber(self.ends.partition_point(|end| end.lsn <= acked) as u64)
     }
 
-    pub(super) fn end_of(&self, number: Number) -> Option<Link> {
+    pub(super) fn end_of(&self, number: RecordNumber) -> Option<ChainPoint> {
         match number.0.checked_sub(1) {
-            None => Some(self.begins),
+            None => Some(self.start),
             Some(index) => self.ends.get(index as usize).copied(),
         }
     }
@@ -169,8 +171,8 @@ impl Journal {
     fn trim(&mut self) -> bool {
         let used = self.tail.lsn.since(self.superblock.head.lsn);
         let stable = self.writer.stable();
-        let stable = Number(self.ends.partition_point(|end| end.lsn <= stable) as u64);
-        let upto = self.kept.min(stable);
+        let stable = RecordNumber(self.ends.partition_point(|end| end.lsn <= stable) as u64);
+        let upto = self.server_ack.min(stable);
         if used < self.log.capacity() / 4 || upto <= self.trimmed {
             return false;
         }
@@ -194,11 +196,11 @@ impl Journal {
         out
     }
 
-    fn packet(&self, outgoing: &Outgoing) -> Vec<u8> {
+    fn packet(&self, outgoing: &OutgoingFrame) -> Vec<u8> {
         match outgoing.body {
-            Body::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
-            Body::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
-            Body::Channel(_) => unreachable!("nothing is multicast here"),
+            FrameBody::Inline(bytes, length) => packet_of(&outgoing.header, &bytes[..length]),
+            FrameBody::Log { from, bytes } => packet_of(&outgoing.header, &self.ring_bytes(from, bytes)),
+            FrameBody::Channel(_) => unreachable!("nothing is multicast here"),
         }
     }
 }
@@ -275,10 +277,10 @@ impl World {
         for index in given_up {
             if let Some(conn) = self.slots[slot].conn(index) {
                 self.close_conn(conn);
-                self.lender_lost_here(slot, index);
+                self.drop_lender_link(slot, index);
             }
         }
-        for index in 0..self.nature.lenders {
+        for index in 0..self.profile.lenders {
             let Some(process) = &mut self.slots[slot].process else {
                 return;
             };
@@ -286,7 +288,13 @@ impl World {
                 if let Some(old) = process.conns[index].take() {
                     self.close_conn(old);
                 }
-                let conn = self.connect(Owner::Process { slot, life }, index, slot, index, journal);
+                let conn = self.connect(
+                    ConnectionOwner::Process { slot, life },
+                    index,
+                    slot,
+                    index,
+                    journal,
+                );
                 if let Some(process) = &mut self.slots[slot].process {
                     process.conns[index] = Some(conn);
                 }
@@ -300,12 +308,12 @@ impl World {
                 && let Some(outgoing) = process.journal.writer.next_frame(index, now)
             {
                 let packet = process.journal.packet(&outgoing);
-                self.send_frame(conn, Way::Up, packet);
+                self.send_frame(conn, FrameDirection::Up, packet);
             }
         }
     }
 
-    fn lender_lost_here(&mut self, slot: usize, index: usize) {
+    fn drop_lender_link(&mut self, slot: usize, index: usize) {
         if let Some(process) = &mut self.slots[slot].process {
             process.conns[index] = None;
         }
@@ -328,7 +336,7 @@ impl World {
         }
     }
 
-    pub(super) fn lender_says(&mut self, slot: usize, life: u64, index: usize, frame: &Frame<'_>) {
+    pub(super) fn on_lender_frame(&mut self, slot: usize, life: u64, index: usize, frame: &Frame<'_>) {
         let now = self.local(slot);
         if let Some(process) = self.slots[slot].alive(life) {
             process.journal.writer.on_frame(index, frame, now);

@@ -4,31 +4,31 @@ use std::collections::BTreeMap;
 
 use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::journal::{View, ViewMember};
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 use netram_proto::time::Time;
 
 use super::{Event, World};
-use crate::lender::{Lender, Outcome};
+use crate::lender::{PacketOutcome, SimLender};
 use crate::process::lender_at;
 
-pub(super) struct Machine {
+pub(super) struct RegionLender {
     incarnation: Incarnation,
     domain: String,
     /// It has so many slots that it never needs one of a journal that is over.
-    roomy: bool,
-    windows: BTreeMap<JournalId, Lender>,
+    has_spare_slots: bool,
+    windows: BTreeMap<JournalId, SimLender>,
     pub(super) up: bool,
     /// Counts its processes.
     pub(super) boot: u32,
     pub(super) paused_until: Time,
 }
 
-impl Machine {
-    pub(super) fn new(index: usize, incarnation: Incarnation, roomy: bool) -> Machine {
-        Machine {
+impl RegionLender {
+    pub(super) fn new(index: usize, incarnation: Incarnation, roomy: bool) -> RegionLender {
+        RegionLender {
             incarnation,
             domain: format!("d{index}"),
-            roomy,
+            has_spare_slots: roomy,
             windows: BTreeMap::new(),
             up: true,
             boot: 0,
@@ -36,11 +36,11 @@ impl Machine {
         }
     }
 
-    fn window(&mut self, journal: JournalId) -> &mut Lender {
-        let (domain, incarnation, roomy) = (&self.domain, self.incarnation, self.roomy);
+    fn window(&mut self, journal: JournalId) -> &mut SimLender {
+        let (domain, incarnation, roomy) = (&self.domain, self.incarnation, self.has_spare_slots);
         let window = self.windows.entry(journal);
         window.or_insert_with(|| {
-            let mut lender = Lender::new(domain.clone(), incarnation);
+            let mut lender = SimLender::new(domain.clone(), incarnation);
             lender.remembers = roomy;
             lender
         })
@@ -51,8 +51,8 @@ impl Machine {
         conn: usize,
         packet: &[u8],
         journal: JournalId,
-        planted: Planted,
-    ) -> Outcome {
+        planted: FaultSwitch,
+    ) -> PacketOutcome {
         self.window(journal).on_packet(conn, packet, journal, planted)
     }
 
@@ -63,7 +63,7 @@ impl Machine {
     fn kill(&mut self) {
         self.up = false;
         self.boot += 1;
-        self.windows.values_mut().for_each(Lender::kill);
+        self.windows.values_mut().for_each(SimLender::kill);
     }
 
     fn lose(&mut self, next: Incarnation) {
@@ -75,7 +75,7 @@ impl Machine {
     /// Journals that it has windows of, but for those whose end it had forgotten when their old writers came and asked for a window: that one
     /// stays until its memory ends.
     pub(super) fn windows(&self) -> impl Iterator<Item = JournalId> {
-        let joined = |window: &Lender| window.state().joined && !window.has_forgotten;
+        let joined = |window: &SimLender| window.state().joined && !window.has_forgotten;
         let joined = self.windows.iter().filter(move |(_, window)| joined(window));
         joined.map(|(journal, _)| *journal)
     }
@@ -88,7 +88,7 @@ impl Machine {
     }
 
     /// Whether its memory is still the one that a view names.
-    fn is(&self, member: &ViewMember, journal: JournalId) -> bool {
+    fn is_intact(&self, member: &ViewMember, journal: JournalId) -> bool {
         let window = self.windows.get(&journal);
         window.is_some_and(|window| window.incarnation == member.incarnation && window.state().joined)
     }
@@ -138,7 +138,8 @@ impl World {
 
     /// Members of `view` that still have what they held for it.
     pub(super) fn intact(&self, view: &View) -> usize {
-        let is = |member: &&ViewMember| self.machines[lender_at(&member.address)].is(member, view.journal);
+        let is =
+            |member: &&ViewMember| self.machines[lender_at(&member.address)].is_intact(member, view.journal);
         view.members.iter().filter(is).count()
     }
 
@@ -147,7 +148,7 @@ impl World {
         self.views().all(|view| {
             let its = |member: &&ViewMember| {
                 let at = lender_at(&member.address);
-                at == machine && self.machines[at].is(member, view.journal)
+                at == machine && self.machines[at].is_intact(member, view.journal)
             };
             let left = self.intact(view) - view.members.iter().filter(its).count();
             left >= view.answers()

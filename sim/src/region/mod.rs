@@ -1,5 +1,5 @@
-//! Worlds in which several nodes share a region: the machines of a shared region (`Server`, `Node`) together with those of the nodes'
-//! journals (`Writer`, `Recovery`, `assemble`, `Member`, `Forget`), which are all the ones that ship.
+//! Worlds in which several nodes share a region: the machines of a shared region (`SimServer`, `Node`) together with those of the nodes'
+//! journals (`Writer`, `Recovery`, `assemble`, `WriterHandle`, `Forget`), which are all the ones that ship.
 //!
 //! Machines with processes of a node, lenders, and the server; between them links that are late and break, and a clock each. A
 //! process dies, its machine loses power, anybody stands still. `docs/simulator.md` says what can happen; the rules are those of
@@ -7,31 +7,31 @@
 //!
 //! | module | is |
 //! |---|---|
-//! | `nature`, `story`, `nemesis` | what one seed's world is like, what it is about, what goes wrong |
+//! | `nature`, `scenario`, `nemesis` | what one seed's world is like, what it is about, what goes wrong |
 //! | `bytes` | a region of words, spans, records |
 //! | `process`, `program` | a node's process, and what the program in it does |
-//! | `journal`, `left` | its journal; the journals of processes before |
+//! | `journal`, `orphans` | its journal; the journals of processes before |
 //! | `server` | the server's process, its disk, its readings |
 //! | `lenders`, `net`, `asker` | lenders, connections to them, whoever seals and reads |
-//! | `pipe` | links between nodes and server; records straight from node to node |
-//! | `book`, `check`, `rest` | what truly happened, the rules, and what must hold at rest |
+//! | `node_link` | links between nodes and server; records straight from node to node |
+//! | `history`, `check`, `quiesce` | what truly happened, the rules, and what must hold at rest |
 
-mod asker;
-mod book;
 mod bytes;
 mod check;
+mod history;
 mod journal;
-mod left;
 mod lenders;
-mod nature;
+mod member_query;
 mod nemesis;
 mod net;
-mod pipe;
+mod node_link;
+mod orphans;
 mod process;
+mod profile;
 mod program;
-mod rest;
+mod quiescence;
+mod scenario;
 mod server;
-mod story;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,25 +39,25 @@ use std::rc::Rc;
 
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::journal::View;
-use netram_proto::planted::Planted;
-use netram_proto::time::{Span, Time};
-use netram_shared_machine::server::{Closed, Session, Standing};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::{Nanos, Time};
+use netram_shared_machine::server::{LinkEnd, NodeState, SessionId};
 
 use crate::coverage::Coverage;
-use crate::disk::{Disk, DiskFaults};
-use crate::net::Way;
-use crate::queue::Queue;
+use crate::disk::{DiskFaults, SimDisk};
+use crate::net::FrameDirection;
+use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::trace::Trace;
-use asker::Asker;
-use book::Book;
+use crate::trace::EventTrace;
 pub use check::REGION_RULES;
-use lenders::Machine;
-use nature::Nature;
-use net::Conn;
-use pipe::Pipe;
-use process::Slot;
-use server::Host;
+use history::RegionHistory;
+use lenders::RegionLender;
+use member_query::MemberQuery;
+use net::RegionConnection;
+use node_link::SimNodeLink;
+use process::MachineSlot;
+use profile::RegionProfile;
+use server::ServerHost;
 
 /// Events of one world, as a guard against one that never ends.
 const EVENTS_MAX: u64 = 3_000_000;
@@ -66,27 +66,27 @@ const EVENTS_MAX: u64 = 3_000_000;
 #[derive(Debug)]
 enum Event {
     Connected { conn: usize },
-    Frame { conn: usize, way: Way },
+    Frame { conn: usize, way: FrameDirection },
     Closed { conn: usize },
-    Asks { asker: usize },
+    Query { asker: usize },
     MachineUp { machine: usize },
     SlotUp { slot: usize },
     Tick { slot: usize, life: u64 },
     Program { slot: usize, life: u64 },
-    LastWord { slot: usize, life: u64 },
+    LateCommit { slot: usize, life: u64 },
     Flushed { slot: usize, life: u64 },
     ViewStored { slot: usize, life: u64 },
-    Linked { session: Session },
-    Up { session: Session },
-    Down { session: Session },
-    Unlinked { session: Session },
-    HungUp { session: Session, closed: Closed },
+    Linked { session: SessionId },
+    Up { session: SessionId },
+    Down { session: SessionId },
+    Unlinked { session: SessionId },
+    HungUp { session: SessionId, closed: LinkEnd },
     Hint { slot: usize, bytes: Vec<u8> },
     ServerUp,
     ServerTick { boot: u32 },
     ServerFlushed { boot: u32, count: usize },
     Nemesis,
-    Story,
+    Scenario,
     Mark,
 }
 
@@ -113,34 +113,34 @@ impl Clock {
 /// Everything there is.
 struct World {
     now: Time,
-    queue: Queue<Event>,
+    queue: EventQueue<Event>,
     rng: Rng,
     coverage: Coverage,
-    trace: Trace,
-    planted: Planted,
-    nature: Nature,
-    machines: Vec<Machine>,
-    conns: Vec<Conn>,
+    trace: EventTrace,
+    planted: FaultSwitch,
+    profile: RegionProfile,
+    machines: Vec<RegionLender>,
+    conns: Vec<RegionConnection>,
     /// `[host][lender]`: until when nothing passes. The last host is the server.
     blocked: Vec<Vec<Time>>,
-    askers: Vec<Option<Asker>>,
+    queries: Vec<Option<MemberQuery>>,
     /// Journals that were removed although not all lenders could be told, or nobody knew whether they may be.
-    untold: BTreeSet<JournalId>,
-    server: Host,
-    slots: Vec<Slot>,
-    pipes: BTreeMap<Session, Pipe>,
+    pending_forgets: BTreeSet<JournalId>,
+    server: ServerHost,
+    slots: Vec<MachineSlot>,
+    node_links: BTreeMap<SessionId, SimNodeLink>,
     sessions: u64,
     lives: u64,
     incarnations: u64,
     /// Since when nothing goes wrong, and nothing begins any more.
     calm_since: Option<Time>,
-    book: Book,
+    history: RegionHistory,
 }
 
 /// Lets the region of one seed live and come to rest. Its fingerprint, and what happened.
-pub(crate) fn run(mut rng: Rng, planted: Planted, trace: Trace) -> (u64, Coverage) {
-    let nature = Nature::draw(&mut rng);
-    let lasts = nature.lasts;
+pub(crate) fn run(mut rng: Rng, planted: FaultSwitch, trace: EventTrace) -> (u64, Coverage) {
+    let nature = RegionProfile::draw(&mut rng);
+    let lasts = nature.run_time;
     let mut world = World::new(rng, nature, planted, trace);
     world.coverage.hit("region: worlds");
     world.start_server();
@@ -149,54 +149,54 @@ pub(crate) fn run(mut rng: Rng, planted: Planted, trace: Trace) -> (u64, Coverag
         world.after_ms(ms, Event::SlotUp { slot });
     }
     world.plan_nemesis();
-    world.plan_story();
+    world.plan_scenario();
     world.run_for(lasts);
-    world.rest();
+    world.quiesce();
     let events = world.trace.events;
     world.coverage.add("events", events);
     (world.trace.hash(), world.coverage)
 }
 
 impl World {
-    fn new(mut rng: Rng, nature: Nature, planted: Planted, mut trace: Trace) -> World {
+    fn new(mut rng: Rng, nature: RegionProfile, planted: FaultSwitch, mut trace: EventTrace) -> World {
         let now = Time(1_000_000_000);
         trace.tell(now, || format!("{nature:?}"));
         let drift = nature.drift_permille;
         let slots = (0..nature.nodes).map(|_| {
-            let mut disk = Disk::new(rng.fork());
+            let mut disk = SimDisk::new(rng.fork());
             disk.faults = DiskFaults {
                 survives_permille: nature.survives_permille,
                 ..DiskFaults::default()
             };
-            Slot::new(Rc::new(RefCell::new(disk)), Clock::draw(&mut rng, drift))
+            MachineSlot::new(Rc::new(RefCell::new(disk)), Clock::draw(&mut rng, drift))
         });
-        let slots: Vec<Slot> = slots.collect();
+        let slots: Vec<MachineSlot> = slots.collect();
         let roomy = rng.pick(&[0, 0, 300, 1000]);
         let machines = (0..nature.lenders).map(|index| {
             let incarnation = Incarnation(index as u64 + 1);
-            Machine::new(index, incarnation, rng.chance(roomy))
+            RegionLender::new(index, incarnation, rng.chance(roomy))
         });
-        let machines: Vec<Machine> = machines.collect();
+        let machines: Vec<RegionLender> = machines.collect();
         World {
             now,
-            queue: Queue::default(),
+            queue: EventQueue::default(),
             coverage: Coverage::default(),
             trace,
             planted,
             machines,
             conns: Vec::new(),
             blocked: vec![vec![Time(0); nature.lenders]; nature.nodes + 1],
-            askers: Vec::new(),
-            untold: BTreeSet::new(),
-            server: Host::new(Clock::draw(&mut rng, drift)),
+            queries: Vec::new(),
+            pending_forgets: BTreeSet::new(),
+            server: ServerHost::new(Clock::draw(&mut rng, drift)),
             slots,
-            pipes: BTreeMap::new(),
+            node_links: BTreeMap::new(),
             sessions: 0,
             lives: 0,
             incarnations: nature.lenders as u64,
             calm_since: None,
-            book: Book::default(),
-            nature,
+            history: RegionHistory::default(),
+            profile: nature,
             rng,
         }
     }
@@ -219,12 +219,12 @@ impl World {
             Event::Connected { conn } => self.on_connected(conn),
             Event::Frame { conn, way } => self.on_frame(conn, way),
             Event::Closed { conn } => self.on_closed(conn),
-            Event::Asks { asker } => self.on_asks(asker),
+            Event::Query { asker } => self.on_query(asker),
             Event::MachineUp { machine } => self.start_machine(machine),
             Event::SlotUp { slot } => self.start_process(slot),
             Event::Tick { slot, life } => self.on_tick(slot, life),
             Event::Program { slot, life } => self.on_program(slot, life),
-            Event::LastWord { slot, life } => self.on_last_word(slot, life),
+            Event::LateCommit { slot, life } => self.on_late_commit(slot, life),
             Event::Flushed { slot, life } if self.is_life(slot, life) => self.on_flushed(slot),
             Event::ViewStored { slot, life } if self.is_life(slot, life) => self.on_view_stored(slot),
             Event::Flushed { .. } | Event::ViewStored { .. } => (),
@@ -238,7 +238,7 @@ impl World {
             Event::ServerTick { boot } => self.on_server_tick(boot),
             Event::ServerFlushed { boot, count } => self.on_server_flushed(boot, count),
             Event::Nemesis => self.on_nemesis(),
-            Event::Story => self.on_story(),
+            Event::Scenario => self.on_scenario(),
             Event::Mark => (),
         }
     }
@@ -251,7 +251,7 @@ impl World {
             | Event::Program { slot, .. }
             | Event::Flushed { slot, .. }
             | Event::ViewStored { slot, .. } => self.slots[*slot].paused_until,
-            Event::Linked { session } => self.slots[self.pipe_slot(*session)?].paused_until,
+            Event::Linked { session } => self.slots[self.node_link_slot(*session)?].paused_until,
             Event::Connected { conn } | Event::Closed { conn } => self.paused_until(self.conns[*conn].host()),
             Event::ServerTick { .. } | Event::ServerFlushed { .. } => self.server.paused_until,
             _ => return None,
@@ -270,7 +270,7 @@ impl World {
         }
     }
 
-    fn run_for(&mut self, span: Span) {
+    fn run_for(&mut self, span: Nanos) {
         let until = self.now + span;
         self.queue.push(until, Event::Mark);
         while self.now < until {
@@ -278,12 +278,12 @@ impl World {
         }
     }
 
-    fn at(&mut self, delay: Span, event: Event) {
+    fn at(&mut self, delay: Nanos, event: Event) {
         self.queue.push(self.now + delay, event);
     }
 
     fn after_ms(&mut self, ms: u64, event: Event) {
-        self.at(Span(Span::from_ms(ms).0 + 1), event);
+        self.at(Nanos(Nanos::from_ms(ms).0 + 1), event);
     }
 
     fn tell(&mut self, line: impl FnOnce() -> String) {
@@ -292,25 +292,29 @@ impl World {
 
     /// What a slot's machine takes for the time.
     fn local(&self, slot: usize) -> Time {
-        let Slot { clock, behind, .. } = &self.slots[slot];
+        let MachineSlot {
+            clock,
+            clock_lag: behind,
+            ..
+        } = &self.slots[slot];
         clock.local(Time(self.now.0.saturating_sub(behind.0)))
     }
 
-    fn latency(&mut self) -> Span {
-        let (low, high) = self.nature.latency_us;
-        Span::from_us(self.rng.between(low, high))
+    fn latency(&mut self) -> Nanos {
+        let (low, high) = self.profile.latency_us;
+        Nanos::from_us(self.rng.between(low, high))
     }
 
-    fn disk_time(&mut self) -> Span {
-        let (low, high) = self.nature.disk_us;
-        Span::from_us(self.rng.between(low, high))
+    fn disk_time(&mut self) -> Nanos {
+        let (low, high) = self.profile.disk_us;
+        Nanos::from_us(self.rng.between(low, high))
     }
 
     /// The views of journals that somebody may still have to read: at the server, and at their nodes.
     fn views(&self) -> impl Iterator<Item = &View> {
         let rows = self.server.disk.table.nodes.values();
         let stored = rows
-            .filter(|row| row.standing != Standing::Gone)
+            .filter(|row| row.state != NodeState::Gone)
             .filter_map(|row| row.journal.as_ref().map(|journal| &journal.view));
         let processes = self.slots.iter().filter_map(|slot| slot.process.as_ref());
         stored.chain(processes.map(|process| &process.journal.view))

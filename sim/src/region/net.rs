@@ -1,29 +1,29 @@
 //! Connections to lenders: two lanes of frames, each in order and whole until it breaks; then a tail of it is lost.
 
 use netram_proto::id::JournalId;
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 use netram_proto::wire::Frame;
 
 use super::{Event, World};
-use crate::lanes::Lanes;
-use crate::lender::Outcome;
-use crate::net::Way;
+use crate::lane_pair::LanePair;
+use crate::lender::PacketOutcome;
+use crate::net::FrameDirection;
 
 /// Frames on one lane that have not arrived; beyond that there is no room.
 const LANE_FRAMES_MAX: usize = 12;
 
 /// Whose end it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum ConnectionOwner {
     /// The journal of a process.
     Process { slot: usize, life: u64 },
     /// Somebody who seals and reads, or tells members to forget.
-    Asker(usize),
+    Query(usize),
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Conn {
-    owner: Owner,
+pub(super) struct RegionConnection {
+    owner: ConnectionOwner,
     /// By what number its owner knows the lender.
     index: usize,
     host: usize,
@@ -31,10 +31,10 @@ pub(super) struct Conn {
     journal: JournalId,
     open: bool,
     boot: u32,
-    lanes: Lanes,
+    lanes: LanePair,
 }
 
-impl Conn {
+impl RegionConnection {
     pub(super) fn host(&self) -> usize {
         self.host
     }
@@ -43,14 +43,14 @@ impl Conn {
 impl World {
     pub(super) fn connect(
         &mut self,
-        owner: Owner,
+        owner: ConnectionOwner,
         index: usize,
         host: usize,
         machine: usize,
         journal: JournalId,
     ) -> usize {
         let conn = self.conns.len();
-        self.conns.push(Conn {
+        self.conns.push(RegionConnection {
             owner,
             index,
             host,
@@ -58,15 +58,15 @@ impl World {
             journal,
             open: true,
             boot: 0,
-            lanes: Lanes::default(),
+            lanes: LanePair::default(),
         });
-        let delay = Span(self.latency().0 + self.latency().0);
+        let delay = Nanos(self.latency().0 + self.latency().0);
         self.at(delay, Event::Connected { conn });
         conn
     }
 
     pub(super) fn on_connected(&mut self, conn: usize) {
-        let Conn { host, machine, .. } = self.conns[conn];
+        let RegionConnection { host, machine, .. } = self.conns[conn];
         if !self.conns[conn].open {
             return;
         }
@@ -80,17 +80,17 @@ impl World {
     }
 
     pub(super) fn has_room(&self, conn: usize) -> bool {
-        self.conns[conn].lanes.rising() < LANE_FRAMES_MAX
+        self.conns[conn].lanes.packets_up() < LANE_FRAMES_MAX
     }
 
-    pub(super) fn send_frame(&mut self, conn: usize, way: Way, packet: Vec<u8>) {
+    pub(super) fn send_frame(&mut self, conn: usize, way: FrameDirection, packet: Vec<u8>) {
         let at = self.now + self.latency();
         let at = self.conns[conn].lanes.push(way, packet, at);
         self.queue.push(at, Event::Frame { conn, way });
     }
 
-    pub(super) fn on_frame(&mut self, conn: usize, way: Way) {
-        let Conn {
+    pub(super) fn on_frame(&mut self, conn: usize, way: FrameDirection) {
+        let RegionConnection {
             host,
             machine,
             open,
@@ -99,8 +99,8 @@ impl World {
             ..
         } = self.conns[conn];
         let paused = match way {
-            Way::Up => self.machines[machine].paused_until,
-            Way::Down => self.paused_until(host),
+            FrameDirection::Up => self.machines[machine].paused_until,
+            FrameDirection::Down => self.paused_until(host),
         };
         let wait = paused.max(self.blocked[host][machine]);
         if wait > self.now {
@@ -110,25 +110,27 @@ impl World {
             return;
         };
         match way {
-            Way::Up if !self.machines[machine].up || self.machines[machine].boot != boot => {
+            FrameDirection::Up if !self.machines[machine].up || self.machines[machine].boot != boot => {
                 self.break_conn(conn);
             }
-            Way::Up => {
+            FrameDirection::Up => {
                 let planted = self.planted;
                 let outcome = self.machines[machine].on_packet(conn, &packet, journal, planted);
                 self.answer(conn, outcome);
             }
-            Way::Down if open => self.owner_gets(conn, &packet),
-            Way::Down => (),
+            FrameDirection::Down if open => self.deliver_to_owner(conn, &packet),
+            FrameDirection::Down => (),
         }
     }
 
-    fn answer(&mut self, conn: usize, outcome: Outcome) {
+    fn answer(&mut self, conn: usize, outcome: PacketOutcome) {
         match outcome {
-            Outcome::Reply(reply) if self.conns[conn].open => self.send_frame(conn, Way::Down, reply),
-            Outcome::Reply(_) | Outcome::Nothing => (),
-            Outcome::Ended => self.break_conn(conn),
-            Outcome::Died => unreachable!("no lender of this world dies in an append"),
+            PacketOutcome::Reply(reply) if self.conns[conn].open => {
+                self.send_frame(conn, FrameDirection::Down, reply)
+            }
+            PacketOutcome::Reply(_) | PacketOutcome::Nothing => (),
+            PacketOutcome::Ended => self.break_conn(conn),
+            PacketOutcome::Died => unreachable!("no lender of this world dies in an append"),
         }
     }
 
@@ -152,8 +154,8 @@ impl World {
     pub(super) fn close_conn(&mut self, conn: usize) {
         self.conns[conn].open = false;
         self.conns[conn].lanes.cut(&mut self.rng);
-        let Conn { machine, journal, .. } = self.conns[conn];
-        if self.conns[conn].lanes.rising() == 0 {
+        let RegionConnection { machine, journal, .. } = self.conns[conn];
+        if self.conns[conn].lanes.packets_up() == 0 {
             self.machines[machine].forget(conn, journal);
         }
     }
@@ -172,29 +174,29 @@ impl World {
     }
 
     fn owner_linked(&mut self, conn: usize) {
-        let Conn { owner, index, .. } = self.conns[conn];
+        let RegionConnection { owner, index, .. } = self.conns[conn];
         match owner {
-            Owner::Process { slot, life } => self.lender_linked(slot, life, index),
-            Owner::Asker(asker) => self.asker_linked(asker, index),
+            ConnectionOwner::Process { slot, life } => self.lender_linked(slot, life, index),
+            ConnectionOwner::Query(asker) => self.query_linked(asker, index),
         }
     }
 
     fn owner_lost(&mut self, conn: usize) {
-        let Conn { owner, index, .. } = self.conns[conn];
+        let RegionConnection { owner, index, .. } = self.conns[conn];
         match owner {
-            Owner::Process { slot, life } => self.lender_lost(slot, life, index),
-            Owner::Asker(asker) => self.asker_lost(asker, index),
+            ConnectionOwner::Process { slot, life } => self.lender_lost(slot, life, index),
+            ConnectionOwner::Query(asker) => self.query_lost(asker, index),
         }
     }
 
-    fn owner_gets(&mut self, conn: usize, packet: &[u8]) {
-        let Conn { owner, index, .. } = self.conns[conn];
+    fn deliver_to_owner(&mut self, conn: usize, packet: &[u8]) {
+        let RegionConnection { owner, index, .. } = self.conns[conn];
         let Ok(frame) = Frame::parse(packet) else {
             return self.break_conn(conn);
         };
         match owner {
-            Owner::Process { slot, life } => self.lender_says(slot, life, index, &frame),
-            Owner::Asker(asker) => self.asker_hears(asker, index, &frame),
+            ConnectionOwner::Process { slot, life } => self.on_lender_frame(slot, life, index, &frame),
+            ConnectionOwner::Query(asker) => self.on_query_frame(asker, index, &frame),
         }
     }
 }

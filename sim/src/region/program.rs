@@ -1,14 +1,14 @@
 //! What the program in a process does: transactions, readers, questions, offers.
 
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 use netram_shared_machine::lock::{Acquired, TxnId};
-use netram_shared_machine::{Hold, LockId, Stamp};
+use netram_shared_machine::{LockId, LockMode, Stamp};
 
 use super::bytes::{self, LOCKS};
-use super::process::{Phase, Txn};
+use super::process::{ProgramTxn, TxnPhase};
 use super::{Event, World};
 
-const WAITS: Span = Span::from_ms(500);
+const LOCK_TIMEOUT: Nanos = Nanos::from_ms(500);
 
 impl World {
     pub(super) fn on_program(&mut self, slot: usize, life: u64) {
@@ -16,24 +16,28 @@ impl World {
         if self.slots[slot].alive(life).is_none() {
             return;
         }
-        self.at(Span::from_us(us), Event::Program { slot, life });
+        self.at(Nanos::from_us(us), Event::Program { slot, life });
         let Some(process) = &self.slots[slot].process else {
             return;
         };
         if !process.is_whole() {
             return;
         }
-        let ready = process.txns.iter().find(|txn| txn.phase == Phase::Ready).cloned();
+        let ready = process
+            .txns
+            .iter()
+            .find(|txn| txn.phase == TxnPhase::Ready)
+            .cloned();
         let few = process.txns.len() < 2;
         if self.rng.chance(50) {
-            self.offer_left(slot);
+            self.offer_orphans(slot);
         }
         if self.rng.chance(30) {
             self.ask_outcomes(slot);
         }
         let calm = self.calm_since.is_some();
         if let Some(txn) = ready {
-            self.go_on(slot, &txn);
+            self.continue_txn(slot, &txn);
         } else if few && !calm && self.rng.chance(600) {
             self.begin(slot);
         }
@@ -42,32 +46,32 @@ impl World {
     }
 
     /// Begins to write under one lock, whatever else goes on.
-    pub(super) fn begin_to_write(&mut self, slot: usize, lock: LockId, waits: Span) {
+    pub(super) fn begin_to_write(&mut self, slot: usize, lock: LockId, waits: Nanos) {
         let now = self.local(slot);
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
         let (id, deadline) = (process.node.begin(true), now + waits);
-        let hold = Hold::Exclusive;
+        let hold = LockMode::Exclusive;
         let acquired = process.node.acquire(now, id, lock, hold, deadline);
         let phase = phase(acquired.ok());
-        process.txns.push(Txn {
+        process.txns.push(ProgramTxn {
             id,
             wants: Vec::new(),
             phase,
             deadline,
-            must: true,
+            must_succeed: true,
         });
         self.settle_txn(slot, id, phase);
     }
 
     fn begin(&mut self, slot: usize) {
-        let mut wants: Vec<(LockId, Hold)> = Vec::new();
+        let mut wants: Vec<(LockId, LockMode)> = Vec::new();
         for _ in 0..self.rng.between(1, 3) {
             let lock = LockId(self.rng.below(u64::from(LOCKS)) as u32);
             let hold = match self.rng.chance(500) {
-                true => Hold::Exclusive,
-                false => Hold::Shared,
+                true => LockMode::Exclusive,
+                false => LockMode::Shared,
             };
             wants.push((lock, hold));
         }
@@ -79,20 +83,20 @@ impl World {
             return;
         };
         let id = process.node.begin(undoable);
-        let deadline = now + WAITS;
+        let deadline = now + LOCK_TIMEOUT;
         let phase = match all {
             true => phase(process.node.acquire_all(now, id, &mut wants, deadline).ok()),
-            false => Phase::Ready,
+            false => TxnPhase::Ready,
         };
         if all {
             wants.clear();
         }
-        process.txns.push(Txn {
+        process.txns.push(ProgramTxn {
             id,
             wants,
             phase,
             deadline,
-            must: false,
+            must_succeed: false,
         });
         match all {
             true => self.settle_txn(slot, id, phase),
@@ -111,18 +115,18 @@ impl World {
         let Some((lock, hold)) = txn.wants.pop() else {
             return;
         };
-        txn.deadline = now + WAITS;
+        txn.deadline = now + LOCK_TIMEOUT;
         let acquired = process.node.acquire(now, id, lock, hold, txn.deadline);
         txn.phase = phase(acquired.ok());
         let phase = txn.phase;
         self.settle_txn(slot, id, phase);
     }
 
-    fn settle_txn(&mut self, slot: usize, id: TxnId, phase: Phase) {
-        self.do_deeds(slot);
+    fn settle_txn(&mut self, slot: usize, id: TxnId, phase: TxnPhase) {
+        self.run_actions(slot);
         match phase {
-            Phase::Ready => self.check_held(slot, id),
-            Phase::Failed => {
+            TxnPhase::Ready => self.check_locks_held(slot, id),
+            TxnPhase::Failed => {
                 let now = self.local(slot);
                 if let Some(process) = &mut self.slots[slot].process {
                     process.end_failed(now);
@@ -132,12 +136,12 @@ impl World {
         }
     }
 
-    fn go_on(&mut self, slot: usize, txn: &Txn) {
+    fn continue_txn(&mut self, slot: usize, txn: &ProgramTxn) {
         let now = self.local(slot);
         if !txn.wants.is_empty() {
             return self.acquire_next(slot, txn.id);
         }
-        if self.rng.chance(self.nature.thinks_permille) {
+        if self.rng.chance(self.profile.leave_open_permille) {
             return;
         }
         let aborts = self.rng.chance(100);
@@ -154,7 +158,7 @@ impl World {
     pub(super) fn commit_open(&mut self, slot: usize) -> bool {
         let process = self.slots[slot].process.iter();
         let mut txns = process.flat_map(|process| &process.txns);
-        let open = txns.find(|txn| txn.phase == Phase::Ready);
+        let open = txns.find(|txn| txn.phase == TxnPhase::Ready);
         let open = open.map(|txn| txn.id);
         open.is_some_and(|id| self.write(slot, id))
     }
@@ -164,9 +168,9 @@ impl World {
         let Some(process) = &mut self.slots[slot].process else {
             return false;
         };
-        let held = process.node.tokens().held(id);
-        let held: Vec<(LockId, Hold)> = held.map(|held| (held.lock, held.hold)).collect();
-        if !held.iter().any(|(_, hold)| *hold == Hold::Exclusive) {
+        let held = process.node.tokens().held_locks(id);
+        let held: Vec<(LockId, LockMode)> = held.map(|held| (held.lock, held.hold)).collect();
+        if !held.iter().any(|(_, hold)| *hold == LockMode::Exclusive) {
             return false;
         }
         if !process.journal.has_room(200) {
@@ -176,8 +180,8 @@ impl World {
         let mut written: Vec<LockId> = Vec::new();
         for (lock, hold) in held {
             // Some locks are taken alone and not written under: nobody may wait for a version of theirs.
-            if hold == Hold::Exclusive && (written.is_empty() || self.rng.chance(700)) {
-                process.node.wrote(id, lock);
+            if hold == LockMode::Exclusive && (written.is_empty() || self.rng.chance(700)) {
+                process.node.on_written(id, lock);
                 written.push(lock);
             }
         }
@@ -202,11 +206,11 @@ impl World {
         writes.sort_unstable();
         let payload = bytes::record(&stamp, &writes);
         let end = process.journal.append(&payload);
-        self.book.append(process.journal.id, payload.clone());
+        self.history.append(process.journal.id, payload.clone());
         let number = process.node.on_appended(now, end, payload.clone());
         assert_eq!(number.0, process.journal.ends.len() as u64);
         if let Some(txn) = process.txns.iter_mut().find(|txn| txn.id == id) {
-            txn.phase = Phase::Committing(number);
+            txn.phase = TxnPhase::Committing(number);
         }
         process.change(&stamp, &payload);
         self.tell(|| format!("slot {slot} appends record {number}, {stamp:?}, to {}", end.lsn));
@@ -244,7 +248,7 @@ impl World {
                     process.pinned = None;
                     process.node.accept();
                 }
-                self.do_deeds(slot);
+                self.run_actions(slot);
                 if let Some(process) = &mut self.slots[slot].process {
                     process.pinned = Some(process.region.clone());
                 }
@@ -254,7 +258,7 @@ impl World {
     }
 
     fn ask_outcomes(&mut self, slot: usize) {
-        let unknown = self.slots[slot].unknown.clone();
+        let unknown = self.slots[slot].unknown_outcomes.clone();
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
@@ -264,10 +268,10 @@ impl World {
     }
 }
 
-fn phase(acquired: Option<Acquired>) -> Phase {
+fn phase(acquired: Option<Acquired>) -> TxnPhase {
     match acquired {
-        Some(Acquired::Held) => Phase::Ready,
-        Some(Acquired::Waits) => Phase::Waiting,
-        None => Phase::Failed,
+        Some(Acquired::Granted) => TxnPhase::Ready,
+        Some(Acquired::Waits) => TxnPhase::Waiting,
+        None => TxnPhase::Failed,
     }
 }

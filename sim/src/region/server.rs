@@ -5,81 +5,84 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use netram_proto::journal::{Forget, Recovery, RecoveryRefusal, node_records};
-use netram_proto::planted::Planted;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Checked, Link};
-use netram_shared_machine::message::Opening;
+use netram_proto::journal::{ForgetNotice, Recovery, RecoveryError, node_records};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ChainPoint, CheckedRecord};
+use netram_shared_machine::message::RegionOpening;
 use netram_shared_machine::server::{
-    Closed, Deed, Fact, Journal as Known, Outgoing, Row, ServerConfig, Session, Standing, Table,
+    DurableFact, DurableNode, LinkEnd, LinkOutput, NodeJournal as Known, NodeState, RegionState,
+    ServerAction, ServerConfig, SessionId,
 };
-use netram_shared_machine::{Grant, NodeId, Number, Position, RegionId, Server, ToServer, Version};
+use netram_shared_machine::{
+    GrantNumber, LockVersion, NodeId, Position, RecordNumber, RegionId, RegionServer, ToServer,
+};
 
-use super::asker::{GRACE, PATIENCE, Read, Talk, Whose};
-use super::bytes::{self, P, WORDS};
-use super::check::Rule;
-use super::nature::LEASE;
+use super::bytes::{self, PayloadBytes, WORDS};
+use super::check::RegionRule;
+use super::member_query::{ALL_MEMBERS_WAIT, QUERY_TIMEOUT, QueryKind, QueryOwner, ReadOutcome};
+use super::profile::LEASE;
 use super::{Clock, Event, World};
 
 /// Time is told to the machine this often.
-const TICK: Span = Span::from_ms(10);
+const TICK: Nanos = Nanos::from_ms(10);
 /// Lenders that could not be told that a node is gone are told again after this, at first.
-const TELL_AGAIN: Span = Span::from_ms(40);
+const TELL_AGAIN: Nanos = Nanos::from_ms(40);
 /// A journal that could not be read is tried again after this.
-const READ_AGAIN: Span = Span::from_ms(60);
+const READ_AGAIN: Nanos = Nanos::from_ms(60);
 
 /// Something on its way to the disk.
 #[derive(Clone, Debug)]
-enum Write {
-    Fact(u64, Fact),
-    Record(Merged),
+enum QueuedWrite {
+    Fact(u64, DurableFact),
+    Record(ServerRecord),
 }
 
 /// A record in the server's order.
 #[derive(Clone, Debug)]
-pub(super) struct Merged {
+pub(super) struct ServerRecord {
     position: Position,
     pub(super) node: NodeId,
-    pub(super) number: Number,
-    end: Option<Link>,
-    pub(super) payload: P,
+    pub(super) number: RecordNumber,
+    end: Option<ChainPoint>,
+    pub(super) payload: PayloadBytes,
 }
 
 /// A dead node's journal.
 #[derive(Clone, Debug)]
-struct Reading {
+struct JournalReading {
     known: Known,
     due: Time,
     runs: bool,
     failed: bool,
 }
 
-pub(super) struct Host {
-    machine: Option<Server<P>>,
+pub(super) struct ServerHost {
+    machine: Option<RegionServer<PayloadBytes>>,
     /// Counts its processes.
     pub(super) boot: u32,
     pub(super) clock: Clock,
     pub(super) paused_until: Time,
     pub(super) slow_until: Time,
     region: Vec<u64>,
-    writes: VecDeque<Write>,
+    writes: VecDeque<QueuedWrite>,
     flushing: bool,
-    readings: BTreeMap<NodeId, Reading>,
-    pub(super) disk: Disk,
+    readings: BTreeMap<NodeId, JournalReading>,
+    pub(super) disk: ServerDisk,
 }
 
 /// What is durable.
-pub(super) struct Disk {
-    pub(super) table: Table,
+pub(super) struct ServerDisk {
+    pub(super) table: RegionState,
     pub(super) region: Vec<u64>,
     /// Every record that ever was.
-    pub(super) log: Vec<Merged>,
+    pub(super) log: Vec<ServerRecord>,
 }
 
-impl Host {
-    pub(super) fn new(clock: Clock) -> Host {
-        let versions = bytes::locks().map(|lock| (lock, Version(0))).collect();
-        Host {
+impl ServerHost {
+    pub(super) fn new(clock: Clock) -> ServerHost {
+        let versions = bytes::locks().map(|lock| (lock, LockVersion(0))).collect();
+        ServerHost {
             machine: None,
             boot: 0,
             clock,
@@ -89,11 +92,11 @@ impl Host {
             writes: VecDeque::new(),
             flushing: false,
             readings: BTreeMap::new(),
-            disk: Disk {
-                table: Table {
+            disk: ServerDisk {
+                table: RegionState {
                     versions,
-                    ceiling: Grant(0),
-                    ..Table::default()
+                    ceiling: GrantNumber(0),
+                    ..RegionState::default()
                 },
                 region: vec![0; WORDS],
                 log: Vec::new(),
@@ -105,7 +108,7 @@ impl Host {
         self.machine.is_some()
     }
 
-    pub(super) fn machine(&self) -> Option<&Server<P>> {
+    pub(super) fn machine(&self) -> Option<&RegionServer<PayloadBytes>> {
         self.machine.as_ref()
     }
 
@@ -117,7 +120,7 @@ impl Host {
         self.writes.is_empty()
     }
 
-    pub(super) fn poll_send(&mut self, session: Session) -> Option<Outgoing<P>> {
+    pub(super) fn poll_send(&mut self, session: SessionId) -> Option<LinkOutput<PayloadBytes>> {
         self.machine.as_mut()?.poll_send(session)
     }
 }
@@ -127,7 +130,7 @@ impl World {
         if self.server.is_up() {
             return;
         }
-        let opening = Opening {
+        let opening = RegionOpening {
             region: RegionId(7),
             bytes: WORDS as u64 * 8,
             address: 0,
@@ -137,9 +140,9 @@ impl World {
         };
         let config = ServerConfig {
             lease: LEASE,
-            recent_bytes_max: self.nature.recent_bytes_max,
+            recent_bytes_max: self.profile.recent_bytes_max,
             page_bytes: 8 * 7,
-            tell_again: TELL_AGAIN,
+            forget_retry: TELL_AGAIN,
             opening,
         };
         self.tell(|| String::from("the server starts"));
@@ -149,7 +152,7 @@ impl World {
         let host = &mut self.server;
         host.boot += 1;
         host.region = host.disk.region.clone();
-        let mut machine = Server::new(config, host.disk.table.clone(), now);
+        let mut machine = RegionServer::new(config, host.disk.table.clone(), now);
         let recent = host.disk.log.iter().skip(trimmed);
         let recent = recent.map(|merged| (merged.node, merged.number, merged.payload.clone()));
         machine.remember(recent.collect());
@@ -177,17 +180,19 @@ impl World {
         if lost > 0 {
             self.coverage.hit("region: deaths of the server that lost writes");
         }
-        self.stop_asking(|whose| matches!(whose, Whose::Server { .. }));
-        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
-        sessions.into_iter().for_each(|session| self.break_pipe(session));
+        self.stop_queries(|whose| matches!(whose, QueryOwner::Server { .. }));
+        let sessions: Vec<SessionId> = self.node_links.keys().copied().collect();
+        sessions
+            .into_iter()
+            .for_each(|session| self.break_node_link(session));
         let ms = self.rng.pick(&[1, 10, 100, 500]);
         self.after_ms(ms, Event::ServerUp);
     }
 
-    pub(super) fn server_hears(&mut self, session: Session, message: ToServer<P>) {
+    pub(super) fn on_server_message(&mut self, session: SessionId, message: ToServer<PayloadBytes>) {
         let now = self.server_time();
         self.trace.mark(self.now, 20, session.0);
-        if let Some(slot) = self.pipe_slot(session) {
+        if let Some(slot) = self.node_link_slot(session) {
             self.tell(|| format!("the server hears {message:?} of slot {slot}"));
         }
         if let Some(machine) = &mut self.server.machine {
@@ -196,10 +201,10 @@ impl World {
         self.after_server();
     }
 
-    pub(super) fn server_loses(&mut self, session: Session, closed: Closed) {
+    pub(super) fn on_server_link_lost(&mut self, session: SessionId, closed: LinkEnd) {
         let now = self.server_time();
         if let Some(machine) = &mut self.server.machine {
-            if closed == Closed::HungUp && machine.node(session).is_some() {
+            if closed == LinkEnd::HungUp && machine.node(session).is_some() {
                 self.coverage
                     .hit("region: links closed by the machine of a dead process");
             }
@@ -224,24 +229,26 @@ impl World {
 
     /// Does what the machine says, and sends what it has.
     pub(super) fn after_server(&mut self) {
-        while let Some(deed) = self.server.machine.as_mut().and_then(Server::poll) {
-            self.do_server_deed(deed);
+        while let Some(deed) = self.server.machine.as_mut().and_then(RegionServer::poll) {
+            self.run_server_action(deed);
         }
         if !self.server.writes.is_empty() && !self.server.flushing {
             self.server.flushing = true;
             let (boot, count) = (self.server.boot, self.server.writes.len());
             let slow = if self.server.slow_until > self.now { 20 } else { 1 };
-            let delay = Span(self.disk_time().0 * slow);
+            let delay = Nanos(self.disk_time().0 * slow);
             self.at(delay, Event::ServerFlushed { boot, count });
         }
-        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
-        sessions.into_iter().for_each(|session| self.fill(session));
+        let sessions: Vec<SessionId> = self.node_links.keys().copied().collect();
+        sessions.into_iter().for_each(|session| self.send_down(session));
     }
 
-    fn do_server_deed(&mut self, deed: Deed<P>) {
+    fn run_server_action(&mut self, deed: ServerAction<PayloadBytes>) {
         match deed {
-            Deed::Store { ticket, fact } => self.server.writes.push_back(Write::Fact(ticket, fact)),
-            Deed::Apply {
+            ServerAction::Store { ticket, fact } => {
+                self.server.writes.push_back(QueuedWrite::Fact(ticket, fact))
+            }
+            ServerAction::Apply {
                 position,
                 node,
                 number,
@@ -250,7 +257,7 @@ impl World {
             } => {
                 self.check_merged(node, number, &payload);
                 bytes::apply(&payload, &mut self.server.region);
-                self.server.writes.push_back(Write::Record(Merged {
+                self.server.writes.push_back(QueuedWrite::Record(ServerRecord {
                     position,
                     node,
                     number,
@@ -258,8 +265,8 @@ impl World {
                     payload,
                 }));
             }
-            Deed::Recover { node, journal } => {
-                let reading = Reading {
+            ServerAction::Recover { node, journal } => {
+                let reading = JournalReading {
                     known: journal,
                     due: self.now,
                     runs: false,
@@ -268,22 +275,25 @@ impl World {
                 self.server.readings.insert(node, reading);
                 self.read_due();
             }
-            Deed::Forget { node, journal } => {
+            ServerAction::Forget { node, journal } => {
                 self.server.readings.remove(&node);
                 let (boot, host) = (self.server.boot, self.slots.len());
                 let lenders = (0..self.machines.len()).map(|index| format!("l{index}"));
                 let lenders: Vec<String> = lenders.collect();
-                let talk = Talk::Forget(Forget::new(&journal.view, &lenders));
-                self.ask(talk, Whose::Server { boot, node }, host, &journal.view);
+                let talk = QueryKind::Forget(ForgetNotice::new(&journal.view, &lenders));
+                self.start_query(talk, QueryOwner::Server { boot, node }, host, &journal.view);
             }
-            Deed::Close(session) => self.break_pipe(session),
-            Deed::Fenced { node, why } => {
+            ServerAction::Close(session) => self.break_node_link(session),
+            ServerAction::Fenced { node, why } => {
                 self.tell(|| format!("node {node} is fenced: {why}"));
                 self.coverage.hit("region: nodes fenced");
                 self.check_fencing(node, why);
             }
-            Deed::Refused { node, why } => {
-                self.fail(Rule::Versions, &format!("a record of {node} was refused: {why}"));
+            ServerAction::Refused { node, why } => {
+                self.fail(
+                    RegionRule::Versions,
+                    &format!("a record of {node} was refused: {why}"),
+                );
             }
         }
     }
@@ -309,13 +319,13 @@ impl World {
     /// The disk has the first so many writes.
     fn flush(&mut self, count: usize) -> (Option<u64>, Option<Position>) {
         let (mut ticket, mut position) = (None, None);
-        for write in self.server.writes.drain(..count).collect::<Vec<Write>>() {
+        for write in self.server.writes.drain(..count).collect::<Vec<QueuedWrite>>() {
             match write {
-                Write::Fact(number, fact) => {
+                QueuedWrite::Fact(number, fact) => {
                     ticket = Some(number);
                     self.store_fact(fact);
                 }
-                Write::Record(merged) => {
+                QueuedWrite::Record(merged) => {
                     position = Some(merged.position);
                     self.store_record(merged);
                 }
@@ -324,49 +334,49 @@ impl World {
         (ticket, position)
     }
 
-    fn store_fact(&mut self, fact: Fact) {
+    fn store_fact(&mut self, fact: DurableFact) {
         let table = &mut self.server.disk.table;
         match fact {
-            Fact::Joined { node, journal, .. } => {
-                let row = Row {
-                    standing: Standing::Live,
+            DurableFact::Joined { node, journal, .. } => {
+                let row = DurableNode {
+                    state: NodeState::Live,
                     id: journal.view.journal,
                     journal: Some(journal),
-                    number: Number(0),
+                    number: RecordNumber(0),
                 };
                 table.nodes.insert(node, row);
                 table.last_node = table.last_node.max(node);
             }
-            Fact::Viewed { node, view } => {
+            DurableFact::Viewed { node, view } => {
                 let row = table.nodes.get_mut(&node);
                 if let Some(journal) = row.and_then(|row| row.journal.as_mut()) {
                     journal.view = view;
                     self.coverage.hit("region: views stored at the server");
                 }
             }
-            Fact::Fencing { node } => {
+            DurableFact::Fencing { node } => {
                 if let Some(row) = table.nodes.get_mut(&node) {
-                    row.standing = Standing::Fencing;
+                    row.state = NodeState::Fencing;
                 }
             }
-            Fact::Gone { node } => {
+            DurableFact::Gone { node } => {
                 if let Some(row) = table.nodes.get_mut(&node) {
-                    row.standing = Standing::Gone;
+                    row.state = NodeState::Gone;
                 }
                 self.check_gone(node);
             }
-            Fact::Told { node } => {
+            DurableFact::Forgotten { node } => {
                 if let Some(row) = table.nodes.get_mut(&node) {
                     row.journal = None;
                 }
                 self.coverage
                     .hit("region: nodes that are gone, and all lenders know");
             }
-            Fact::Ceiling(grant) => table.ceiling = grant,
+            DurableFact::Ceiling(grant) => table.ceiling = grant,
         }
     }
 
-    fn store_record(&mut self, merged: Merged) {
+    fn store_record(&mut self, merged: ServerRecord) {
         let disk = &mut self.server.disk;
         assert_eq!(merged.position, disk.table.position.next());
         disk.table.position = merged.position;
@@ -387,26 +397,27 @@ impl World {
     /// Begins to read what is due.
     fn read_due(&mut self) {
         let (now, boot, host) = (self.now, self.server.boot, self.slots.len());
-        let due = |reading: &Reading| !reading.runs && reading.due <= now;
-        let waits = |standing| matches!(standing, Some(Standing::Reading | Standing::Stuck));
+        let due = |reading: &JournalReading| !reading.runs && reading.due <= now;
+        let waits = |standing| matches!(standing, Some(NodeState::Reading | NodeState::Stuck));
         let Some(machine) = &self.server.machine else {
             return;
         };
         let readings = self.server.readings.iter();
         let all: Vec<(NodeId, Known)> = readings
-            .filter(|(node, reading)| due(reading) && waits(machine.standing(**node)))
+            .filter(|(node, reading)| due(reading) && waits(machine.node_state(**node)))
             .map(|(node, reading)| (*node, reading.known.clone()))
             .collect();
         for (node, known) in all {
             if let Some(reading) = self.server.readings.get_mut(&node) {
                 reading.runs = true;
             }
-            self.provoke_last_words(node);
-            let mut recovery = Recovery::of_node(&known.view, known.end.lsn, now, GRACE, PATIENCE);
+            self.provoke_late_commit(node);
+            let mut recovery =
+                Recovery::of_node(&known.view, known.end.lsn, now, ALL_MEMBERS_WAIT, QUERY_TIMEOUT);
             recovery.plant(self.planted);
-            self.ask(
-                Talk::Read(recovery),
-                Whose::Server { boot, node },
+            self.start_query(
+                QueryKind::Read(recovery),
+                QueryOwner::Server { boot, node },
                 host,
                 &known.view,
             );
@@ -414,7 +425,7 @@ impl World {
     }
 
     /// The members of a dead node's journal have said what they have.
-    pub(super) fn server_has_read(&mut self, node: NodeId, (verdict, windows): Read) {
+    pub(super) fn on_server_read(&mut self, node: NodeId, (verdict, windows): ReadOutcome) {
         let now = self.now;
         let Some(reading) = self.server.readings.get_mut(&node) else {
             return;
@@ -435,22 +446,25 @@ impl World {
             }
             return self.after_server();
         }
-        let mut records: Vec<(Number, P)> = Vec::new();
+        let mut records: Vec<(RecordNumber, PayloadBytes)> = Vec::new();
         let mut number = known.kept;
         let (end, all) = node_records(
             &windows,
             known.end,
             known.view.epoch,
             known.view.journal.into(),
-            Planted::NONE,
+            FaultSwitch::NONE,
             &mut |_| true,
-            &mut |record: Checked<'_>| {
+            &mut |record: CheckedRecord<'_>| {
                 number = number.next();
-                records.push((number, P::from(record.payload())));
+                records.push((number, PayloadBytes::from(record.payload())));
             },
         );
         if all.is_err() {
-            self.fail(Rule::Survives, "sound members gave less than they said they hold");
+            self.fail(
+                RegionRule::Survives,
+                "sound members gave less than they said they hold",
+            );
         }
         self.tell(|| format!("node {node} is read from {} to {}", known.end.lsn, end.lsn));
         self.coverage.hit("region: journals read");
@@ -462,7 +476,7 @@ impl World {
             machine.on_recovered(node, records);
         }
         self.after_server();
-        if self.calm_since.is_none() && self.rng.chance(self.nature.cut_readings_permille) {
+        if self.calm_since.is_none() && self.rng.chance(self.profile.crash_readings_permille) {
             self.coverage
                 .hit("region: readings cut off by the server's death");
             self.kill_server();
@@ -470,37 +484,37 @@ impl World {
     }
 
     /// The lenders of a node that is gone have been told, as far as they could be reached.
-    pub(super) fn server_has_told(&mut self, node: NodeId, all: bool) {
+    pub(super) fn on_server_forget_done(&mut self, node: NodeId, all: bool) {
         if !all {
             self.coverage
                 .hit("region: nodes that are gone, and some lender could not be told");
         }
         let now = self.server_time();
         if let Some(machine) = &mut self.server.machine {
-            machine.on_told(now, node, all);
+            machine.on_forget_tried(now, node, all);
         }
         self.after_server();
     }
 
     /// With everything healed, and too few members left for a proof, an operator gives up what they had, as `netram shared merge` does
     /// for journals that it cannot read.
-    fn accepts_loss(&mut self, node: NodeId, known: &Known, refusal: &RecoveryRefusal) -> bool {
+    fn accepts_loss(&mut self, node: NodeId, known: &Known, refusal: &RecoveryError) -> bool {
         let since = self.calm_since;
-        if since.is_none_or(|since| self.now.since(since) <= Span::from_ms(1500)) {
+        if since.is_none_or(|since| self.now.since(since) <= Nanos::from_ms(1500)) {
             return false;
         }
         let intact = self.intact(&known.view);
         if intact >= known.view.answers() {
             let what = format!("node {node} could be read of {intact} members, and is not: {refusal}");
-            self.fail(Rule::Ends, &what);
+            self.fail(RegionRule::Ends, &what);
         }
         self.tell(|| format!("the loss of what node {node} had is accepted"));
         self.coverage.hit("region: losses accepted");
-        self.book.excuse(node);
+        self.history.excuse(node);
         // The server is stopped for that, and started again: so all nodes say what they have.
         let all = self.server.writes.len();
         self.flush(all);
-        self.store_fact(Fact::Gone { node });
+        self.store_fact(DurableFact::Gone { node });
         self.kill_server();
         true
     }
@@ -508,7 +522,7 @@ impl World {
     /// Whether that a node is gone is durable.
     pub(super) fn is_gone(&self, node: NodeId) -> bool {
         let row = self.server.disk.table.nodes.get(&node);
-        row.is_some_and(|row| row.standing == Standing::Gone)
+        row.is_some_and(|row| row.state == NodeState::Gone)
     }
 
     fn server_time(&self) -> Time {

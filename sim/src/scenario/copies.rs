@@ -2,10 +2,10 @@
 //! recoverable memory, the program goes on and dies, and the copy is opened over the segments that the program left.
 
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, OpenError, Rvm, SegmentError, TruncateError};
+use netram_rvm::{RestoreMode, Rvm, RvmOpenError, SegmentError, TruncateError};
 
 use super::journal;
-use super::rvm::{NAMES, Program};
+use super::rvm::{MemoryProgram, SEGMENT_NAMES};
 use crate::check::fail;
 use crate::process::SimLog;
 use crate::storage::SimStorage;
@@ -13,7 +13,7 @@ use crate::world::World;
 
 /// Runs the story and gives the world back.
 pub(super) fn run(world: World) -> World {
-    let mut program = Program::new(world);
+    let mut program = MemoryProgram::new(world);
     let (lives, deeds) = {
         let rng = &mut program.world.borrow_mut().rng;
         (rng.between(1, 4), rng.between(0, 60))
@@ -36,12 +36,12 @@ pub(super) fn run(world: World) -> World {
 }
 
 /// The segments' bytes, as whoever reads the files sees them.
-fn contents(program: &Program) -> Vec<Vec<u8>> {
+fn contents(program: &MemoryProgram) -> Vec<Vec<u8>> {
     let world = program.world.borrow();
     program.directory.contents(&world.hosts[0].disk)
 }
 
-fn open_copy(program: &mut Program) {
+fn open_copy(program: &mut MemoryProgram) {
     let Some(copy) = program.copy else { return };
     let Some(process) = healed(program, copy) else {
         return;
@@ -60,8 +60,8 @@ fn open_copy(program: &mut Program) {
             hit(program, "rvm: copies of a log that were opened");
             judge(program, &memory, &before);
         }
-        Err(OpenError::Recovery(TruncateError::Segment(
-            SegmentError::Overtaken { .. } | SegmentError::Held { .. },
+        Err(RvmOpenError::Recovery(TruncateError::Segment(
+            SegmentError::Overtaken { .. } | SegmentError::OwnedByOtherLog { .. },
         ))) => {
             if before != contents(program) {
                 fail(
@@ -80,13 +80,13 @@ fn open_copy(program: &mut Program) {
 }
 
 /// What the copy left of the segments, and what its program makes of those that it may have.
-fn judge(program: &Program, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]) {
+fn judge(program: &MemoryProgram, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]) {
     if program.world.borrow_mut().rng.chance(300) {
         return;
     }
     let after = contents(program);
     let regions: Vec<_> = (0..after.len())
-        .map(|at| memory.map(NAMES[at], 0, 0).ok())
+        .map(|at| memory.map(SEGMENT_NAMES[at], 0, 0).ok())
         .collect();
     let mapped: Vec<bool> = regions.iter().map(Option::is_some).collect();
     program.model.copy_opened(before, &after, &mapped);
@@ -99,7 +99,7 @@ fn judge(program: &Program, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]
         }
     }
     for region in regions.into_iter().flatten() {
-        let mut transaction = memory.begin(Mode::Restore);
+        let mut transaction = memory.begin(RestoreMode::Restore);
         let written = transaction.write(&region, 100, b"the copy's");
         if written.is_err() || transaction.commit(Durability::Disk).is_err() {
             return;
@@ -110,7 +110,7 @@ fn judge(program: &Program, memory: &Rvm<SimLog, SimStorage>, before: &[Vec<u8>]
 }
 
 /// The original, after the copy has changed its segments: it changes nothing of that.
-fn reopen_original(program: &Program) {
+fn reopen_original(program: &MemoryProgram) {
     let Some(process) = healed(program, 0) else { return };
     let before = contents(program);
     let storage = {
@@ -136,7 +136,7 @@ fn reopen_original(program: &Program) {
 }
 
 /// A process that has the journal on `host` open; `None`: it must not be opened, or records were lost that it had.
-fn healed(program: &Program, host: usize) -> Option<usize> {
+fn healed(program: &MemoryProgram, host: usize) -> Option<usize> {
     let accepted = || program.world.borrow().coverage.get("losses that were accepted");
     let before = accepted();
     let process = journal::open_healed(&mut program.world.borrow_mut(), host)?;
@@ -147,6 +147,6 @@ fn healed(program: &Program, host: usize) -> Option<usize> {
     None
 }
 
-fn hit(program: &Program, what: &'static str) {
+fn hit(program: &MemoryProgram, what: &'static str) {
     program.world.borrow_mut().coverage.hit(what);
 }

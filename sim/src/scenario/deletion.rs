@@ -1,14 +1,14 @@
 //! An operator deletes a copy: the directory is copied while its journal serves, rests or has just opened; the original goes on and is
 //! killed, and the copy is deleted with `netram journal delete`. The original opens with everything that was acknowledged.
 
-use netram_proto::journal::{Body, Forget};
-use netram_proto::planted::Fault;
-use netram_proto::time::Span;
+use netram_proto::journal::{ForgetNotice, FrameBody};
+use netram_proto::planted::PlantedFault;
+use netram_proto::time::Nanos;
 use netram_proto::wire::Frame;
 
 use super::journal;
 use crate::check::rule23;
-use crate::lender::{Outcome, packet_of};
+use crate::lender::{PacketOutcome, packet_of};
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -19,7 +19,7 @@ pub(super) fn run(world: &mut World) {
     journal::work(world, first, deeds);
     // Long enough to rest, often.
     let pause = world.rng.pick(&[0, 0, 300, 3000]);
-    world.run_for(Span::from_ms(pause));
+    world.run_for(Nanos::from_ms(pause));
     let copy = world.copy_host(0);
     world.coverage.hit("deletions: copies");
     let deeds = world.rng.between(0, 20);
@@ -29,7 +29,7 @@ pub(super) fn run(world: &mut World) {
         world.crash(process, cut);
     }
     world.heal();
-    world.run_for(Span::from_ms(3000));
+    world.run_for(Nanos::from_ms(3000));
     delete(world, copy);
     journal::settle_down(world, 0);
 }
@@ -39,7 +39,7 @@ fn delete(world: &mut World, host: usize) {
     let Ok((view, had)) = world.proven_on(host) else {
         return;
     };
-    if view.answers() > 0 && !world.planted.is(Fault::HoldingsForgotten) {
+    if view.answers() > 0 && !world.planted.is(PlantedFault::HoldingsForgotten) {
         world.coverage.hit("deletions: refused, not closed");
         return;
     }
@@ -47,16 +47,16 @@ fn delete(world: &mut World, host: usize) {
     let names: Vec<String> = (0..world.lenders.len())
         .map(|index| format!("l{index}"))
         .collect();
-    let mut forget = Forget::deleted(world.journal, (view.epoch, view.writer), had, &names);
+    let mut forget = ForgetNotice::deleted(world.journal, (view.epoch, view.writer), had, &names);
     forget.plant(world.planted);
     for index in 0..names.len() {
         let before = world.lenders[index].state();
         tell(world, &mut forget, index);
-        rule23::told(world, index, &before, (&view, had));
+        rule23::check_forget(world, index, &before, (&view, had));
     }
 }
 
-fn tell(world: &mut World, forget: &mut Forget, index: usize) {
+fn tell(world: &mut World, forget: &mut ForgetNotice, index: usize) {
     // No connection of a process has this number.
     let conn = usize::MAX;
     let (journal, planted) = (world.journal, world.planted);
@@ -66,11 +66,11 @@ fn tell(world: &mut World, forget: &mut Forget, index: usize) {
     }
     forget.on_connected(index);
     while let Some(outgoing) = forget.next_frame(index) {
-        let Body::Inline(body, length) = outgoing.body else {
+        let FrameBody::Inline(body, length) = outgoing.body else {
             unreachable!("there is no ring here")
         };
         let packet = packet_of(&outgoing.header, &body[..length]);
-        let Outcome::Reply(reply) = lender.on_packet(conn, &packet, journal, planted) else {
+        let PacketOutcome::Reply(reply) = lender.on_packet(conn, &packet, journal, planted) else {
             break;
         };
         let Ok(frame) = Frame::parse(&reply) else { break };

@@ -2,10 +2,10 @@
 //! multicast, however long it takes to answer, and its bytes go once.
 
 use netram_proto::port::Durability;
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 
 use super::journal;
-use crate::check::cast;
+use crate::check::multicast;
 use crate::world::World;
 
 pub(super) fn run(world: &mut World) {
@@ -13,9 +13,9 @@ pub(super) fn run(world: &mut World) {
         return;
     };
     // Long enough for all to join, listen and be measured.
-    world.run_for(Span::from_ms(1500));
-    cast::all_listen(world, process);
-    let before = cast::stats(world, process);
+    world.run_for(Nanos::from_ms(1500));
+    multicast::all_listen(world, process);
+    let before = multicast::stats(world, process);
     for _ in 0..world.rng.between(50, 150) {
         let mut last = None;
         for _ in 0..world.rng.between(1, 4) {
@@ -31,10 +31,10 @@ pub(super) fn run(world: &mut World) {
         }
         let us = world.rng.pick(&[10, 1000, 10_000, 100_000]);
         let us = world.rng.below(us);
-        world.run_for(Span::from_us(us));
+        world.run_for(Nanos::from_us(us));
     }
-    world.run_for(Span::from_ms(500));
+    world.run_for(Nanos::from_ms(500));
     world.coverage.hit("commits with a distant listener");
-    cast::all_listen(world, process);
-    cast::bytes_went_once(world, process, before);
+    multicast::all_listen(world, process);
+    multicast::check_sent_once(world, process, before);
 }

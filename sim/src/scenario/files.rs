@@ -1,6 +1,6 @@
-//! A program keeps a folder of files: makes, writes, syncs, renames, links, removes; checkpoints run, the disk beneath fails, machines die.
+//! A program keeps a directory of files: makes, writes, syncs, renames, links, removes; checkpoints run, the disk beneath fails, machines die.
 
-mod keeper;
+mod maintenance;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -8,27 +8,29 @@ use std::sync::Arc;
 
 use netram_files::model::MemoryDisk;
 use netram_files::{
-    ChangeError, CheckpointError, File, Folder, Made, Names, Node, NodeKind, OpenError, Options, Owner,
-    Place, Tree,
+    ChangeError, CheckpointError, DirectoryEntry, DirectoryOpenError, DirectoryOptions, FileOwner, FileTree,
+    InodeId, InodeKind, InodeSpec, JournaledDirectory, NameTable, OpenFile,
 };
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 use netram_proto::port::{Durability, LogError};
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 
-use self::keeper::Keeper;
+use self::maintenance::MountMaintenance;
 use super::journal;
-use crate::check::files::{Found, Model, Naming, OnDisk, PAGE, Thing, is_paged, name, page};
+use crate::check::files::{
+    DirectoryModel, DiskListing, ModelFileId, NameChange, PAGE, PathEntry, is_paged, name, page,
+};
 use crate::check::{fail, rule06};
 use crate::process::SimLog;
-use crate::world::{SharedWorld, World};
+use crate::world::{World, WorldHandle};
 
 /// Pages of a file, at most: several records of the smallest journal.
 const PAGES_MAX: u64 = 24;
 /// Pages of one write.
 const WRITE_PAGES_MAX: u64 = 8;
 /// Bytes of a file that is written at any place.
-const LOOSE_MAX: u64 = 20_000;
-/// How deep folders are in one another.
+const UNPAGED_BYTES_MAX: u64 = 20_000;
+/// How deep directories are in one another.
 const DEPTH_MAX: usize = 3;
 /// Files that the program has open.
 const OPEN_MAX: usize = 4;
@@ -37,23 +39,23 @@ const OPEN_MAX: usize = 4;
 const FEW_FILES: usize = 10;
 const POWER_CUTS: &str = "files: power cuts of the disk beneath";
 
-type Tested = Folder<SimLog, MemoryDisk, MemoryDisk>;
-type Opened = Vec<(Thing, Arc<File<u64>>)>;
+type TestedDirectory = JournaledDirectory<SimLog, MemoryDisk, MemoryDisk>;
+type OpenModelFiles = Vec<(ModelFileId, Arc<OpenFile<u64>>)>;
 
 struct Program {
-    world: SharedWorld,
+    world: WorldHandle,
     disk: MemoryDisk,
-    model: Model,
+    model: DirectoryModel,
     durability: Durability,
-    /// Loss was accepted, and the folder has not been opened since.
+    /// Loss was accepted, and the directory has not been opened since.
     lossy: bool,
-    /// After such a loss the folder cannot be opened, and need not be.
-    over: bool,
+    /// After such a loss the directory cannot be opened, and need not be.
+    unrecoverable: bool,
     /// The disk beneath fails no more.
     healed: bool,
-    /// Power cuts, and syncs that failed, before the folder was opened last: after either the disk is not what the server saw.
-    lost: (u64, u64),
-    keeper: Keeper,
+    /// Power cuts, and syncs that failed, before the directory was opened last: after either the disk is not what the server saw.
+    losses: (u64, u64),
+    maintenance: MountMaintenance,
 }
 
 /// Runs the story and gives the world back.
@@ -64,18 +66,18 @@ pub(super) fn run(mut world: World) -> World {
         _ => Durability::Remote,
     };
     let disk = MemoryDisk::new();
-    world.tree = Some(disk.clone());
+    world.backing_disk = Some(disk.clone());
     let lives = world.rng.between(1, 4);
     let mut program = Program {
         world: Rc::new(RefCell::new(world)),
         disk,
-        model: Model::empty(),
+        model: DirectoryModel::empty(),
         durability,
         lossy: false,
-        over: false,
+        unrecoverable: false,
         healed: false,
-        lost: (0, 0),
-        keeper: Keeper::new(Time(0), Planted::NONE),
+        losses: (0, 0),
+        maintenance: MountMaintenance::new(Time(0), FaultSwitch::NONE),
     };
     for _ in 0..lives {
         program.live();
@@ -93,7 +95,7 @@ pub(super) fn run(mut world: World) -> World {
 impl Program {
     /// One process, from its opening to its end.
     fn live(&mut self) {
-        if self.over {
+        if self.unrecoverable {
             return;
         }
         let accepted = self.world.borrow().coverage.get("losses that were accepted");
@@ -105,32 +107,32 @@ impl Program {
         let cut = world.rng.chance(500);
         world.crash(process, cut);
         let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Span::from_ms(pause));
+        world.run_for(Nanos::from_ms(pause));
     }
 
     fn serve(&mut self, process: usize) {
-        let Some(folder) = self.open(process) else {
+        let Some(directory) = self.open(process) else {
             self.hit("files: openings that failed");
             return;
         };
-        let mut opened = Opened::new();
+        let mut opened = OpenModelFiles::new();
         let deeds = self.world.borrow_mut().rng.between(5, 60);
         for _ in 0..deeds {
-            self.spoil();
-            let goes_on = self.deed(process, &folder, &mut opened);
+            self.arm_disk_fault();
+            let goes_on = self.run_step(process, &directory, &mut opened);
             let mut world = self.world.borrow_mut();
-            if world.died_of_tree(process) || !world.alive(process) || !goes_on {
+            if world.died_on_backing_disk(process) || !world.alive(process) || !goes_on {
                 return;
             }
         }
         drop(opened);
-        if self.world.borrow_mut().rng.chance(200) && folder.close().is_ok() {
+        if self.world.borrow_mut().rng.chance(200) && directory.close().is_ok() {
             self.hit("files: closings");
             // The disk alone has all of it, whatever it has not synced.
             self.model.synced_all();
             self.disk.power_off(|| false);
             self.model
-                .seen(&self.on_disk(), "after a closing and a power cut");
+                .check_running(&self.on_disk(), "after a closing and a power cut");
         }
     }
 
@@ -142,8 +144,8 @@ impl Program {
         self.world.borrow_mut().tell(line);
     }
 
-    /// Opens the folder, and compares it.
-    fn open(&mut self, process: usize) -> Option<Tested> {
+    /// Opens the directory, and compares it.
+    fn open(&mut self, process: usize) -> Option<TestedDirectory> {
         // The process is a new one, and has a disk that works.
         self.disk.kill();
         self.disk.set_room(None);
@@ -157,32 +159,33 @@ impl Program {
         }
         let planted = self.world.borrow().planted;
         let files_max = self.world.borrow_mut().rng.pick(&[1 << 20, 1 << 20, FEW_FILES]);
-        let options = Options {
+        let options = DirectoryOptions {
             journal,
             durability: self.durability,
             loss_accepted: self.lossy,
             files_max,
             planted,
         };
-        let (folder, recovered) = match Folder::open(log, self.disk.clone(), self.disk.clone(), options) {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.tell(|| format!("the folder is not opened: {error}"));
-                self.refused(process, error);
-                return None;
-            }
-        };
+        let (directory, recovered) =
+            match JournaledDirectory::open(log, self.disk.clone(), self.disk.clone(), options) {
+                Ok(opened) => opened,
+                Err(error) => {
+                    self.tell(|| format!("the directory is not opened: {error}"));
+                    self.refused(process, error);
+                    return None;
+                }
+            };
         self.disk.kill();
-        self.tell(|| format!("the folder is open: {recovered:?}"));
+        self.tell(|| format!("the directory is open: {recovered:?}"));
         let found = self.on_disk();
         let lost = (
             self.world.borrow().coverage.get(POWER_CUTS),
             self.disk.lost_syncs(),
         );
-        let killed = std::mem::replace(&mut self.lost, lost) == lost;
-        self.keeper = {
+        let killed = std::mem::replace(&mut self.losses, lost) == lost;
+        self.maintenance = {
             let world = self.world.borrow();
-            Keeper::new(world.now, world.planted)
+            MountMaintenance::new(world.now, world.planted)
         };
         let in_doubt = match std::mem::take(&mut self.lossy) {
             true => {
@@ -206,18 +209,18 @@ impl Program {
             in_doubt as u64,
         );
         coverage.add("files: bytes written again", recovered.bytes);
-        coverage.add("files: files and folders made again", recovered.made);
+        coverage.add("files: files and directories made again", recovered.created);
         coverage.add(
             "files: names given or taken again",
             recovered.renamed + recovered.removed,
         );
-        Some(folder)
+        Some(directory)
     }
 
-    /// The folder was not opened. Somebody must be dead, or the journal's disk ill.
-    fn refused(&mut self, process: usize, error: OpenError) {
+    /// The directory was not opened. Somebody must be dead, or the journal's disk ill.
+    fn refused(&mut self, process: usize, error: DirectoryOpenError) {
         let mut world = self.world.borrow_mut();
-        if world.died_of_tree(process) {
+        if world.died_on_backing_disk(process) {
             world.coverage.hit("files: recoveries cut off");
             return;
         }
@@ -225,22 +228,22 @@ impl Program {
             return;
         }
         match error {
-            OpenError::Log(LogError::Closed | LogError::Io(_)) => (),
-            OpenError::Log(error) => rule06::unread(&world, 0, error),
+            DirectoryOpenError::Log(LogError::Closed | LogError::Io(_)) => (),
+            DirectoryOpenError::Log(error) => rule06::unread(&world, 0, error),
             _ if self.lossy => {
-                world.coverage.hit("files: folders that a loss has ended");
-                self.over = true;
+                world.coverage.hit("files: directories that a loss has ended");
+                self.unrecoverable = true;
             }
-            error => fail(5, format!("the folder cannot be opened: {error}")),
+            error => fail(5, format!("the directory cannot be opened: {error}")),
         }
     }
 
     /// What is on the disk, as a program sees it.
-    fn on_disk(&self) -> OnDisk {
+    fn on_disk(&self) -> DiskListing {
         let found = { self.disk.contents().into_iter() }.map(|(path, inode)| {
-            let found = Found {
+            let found = PathEntry {
                 inode: self.disk.identity(&path).map_or(0, |identity| identity.inode),
-                folder: inode.kind == NodeKind::Folder,
+                directory: inode.kind == InodeKind::Directory,
                 bytes: inode.bytes,
             };
             (path, found)
@@ -249,36 +252,36 @@ impl Program {
     }
 
     /// Now and then the disk beneath is about to fail: the process dies between two operations on it, or one is refused.
-    fn spoil(&self) {
+    fn arm_disk_fault(&self) {
         let rng = &mut self.world.borrow_mut().rng;
         match rng.below(100) {
             _ if self.healed => (),
             0..3 => self.disk.fail_after(rng.below(8)),
-            3 => self.disk.slip_after(rng.below(4)),
-            4 => self.disk.set_opens(false),
-            5 => self.disk.set_keeps(false),
+            3 => self.disk.fail_once_after(rng.below(4)),
+            4 => self.disk.set_opens_allowed(false),
+            5 => self.disk.set_catalog_writable(false),
             6..20 => {
-                self.disk.set_opens(true);
-                self.disk.set_keeps(true);
+                self.disk.set_opens_allowed(true);
+                self.disk.set_catalog_writable(true);
             }
             _ => (),
         }
     }
 
     /// `false`: this life is over.
-    fn deed(&mut self, process: usize, folder: &Tested, opened: &mut Opened) -> bool {
+    fn run_step(&mut self, process: usize, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
         let draw = self.world.borrow_mut().rng.below(40);
         match draw {
-            0..12 => return self.rename_or_so(folder),
-            12..22 => return self.write(folder, opened),
-            22..24 => return self.resize(folder, opened),
-            24..30 => return self.sync(folder),
+            0..12 => return self.change_names(directory),
+            12..22 => return self.write(directory, opened),
+            22..24 => return self.resize(directory, opened),
+            24..30 => return self.sync(directory),
             30 => {
                 self.model.asked_to_record_all();
-                return goes_on(folder.record_written());
+                return may_continue(directory.record_written());
             }
-            31 => return self.checkpoint(folder),
-            32 => self.model.seen(&self.on_disk(), "while running"),
+            31 => return self.checkpoint(directory),
+            32 => self.model.check_running(&self.on_disk(), "while running"),
             33 if !self.healed => {
                 let rng = &mut self.world.borrow_mut().rng;
                 let room = rng.chance(300).then(|| rng.below(150_000));
@@ -286,32 +289,32 @@ impl Program {
             }
             _ => {
                 let ms = self.world.borrow_mut().rng.pick(&[0, 1, 5, 20, 100, 600, 2500]);
-                return self.keep(process, folder, ms);
+                return self.run_for(process, directory, ms);
             }
         }
         true
     }
 
     /// Changes names.
-    fn rename_or_so(&mut self, folder: &Tested) -> bool {
-        let Some(naming) = self.draw_naming() else {
+    fn change_names(&mut self, directory: &TestedDirectory) -> bool {
+        let Some(naming) = self.draw_name_change() else {
             return true;
         };
         let named = |path: &Vec<u8>| self.model.names().get(path).copied();
         // What was written to a file that is renamed or linked is as safe as its name.
         let taken_along = match &naming {
-            Naming::Link(of, _) => named(of),
-            Naming::Rename(from, ..) => named(from),
+            NameChange::Link(of, _) => named(of),
+            NameChange::Rename(from, ..) => named(from),
             _ => None,
         };
         taken_along
             .into_iter()
             .for_each(|thing| self.model.asked_to_record(thing));
-        let done = carry_out(folder, &naming);
-        if folder.status().open >= FEW_FILES / 2 {
+        let done = carry_out(directory, &naming);
+        if directory.status().open >= FEW_FILES / 2 {
             self.model.asked_to_record_all();
         }
-        self.tell(|| format!("names: {}: {done:?}", told(&naming)));
+        self.tell(|| format!("names: {}: {done:?}", describe_change(&naming)));
         match done {
             Ok(()) => {
                 self.hit("files: changes of names");
@@ -333,17 +336,17 @@ impl Program {
         }
     }
 
-    fn draw_naming(&self) -> Option<Naming> {
+    fn draw_name_change(&self) -> Option<NameChange> {
         let rng = &mut self.world.borrow_mut().rng;
         let names = self.model.names();
-        let mut folders = vec![Vec::new()];
-        folders.extend({ names.iter() }.filter_map(|(path, thing)| {
+        let mut directories = vec![Vec::new()];
+        directories.extend({ names.iter() }.filter_map(|(path, thing)| {
             let shallow = path.split(|byte| *byte == b'/').count() < DEPTH_MAX;
-            (shallow && self.model.is_folder(*thing)).then(|| [path, &b"/"[..]].concat())
+            (shallow && self.model.is_directory(*thing)).then(|| [path, &b"/"[..]].concat())
         }));
         let letter = rng.pick(b"pppld");
         let new = [
-            &folders[rng.index(folders.len())][..],
+            &directories[rng.index(directories.len())][..],
             &[letter, b'0' + rng.below(3) as u8],
         ]
         .concat();
@@ -352,27 +355,31 @@ impl Program {
             .collect();
         let draw = rng.below(12);
         if alike.is_empty() || draw < 4 {
-            return Some(Naming::Make(new, letter == b'd'));
+            return Some(NameChange::Make(new, letter == b'd'));
         }
         let (one, other) = (alike[rng.index(alike.len())], alike[rng.index(alike.len())]);
         match draw {
-            4..6 => Some(Naming::Remove(one.clone())),
-            6 if letter != b'd' => Some(Naming::Link(one.clone(), new)),
+            4..6 => Some(NameChange::Remove(one.clone())),
+            6 if letter != b'd' => Some(NameChange::Link(one.clone(), new)),
             6 => None,
-            7 => Some(Naming::Rename(one.clone(), other.clone(), true)),
-            8 => Some(Naming::Rename(one.clone(), other.clone(), false)),
-            _ => Some(Naming::Rename(one.clone(), new, false)),
+            7 => Some(NameChange::Rename(one.clone(), other.clone(), true)),
+            8 => Some(NameChange::Rename(one.clone(), other.clone(), false)),
+            _ => Some(NameChange::Rename(one.clone(), new, false)),
         }
     }
 
     /// A file: one that is open, which may have no name any more, or any other.
-    fn file(&self, folder: &Tested, opened: &mut Opened) -> Option<(Thing, Arc<File<u64>>, bool)> {
+    fn file(
+        &self,
+        directory: &TestedDirectory,
+        opened: &mut OpenModelFiles,
+    ) -> Option<(ModelFileId, Arc<OpenFile<u64>>, bool)> {
         // Whoever opens a file may have others recorded and closed, which is the world's business.
         let index = |count| self.world.borrow_mut().rng.index(count);
         let names = self.model.names();
-        let files: Vec<(&Vec<u8>, Thing)> = { names.iter() }
+        let files: Vec<(&Vec<u8>, ModelFileId)> = { names.iter() }
             .map(|(path, thing)| (path, *thing))
-            .filter(|(_, thing)| !self.model.is_folder(*thing))
+            .filter(|(_, thing)| !self.model.is_directory(*thing))
             .collect();
         if opened.len() > OPEN_MAX {
             opened.swap_remove(index(OPEN_MAX));
@@ -381,7 +388,7 @@ impl Program {
             true if files.is_empty() => return None,
             true => {
                 let (path, thing) = files[index(files.len())];
-                let file = folder.open_file(node(&folder.names(), path)).ok()?;
+                let file = directory.open_file(node(&directory.names(), path)).ok()?;
                 opened.push((thing, Arc::clone(&file)));
                 (thing, file)
             }
@@ -392,15 +399,15 @@ impl Program {
         Some((thing, file, path.is_none_or(|(path, _)| is_paged(path))))
     }
 
-    fn write(&mut self, folder: &Tested, opened: &mut Opened) -> bool {
-        let Some((thing, file, paged)) = self.file(folder, opened) else {
+    fn write(&mut self, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
+        let Some((thing, file, paged)) = self.file(directory, opened) else {
             return true;
         };
         let (offset, bytes) = match paged {
             true => self.draw_pages(),
             false => self.draw_bytes(),
         };
-        let done = folder.write(&file, offset as u64, &bytes);
+        let done = directory.write(&file, offset as u64, &bytes);
         self.tell(|| {
             format!(
                 "{} bytes at {offset} of {thing} are written: {done:?}",
@@ -415,7 +422,7 @@ impl Program {
             done => {
                 self.hit("files: writes");
                 self.model.write(thing, offset, &bytes);
-                if done.is_err() || folder.status().open >= FEW_FILES / 2 {
+                if done.is_err() || directory.status().open >= FEW_FILES / 2 {
                     // Others may have been closed for it, and recorded before.
                     self.model.asked_to_record_all();
                 }
@@ -431,7 +438,7 @@ impl Program {
             let count = rng.between(1, most);
             (rng.below(PAGES_MAX - count + 1), count)
         };
-        let pages: Vec<Vec<u8>> = (0..count).map(|_| page(self.model.number())).collect();
+        let pages: Vec<Vec<u8>> = (0..count).map(|_| page(self.model.next_number())).collect();
         (first as usize * PAGE, pages.concat())
     }
 
@@ -440,18 +447,18 @@ impl Program {
         let longest = rng.pick(&[8, 700, 9000]);
         let mut bytes = vec![0; rng.between(1, longest) as usize];
         rng.fill(&mut bytes);
-        (rng.below(LOOSE_MAX - bytes.len() as u64) as usize, bytes)
+        (rng.below(UNPAGED_BYTES_MAX - bytes.len() as u64) as usize, bytes)
     }
 
-    fn resize(&mut self, folder: &Tested, opened: &mut Opened) -> bool {
-        let Some((thing, file, paged)) = self.file(folder, opened) else {
+    fn resize(&mut self, directory: &TestedDirectory, opened: &mut OpenModelFiles) -> bool {
+        let Some((thing, file, paged)) = self.file(directory, opened) else {
             return true;
         };
         let size = match (paged, &mut self.world.borrow_mut().rng) {
             (true, rng) => rng.below(PAGES_MAX + 1) as usize * PAGE,
-            (false, rng) => rng.below(LOOSE_MAX) as usize,
+            (false, rng) => rng.below(UNPAGED_BYTES_MAX) as usize,
         };
-        let done = folder.resize(&file, size as u64);
+        let done = directory.resize(&file, size as u64);
         self.tell(|| format!("{thing} is made {size} bytes long: {done:?}"));
         match done {
             Err(ChangeError::Disk(_)) => true,
@@ -468,7 +475,7 @@ impl Program {
         }
     }
 
-    fn sync(&mut self, folder: &Tested) -> bool {
+    fn sync(&mut self, directory: &TestedDirectory) -> bool {
         let (path, thing) = {
             let rng = &mut self.world.borrow_mut().rng;
             let names = self.model.names();
@@ -479,19 +486,19 @@ impl Program {
             let Some((path, thing)) = nth else { return true };
             (path.clone(), *thing)
         };
-        let node = node(&folder.names(), &path);
+        let node = node(&directory.names(), &path);
         self.model.asked_to_record(thing);
-        let synced = folder.sync(node).map(drop);
+        let synced = directory.sync(node).map(drop);
         self.tell(|| format!("{} ({thing}) is synced: {synced:?}", path.escape_ascii()));
         if synced.is_ok() {
             self.hit("files: syncs");
             self.model.synced(thing);
         }
-        goes_on(synced)
+        may_continue(synced)
     }
 
-    fn checkpoint(&mut self, folder: &Tested) -> bool {
-        let done = folder.checkpoint();
+    fn checkpoint(&mut self, directory: &TestedDirectory) -> bool {
+        let done = directory.checkpoint();
         self.tell(|| format!("a checkpoint: {done:?}"));
         match done {
             Ok(()) => {
@@ -499,7 +506,7 @@ impl Program {
                 self.model.synced_all();
                 true
             }
-            // Whoever is told so once is told so until the folder is opened again.
+            // Whoever is told so once is told so until the directory is opened again.
             Err(CheckpointError::Sync(_)) => {
                 self.hit("files: syncs of the disk beneath that failed");
                 self.world.borrow_mut().rng.chance(500)
@@ -510,21 +517,27 @@ impl Program {
 }
 
 /// Whether the program goes on. What the disk or the names refuse is not done, and no more; nor is what a full journal has no room for.
-fn goes_on(done: Result<(), ChangeError>) -> bool {
+fn may_continue(done: Result<(), ChangeError>) -> bool {
     match done {
         Ok(()) | Err(ChangeError::Name(_) | ChangeError::Disk(_) | ChangeError::Full(_)) => true,
         Err(ChangeError::Append(_) | ChangeError::Wait(_) | ChangeError::Failed(_)) => false,
     }
 }
 
-/// The folder's node with this path.
-fn node(names: &Names, path: &[u8]) -> Node {
-    let mut node = Node::ROOT;
+/// The directory's node with this path.
+fn node(names: &NameTable, path: &[u8]) -> InodeId {
+    let mut node = InodeId::ROOT;
     for name in path.split(|byte| *byte == b'/') {
-        let Some(next) = names.look_up(Place { folder: node, name }) else {
+        let Some(next) = names.look_up(DirectoryEntry {
+            directory: node,
+            name,
+        }) else {
             fail(
                 6,
-                format!("the folder knows of no {}, which is there", path.escape_ascii()),
+                format!(
+                    "the directory knows of no {}, which is there",
+                    path.escape_ascii()
+                ),
             );
         };
         node = next;
@@ -532,49 +545,49 @@ fn node(names: &Names, path: &[u8]) -> Node {
     node
 }
 
-fn place<'p>(names: &Names, path: &'p [u8]) -> Place<'p> {
+fn directory_entry<'p>(names: &NameTable, path: &'p [u8]) -> DirectoryEntry<'p> {
     let name = name(path);
-    let folder = match path.len() - name.len() {
-        0 => Node::ROOT,
+    let directory = match path.len() - name.len() {
+        0 => InodeId::ROOT,
         slash => node(names, &path[..slash - 1]),
     };
-    Place { folder, name }
+    DirectoryEntry { directory, name }
 }
 
-fn told(naming: &Naming) -> String {
+fn describe_change(naming: &NameChange) -> String {
     let (what, paths) = match naming {
-        Naming::Make(path, _) => ("make", [path, path]),
-        Naming::Remove(path) => ("remove", [path, path]),
-        Naming::Link(of, path) => ("link", [of, path]),
-        Naming::Rename(from, to, false) => ("rename", [from, to]),
-        Naming::Rename(from, to, true) => ("exchange", [from, to]),
+        NameChange::Make(path, _) => ("make", [path, path]),
+        NameChange::Remove(path) => ("remove", [path, path]),
+        NameChange::Link(of, path) => ("link", [of, path]),
+        NameChange::Rename(from, to, false) => ("rename", [from, to]),
+        NameChange::Rename(from, to, true) => ("exchange", [from, to]),
     };
     format!("{what} {} {}", paths[0].escape_ascii(), paths[1].escape_ascii())
 }
 
-fn carry_out(folder: &Tested, naming: &Naming) -> Result<(), ChangeError> {
-    let place = |path| place(&folder.names(), path);
+fn carry_out(directory: &TestedDirectory, naming: &NameChange) -> Result<(), ChangeError> {
+    let place = |path| directory_entry(&directory.names(), path);
     match naming {
-        Naming::Make(path, is_folder) => {
-            let made = Made {
-                kind: match is_folder {
-                    true => NodeKind::Folder,
-                    false => NodeKind::File,
+        NameChange::Make(path, is_directory) => {
+            let made = InodeSpec {
+                kind: match is_directory {
+                    true => InodeKind::Directory,
+                    false => InodeKind::File,
                 },
                 mode: 0o600,
-                owner: Owner::default(),
+                owner: FileOwner::default(),
                 target: b"",
             };
-            folder.make(place(path), made).map(drop)
+            directory.make(place(path), made).map(drop)
         }
-        Naming::Link(of, path) => {
-            let of = node(&folder.names(), of);
-            folder.link(of, place(path))
+        NameChange::Link(of, path) => {
+            let of = node(&directory.names(), of);
+            directory.link(of, place(path))
         }
-        Naming::Remove(path) => {
-            let is_folder = name(path).starts_with(b"d");
-            folder.remove(place(path), is_folder)
+        NameChange::Remove(path) => {
+            let is_directory = name(path).starts_with(b"d");
+            directory.remove(place(path), is_directory)
         }
-        Naming::Rename(from, to, exchange) => folder.rename(place(from), place(to), true, *exchange),
+        NameChange::Rename(from, to, exchange) => directory.rename(place(from), place(to), true, *exchange),
     }
 }

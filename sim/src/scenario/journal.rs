@@ -1,9 +1,9 @@
 //! A program appends, waits, trims and reads; its process and machine die and come back.
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::RecoveryRefusal;
-use netram_proto::port::{AppendError, Durability, Kind, LogError, Ticket};
-use netram_proto::time::Span;
+use netram_proto::journal::RecoveryError;
+use netram_proto::port::{AppendError, CommitTicket, Durability, LogError, RecordKind};
+use netram_proto::time::Nanos;
 
 use crate::check;
 use crate::process::OpenFailure;
@@ -38,16 +38,16 @@ pub(super) fn open(world: &mut World, host: usize) -> Option<usize> {
             Err(failure) => count(world, &failure),
         }
         let pause = world.rng.between(10, 2000);
-        world.run_for(Span::from_ms(pause));
+        world.run_for(Nanos::from_ms(pause));
     }
     open_healed(world, host)
 }
 
 /// With everything healed, the journal opens, or there is a reason why it must not.
 pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
-    let rested = world.nemesis.rests;
+    let rested = world.nemesis.stopped;
     world.heal();
-    world.run_for(Span::from_ms(100));
+    world.run_for(Nanos::from_ms(100));
     let result = world.open(host, false);
     let opened = match result {
         Ok(process) => Some(process),
@@ -55,7 +55,7 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
         Err(failure) => {
             count(world, &failure);
             check::liveness::refused(world, host, &failure);
-            if matches!(failure, OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) {
+            if matches!(failure, OpenFailure::Refused(RecoveryError::Fenced { .. })) {
                 return None;
             }
             match world.open(host, true) {
@@ -69,7 +69,7 @@ pub(super) fn open_healed(world: &mut World, host: usize) -> Option<usize> {
         }
     };
     if !rested {
-        world.nemesis.rests = false;
+        world.nemesis.stopped = false;
         world.plan_nemesis();
     }
     opened
@@ -79,9 +79,9 @@ fn count(world: &mut World, failure: &OpenFailure) {
     world.coverage.hit(match failure {
         OpenFailure::Crashed => "openings cut off",
         OpenFailure::Io(_) => "openings refused: disk",
-        OpenFailure::Refused(RecoveryRefusal::Missing { .. }) => "openings refused: members missing",
-        OpenFailure::Refused(RecoveryRefusal::Fenced { .. }) => "openings refused: fenced",
-        OpenFailure::Refused(RecoveryRefusal::Unproven { .. }) => "openings refused: unproven",
+        OpenFailure::Refused(RecoveryError::Missing { .. }) => "openings refused: members missing",
+        OpenFailure::Refused(RecoveryError::Fenced { .. }) => "openings refused: fenced",
+        OpenFailure::Refused(RecoveryError::Unproven { .. }) => "openings refused: unproven",
         OpenFailure::Corrupt { .. } => "openings refused: damage",
         OpenFailure::Unusable(_) => "openings refused: file unusable",
     });
@@ -89,7 +89,7 @@ fn count(world: &mut World, failure: &OpenFailure) {
 
 /// The program's life: appends mostly, waits often, now and then trims, reads, or does nothing.
 pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
-    let mut last: Option<Ticket> = None;
+    let mut last: Option<CommitTicket> = None;
     for _ in 0..deeds {
         if !world.alive(process) {
             return;
@@ -123,19 +123,19 @@ pub(super) fn work(world: &mut World, process: usize, deeds: u64) {
             _ => {
                 let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
                 let extra = world.rng.below(1_000_000);
-                world.run_for(Span(Span::from_ms(ms).0 + extra));
+                world.run_for(Nanos(Nanos::from_ms(ms).0 + extra));
             }
         }
     }
 }
 
-pub(super) fn append(world: &mut World, process: usize) -> Result<Ticket, AppendError> {
+pub(super) fn append(world: &mut World, process: usize) -> Result<CommitTicket, AppendError> {
     let max = world
         .profile
         .payload_max
         .min(world.log_state(process).payload_max);
     let length = world.rng.index(max + 1);
-    let kind = Kind(16 + world.rng.below(4) as u8);
+    let kind = RecordKind(16 + world.rng.below(4) as u8);
     let mut noise = world.rng.fork();
     world.append(process, kind, length, &mut |payload| noise.fill(payload))
 }
@@ -190,7 +190,7 @@ fn end_of(world: &mut World, process: usize) {
         world.crash(process, false);
     }
     let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-    world.run_for(Span::from_ms(pause));
+    world.run_for(Nanos::from_ms(pause));
 }
 
 /// Everything is healed: the journal opens, a commit ends, the view grows back, and one more crash loses nothing.
@@ -200,12 +200,12 @@ pub(super) fn settle_down(world: &mut World, host: usize) {
             return;
         };
         // Long enough for a silent lender to be given up, found again, joined and filled.
-        world.run_for(Span::from_ms(6000));
+        world.run_for(Nanos::from_ms(6000));
         trim_all(world, process);
         if let Ok(ticket) = append(world, process) {
             let _ = world.wait(process, ticket, Durability::Remote);
         }
-        world.run_for(Span::from_ms(2000));
+        world.run_for(Nanos::from_ms(2000));
         if !world.has_liars() {
             check::liveness::grown_back(world, process);
         }

@@ -3,24 +3,24 @@
 
 use netram_proto::id::{Epoch, Incarnation, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
-use netram_proto::port::Kind;
-use netram_proto::wire::{Flag, FrameKind, Header, Link, RecordHeader, finish_record};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, Flag, FrameHeader, FrameKind, RecordHeader, finish_record};
 
-use crate::lender::{Lender, Outcome, packet_of};
+use crate::lender::{PacketOutcome, SimLender, packet_of};
 use crate::rng::Rng;
 use crate::world::World;
 
 /// A client's idea of the log: some records, one behind the other.
-struct Log {
-    start: Link,
+struct ClientLog {
+    start: ChainPoint,
     bytes: Vec<u8>,
-    ends: Vec<Link>,
+    ends: Vec<ChainPoint>,
 }
 
 pub(super) fn run(world: &mut World) {
-    let mut lender = Lender::new(String::from("d1"), Incarnation(1));
+    let mut lender = SimLender::new(String::from("d1"), Incarnation(1));
     let frames = world.rng.between(20, 300);
-    let mut log = new_log(world, Link::default());
+    let mut log = new_log(world, ChainPoint::default());
     let mut epoch = Epoch(1);
     bind(world, &mut lender, 0);
     for conn in 0..frames as usize {
@@ -34,26 +34,26 @@ pub(super) fn run(world: &mut World) {
                 lender.kill();
                 restart(world, &mut lender, conn);
             }
-            6 => lender.dies_in_append = true,
+            6 => lender.crashes_in_append = true,
             _ => (),
         }
         let packet = draw_frame(world, &lender, &log, epoch);
         world.tell(|| format!("{packet:x?}"));
         let (journal, planted) = (world.journal, world.planted);
         match lender.on_packet(0, &packet, journal, planted) {
-            Outcome::Reply(_) | Outcome::Nothing => (),
-            Outcome::Ended => {
+            PacketOutcome::Reply(_) | PacketOutcome::Nothing => (),
+            PacketOutcome::Ended => {
                 lender.forget(0);
                 bind(world, &mut lender, 0);
             }
-            Outcome::Died => restart(world, &mut lender, conn),
+            PacketOutcome::Died => restart(world, &mut lender, conn),
         }
         world.trace.mark(world.now, 9, lender.state().held.0);
         world.coverage.hit("frames of unruly clients");
     }
 }
 
-fn restart(world: &mut World, lender: &mut Lender, number: usize) {
+fn restart(world: &mut World, lender: &mut SimLender, number: usize) {
     let (journal, planted) = (world.journal, world.planted);
     if !lender.start(journal, Incarnation(number as u64 + 2), planted) {
         world
@@ -63,14 +63,14 @@ fn restart(world: &mut World, lender: &mut Lender, number: usize) {
     bind(world, lender, 0);
 }
 
-fn bind(world: &mut World, lender: &mut Lender, conn: usize) {
-    let packet = packet_of(&Header::new(FrameKind::Bind), &world.journal.0.to_le_bytes());
+fn bind(world: &mut World, lender: &mut SimLender, conn: usize) {
+    let packet = packet_of(&FrameHeader::new(FrameKind::Bind), &world.journal.0.to_le_bytes());
     let (journal, planted) = (world.journal, world.planted);
     lender.on_packet(conn, &packet, journal, planted);
 }
 
-fn new_log(world: &mut World, start: Link) -> Log {
-    let mut log = Log {
+fn new_log(world: &mut World, start: ChainPoint) -> ClientLog {
+    let mut log = ClientLog {
         start,
         bytes: Vec::new(),
         ends: vec![start],
@@ -79,11 +79,11 @@ fn new_log(world: &mut World, start: Link) -> Log {
     for _ in 0..world.rng.between(1, 60) {
         let longest = world.rng.pick(&[10, 300, 6000]);
         let payload = world.rng.index(longest);
-        let header = RecordHeader::new(link, Epoch(1), start.lsn, Kind(16), false, payload);
+        let header = RecordHeader::new(link, Epoch(1), start.lsn, RecordKind(16), false, payload);
         let mut record = vec![world.rng.draw() as u8; header.length];
         header.write(&mut record);
         let chain = finish_record(&mut record, world.journal.into());
-        link = Link {
+        link = ChainPoint {
             lsn: header.next(),
             chain,
         };
@@ -93,7 +93,7 @@ fn new_log(world: &mut World, start: Link) -> Log {
     log
 }
 
-fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Vec<u8> {
+fn draw_frame(world: &mut World, lender: &SimLender, log: &ClientLog, epoch: Epoch) -> Vec<u8> {
     let state = lender.state();
     let rng = &mut world.rng;
     let epoch = if rng.chance(60) {
@@ -102,19 +102,19 @@ fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Ve
         epoch
     };
     let who = if rng.chance(30) { 9 } else { 7 };
-    let header = |kind| Header {
+    let header = |kind| FrameHeader {
         epoch,
-        who,
-        ..Header::new(kind)
+        sender: who,
+        ..FrameHeader::new(kind)
     };
     let mut packet = match rng.below(40) {
-        0 | 1 => packet_of(&header(FrameKind::Seal), &[]),
+        0 | 1 => packet_of(&header(FrameKind::Fence), &[]),
         2 => join(rng, header(FrameKind::Join), log),
         3..34 => append(rng, header(FrameKind::Append), log, &state),
         34 | 35 => {
             let stable = Lsn(state.trim.0 + rng.below(2 * (state.held.since(state.trim) + 1)));
             packet_of(
-                &Header {
+                &FrameHeader {
                     stable,
                     lsn: Lsn(rng.draw()),
                     ..header(FrameKind::Ping)
@@ -126,7 +126,7 @@ fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Ve
             let lsn = Lsn((state.trim.0 + rng.below(state.held.since(state.trim) + 9)).saturating_sub(4));
             let asked = rng.pick(&[1, 100, 60_000, u32::MAX]).to_le_bytes();
             packet_of(
-                &Header {
+                &FrameHeader {
                     lsn,
                     ..header(FrameKind::Read)
                 },
@@ -134,7 +134,7 @@ fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Ve
             )
         }
         _ => packet_of(
-            &Header {
+            &FrameHeader {
                 lsn: Lsn(u64::from(state.window_epoch.0)),
                 mark: state.generation,
                 ..header(FrameKind::Leave)
@@ -149,10 +149,10 @@ fn draw_frame(world: &mut World, lender: &Lender, log: &Log, epoch: Epoch) -> Ve
     packet
 }
 
-fn join(rng: &mut Rng, header: Header, log: &Log) -> Vec<u8> {
+fn join(rng: &mut Rng, header: FrameHeader, log: &ClientLog) -> Vec<u8> {
     let link = log.ends[rng.index(log.ends.len())];
     let bytes = rng.pick(&[WINDOW_BYTES_MIN, WINDOW_BYTES_MIN, 1, 1 << 40]);
-    let header = Header {
+    let header = FrameHeader {
         lsn: link.lsn,
         mark: link.chain,
         stable: Lsn(rng.below(6)),
@@ -161,7 +161,12 @@ fn join(rng: &mut Rng, header: Header, log: &Log) -> Vec<u8> {
     packet_of(&header, &bytes.to_le_bytes())
 }
 
-fn append(rng: &mut Rng, header: Header, log: &Log, state: &netram_proto::member::MemberState) -> Vec<u8> {
+fn append(
+    rng: &mut Rng,
+    header: FrameHeader,
+    log: &ClientLog,
+    state: &netram_proto::member::MemberState,
+) -> Vec<u8> {
     let end = log.ends[log.ends.len() - 1].lsn;
     // Mostly what comes next; else anywhere in the log.
     let from = if rng.chance(700) && state.received >= log.start.lsn && state.received < end {
@@ -184,7 +189,7 @@ fn append(rng: &mut Rng, header: Header, log: &Log, state: &netram_proto::member
     } else {
         Lsn(state.trim.0 + rng.below(100))
     };
-    let header = Header {
+    let header = FrameHeader {
         lsn: from,
         flags: if fresh { Flag::FRESH } else { 0 },
         mark: chain,

@@ -16,21 +16,21 @@ mod shared;
 mod steady;
 mod volume;
 
-use netram_proto::planted::Planted;
-use netram_proto::time::Span;
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::Nanos;
 
 use crate::coverage::Coverage;
+use crate::database;
 use crate::deposit;
-use crate::party;
-use crate::profile::{Links, Profile};
+use crate::profile::{LinkKind, WorldProfile};
 use crate::region;
 use crate::rng::Rng;
-use crate::trace::{Story, Trace};
+use crate::trace::{EventTrace, TraceLines};
 use crate::world::World;
 
 /// What one seed's run came to. A run that broke a rule did not get here.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// The run's fingerprint.
     pub hash: u64,
     /// What happened how often.
@@ -59,15 +59,15 @@ const REGION_DRAW: u64 = 0x7265_6769_6F6E_2121;
 /// Mixed into a seed to draw which worlds are those of deposits.
 const DEPOSIT_DRAW: u64 = 0x6661_7221_6661_7221;
 
-/// Mixed into a seed to draw which worlds are those of a folder of files.
+/// Mixed into a seed to draw which worlds are those of a directory of files.
 const FILES_DRAW: u64 = 0x6669_6C65_7321_2121;
 
 /// Mixed into a seed to draw which worlds of recoverable memory have a copy of their log.
 const COPIES_DRAW: u64 = 0x636F_7069_6573_2121;
 /// Mixed into a seed to draw which worlds are those of a database's processes.
-const PARTY_DRAW: u64 = 0x7061_7274_7921_2121;
+const DATABASE_DRAW: u64 = 0x7061_7274_7921_2121;
 /// Mixed into a seed to draw in which worlds addresses are many, and change.
-const NAMES_DRAW: u64 = 0x6E61_6D65_7321_2121;
+const ADDRESSES_DRAW: u64 = 0x6E61_6D65_7321_2121;
 
 /// Mixed into a seed to draw which worlds are quiet, and after how long a journal rests.
 const QUIET_DRAW: u64 = 0x7175_6965_7421_2121;
@@ -79,11 +79,11 @@ const INTRUDER_DRAW: u64 = 0x696E_7472_7564_6521;
 const FILES_KIND: u64 = 100;
 
 /// Whether the world of `seed` is that of several processes that have a database open.
-pub fn is_party(seed: u64) -> bool {
-    !is_region(seed) && !is_deposit(seed) && !is_files(seed) && Rng::new(seed ^ PARTY_DRAW).chance(60)
+pub fn is_database(seed: u64) -> bool {
+    !is_region(seed) && !is_deposit(seed) && !is_files(seed) && Rng::new(seed ^ DATABASE_DRAW).chance(60)
 }
 
-/// Whether the world of `seed` is that of a folder of files.
+/// Whether the world of `seed` is that of a directory of files.
 pub fn is_files(seed: u64) -> bool {
     !is_region(seed) && !is_deposit(seed) && Rng::new(seed ^ FILES_DRAW).chance(30)
 }
@@ -119,8 +119,8 @@ pub fn is_intruded(seed: u64) -> bool {
 }
 
 /// Whether lenders have several addresses in the world of `seed`, or move, if its links are streams.
-pub fn has_names(seed: u64) -> bool {
-    Rng::new(seed ^ NAMES_DRAW).chance(200)
+pub fn has_many_addresses(seed: u64) -> bool {
+    Rng::new(seed ^ ADDRESSES_DRAW).chance(200)
 }
 
 /// Whether the world of `seed` is one of operators who open original and copy by turns, if it is one of two directories.
@@ -133,22 +133,22 @@ pub fn has_deletion(seed: u64) -> bool {
     Rng::new(seed ^ DELETION_DRAW).chance(200)
 }
 
-/// Runs `seed`. Unwinds with a [`crate::check::Violation`] when a rule is broken.
-pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
+/// Runs `seed`. Unwinds with a [`crate::check::RuleViolation`] when a rule is broken.
+pub fn run(seed: u64, planted: FaultSwitch, story: Option<TraceLines>) -> RunOutcome {
     let mut rng = Rng::new(seed);
     if is_region(seed) {
-        let (hash, coverage) = region::run(rng, planted, Trace::new(story));
-        return Outcome { hash, coverage };
+        let (hash, coverage) = region::run(rng, planted, EventTrace::new(story));
+        return RunOutcome { hash, coverage };
     }
     if is_deposit(seed) {
-        let (hash, coverage) = deposit::run(rng, planted, Trace::new(story));
-        return Outcome { hash, coverage };
+        let (hash, coverage) = deposit::run(rng, planted, EventTrace::new(story));
+        return RunOutcome { hash, coverage };
     }
-    if is_party(seed) {
-        let (hash, coverage) = party::run(rng, planted, Trace::new(story));
-        return Outcome { hash, coverage };
+    if is_database(seed) {
+        let (hash, coverage) = database::run(rng, planted, EventTrace::new(story));
+        return RunOutcome { hash, coverage };
     }
-    let mut profile = Profile::draw(&mut rng);
+    let mut profile = WorldProfile::draw(&mut rng);
     let kind = match is_files(seed) {
         true => FILES_KIND,
         false => rng.below(100),
@@ -172,8 +172,8 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
         profile.distant(&mut far);
     }
     // A restore asks each address who sealed its memory before it seals: another memory there in between is one too many.
-    if has_names(seed) && profile.links == Links::Stream && !distant && !kept && kind >= 5 {
-        profile.names(&mut Rng::new(seed ^ NAMES_DRAW ^ 1));
+    if has_many_addresses(seed) && profile.links == LinkKind::Stream && !distant && !kept && kind >= 5 {
+        profile.many_addresses(&mut Rng::new(seed ^ ADDRESSES_DRAW ^ 1));
     }
     let mut quietly = Rng::new(seed ^ QUIET_DRAW);
     let quiet = (5..60).contains(&kind) && !kept && !shared && !distant && quietly.chance(40);
@@ -183,11 +183,11 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     if (5..60).contains(&kind) && !kept && !shared && !distant && !quiet && is_intruded(seed) {
         profile.intruded();
     }
-    profile.timing.idle = Span::from_ms(quietly.pick(&[50, 200, 1000]));
+    profile.timing.idle = Nanos::from_ms(quietly.pick(&[50, 200, 1000]));
     if kept {
-        replica::suit(&mut profile);
+        replica::adapt(&mut profile);
     }
-    let mut world = World::new(rng, profile, planted, Trace::new(story));
+    let mut world = World::new(rng, profile, planted, EventTrace::new(story));
     let description = format!("seed {seed}: {:?}", world.profile);
     world.tell(|| description);
     match kind {
@@ -208,7 +208,7 @@ pub fn run(seed: u64, planted: Planted, story: Option<Story>) -> Outcome {
     outcome(&mut world)
 }
 
-fn outcome(world: &mut World) -> Outcome {
+fn outcome(world: &mut World) -> RunOutcome {
     for host in &world.hosts {
         let counts = host.disk.borrow().counts;
         world
@@ -228,10 +228,10 @@ fn outcome(world: &mut World) -> Outcome {
             .add("disk: power cuts that lost sectors", counts.cuts_with_loss);
         world
             .coverage
-            .add("disk: deaths between two operations", counts.fuses);
+            .add("disk: deaths between two operations", counts.crashes_midway);
     }
     world.coverage.add("events", world.trace.events);
-    Outcome {
+    RunOutcome {
         hash: world.trace.hash(),
         coverage: core::mem::take(&mut world.coverage),
     }

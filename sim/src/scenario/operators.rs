@@ -2,13 +2,13 @@
 //! other one serves, stands still, or was killed in the middle of its own opening, and while lenders come and go. Whoever is refused has
 //! changed nothing; whoever was able to open is able to open again.
 
-use netram_proto::journal::RecoveryRefusal;
-use netram_proto::time::Span;
+use netram_proto::journal::RecoveryError;
+use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check::rule18;
 use crate::process::OpenFailure;
-use crate::world::{Event, World};
+use crate::world::{World, WorldEvent};
 
 pub(super) fn run(world: &mut World) {
     let Some(first) = journal::open(world, 0) else {
@@ -48,7 +48,7 @@ pub(super) fn run(world: &mut World) {
             Err(_) => world.coverage.hit("operators: openings cut off"),
         }
         let pause = world.rng.pick(&[0, 1, 50, 1000]);
-        world.run_for(Span::from_ms(pause));
+        world.run_for(Nanos::from_ms(pause));
     }
     settle_down(world, last);
 }
@@ -61,12 +61,12 @@ fn disturb(world: &mut World, other: usize) {
     match world.rng.below(4) {
         0 => {
             let ms = world.rng.pick(&[5, 50, 500, 5000]);
-            world.processes[process].paused_until = world.now + Span::from_ms(ms);
+            world.processes[process].paused_until = world.now + Nanos::from_ms(ms);
             world.coverage.hit("operators: the other stands still");
         }
         1 => {
-            world.processes[process].busy = true;
-            world.at(Span(1), Event::Busy { process });
+            world.processes[process].appends_itself = true;
+            world.at(Nanos(1), WorldEvent::Busy { process });
             world.coverage.hit("operators: the other writes on");
         }
         2 => world.crash(process, false),
@@ -77,17 +77,17 @@ fn disturb(world: &mut World, other: usize) {
 /// With everything healed, the directory whose opening was the last to be proven opens, unless too much was lost.
 fn settle_down(world: &mut World, last: usize) {
     world.heal();
-    world.run_for(Span::from_ms(3000));
-    rule18::seals_are_proven(world);
+    world.run_for(Nanos::from_ms(3000));
+    rule18::fences_are_proven(world);
     for host in 0..world.hosts.len() {
         if let Some(process) = world.living(host) {
             world.crash(process, false);
         }
     }
-    world.run_for(Span::from_ms(3000));
+    world.run_for(Nanos::from_ms(3000));
     match world.open(last, false) {
         Ok(_) => world.coverage.hit("operators: the last to be proven opens"),
-        Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => rule18::is_fenced(world, last),
+        Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => rule18::is_fenced(world, last),
         Err(_) => world
             .coverage
             .hit("operators: the last to be proven lacks members"),

@@ -2,7 +2,7 @@
 //! writer that stands still keeps its members; a member that stands still, and answers, does not stay one.
 
 use netram_proto::port::Durability;
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check::{rule19, rule20};
@@ -14,16 +14,16 @@ pub(super) fn run(world: &mut World) {
             return;
         };
         // Long enough for all to join.
-        world.run_for(Span::from_ms(1500));
+        world.run_for(Nanos::from_ms(1500));
         for _ in 0..world.rng.between(1, 4) {
             match world.rng.below(3) {
-                0 => stand_still(world, process),
-                1 => stall(world, process),
+                0 => pause_writer(world, process),
+                1 => stall_member(world, process),
                 _ => commit(world, process),
             }
         }
         let us = world.rng.below(2_000_000);
-        world.run_for(Span::from_us(us));
+        world.run_for(Nanos::from_us(us));
         commit(world, process);
         lose_everything(world, process);
     }
@@ -41,38 +41,38 @@ fn commit(world: &mut World, process: usize) {
 }
 
 /// The process stands still under load, for longer than a lender may be silent.
-fn stand_still(world: &mut World, process: usize) {
+fn pause_writer(world: &mut World, process: usize) {
     let before = world
         .serving(process)
         .map_or(0, |serving| serving.writer.view().len());
     let _ = journal::append(world, process);
-    let still = Span::from_ms(world.rng.between(600, 5000));
+    let still = Nanos::from_ms(world.rng.between(600, 5000));
     world.processes[process].paused_until = world.now + still;
-    world.run_for(Span(still.0 + Span::from_ms(300).0));
+    world.run_for(Nanos(still.0 + Nanos::from_ms(300).0));
     world.coverage.hit("quiet: writers that stood still");
     rule20::kept_members(world, process, before);
 }
 
 /// A member answers, and takes nothing.
-fn stall(world: &mut World, process: usize) {
+fn stall_member(world: &mut World, process: usize) {
     let lender = world.rng.index(world.lenders.len());
-    world.lenders[lender].stalls = true;
+    world.lenders[lender].stalled = true;
     for _ in 0..35 {
         if journal::append(world, process).is_err() {
             journal::trim_all(world, process);
         }
-        world.run_for(Span::from_ms(100));
+        world.run_for(Nanos::from_ms(100));
     }
     world.coverage.hit("quiet: lenders that made no progress");
     rule20::gave_up(world, process, lender);
-    world.lenders[lender].stalls = false;
-    world.run_for(Span::from_ms(6000));
+    world.lenders[lender].stalled = false;
+    world.run_for(Nanos::from_ms(6000));
 }
 
 /// Nothing happens for a while. Then every lender loses its memory, and the client's machine its power.
 fn lose_everything(world: &mut World, process: usize) {
     let idle = world.profile.timing.idle;
-    world.run_for(Span(idle.0 + Span::from_ms(2500).0));
+    world.run_for(Nanos(idle.0 + Nanos::from_ms(2500).0));
     rule19::rests(world, process);
     let counted = world
         .serving(process)

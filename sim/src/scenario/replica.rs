@@ -2,19 +2,19 @@
 //! blocks can bring it back, and now and then the client's disk is lost for good, and the volume restored from the replica.
 
 use netram_block::{BLOCK_BYTES, digest};
-use netram_block_machine::{Condition, Scope, Todo};
+use netram_block_machine::{ReplicaCondition, ResyncScope, SourceAction};
 use netram_proto::id::Lsn;
-use netram_proto::journal::{CommitRule, RecoveryRefusal, View, ViewMember};
-use netram_proto::port::Log;
-use netram_proto::time::Span;
-use netram_proto::wire::Link;
+use netram_proto::journal::{CommitRule, RecoveryError, View, ViewMember};
+use netram_proto::port::RecordLog;
+use netram_proto::time::Nanos;
+use netram_proto::wire::ChainPoint;
 
-use super::volume::{BLOCKS, BYTES, Program, Volume};
-use crate::check::rule12::{self, Changes};
+use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
+use crate::check::rule12::{self, VolumeHistory};
 use crate::check::{fail, rule01};
-use crate::data::DataLender;
+use crate::data::SimDataLender;
 use crate::process::OpenFailure;
-use crate::profile::{Action, Profile};
+use crate::profile::{WorldFault, WorldProfile};
 use crate::world::World;
 
 const BLOCK: usize = BLOCK_BYTES as usize;
@@ -24,15 +24,15 @@ const ROUNDS_MAX: u32 = 400;
 const TRIES: u32 = 3;
 
 /// Leaves out what the rules of other scenarios are for.
-pub(super) fn suit(profile: &mut Profile) {
+pub(super) fn adapt(profile: &mut WorldProfile) {
     profile.hostile = None;
     let damage = [
-        Action::Rot,
-        Action::Unreadable,
-        Action::StaleBytes,
-        Action::SlotDamage,
+        WorldFault::Rot,
+        WorldFault::Unreadable,
+        WorldFault::StaleBytes,
+        WorldFault::SlotDamage,
     ];
-    profile.actions.retain(|action| !damage.contains(action));
+    profile.faults.retain(|action| !damage.contains(action));
     // Room for a replica to keep up, more often than not.
     profile.capacity *= 4;
 }
@@ -42,13 +42,13 @@ pub(super) fn run(mut world: World) -> World {
     let lives = world.rng.between(1, 5);
     let permille = world.profile.disk.survives_permille;
     let (rng, capacity) = (world.rng.fork(), world.profile.capacity);
-    let mut data = DataLender::new(rng, permille, world.journal, capacity, BLOCKS);
+    let mut data = SimDataLender::new(rng, permille, world.journal, capacity, BLOCKS);
     data.plant(world.planted);
     data.start();
     world.data = Some(data);
     world.volume_bytes = BYTES;
-    world.changes = Changes::new(BYTES as usize);
-    let mut program = Program::new(world, true);
+    world.changes = VolumeHistory::new(BYTES as usize);
+    let mut program = VolumeProgram::new(world, true);
     for _ in 0..lives {
         if !program.live_and_lose() {
             return program.end();
@@ -59,7 +59,7 @@ pub(super) fn run(mut world: World) -> World {
     program.end()
 }
 
-impl Program {
+impl VolumeProgram {
     /// One life, and perhaps the client's disk is lost after it. `false`: the story is over.
     fn live_and_lose(&mut self) -> bool {
         let (lost, lives_on, taken_over) = {
@@ -96,10 +96,10 @@ impl Program {
     /// written then, only its members can tell.
     fn open_unheard(&mut self) {
         let world = &mut *self.world.borrow_mut();
-        if self.unheard || !world.rng.chance(150) {
+        if self.restore_unannounced || !world.rng.chance(150) {
             return;
         }
-        world.data_held = Some(self.host);
+        world.data_blocked_host = Some(self.host);
         world.tell(|| String::from("nobody is to hear of the next opening"));
         if let Ok(process) = world.open(self.host, false) {
             world.crash(process, false);
@@ -108,24 +108,24 @@ impl Program {
     }
 
     /// What the data lender's part in this life is, after each deed of the program.
-    pub(super) fn keep(&mut self, process: usize, volume: &Volume) {
+    pub(super) fn run_data_lender(&mut self, process: usize, volume: &SimVolume) {
         let draw = self.world.borrow_mut().rng.below(40);
         if draw == 0 {
-            self.visit(process);
+            self.disturb_data_lender(process);
         }
-        self.drive(process, volume);
+        self.run_source_action(process, volume);
     }
 
     /// In most lives nothing is written before the replica has caught up: what follows is then about its service.
-    pub(super) fn begin_life(&mut self, process: usize, volume: &Volume) {
+    pub(super) fn begin_life(&mut self, process: usize, volume: &SimVolume) {
         if self.world.borrow_mut().rng.chance(300) {
             return;
         }
         for _ in 0..20 {
-            self.world.borrow_mut().run_for(Span::from_ms(50));
-            self.drive(process, volume);
+            self.world.borrow_mut().run_for(Nanos::from_ms(50));
+            self.run_source_action(process, volume);
             let world = self.world.borrow();
-            let kept = world.serving(process).map(|serving| serving.writer.kept());
+            let kept = world.serving(process).map(|serving| serving.writer.replica_ack());
             if kept.is_none_or(|kept| kept.is_some()) {
                 return;
             }
@@ -133,13 +133,13 @@ impl Program {
     }
 
     /// Something happens to the data lender.
-    fn visit(&mut self, process: usize) {
+    fn disturb_data_lender(&mut self, process: usize) {
         let mut world = self.world.borrow_mut();
-        if world.nemesis_rests() {
+        if world.nemesis_stopped() {
             return;
         }
         let draw = world.rng.below(5);
-        let away = Span::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
+        let away = Nanos::from_ms(world.rng.pick(&[20, 400, 3000, 20_000]));
         let until = world.now + away;
         let operations = world.rng.below(12) as u32;
         world.tell(|| match draw {
@@ -157,7 +157,7 @@ impl Program {
                     world.break_data(process);
                 }
             }
-            1 => data.disk.borrow_mut().light_fuse(operations),
+            1 => data.disk.borrow_mut().crash_after(operations),
             2 => data.paused_until = until,
             3 => {
                 data.away_until = until;
@@ -168,13 +168,13 @@ impl Program {
     }
 
     /// Does what the source asks of the volume.
-    pub(super) fn drive(&mut self, process: usize, volume: &Volume) {
+    pub(super) fn run_source_action(&mut self, process: usize, volume: &SimVolume) {
         for _ in 0..64 {
             let (todo, flushed) = {
                 let world = self.world.borrow();
                 let link = world.serving(process).and_then(|serving| serving.data.as_ref());
                 let Some(link) = link else { return };
-                (link.todo.clone(), link.source.trimmable())
+                (link.action.clone(), link.source.trimmable())
             };
             if let Some(flushed) = flushed {
                 let dirty = volume.replica_flushed(flushed);
@@ -194,17 +194,17 @@ impl Program {
     }
 
     /// `None`: it could not be done. The volume's disk failed, or its process is at its end.
-    fn perform(&mut self, process: usize, volume: &Volume, todo: Todo) -> Option<()> {
+    fn perform(&mut self, process: usize, volume: &SimVolume, todo: SourceAction) -> Option<()> {
         match todo {
-            Todo::Begin { scope, since } => {
+            SourceAction::Begin { scope, since } => {
                 let begun = volume
-                    .begin_resync(since.filter(|_| scope == Scope::Dirty))
+                    .begin_resync(since.filter(|_| scope == ResyncScope::Dirty))
                     .ok()?;
                 (self.cursor, self.pass) = (0, 0);
                 let start = self.head(process).filter(|head| head.lsn == begun.from)?;
                 self.count(match (scope, begun.all) {
-                    (Scope::Data, _) => "data: resyncs of a new replica",
-                    (Scope::Dirty, false) => "data: resyncs of dirty blocks",
+                    (ResyncScope::Data, _) => "data: resyncs of a new replica",
+                    (ResyncScope::Dirty, false) => "data: resyncs of dirty blocks",
                     _ => "data: resyncs of all that differs",
                 });
                 self.done(process, |source, _| {
@@ -212,8 +212,8 @@ impl Program {
                     Vec::new()
                 });
             }
-            Todo::Move { since } => {
-                let moved = volume.go_on_with_resync(since).ok()?;
+            SourceAction::Move { since } => {
+                let moved = volume.continue_resync(since).ok()?;
                 let head = self.head(process);
                 let start = match moved {
                     Some(begun) => Some((head.filter(|head| head.lsn == begun.from)?, begun.blocks)),
@@ -225,7 +225,7 @@ impl Program {
                     Vec::new()
                 });
             }
-            Todo::Choose { max, pass } => {
+            SourceAction::Choose { max, pass } => {
                 if self.pass != pass {
                     (self.pass, self.cursor) = (pass, 0);
                 }
@@ -235,15 +235,15 @@ impl Program {
                     0 => volume.next_resync(self.cursor, most).ok()?,
                     _ => volume.next_dirtied(self.cursor, most).ok()?,
                 };
-                let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.behind).collect();
-                self.cursor = run.map_or(self.cursor, |run| run.behind);
+                let numbers: Vec<u64> = run.iter().flat_map(|run| run.first..run.end).collect();
+                self.cursor = run.map_or(self.cursor, |run| run.end);
                 let head = volume.log().state().head;
                 self.done(process, |source, _| {
                     source.on_chosen(&numbers, head);
                     Vec::new()
                 });
             }
-            Todo::Digest { first, count } => {
+            SourceAction::Digest { first, count } => {
                 let most = self.world.borrow_mut().rng.between(1, 6).min(count as u64);
                 let count = most.min(BLOCKS.saturating_sub(first)) as usize;
                 let mut bytes = vec![0; count * BLOCK];
@@ -259,7 +259,7 @@ impl Program {
                         .collect()
                 });
             }
-            Todo::Read(numbers) => {
+            SourceAction::Read(numbers) => {
                 let mut blocks = Vec::new();
                 for number in numbers {
                     let mut bytes = vec![0; BLOCK];
@@ -273,7 +273,7 @@ impl Program {
                 self.count("data: blocks sent");
                 self.done(process, |source, now| source.on_read(&blocks, tail, now));
             }
-            Todo::Clear => {
+            SourceAction::Clear => {
                 volume.finish_resync().ok()?;
                 self.count("data: resyncs that ended");
                 self.done(process, |source, _| {
@@ -281,26 +281,32 @@ impl Program {
                     Vec::new()
                 });
             }
-            Todo::Mark(numbers) => {
+            SourceAction::Mark(numbers) => {
                 volume.mark_dirty(&numbers).ok()?;
                 self.done(process, |source, _| {
                     source.on_marked();
                     Vec::new()
                 });
             }
-            Todo::Send(_) | Todo::Ship { .. } => unreachable!("the world does these"),
+            SourceAction::Send(_) | SourceAction::Ship { .. } => unreachable!("the world does these"),
         }
         Some(())
     }
 
     /// Blocks for the data lender. `false`: the connection that they were for went meanwhile.
-    fn read_to_send(&mut self, process: usize, volume: &Volume, first: u64, into: &mut [u8]) -> Option<bool> {
-        let asked = self.asked(process);
+    fn read_to_send(
+        &mut self,
+        process: usize,
+        volume: &SimVolume,
+        first: u64,
+        into: &mut [u8],
+    ) -> Option<bool> {
+        let asked = self.pending_action(process);
         self.world.borrow_mut().reads_to_send = true;
         let read = volume.read_own(first, into);
         self.world.borrow_mut().reads_to_send = false;
         read.ok()?;
-        if self.asked(process) != asked {
+        if self.pending_action(process) != asked {
             self.count("data: blocks read for a connection that went");
             return Some(false);
         }
@@ -308,19 +314,19 @@ impl Program {
         Some(true)
     }
 
-    fn asked(&self, process: usize) -> Option<(Option<u64>, Option<Todo>)> {
+    fn pending_action(&self, process: usize) -> Option<(Option<u64>, Option<SourceAction>)> {
         let world = self.world.borrow();
         let link = world.serving(process)?.data.as_ref()?;
-        Some(link.asked())
+        Some(link.pending_action())
     }
 
     fn done(
         &mut self,
         process: usize,
         tell: impl FnOnce(
-            &mut netram_block_machine::Source,
+            &mut netram_block_machine::ReplicaSource,
             netram_proto::time::Time,
-        ) -> Vec<netram_block_machine::Message>,
+        ) -> Vec<netram_block_machine::ReplicaMessage>,
     ) {
         self.world.borrow_mut().data_done(process, tell);
     }
@@ -329,7 +335,7 @@ impl Program {
         self.world.borrow_mut().coverage.hit(what);
     }
 
-    fn head(&self, process: usize) -> Option<Link> {
+    fn head(&self, process: usize) -> Option<ChainPoint> {
         let world = self.world.borrow();
         world.serving(process).map(|serving| serving.superblock.head)
     }
@@ -346,13 +352,13 @@ impl Program {
         data.crash(world.rng.chance(300));
         data.disk.borrow_mut().heal();
         let contents = data.prepare();
-        let Some(found) = data.look() else {
+        let Some(found) = data.inspect() else {
             fail(
                 12,
                 String::from("the replica's files cannot be read, and their disk is sound"),
             );
         };
-        if found.condition != Condition::Following {
+        if found.condition != ReplicaCondition::Following {
             world
                 .coverage
                 .hit("data: restores refused: the replica is not whole");
@@ -362,21 +368,21 @@ impl Program {
         if let Some((end, contents)) = contents {
             rule12::whole(world, end, &contents);
         }
-        let promise = promise(world, self.host, &found.view).max(found.closed.unwrap_or_default());
+        let promise = acked_by_members(world, self.host, &found.view).max(found.closed.unwrap_or_default());
         if let Some(ends) = &self.ends {
             self.model
-                .only(ends.iter().filter(|end| **end <= promise).count());
+                .keep_first(ends.iter().filter(|end| **end <= promise).count());
         }
         self.files = data.volume;
         self.ends = None;
         // A take-over leaves nobody who could hear it. What it gives may be older than what the model saw last.
-        (self.unheard, self.restored) = (false, true);
+        (self.restore_unannounced, self.restored) = (false, true);
         let host = &mut world.hosts[self.host];
-        host.standing_file = Some(data.standing_file);
+        host.header_file = Some(data.header_file);
         host.disk = data.disk;
         host.log_file = data.log_file;
         host.view_file = data.view_file;
-        host.of_replica = Some(found.closed);
+        host.replica_closed = Some(found.closed);
         host.damaged = false;
         host.history.acked = promise;
         host.history.acked_by_members = promise;
@@ -402,16 +408,16 @@ impl Program {
             self.write_on(process, &volume);
         }
         for _ in 0..ROUNDS_MAX {
-            self.world.borrow_mut().run_for(Span::from_ms(100));
+            self.world.borrow_mut().run_for(Nanos::from_ms(100));
             let _ = volume.drain();
-            self.drive(process, &volume);
+            self.run_source_action(process, &volume);
             if !self.world.borrow().alive(process) {
                 return;
             }
-            self.copy_home(&volume);
-            if self.is_kept(process, &volume) {
+            self.fetch_blocks(&volume);
+            if self.is_replica_current(process, &volume) {
                 self.count("data: replicas compared with their volume");
-                self.bury_zombie();
+                self.stop_zombie();
                 return;
             }
         }
@@ -427,14 +433,14 @@ impl Program {
                 format!(
                     "everything is healed, yet the replica does not follow: {status:?}, {:?}, todo {:?}",
                     volume.status().replica,
-                    link.todo
+                    link.action
                 ),
             );
         }
     }
 
     /// Whether the replica has everything; then it must be the volume.
-    fn is_kept(&self, process: usize, volume: &Volume) -> bool {
+    fn is_replica_current(&self, process: usize, volume: &SimVolume) -> bool {
         if volume
             .status()
             .replica
@@ -446,14 +452,14 @@ impl Program {
         let state = world.log_state(process);
         let in_service = world
             .serving(process)
-            .is_some_and(|serving| serving.writer.kept().is_some());
+            .is_some_and(|serving| serving.writer.replica_ack().is_some());
         drop(world);
         let contents = self
             .world
             .borrow_mut()
             .data
             .as_mut()
-            .and_then(DataLender::contents);
+            .and_then(SimDataLender::contents);
         let Some((flushed, theirs)) = contents.filter(|_| in_service) else {
             return false;
         };
@@ -474,7 +480,7 @@ impl Program {
 }
 
 /// What the client's members had acknowledged, and a restore that is not refused must find.
-pub(super) fn promise(world: &World, host: usize, kept: &View) -> Lsn {
+pub(super) fn acked_by_members(world: &World, host: usize, kept: &View) -> Lsn {
     let host = &world.hosts[host];
     let same = |view: &View| {
         view.members.iter().all(|member| {
@@ -494,9 +500,9 @@ pub(super) fn promise(world: &World, host: usize, kept: &View) -> Lsn {
         && (same(&host.view) && host.view.members.len() == kept.members.len()
             || shared && host.view.rule == CommitRule::All);
     if decidable {
-        host.history.acked_by_members.max(world.kept_promise)
+        host.history.acked_by_members.max(world.acked_in_service)
     } else {
-        world.kept_promise
+        world.acked_in_service
     }
 }
 
@@ -519,26 +525,26 @@ pub(super) fn is_backed(world: &World, kept: &View, end: Lsn) -> bool {
 
 /// Opens the replica as the volume's journal. `false`: refused.
 fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
-    let unheard_of = is_sealed_unheard_of(world, kept);
+    let unheard_of = is_fenced_unheard_of(world, kept);
     for attempt in 0..=TRIES {
         if attempt == TRIES {
             world.heal();
-            world.run_for(Span::from_ms(100));
+            world.run_for(Nanos::from_ms(100));
         }
         match world.open(host, false) {
             Ok(process) => {
                 if unheard_of {
-                    fail(12, String::from(SEALED_UNHEARD_OF));
+                    fail(12, String::from(FENCED_UNHEARD_OF));
                 }
                 world.coverage.hit("data: volumes restored");
                 world.crash(process, false);
                 return true;
             }
-            Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => {
+            Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
                 world.coverage.hit("data: restores refused: a later reign");
                 return false;
             }
-            Err(OpenFailure::Refused(RecoveryRefusal::Unproven { .. })) => {
+            Err(OpenFailure::Refused(RecoveryError::Unproven { .. })) => {
                 if attempt > 0 && is_provable(kept, end) {
                     fail(12, String::from(PROVES_NO_MORE));
                 }
@@ -548,7 +554,7 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
             Err(_) => (),
         }
         let pause = world.rng.between(10, 1000);
-        world.run_for(Span::from_ms(pause));
+        world.run_for(Nanos::from_ms(pause));
     }
     world.coverage.hit("data: restores refused: members missing");
     // Appends that were on their way when the client died may have told members to drop more.
@@ -561,14 +567,14 @@ fn take_over(world: &mut World, host: usize, kept: &View, end: Lsn) -> bool {
     false
 }
 
-/// What is wrong with a restore after [`is_sealed_unheard_of`].
-pub(super) const SEALED_UNHEARD_OF: &str = "a member had been sealed by a reign that the replica was never told of, and the volume was restored as if there had been none";
+/// What is wrong with a restore after [`is_fenced_unheard_of`].
+pub(super) const FENCED_UNHEARD_OF: &str = "a member had been sealed by a reign that the replica was never told of, and the volume was restored as if there had been none";
 /// What is wrong with a refusal after [`is_provable`].
 pub(super) const PROVES_NO_MORE: &str =
     "an attempt that was cut off took the proof away: the next is refused as unproven";
 
 /// A member that the replica names was sealed by a later reign of its client: what that wrote may be anywhere.
-pub(super) fn is_sealed_unheard_of(world: &World, kept: &View) -> bool {
+pub(super) fn is_fenced_unheard_of(world: &World, kept: &View) -> bool {
     let leap = kept.restored(kept.writer).epoch;
     kept.members.iter().any(|member| {
         let lender = &world.lenders[world.lender_of(member)];

@@ -2,21 +2,21 @@
 //! the last of an attempt: the data lender dies or is away, members are, the machine that restores dies. Now and then the client that was
 //! given up lives on.
 
-use netram_block::{BLOCK_BYTES, Restoring};
-use netram_block_machine::{Condition, Description, Message};
+use netram_block::{BLOCK_BYTES, VolumeRestore};
+use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
 use netram_proto::id::{Lsn, WriterId};
-use netram_proto::journal::{Recovery, RecoveryRefusal, View};
+use netram_proto::journal::{Recovery, RecoveryError, View};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::time::Span;
-use netram_proto::wire::{FrameKind, Header};
+use netram_proto::time::Nanos;
+use netram_proto::wire::{FrameHeader, FrameKind};
 
 use super::replica::{
-    PROVES_NO_MORE, SEALED_UNHEARD_OF, is_backed, is_provable, is_sealed_unheard_of, promise,
+    FENCED_UNHEARD_OF, PROVES_NO_MORE, acked_by_members, is_backed, is_fenced_unheard_of, is_provable,
 };
-use super::volume::{BLOCKS, BYTES, Program, Volume};
+use super::volume::{BLOCKS, BYTES, SimVolume, VolumeProgram};
 use crate::check::fail;
-use crate::data::{VOLUME, VolumeFiles, add_volume, volume_files};
-use crate::process::{GRACE, OpenFailure, PATIENCE};
+use crate::data::{SimVolumeFiles, VOLUME, add_volume, volume_files};
+use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
 use crate::world::World;
 
 /// Attempts before everything is healed. Then one more, which nothing cuts off.
@@ -25,7 +25,7 @@ const ATTEMPTS: u32 = 5;
 const ROUNDS_MAX: u32 = 100;
 
 /// Why there is no volume after an attempt.
-enum Failed {
+enum AttemptError {
     /// It was cut off, or somebody did not answer: the next may come further.
     CutOff,
     /// So it is.
@@ -35,46 +35,48 @@ enum Failed {
 /// What was known before the first attempt, and must be true after the last.
 struct Loss {
     /// What the replica was told of last by its client; `None`: nobody has claimed it yet.
-    heard: Option<Description>,
+    last_heard: Option<ReplicaDescription>,
     /// Who has claimed it, or recovered from it, since.
-    ours: Vec<WriterId>,
+    our_writers: Vec<WriterId>,
     /// A member was sealed by a reign that the replica was never told of.
     unheard_of: bool,
 }
 
 impl Loss {
     /// The replica is so. A claim that broke off before it was kept leaves its client free to say more.
-    fn note(&mut self, world: &World, found: &Description) {
-        if self.heard.is_none() || !self.ours.contains(&found.view.writer) {
-            self.unheard_of = is_sealed_unheard_of(world, &found.view);
-            self.heard = Some(found.clone());
+    fn note(&mut self, world: &World, found: &ReplicaDescription) {
+        if self.last_heard.is_none() || !self.our_writers.contains(&found.view.writer) {
+            self.unheard_of = is_fenced_unheard_of(world, &found.view);
+            self.last_heard = Some(found.clone());
         }
     }
 }
 
 /// What a refusal means for the attempts to come.
-fn refused(refusal: &RecoveryRefusal, loss: &Loss) -> Result<(), Failed> {
-    match (refusal, &loss.heard) {
-        (RecoveryRefusal::Unproven { .. }, Some(heard)) => {
+fn refused(refusal: &RecoveryError, loss: &Loss) -> Result<(), AttemptError> {
+    match (refusal, &loss.last_heard) {
+        (RecoveryError::Unproven { .. }, Some(heard)) => {
             if is_provable(&heard.view, heard.end.lsn) || heard.closed.is_some() {
                 fail(12, String::from(PROVES_NO_MORE));
             }
-            Err(Failed::Refused("data: restores refused: unproven"))
+            Err(AttemptError::Refused("data: restores refused: unproven"))
         }
-        (RecoveryRefusal::Fenced { .. }, _) => Err(Failed::Refused("data: restores refused: a later reign")),
-        _ => Err(Failed::CutOff),
+        (RecoveryError::Fenced { .. }, _) => {
+            Err(AttemptError::Refused("data: restores refused: a later reign"))
+        }
+        _ => Err(AttemptError::CutOff),
     }
 }
 
-impl Program {
+impl VolumeProgram {
     /// The client is given up. `false`: there is no volume any more.
     pub(super) fn restore(&mut self) -> bool {
         self.count("data: clients' disks lost");
         let story = || String::from("the client's disk is lost; its volume is restored");
         self.world.borrow_mut().tell(story);
         let mut loss = Loss {
-            heard: None,
-            ours: Vec::new(),
+            last_heard: None,
+            our_writers: Vec::new(),
             unheard_of: false,
         };
         for attempt in 0..=ATTEMPTS {
@@ -82,7 +84,7 @@ impl Program {
             if last {
                 let mut world = self.world.borrow_mut();
                 world.heal();
-                world.run_for(Span::from_ms(100));
+                world.run_for(Nanos::from_ms(100));
             }
             match self.attempt(&mut loss, last) {
                 Ok(()) => {
@@ -90,15 +92,15 @@ impl Program {
                     self.count("data: volumes restored over the wire");
                     return true;
                 }
-                Err(Failed::Refused(why)) => {
+                Err(AttemptError::Refused(why)) => {
                     self.count(why);
                     return false;
                 }
-                Err(Failed::CutOff) => self.count("data: restores cut off"),
+                Err(AttemptError::CutOff) => self.count("data: restores cut off"),
             }
         }
         let world = self.world.borrow();
-        if let Some(heard) = &loss.heard
+        if let Some(heard) = &loss.last_heard
             && (is_backed(&world, &heard.view, heard.end.lsn) || heard.closed.is_some())
         {
             fail(
@@ -111,7 +113,7 @@ impl Program {
         false
     }
 
-    fn attempt(&mut self, loss: &mut Loss, last: bool) -> Result<(), Failed> {
+    fn attempt(&mut self, loss: &mut Loss, last: bool) -> Result<(), AttemptError> {
         let process = self.world.borrow().processes.len().saturating_sub(1);
         self.prove(process, loss)?;
         self.pause(last)?;
@@ -120,30 +122,30 @@ impl Program {
         let (host, end) = self.recover(&claimed, loss)?;
         self.pause(last)?;
         let released = self.world.borrow().hosts[host].view.clone();
-        loss.ours.push(released.writer);
+        loss.our_writers.push(released.writer);
         if end > claimed.end.lsn {
             self.hand_over(process, host, &claimed, &released, end, last)?;
             self.count("data: records handed over to the replica");
             self.pause(last)?;
         }
-        let files = self.fill(host, claimed.end.lsn).ok_or(Failed::CutOff)?;
+        let files = self.fill(host, claimed.end.lsn).ok_or(AttemptError::CutOff)?;
         self.pause(last)?;
         let kept = self
             .world
             .borrow_mut()
-            .keep_at_data(process, &released, &released, true);
+            .store_view_at_data(process, &released, &released, true);
         match kept {
             Some(Ok(_)) => (),
-            Some(Err(_)) | None => return Err(Failed::CutOff),
+            Some(Err(_)) | None => return Err(AttemptError::CutOff),
         }
         self.pause(last)?;
         (self.host, self.files) = (host, files);
-        (self.unheard, self.restored) = (true, true);
+        (self.restore_unannounced, self.restored) = (true, true);
         Ok(())
     }
 
     /// Asks the data lender and the members whether the restore would succeed, before anything is claimed (rule 18).
-    fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), Failed> {
+    fn prove(&mut self, process: usize, loss: &mut Loss) -> Result<(), AttemptError> {
         let session = self.world.borrow_mut().data_session();
         let found = self.describe(process, session)?;
         let world = &mut *self.world.borrow_mut();
@@ -156,13 +158,13 @@ impl Program {
             view.writer,
             found.end.lsn,
             world.now,
-            GRACE,
-            PATIENCE,
+            ALL_MEMBERS_WAIT,
+            RECOVERY_TIMEOUT,
         )
-        .or_at(addresses.iter().map(String::as_str));
+        .with_addresses(addresses.iter().map(String::as_str));
         question.plant(world.planted);
-        let question = question.of_replica(&view, found.closed).asking();
-        let asker = world.stranger();
+        let question = question.of_replica(&view, found.closed).probing();
+        let asker = world.add_blank_host();
         match world.ask_members(asker, question, None) {
             Some((Ok(()), _)) => {
                 world.coverage.hit("data: restores proven before their claim");
@@ -172,12 +174,17 @@ impl Program {
                 world.coverage.hit("data: restores refused before their claim");
                 refused(&refusal, loss)
             }
-            None => Err(Failed::CutOff),
+            None => Err(AttemptError::CutOff),
         }
     }
 
     /// Begins a reign at the data lender. Returns what the replica is from then on, with the view of that reign.
-    fn claim(&mut self, process: usize, loss: &mut Loss, last: bool) -> Result<Description, Failed> {
+    fn claim(
+        &mut self,
+        process: usize,
+        loss: &mut Loss,
+        last: bool,
+    ) -> Result<ReplicaDescription, AttemptError> {
         let mut session = self.world.borrow_mut().data_session();
         let before = self.describe(process, session)?;
         self.pause(last)?;
@@ -188,29 +195,29 @@ impl Program {
         let follow = before.follow.claim(claim.epoch, claim.writer, true);
         match world.ask_data(process, session, &follow, FrameKind::Following) {
             Some(Ok(_)) => (),
-            Some(Err(_)) | None => return Err(Failed::CutOff),
+            Some(Err(_)) | None => return Err(AttemptError::CutOff),
         }
         let now = describe(world.ask_data(
             process,
             session,
-            &Message::inquire(Some(VOLUME.0)),
+            &ReplicaMessage::inquire(Some(VOLUME.0)),
             FrameKind::Replica,
         ))?;
         let view = now.view.restored(writer);
         if view.epoch != claim.epoch {
-            return Err(Failed::CutOff);
+            return Err(AttemptError::CutOff);
         }
-        let keep = Message::keep_view(&view, BYTES, now.closed.is_some());
+        let keep = ReplicaMessage::keep_view(&view, BYTES, now.closed.is_some());
         loss.note(world, &now);
-        loss.ours.push(writer);
-        match world.ask_data(process, session, &keep, FrameKind::Kept) {
-            Some(Ok(_)) => Ok(Description { view, ..now }),
-            Some(Err(_)) | None => Err(Failed::CutOff),
+        loss.our_writers.push(writer);
+        match world.ask_data(process, session, &keep, FrameKind::ViewStored) {
+            Some(Ok(_)) => Ok(ReplicaDescription { view, ..now }),
+            Some(Err(_)) | None => Err(AttemptError::CutOff),
         }
     }
 
-    fn describe(&mut self, process: usize, session: u64) -> Result<Description, Failed> {
-        let question = Message::inquire(Some(VOLUME.0));
+    fn describe(&mut self, process: usize, session: u64) -> Result<ReplicaDescription, AttemptError> {
+        let question = ReplicaMessage::inquire(Some(VOLUME.0));
         let answer = self
             .world
             .borrow_mut()
@@ -219,29 +226,29 @@ impl Program {
     }
 
     /// Makes the journal on a new machine. Returns it, and where the log ends.
-    fn recover(&mut self, claimed: &Description, loss: &Loss) -> Result<(usize, Lsn), Failed> {
+    fn recover(&mut self, claimed: &ReplicaDescription, loss: &Loss) -> Result<(usize, Lsn), AttemptError> {
         let world = &mut *self.world.borrow_mut();
-        let Some(heard) = &loss.heard else {
-            return Err(Failed::CutOff);
+        let Some(heard) = &loss.last_heard else {
+            return Err(AttemptError::CutOff);
         };
         let host = world.restore_host(self.host, &claimed.view, claimed.end, &heard.view);
-        world.hosts[host].of_replica = Some(claimed.closed);
-        world.data_held = Some(host);
+        world.hosts[host].replica_closed = Some(claimed.closed);
+        world.data_blocked_host = Some(host);
         let process = match world.open(host, false) {
             Ok(process) => process,
             Err(OpenFailure::Refused(refusal)) => {
                 refused(&refusal, loss)?;
-                return Err(Failed::CutOff);
+                return Err(AttemptError::CutOff);
             }
-            Err(_) => return Err(Failed::CutOff),
+            Err(_) => return Err(AttemptError::CutOff),
         };
         if loss.unheard_of {
-            fail(12, String::from(SEALED_UNHEARD_OF));
+            fail(12, String::from(FENCED_UNHEARD_OF));
         }
         // It serves nobody: what follows is said by whoever restores.
         world.crash(process, false);
         let end = world.hosts[host].history.durable;
-        let promise = promise(world, self.host, &heard.view).max(heard.closed.unwrap_or_default());
+        let promise = acked_by_members(world, self.host, &heard.view).max(heard.closed.unwrap_or_default());
         if end < promise {
             fail(
                 12,
@@ -250,7 +257,7 @@ impl Program {
         }
         if let Some(ends) = &self.ends {
             self.model
-                .only(ends.iter().filter(|end| **end <= promise).count());
+                .keep_first(ends.iter().filter(|end| **end <= promise).count());
         }
         Ok((host, end))
     }
@@ -260,11 +267,11 @@ impl Program {
         &mut self,
         process: usize,
         host: usize,
-        claimed: &Description,
+        claimed: &ReplicaDescription,
         released: &View,
         end: Lsn,
         last: bool,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), AttemptError> {
         let before = View {
             version: released.version - 1,
             epoch: released.epoch,
@@ -274,9 +281,9 @@ impl Program {
         let kept = self
             .world
             .borrow_mut()
-            .keep_at_data(process, &before, released, false);
+            .store_view_at_data(process, &before, released, false);
         let Some(Ok(session)) = kept else {
-            return Err(Failed::CutOff);
+            return Err(AttemptError::CutOff);
         };
         let mut sent = claimed.end.lsn;
         let mut room = claimed.head.lsn.plus(claimed.follow.capacity);
@@ -285,22 +292,27 @@ impl Program {
             let most = end.min(room);
             let bytes = (most.since(sent) as usize).min(FRAME_BODY_BYTES_MAX);
             let bytes = bytes.min(world.rng.between(1, 20_000) as usize);
-            let header = Header {
+            let header = FrameHeader {
                 lsn: sent,
                 epoch: released.epoch,
-                who: released.writer.0,
-                ..Header::new(FrameKind::Records)
+                sender: released.writer.0,
+                ..FrameHeader::new(FrameKind::Records)
             };
             let body = world.log_bytes(host, sent, sent.plus(bytes as u64), true);
-            let said = world.ask_data(process, session, &Message { header, body }, FrameKind::Flushed);
+            let said = world.ask_data(
+                process,
+                session,
+                &ReplicaMessage { header, body },
+                FrameKind::Flushed,
+            );
             if let Some(Ok(flushed)) = &said {
                 room = room.max(flushed.header.stable);
             }
             sent = sent.plus(bytes as u64);
             // What is flushed is news once; a sync that was under way already tells somebody else.
-            let ping = Message::bare(Header::new(FrameKind::Ping));
+            let ping = ReplicaMessage::bare(FrameHeader::new(FrameKind::Ping));
             let flushed = match (said, world.ask_data(process, session, &ping, FrameKind::Pong)) {
-                (Some(Err(_)), _) | (_, Some(Err(_))) => return Err(Failed::CutOff),
+                (Some(Err(_)), _) | (_, Some(Err(_))) => return Err(AttemptError::CutOff),
                 (_, Some(Ok(pong))) => pong.header.lsn,
                 (_, None) => Lsn(0),
             };
@@ -308,21 +320,21 @@ impl Program {
                 return Ok(());
             }
             if !last && world.rng.chance(20) {
-                return Err(Failed::CutOff);
+                return Err(AttemptError::CutOff);
             }
-            world.run_for(Span::from_ms(20));
+            world.run_for(Nanos::from_ms(20));
         }
-        Err(Failed::CutOff)
+        Err(AttemptError::CutOff)
     }
 
     /// The volume's files, in which all blocks are missing. `None`: the machine died.
-    fn fill(&mut self, host: usize, from: Lsn) -> Option<VolumeFiles> {
+    fn fill(&mut self, host: usize, from: Lsn) -> Option<SimVolumeFiles> {
         let world = self.world.borrow();
         let disk = &world.hosts[host].disk;
         disk.borrow_mut().revive();
         let files = add_volume(disk, BLOCKS);
         let all = volume_files(disk, files, true);
-        let restoring = Restoring::begin(all, VOLUME, world.journal, BYTES, from).ok()?;
+        let restoring = VolumeRestore::begin(all, VOLUME, world.journal, BYTES, from).ok()?;
         restoring.missing(0, BLOCKS).ok()?;
         restoring.finish().ok()?;
         Some(files)
@@ -330,36 +342,36 @@ impl Program {
 
     /// Time passes between two steps; the client that was given up goes on, the data lender has its own troubles, and this may have been the
     /// attempt's last step.
-    fn pause(&mut self, last: bool) -> Result<(), Failed> {
+    fn pause(&mut self, last: bool) -> Result<(), AttemptError> {
         if let Some((process, volume)) = self.zombie.take() {
-            self.haunt(process, &volume);
+            self.run_zombie(process, &volume);
             self.zombie = Some((process, volume));
         }
         let mut world = self.world.borrow_mut();
         let ms = world.rng.pick(&[0, 1, 20, 300, 2500]);
-        world.run_for(Span::from_ms(ms));
+        world.run_for(Nanos::from_ms(ms));
         if last {
             return Ok(());
         }
-        if world.rng.chance(60) && !world.nemesis_rests() {
+        if world.rng.chance(60) && !world.nemesis_stopped() {
             let operations = world.rng.below(12) as u32;
             if let Some(data) = &world.data {
-                data.disk.borrow_mut().light_fuse(operations);
+                data.disk.borrow_mut().crash_after(operations);
             }
         }
         match world.rng.chance(100) {
-            true => Err(Failed::CutOff),
+            true => Err(AttemptError::CutOff),
             false => Ok(()),
         }
     }
 
     /// The client that was given up writes, and hears what the data lender and the members say to it.
-    fn haunt(&mut self, process: usize, volume: &Volume) {
+    fn run_zombie(&mut self, process: usize, volume: &SimVolume) {
         if !self.world.borrow().alive(process) {
             return;
         }
         self.count("data: deeds of a client that was given up");
-        let overtaken = self.world.borrow().hosts[self.host].overtaken.is_some();
+        let overtaken = self.world.borrow().hosts[self.host].newer_epoch.is_some();
         if !overtaken {
             // Some of it may be restored yet.
             self.change(process, volume);
@@ -372,7 +384,7 @@ impl Program {
     }
 
     /// Brings blocks of a restored volume home, a few at a time.
-    pub(super) fn copy_home(&mut self, volume: &Volume) {
+    pub(super) fn fetch_blocks(&mut self, volume: &SimVolume) {
         if !volume.is_restoring() {
             return;
         }
@@ -385,11 +397,11 @@ impl Program {
     }
 
     /// Everything is well, and the restored volume is in service: the client that was given up has learnt it.
-    pub(super) fn bury_zombie(&mut self) {
+    pub(super) fn stop_zombie(&mut self) {
         let Some((process, _volume)) = self.zombie.take() else {
             return;
         };
-        self.world.borrow_mut().run_for(Span::from_ms(8000));
+        self.world.borrow_mut().run_for(Nanos::from_ms(8000));
         let mut world = self.world.borrow_mut();
         if let Some(serving) = world.serving(process) {
             if serving.writer.fenced().is_none() && serving.poisoned.is_none() {
@@ -409,14 +421,14 @@ impl Program {
 }
 
 /// What a replica is, if it is whole. Frames that its client sent before it was given up may begin a resync between two questions.
-fn describe(answer: crate::data::Answer) -> Result<Description, Failed> {
+fn describe(answer: crate::data::DataAnswer) -> Result<ReplicaDescription, AttemptError> {
     let Some(Ok(answer)) = answer else {
-        return Err(Failed::CutOff);
+        return Err(AttemptError::CutOff);
     };
-    let found = Description::decode(&answer.frame()).map_err(|_| Failed::CutOff)?;
+    let found = ReplicaDescription::decode(&answer.frame()).map_err(|_| AttemptError::CutOff)?;
     match found.condition {
-        Condition::Following => Ok(found),
-        _ => Err(Failed::Refused(
+        ReplicaCondition::Following => Ok(found),
+        _ => Err(AttemptError::Refused(
             "data: restores refused: the replica is not whole",
         )),
     }

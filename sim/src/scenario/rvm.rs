@@ -4,27 +4,28 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use netram_proto::port::Durability;
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 use netram_rvm::{
-    Allocation, CommitError, Mode, OpenError, Options, Region, Rvm, SegmentError, TruncateError,
+    Region, RestoreMode, Rvm, RvmCommitError, RvmOpenError, RvmOptions, SegmentAllocation, SegmentError,
+    TruncateError,
 };
 
 use super::journal;
 use crate::check::fail;
-use crate::check::rvm::{Model, Transaction};
+use crate::check::rvm::{MemoryModel, ModelTransaction};
 use crate::process::SimLog;
-use crate::storage::{Directory, SimStorage};
-use crate::world::{SharedWorld, World};
+use crate::storage::{SegmentDirectory, SimStorage};
+use crate::world::{World, WorldHandle};
 
 const SEGMENT_BYTES: usize = 8192;
-pub(super) const NAMES: [&str; 2] = ["accounts", "orders"];
+pub(super) const SEGMENT_NAMES: [&str; 2] = ["accounts", "orders"];
 
 type Memory = Rvm<SimLog, SimStorage>;
 
-pub(super) struct Program {
-    pub(super) world: SharedWorld,
-    pub(super) directory: Directory,
-    pub(super) model: Model,
+pub(super) struct MemoryProgram {
+    pub(super) world: WorldHandle,
+    pub(super) directory: SegmentDirectory,
+    pub(super) model: MemoryModel,
     segments: usize,
     batch: usize,
     /// Bytes of the spool; zero is none.
@@ -41,7 +42,7 @@ pub(super) struct Program {
 
 /// Runs the story and gives the world back.
 pub(super) fn run(world: World) -> World {
-    let mut program = Program::new(world);
+    let mut program = MemoryProgram::new(world);
     let lives = program.world.borrow_mut().rng.between(1, 4);
     for _ in 0..lives {
         program.live();
@@ -52,18 +53,18 @@ pub(super) fn run(world: World) -> World {
     program.end()
 }
 
-impl Program {
+impl MemoryProgram {
     /// A program that has never run.
-    pub(super) fn new(mut world: World) -> Program {
+    pub(super) fn new(mut world: World) -> MemoryProgram {
         let segments = world.rng.between(1, 2) as usize;
         let batch = world.rng.pick(&[500, 4000, 1 << 20]);
         let spool = world.rng.pick(&[0, 0, 300, 2000, 1 << 20]);
         let lazy_percent = world.rng.pick(&[30, 30, 90]);
         let world = Rc::new(RefCell::new(world));
-        Program {
+        MemoryProgram {
             world,
-            directory: Directory::default(),
-            model: Model::new(segments, SEGMENT_BYTES),
+            directory: SegmentDirectory::default(),
+            model: MemoryModel::new(segments, SEGMENT_BYTES),
             segments,
             batch,
             spool,
@@ -76,7 +77,7 @@ impl Program {
 
     /// Gives the world back.
     pub(super) fn end(self) -> World {
-        let Program { world, .. } = self;
+        let MemoryProgram { world, .. } = self;
         let Ok(world) = Rc::try_unwrap(world) else {
             unreachable!("every log of this world is dropped")
         };
@@ -100,7 +101,7 @@ impl Program {
         let cut = world.rng.chance(500);
         world.crash(process, cut);
         let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Span::from_ms(pause));
+        world.run_for(Nanos::from_ms(pause));
     }
 
     fn serve(&mut self, process: usize) {
@@ -111,7 +112,7 @@ impl Program {
         let deeds = self.world.borrow_mut().rng.between(5, 60);
         for _ in 0..deeds {
             self.copy_when_due();
-            if !self.world.borrow().alive(process) || !self.deed(process, &memory, &mut regions) {
+            if !self.world.borrow().alive(process) || !self.run_step(process, &memory, &mut regions) {
                 break;
             }
         }
@@ -143,13 +144,13 @@ impl Program {
     }
 
     /// What memory is opened with.
-    pub(super) fn options(&self) -> Options {
+    pub(super) fn options(&self) -> RvmOptions {
         let world = self.world.borrow();
-        Options {
+        RvmOptions {
             truncation_batch_bytes: self.batch,
             spool_bytes: self.spool,
             planted: world.planted,
-            ..Options::new(world.journal)
+            ..RvmOptions::new(world.journal)
         }
     }
 
@@ -157,7 +158,7 @@ impl Program {
         let disk = Rc::clone(&self.world.borrow().hosts[0].disk);
         let storage = SimStorage::new(&disk, &self.directory);
         let opened = Rvm::open(SimLog::new(&self.world, process), storage, self.options());
-        if let Err(OpenError::Recovery(TruncateError::Segment(error))) = &opened
+        if let Err(RvmOpenError::Recovery(TruncateError::Segment(error))) = &opened
             && !matches!(error, SegmentError::Io { .. })
         {
             fail(
@@ -168,9 +169,9 @@ impl Program {
         let memory = opened.ok()?;
         memory.plant(self.world.borrow().planted);
         let mut regions = Vec::new();
-        for name in &NAMES[..self.segments] {
+        for name in &SEGMENT_NAMES[..self.segments] {
             // Refused where an earlier life has created it.
-            let _ = memory.create_segment(name, SEGMENT_BYTES as u64, Allocation::Preallocated);
+            let _ = memory.create_segment(name, SEGMENT_BYTES as u64, SegmentAllocation::Preallocated);
             regions.push(memory.map(name, 0, 0).ok()?);
         }
         let found = regions.iter().map(|region| region.read().to_vec()).collect();
@@ -184,7 +185,7 @@ impl Program {
     }
 
     /// `false`: this life is over.
-    fn deed(&mut self, process: usize, memory: &Memory, regions: &mut Vec<Region>) -> bool {
+    fn run_step(&mut self, process: usize, memory: &Memory, regions: &mut Vec<Region>) -> bool {
         let draw = self.world.borrow_mut().rng.below(22);
         match draw {
             0..13 => return self.transact(process, memory, regions),
@@ -210,7 +211,7 @@ impl Program {
                     unreachable!("no transaction is open");
                 }
                 // A region mapped again shows every commit, those that are spooled or in the log only too.
-                let Ok(region) = memory.map(NAMES[segment], 0, 0) else {
+                let Ok(region) = memory.map(SEGMENT_NAMES[segment], 0, 0) else {
                     return false;
                 };
                 regions.push(region);
@@ -225,11 +226,11 @@ impl Program {
             _ => {
                 let mut world = self.world.borrow_mut();
                 let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Span::from_ms(ms));
+                world.run_for(Nanos::from_ms(ms));
             }
         }
         for (segment, region) in regions.iter().enumerate() {
-            self.model.seen(segment, &region.read(), "while running");
+            self.model.check_running(segment, &region.read(), "while running");
         }
         true
     }
@@ -254,7 +255,7 @@ impl Program {
                 self.model.commit(transaction, durability != Durability::Lazy);
                 true
             }
-            Err(CommitError::Unknown { .. }) => {
+            Err(RvmCommitError::Unknown { .. }) => {
                 self.world
                     .borrow_mut()
                     .coverage
@@ -262,7 +263,9 @@ impl Program {
                 self.model.commit(transaction, false);
                 false
             }
-            Err(CommitError::Full { .. } | CommitError::TooLarge { .. }) if mode == Mode::Restore => {
+            Err(RvmCommitError::Full { .. } | RvmCommitError::TooLarge { .. })
+                if mode == RestoreMode::Restore =>
+            {
                 self.world
                     .borrow_mut()
                     .coverage
@@ -274,14 +277,14 @@ impl Program {
         }
     }
 
-    fn draw_transaction(&mut self) -> (Mode, bool, Durability, Transaction) {
+    fn draw_transaction(&mut self) -> (RestoreMode, bool, Durability, ModelTransaction) {
         let mut world = self.world.borrow_mut();
         let rng = &mut world.rng;
         let abort = rng.chance(150);
         let mode = if abort || rng.chance(800) {
-            Mode::Restore
+            RestoreMode::Restore
         } else {
-            Mode::NoRestore
+            RestoreMode::NoRestore
         };
         let durability = match rng.chance(self.lazy_percent * 10) {
             true => Durability::Lazy,
@@ -300,12 +303,12 @@ impl Program {
             (rng.index(self.segments), offset, bytes)
         });
         let writes = writes.collect();
-        (mode, abort, durability, Transaction { writes })
+        (mode, abort, durability, ModelTransaction { writes })
     }
 
     fn compare(&self, regions: &[Region], when: &str) {
         for (segment, region) in regions.iter().enumerate() {
-            self.model.seen(segment, &region.read(), when);
+            self.model.check_running(segment, &region.read(), when);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! A second writer by mistake: an operator copies a journal's directory and opens the copy, while the first writer runs
 //! on or stands still and wakes later.
 
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check;
-use crate::world::{Event, World};
+use crate::world::{World, WorldEvent};
 
 pub(super) fn run(world: &mut World) {
     let Some(first) = journal::open(world, 0) else {
@@ -16,11 +16,11 @@ pub(super) fn run(world: &mut World) {
     let copy = world.copy_host(0);
     world.coverage.hit("second writers");
     if world.alive(first) {
-        world.processes[first].busy = true;
-        world.at(Span(1), Event::Busy { process: first });
+        world.processes[first].appends_itself = true;
+        world.at(Nanos(1), WorldEvent::Busy { process: first });
         if world.rng.chance(500) {
             let ms = world.rng.pick(&[5, 50, 500, 5000]);
-            world.processes[first].paused_until = world.now + Span::from_ms(ms);
+            world.processes[first].paused_until = world.now + Nanos::from_ms(ms);
             world.coverage.hit("first writers that stood still");
         }
     }

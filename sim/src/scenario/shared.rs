@@ -1,25 +1,25 @@
 //! The journal of a node of a shared region: the server gives the node up, whether it lives or not, and reads its journal from its
 //! members. Before that the node may come and go, and offer what it left.
 
-use netram_proto::journal::{Recovery, RecoveryRefusal, node_records};
-use netram_proto::planted::Planted;
-use netram_proto::time::Span;
-use netram_proto::wire::Link;
+use netram_proto::journal::{Recovery, RecoveryError, node_records};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::Nanos;
+use netram_proto::wire::ChainPoint;
 
 use super::journal;
 use crate::check::rule13;
-use crate::process::{GRACE, OpenFailure, PATIENCE};
-use crate::server::Server;
-use crate::world::{Event, World};
+use crate::process::{ALL_MEMBERS_WAIT, OpenFailure, RECOVERY_TIMEOUT};
+use crate::server::SimServer;
+use crate::world::{World, WorldEvent};
 
 /// Attempts to read before everything is healed. Then one more, which nothing cuts off.
 const ATTEMPTS: u32 = 4;
 /// Deeds of the node between two troubles of the server.
-const DEEDS: u64 = 4;
+const STEPS: u64 = 4;
 
 pub(super) fn run(world: &mut World) {
     let view = world.hosts[0].view.clone();
-    world.server = Some(Server::new(view));
+    world.server = Some(SimServer::new(view));
     world.coverage.hit("shared: worlds");
     let lives = world.rng.between(1, 3);
     for life in 1..=lives {
@@ -31,7 +31,7 @@ pub(super) fn run(world: &mut World) {
             let cut = world.rng.chance(500);
             world.crash(node, cut);
             let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-            world.run_for(Span::from_ms(pause));
+            world.run_for(Nanos::from_ms(pause));
         }
     }
     let node = world.living(0);
@@ -41,9 +41,9 @@ pub(super) fn run(world: &mut World) {
 /// The node works while its server has troubles.
 fn work(world: &mut World, node: usize) {
     for _ in 0..world.rng.between(1, 10) {
-        journal::work(world, node, DEEDS);
-        if world.rng.chance(200) && !world.nemesis_rests() {
-            world.trouble_server();
+        journal::work(world, node, STEPS);
+        if world.rng.chance(200) && !world.nemesis_stopped() {
+            world.disturb_server();
         }
     }
 }
@@ -52,18 +52,18 @@ fn work(world: &mut World, node: usize) {
 fn fence(world: &mut World, node: Option<usize>) {
     world.coverage.hit("shared: nodes given up");
     if let Some(node) = node {
-        haunt(world, node);
+        run_fenced_node(world, node);
     }
     if let Some(server) = &mut world.server {
-        server.fences = true;
+        server.has_fenced = true;
     }
     world.tell(|| String::from("the server fences the node"));
-    let host = world.stranger();
+    let host = world.add_blank_host();
     for attempt in 0..=ATTEMPTS {
         let last = attempt == ATTEMPTS;
         if last {
             world.heal();
-            world.run_for(Span::from_ms(100));
+            world.run_for(Nanos::from_ms(100));
         }
         if let Some(end) = attempt_to_read(world, host, last) {
             if let Some(server) = &mut world.server {
@@ -73,7 +73,7 @@ fn fence(world: &mut World, node: Option<usize>) {
             return after(world, node);
         }
         let ms = world.rng.pick(&[0, 1, 20, 300, 2500]);
-        world.run_for(Span::from_ms(ms));
+        world.run_for(Nanos::from_ms(ms));
         if node.is_none() && !last && world.rng.chance(300) {
             reopen(world);
         }
@@ -85,18 +85,18 @@ fn fence(world: &mut World, node: Option<usize>) {
 }
 
 /// What becomes of the node when it is given up: it goes on, stands still and goes on later, or dies.
-fn haunt(world: &mut World, node: usize) {
+fn run_fenced_node(world: &mut World, node: usize) {
     match world.rng.below(4) {
         0 => {
             let cut = world.rng.chance(500);
             world.crash(node, cut);
         }
         kind => {
-            world.processes[node].busy = true;
-            world.at(Span(1), Event::Busy { process: node });
+            world.processes[node].appends_itself = true;
+            world.at(Nanos(1), WorldEvent::Busy { process: node });
             if kind == 1 {
                 let ms = world.rng.pick(&[5, 50, 500, 5000]);
-                world.processes[node].paused_until = world.now + Span::from_ms(ms);
+                world.processes[node].paused_until = world.now + Nanos::from_ms(ms);
                 world.coverage.hit("shared: nodes given up that stood still");
             }
         }
@@ -107,7 +107,7 @@ fn haunt(world: &mut World, node: usize) {
 fn reopen(world: &mut World) {
     match world.open(0, false) {
         Ok(_) => unreachable!("the server says that the node is fenced"),
-        Err(OpenFailure::Refused(RecoveryRefusal::Fenced { .. })) => {
+        Err(OpenFailure::Refused(RecoveryError::Fenced { .. })) => {
             world
                 .coverage
                 .hit("shared: nodes that came back and were told that they are fenced");
@@ -117,17 +117,17 @@ fn reopen(world: &mut World) {
 }
 
 /// Seals the members and reads. `None`: cut off, or too few answered.
-fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<Link> {
+fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<ChainPoint> {
     let server = world.server.as_ref()?;
-    let (view, kept) = (server.view.clone(), server.kept);
+    let (view, kept) = (server.view.clone(), server.merged_end);
     let addresses = world.addresses();
-    let mut recovery = Recovery::of_node(&view, kept.lsn, world.now, GRACE, PATIENCE)
-        .or_at(addresses.iter().map(String::as_str));
+    let mut recovery = Recovery::of_node(&view, kept.lsn, world.now, ALL_MEMBERS_WAIT, RECOVERY_TIMEOUT)
+        .with_addresses(addresses.iter().map(String::as_str));
     recovery.plant(world.planted);
     // The server dies on the way.
     let cut = (!last && world.rng.chance(300)).then(|| {
         let us = world.rng.between(0, 500_000);
-        world.now + Span::from_us(us)
+        world.now + Nanos::from_us(us)
     });
     let windows = match world.ask_members(host, recovery, cut) {
         Some((Ok(()), windows)) => windows,
@@ -147,7 +147,7 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<Link> {
         kept,
         view.epoch,
         world.journal.into(),
-        Planted::NONE,
+        FaultSwitch::NONE,
         &mut |_| true,
         &mut |record| records.extend_from_slice(record.bytes),
     );
@@ -168,9 +168,9 @@ fn attempt_to_read(world: &mut World, host: usize, last: bool) -> Option<Link> {
 
 /// The journal was read and merged. The node may live, and must learn it.
 fn after(world: &mut World, node: Option<usize>) {
-    world.run_for(Span::from_ms(500));
+    world.run_for(Nanos::from_ms(500));
     world.heal();
-    world.run_for(Span::from_ms(8000));
+    world.run_for(Nanos::from_ms(8000));
     if let Some(node) = node {
         rule13::learnt(world, node);
     }

@@ -1,23 +1,23 @@
 //! A replica that was left behind, while writes never rest: it becomes whole all the same.
 
-use netram_block_machine::{Condition, SourceStatus};
-use netram_proto::time::Span;
+use netram_block_machine::{ReplicaCondition, SourceStatus};
+use netram_proto::time::Nanos;
 
-use super::volume::{Program, Volume};
+use super::volume::{SimVolume, VolumeProgram};
 use crate::check::fail;
-use crate::process::Serving;
+use crate::process::ServingState;
 
 /// Writes, one after the other, in which it comes into service: many times what the log holds.
 const WRITES_MAX: u32 = 2000;
 /// And at least so long: it is away first, and is tried again only every second or two.
-const WRITING_MAX: Span = Span::from_ms(30_000);
+const WRITING_MAX: Nanos = Nanos::from_ms(30_000);
 /// Bytes of log that one of them takes at most: twenty sectors, and its header.
 const WRITE_BYTES_MAX: u64 = 11 * 1024;
-impl Program {
+impl VolumeProgram {
     /// The data lender is away for a while, so that only blocks bring it back. How long to pause between writes from now on.
-    fn leave_behind(&mut self, process: usize) -> Span {
+    fn leave_behind(&mut self, process: usize) -> Nanos {
         let mut world = self.world.borrow_mut();
-        let until = world.now + Span::from_ms(world.rng.pick(&[0, 500, 3000]));
+        let until = world.now + Nanos::from_ms(world.rng.pick(&[0, 500, 3000]));
         if let Some(data) = &mut world.data {
             data.away_until = until;
         }
@@ -26,12 +26,12 @@ impl Program {
         // at most.
         let sync_us = world.profile.disk_us.1 + 2 * world.profile.latency_us.1;
         let slowest_us = sync_us * 8 * WRITE_BYTES_MAX / world.profile.capacity;
-        Span::from_us(world.rng.pick(&[2_000, 5_000, 20_000]).max(slowest_us))
+        Nanos::from_us(world.rng.pick(&[2_000, 5_000, 20_000]).max(slowest_us))
     }
 
     /// All is well, and writes never rest: the replica becomes whole all the same, whatever it had to be sent. Whether it is near
     /// enough for its service depends on their pace.
-    pub(super) fn write_on(&mut self, process: usize, volume: &Volume) {
+    pub(super) fn write_on(&mut self, process: usize, volume: &SimVolume) {
         let pause = self.leave_behind(process);
         let (mut writes, began) = (0, self.world.borrow().now);
         while writes < WRITES_MAX || self.world.borrow().now.since(began) < WRITING_MAX {
@@ -41,7 +41,7 @@ impl Program {
             }
             self.world.borrow_mut().run_for(pause);
             let _ = volume.apply_step();
-            self.drive(process, volume);
+            self.run_source_action(process, volume);
             let world = self.world.borrow();
             let Some(serving) = world.serving(process) else {
                 return;
@@ -52,7 +52,9 @@ impl Program {
                 .is_some_and(|data| data.away_until <= world.now);
             let status = serving.data.as_ref().map(|link| link.source.status());
             let whole = |status: SourceStatus| {
-                status.connected && status.resync.is_none() && status.condition == Some(Condition::Following)
+                status.connected
+                    && status.resync.is_none()
+                    && status.condition == Some(ReplicaCondition::Following)
             };
             if back && status.is_some_and(whole) {
                 drop(world);
@@ -62,7 +64,8 @@ impl Program {
         }
         let world = self.world.borrow();
         let serving = world.serving(process);
-        let poisoned = |serving: &&Serving| serving.poisoned.is_some() || serving.writer.fenced().is_some();
+        let poisoned =
+            |serving: &&ServingState| serving.poisoned.is_some() || serving.writer.fenced().is_some();
         let link = serving
             .filter(|serving| !poisoned(serving))
             .and_then(|serving| serving.data.as_ref());
@@ -73,7 +76,7 @@ impl Program {
                 12,
                 format!(
                     "writes every {pause:?}, and the replica never becomes whole: {status:?}, {state:?}, todo {:?}",
-                    link.todo
+                    link.action
                 ),
             );
         }

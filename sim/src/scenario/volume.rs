@@ -5,20 +5,21 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use netram_block::{
-    BLOCK_BYTES, DeviceError, Disk, OpenError, Options, Pending, SECTOR_BYTES, StagePolicy, create,
+    BLOCK_BYTES, DeviceError, Disk, DiskOpenError, DiskOptions, PendingWrite, SECTOR_BYTES, StagePolicy,
+    create,
 };
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
-use netram_proto::time::Span;
+use netram_proto::port::RecordLog;
+use netram_proto::time::Nanos;
 
 use super::journal;
 use crate::check::fail;
 use crate::check::rule12;
-use crate::check::rvm::{Model, Transaction};
-use crate::data::{SimFetch, VOLUME, VolumeFiles, add_volume, volume_files};
+use crate::check::rvm::{MemoryModel, ModelTransaction};
+use crate::data::{SimFetch, SimVolumeFiles, VOLUME, add_volume, volume_files};
 use crate::disk::SimFile;
 use crate::process::SimLog;
-use crate::world::{SharedWorld, World};
+use crate::world::{World, WorldHandle};
 
 pub(super) const BLOCKS: u64 = 12;
 pub(super) const BYTES: u64 = BLOCKS * BLOCK_BYTES;
@@ -29,16 +30,16 @@ const HEADER_BYTES: usize = 8;
 /// How often a restored volume is read in vain, 100 ms apart.
 const CONNECTING_ROUNDS: u32 = 60;
 
-pub(super) type Volume = Disk<SimLog, SimFile, SimFetch>;
+pub(super) type SimVolume = Disk<SimLog, SimFile, SimFetch>;
 
-pub(super) struct Program {
-    pub(super) world: SharedWorld,
+pub(super) struct VolumeProgram {
+    pub(super) world: WorldHandle,
     /// The machine that has the volume.
     pub(super) host: usize,
     /// The volume's files on the machine's disk.
-    pub(super) files: VolumeFiles,
+    pub(super) files: SimVolumeFiles,
     /// One segment: the volume. One transaction: a record.
-    pub(super) model: Model,
+    pub(super) model: MemoryModel,
     policy: StagePolicy,
     /// Loss was accepted: the image may show what the log no longer has, and nothing is promised of it.
     pub(super) lossy: bool,
@@ -49,17 +50,17 @@ pub(super) struct Program {
     /// How often it has chosen from the first block on.
     pub(super) pass: u32,
     /// The volume was restored, and its data lender has not heard it yet.
-    pub(super) unheard: bool,
+    pub(super) restore_unannounced: bool,
     /// It was restored, and has not been read since.
     pub(super) restored: bool,
     /// A process that was given up, and lives, with its volume.
-    pub(super) zombie: Option<(usize, Volume)>,
+    pub(super) zombie: Option<(usize, SimVolume)>,
 }
 
 /// Runs the story and gives the world back.
 pub(super) fn run(mut world: World) -> World {
     let lives = world.rng.between(1, 4);
-    let mut program = Program::new(world, false);
+    let mut program = VolumeProgram::new(world, false);
     for _ in 0..lives {
         program.live();
     }
@@ -69,12 +70,12 @@ pub(super) fn run(mut world: World) -> World {
     program.end()
 }
 
-impl Program {
+impl VolumeProgram {
     /// A program with a new volume, on a disk that is healthy meanwhile.
-    pub(super) fn new(mut world: World, kept: bool) -> Program {
+    pub(super) fn new(mut world: World, kept: bool) -> VolumeProgram {
         let policy = StagePolicy {
             bytes: world.rng.pick(&[2000, 9000, 1 << 20]),
-            age: Span::from_ms(world.rng.pick(&[5, 200])),
+            age: Nanos::from_ms(world.rng.pick(&[5, 200])),
             closed_max: world.rng.between(1, 3) as usize,
         };
         let disk = Rc::clone(&world.hosts[0].disk);
@@ -83,14 +84,14 @@ impl Program {
         let made = create(volume_files(&disk, files, false), VOLUME, world.journal, BYTES);
         assert!(made.is_ok(), "a healthy disk takes a new volume");
         disk.borrow_mut().faults = faults;
-        Program {
+        VolumeProgram {
             world: Rc::new(RefCell::new(world)),
             host: 0,
-            unheard: false,
+            restore_unannounced: false,
             restored: false,
             zombie: None,
             files,
-            model: Model::new(1, BYTES as usize),
+            model: MemoryModel::new(1, BYTES as usize),
             policy,
             lossy: false,
             ends: kept.then(Vec::new),
@@ -116,7 +117,7 @@ impl Program {
     }
 
     /// The same, and the process goes on.
-    pub(super) fn live_on(&mut self) -> Option<(usize, Volume)> {
+    pub(super) fn live_on(&mut self) -> Option<(usize, SimVolume)> {
         if self.lossy {
             return None;
         }
@@ -137,14 +138,14 @@ impl Program {
     pub(super) fn open_journal(&mut self) -> Option<usize> {
         let world = &mut *self.world.borrow_mut();
         let accepted = world.coverage.get("losses that were accepted");
-        world.data_held = Some(self.host);
+        world.data_blocked_host = Some(self.host);
         let process = journal::open(world, self.host)?;
         self.lossy |= world.coverage.get("losses that were accepted") > accepted;
-        if self.unheard {
+        if self.restore_unannounced {
             let view = world.hosts[self.host].view.clone();
-            match world.keep_at_data(process, &view, &view, false) {
+            match world.store_view_at_data(process, &view, &view, false) {
                 Some(Ok(_)) => {
-                    self.unheard = false;
+                    self.restore_unannounced = false;
                     world.coverage.hit("data: first words heard");
                 }
                 _ => {
@@ -162,22 +163,22 @@ impl Program {
         let cut = world.rng.chance(500);
         world.crash(process, cut);
         let pause = world.rng.pick(&[0, 1, 30, 400, 2500]);
-        world.run_for(Span::from_ms(pause));
+        world.run_for(Nanos::from_ms(pause));
     }
 
     /// What the program does in one life. The volume, unless it could not be opened.
-    fn serve(&mut self, process: usize) -> Option<Volume> {
+    fn serve(&mut self, process: usize) -> Option<SimVolume> {
         let volume = self.open(process)?;
         if self.ends.is_some() {
             self.begin_life(process, &volume);
         }
         let deeds = self.world.borrow_mut().rng.between(5, 80);
         for _ in 0..deeds {
-            if !self.world.borrow().alive(process) || !self.deed(process, &volume) {
+            if !self.world.borrow().alive(process) || !self.run_step(process, &volume) {
                 break;
             }
             if self.ends.is_some() {
-                self.keep(process, &volume);
+                self.run_data_lender(process, &volume);
             }
         }
         let statistics = volume.status().statistics;
@@ -200,15 +201,15 @@ impl Program {
         Some(volume)
     }
 
-    pub(super) fn open(&mut self, process: usize) -> Option<Volume> {
+    pub(super) fn open(&mut self, process: usize) -> Option<SimVolume> {
         let (files, journal) = {
             let world = self.world.borrow();
             let disk = &world.hosts[self.host].disk;
             (volume_files(disk, self.files, self.ends.is_some()), world.journal)
         };
-        let options = Options {
+        let options = DiskOptions {
             policy: self.policy,
-            ..Options::new(journal)
+            ..DiskOptions::new(journal)
         };
         let copy = SimFetch {
             world: Rc::clone(&self.world),
@@ -217,7 +218,9 @@ impl Program {
         };
         let volume = match Disk::open_beside(SimLog::new(&self.world, process), files, options, copy) {
             Ok(volume) => volume,
-            Err(OpenError::SmallJournal { .. } | OpenError::File { .. } | OpenError::Apply(_)) => {
+            Err(
+                DiskOpenError::SmallJournal { .. } | DiskOpenError::File { .. } | DiskOpenError::Apply(_),
+            ) => {
                 self.world
                     .borrow_mut()
                     .coverage
@@ -226,15 +229,15 @@ impl Program {
             }
             Err(error) => fail(5, format!("the volume cannot be opened: {error}")),
         };
-        self.world.borrow_mut().data_held = None;
+        self.world.borrow_mut().data_blocked_host = None;
         let found = self.read_patiently(process, &volume)?;
         if std::mem::take(&mut self.restored) {
             let world = self.world.borrow();
             rule12::restored(&world, world.hosts[self.host].history.durable, &found);
             // What it lacks, nobody was promised. From here on this is the volume.
-            self.model = Model::new(1, BYTES as usize);
+            self.model = MemoryModel::new(1, BYTES as usize);
             let writes = vec![(0, 0, found.clone())];
-            self.model.commit(Transaction { writes }, false);
+            self.model.commit(ModelTransaction { writes }, false);
         }
         let in_doubt = self.model.reopened(vec![found]);
         self.ends.iter_mut().for_each(Vec::clear);
@@ -245,7 +248,7 @@ impl Program {
     }
 
     /// All of it; `None` when the disk does not give it.
-    pub(super) fn read(&self, volume: &Volume) -> Option<Vec<u8>> {
+    pub(super) fn read(&self, volume: &SimVolume) -> Option<Vec<u8>> {
         let mut bytes = vec![0xee; BYTES as usize];
         match volume.read(0, &mut bytes) {
             Ok(()) => Some(bytes),
@@ -255,20 +258,20 @@ impl Program {
     }
 
     /// The same just after an opening: blocks may be at the data lender, to which nobody is connected yet.
-    fn read_patiently(&mut self, process: usize, volume: &Volume) -> Option<Vec<u8>> {
+    fn read_patiently(&mut self, process: usize, volume: &SimVolume) -> Option<Vec<u8>> {
         for _ in 0..CONNECTING_ROUNDS {
             let found = self.read(volume);
             if found.is_some() || !volume.is_restoring() || !self.world.borrow().alive(process) {
                 return found;
             }
-            self.world.borrow_mut().run_for(Span::from_ms(100));
-            self.drive(process, volume);
+            self.world.borrow_mut().run_for(Nanos::from_ms(100));
+            self.run_source_action(process, volume);
         }
         None
     }
 
     /// `false`: this life is over.
-    fn deed(&mut self, process: usize, volume: &Volume) -> bool {
+    fn run_step(&mut self, process: usize, volume: &SimVolume) -> bool {
         let draw = self.world.borrow_mut().rng.below(20);
         match draw {
             0..11 => return self.change(process, volume),
@@ -286,7 +289,7 @@ impl Program {
                 for _ in 0..4 {
                     let _ = volume.apply_step();
                 }
-                self.copy_home(volume);
+                self.fetch_blocks(volume);
             }
             16 => {
                 let now = self.world.borrow().now;
@@ -295,25 +298,25 @@ impl Program {
             _ => {
                 let mut world = self.world.borrow_mut();
                 let ms = world.rng.pick(&[0, 1, 5, 20, 100, 600]);
-                world.run_for(Span::from_ms(ms));
+                world.run_for(Nanos::from_ms(ms));
             }
         }
         if self.world.borrow().alive(process)
             && let Some(bytes) = self.read(volume)
         {
-            self.model.seen(0, &bytes, "while running");
+            self.model.check_running(0, &bytes, "while running");
         }
         true
     }
 
-    pub(super) fn change(&mut self, process: usize, volume: &Volume) -> bool {
+    pub(super) fn change(&mut self, process: usize, volume: &SimVolume) -> bool {
         let payload_max = volume.log().state().payload_max;
         let (offset, bytes, zeros, waits) = self.draw_change(payload_max - HEADER_BYTES);
         let changed = match zeros {
             true => volume.zero(offset as u64, bytes.len() as u64),
             false => volume.write(offset as u64, &bytes),
         };
-        let pending: Pending = match changed {
+        let pending: PendingWrite = match changed {
             Ok(pending) => pending,
             // Refused, and not logged: the image takes no stages, or this process is at its end.
             Err(_) => {
@@ -326,7 +329,7 @@ impl Program {
             changes.push(pending.0, offset, bytes.clone());
         }
         let writes = vec![(0, offset, bytes)];
-        self.model.commit(Transaction { writes }, false);
+        self.model.commit(ModelTransaction { writes }, false);
         if let Some(ends) = &mut self.ends {
             ends.push(pending.0);
         }

@@ -1,6 +1,6 @@
 //! A handful of seeds on every test run, and what makes a seed worth having: it replays.
 
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 use netram_sim::runner::{run_seed, run_seeds};
 use netram_sim::scenario::is_files;
 
@@ -11,14 +11,14 @@ const WORLDS: u64 = 2500;
 #[test]
 fn the_same_seed_tells_the_same_story_twice() {
     for seed in 0..60 {
-        let hashes = [(); 2].map(|()| run_seed(seed, Planted::NONE).map(|outcome| outcome.hash).ok());
+        let hashes = [(); 2].map(|()| run_seed(seed, FaultSwitch::NONE).map(|outcome| outcome.hash).ok());
         assert_eq!(hashes[0], hashes[1], "seed {seed}");
     }
 }
 
 #[test]
 fn different_seeds_tell_different_stories() {
-    let hash = |seed| run_seed(seed, Planted::NONE).map(|outcome| outcome.hash).ok();
+    let hash = |seed| run_seed(seed, FaultSwitch::NONE).map(|outcome| outcome.hash).ok();
     assert_ne!(hash(1), hash(2));
 }
 
@@ -26,11 +26,11 @@ fn different_seeds_tell_different_stories() {
 fn no_rule_is_broken_and_the_worlds_are_not_idle() {
     // Some things are rare in worlds of files, and those are few.
     let chosen = |seed: u64| seed < FROM + WORLDS || is_files(seed);
-    let summary = run_seeds(FROM, 6 * WORLDS, 1, Planted::NONE, 1, &chosen, &|_| ());
+    let summary = run_seeds(FROM, 6 * WORLDS, 1, FaultSwitch::NONE, 1, &chosen, &|_| ());
     if let Some(failure) = summary.failures.first() {
         panic!(
             "{}\nseed {} broke rule {}: {}",
-            failure.story.join("\n"),
+            failure.trace_lines.join("\n"),
             failure.seed,
             failure.rule,
             failure.what
@@ -79,7 +79,7 @@ fn no_rule_is_broken_and_the_worlds_are_not_idle() {
         "rvm: bytes that a spool saved",
         "files: openings",
         "files: bytes written again",
-        "files: files and folders made again",
+        "files: files and directories made again",
         "files: names given or taken again",
         "files: changes of names",
         "files: changes of names in doubt that were found",

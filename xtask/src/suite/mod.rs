@@ -35,8 +35,8 @@ pub(super) struct Test {
     name: String,
     kind: Kind,
     executable: PathBuf,
-    /// The package's folder, in which tests run.
-    folder: PathBuf,
+    /// The package's directory, in which tests run.
+    directory: PathBuf,
 }
 
 impl Test {

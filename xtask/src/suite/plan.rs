@@ -41,7 +41,7 @@ const BUILD: [&str; 7] = [
 pub(super) struct Program {
     title: String,
     executable: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 /// Builds every program with tests, and everything that tests start or load. Clippy judges it on the way, and a
@@ -114,7 +114,7 @@ fn program_of(message: &Value) -> Option<Program> {
         return None;
     }
     let executable = PathBuf::from(message.get("executable")?.as_str()?);
-    let folder = Path::new(message.get("manifest_path")?.as_str()?).parent()?;
+    let directory = Path::new(message.get("manifest_path")?.as_str()?).parent()?;
     let target = message.get("target")?;
     let kind = target.get("kind")?.get(0)?.as_str()?;
     let name = match kind {
@@ -125,7 +125,7 @@ fn program_of(message: &Value) -> Option<Program> {
     Some(Program {
         title: format!("{package} {name}"),
         executable,
-        folder: folder.to_path_buf(),
+        directory: directory.to_path_buf(),
     })
 }
 
@@ -152,7 +152,7 @@ pub(super) fn tests(programs: &[Program]) -> Result<Vec<Test>, String> {
                     name,
                     kind: Kind::Harness,
                     executable: program.executable.clone(),
-                    folder: program.folder.clone(),
+                    directory: program.directory.clone(),
                 });
             }
         }
@@ -164,7 +164,7 @@ fn list(program: &Program, ignored: bool) -> Result<Vec<String>, String> {
     let mut command = Command::new(&program.executable);
     command
         .args(["--list", "--format", "terse"])
-        .current_dir(&program.folder);
+        .current_dir(&program.directory);
     if ignored {
         command.arg("--ignored");
     }
@@ -222,7 +222,7 @@ mod tests {
             name: name.into(),
             kind: Kind::Harness,
             executable: PathBuf::new(),
-            folder: PathBuf::new(),
+            directory: PathBuf::new(),
         }
     }
 
@@ -237,7 +237,7 @@ mod tests {
         };
         let found = program_of(&message(true, "test", "/target/all-1".into())).expect("a program with tests");
         assert_eq!(
-            (found.title.as_str(), found.folder.to_str()),
+            (found.title.as_str(), found.directory.to_str()),
             ("volume all", Some("/tree/crates/block/volume"))
         );
         let unit = program_of(&message(true, "lib", "/target/a".into())).expect("a crate's own tests");

@@ -17,7 +17,7 @@ pub(super) fn test(root: &Path) -> Test {
         name: SCRIPT.to_string(),
         kind: Kind::Script,
         executable: root.join(SCRIPT),
-        folder: root.to_path_buf(),
+        directory: root.to_path_buf(),
     }
 }
 

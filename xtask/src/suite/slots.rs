@@ -91,7 +91,7 @@ fn start(test: &Test) -> std::io::Result<(Child, File)> {
         Kind::Harness => {
             command
                 .args(["--exact", &test.name])
-                .env("CARGO_MANIFEST_DIR", &test.folder);
+                .env("CARGO_MANIFEST_DIR", &test.directory);
         }
         Kind::Script => {
             tree::checked(&mut command);
@@ -99,7 +99,7 @@ fn start(test: &Test) -> std::io::Result<(Child, File)> {
         }
     }
     let child = command
-        .current_dir(&test.folder)
+        .current_dir(&test.directory)
         .env(BUILT, "1")
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
@@ -140,7 +140,7 @@ mod tests {
             name: name.into(),
             kind: Kind::Harness,
             executable: std::env::current_exe().expect("this test has a path"),
-            folder: std::env::current_dir().expect("it runs somewhere"),
+            directory: std::env::current_dir().expect("it runs somewhere"),
         })
     }
 

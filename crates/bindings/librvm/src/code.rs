@@ -5,7 +5,7 @@ use std::ffi::CStr;
 /// What a call returns. The values are the original's, but for those of `shared.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub(crate) enum Code {
+pub(crate) enum ReturnCode {
     Success = 0,
     NotInitialised = 200,
     Internal = 201,
@@ -143,19 +143,19 @@ mod tests {
     #[test]
     fn names_stand_at_their_values() {
         for (code, name) in [
-            (Code::Success, c"RVM_SUCCESS"),
-            (Code::NotInitialised, c"RVM_EINIT"),
-            (Code::Log, c"RVM_ELOG"),
-            (Code::Range, c"RVM_ERANGE"),
-            (Code::StatisticsVersionSkew, c"RVM_ESTAT_VERSION_SKEW"),
-            (Code::Transaction, c"RVM_ETID"),
-            (Code::MemoryOverlap, c"RVM_EVM_OVERLAP"),
-            (Code::SegmentHeader, c"RVM_ESEGMENT_HDR"),
-            (Code::Handle, c"RVM_EHANDLE"),
-            (Code::Unknown, c"RVM_EUNKNOWN"),
-            (Code::Expired, c"RVM_EEXPIRED"),
-            (Code::NoHeap, c"RVM_ENO_HEAP"),
-            (Code::Served, c"RVM_ESERVED"),
+            (ReturnCode::Success, c"RVM_SUCCESS"),
+            (ReturnCode::NotInitialised, c"RVM_EINIT"),
+            (ReturnCode::Log, c"RVM_ELOG"),
+            (ReturnCode::Range, c"RVM_ERANGE"),
+            (ReturnCode::StatisticsVersionSkew, c"RVM_ESTAT_VERSION_SKEW"),
+            (ReturnCode::Transaction, c"RVM_ETID"),
+            (ReturnCode::MemoryOverlap, c"RVM_EVM_OVERLAP"),
+            (ReturnCode::SegmentHeader, c"RVM_ESEGMENT_HDR"),
+            (ReturnCode::Handle, c"RVM_EHANDLE"),
+            (ReturnCode::Unknown, c"RVM_EUNKNOWN"),
+            (ReturnCode::Expired, c"RVM_EEXPIRED"),
+            (ReturnCode::NoHeap, c"RVM_ENO_HEAP"),
+            (ReturnCode::Served, c"RVM_ESERVED"),
         ] {
             assert_eq!(code_name(code as i32), name);
         }

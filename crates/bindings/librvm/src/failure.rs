@@ -6,35 +6,35 @@ use std::cell::{Cell, RefCell};
 use std::ffi::{CString, c_char};
 use std::fmt::Display;
 
-use netram_journal::{CreateError, OpenError};
+use netram_journal::{JournalCreateError, JournalOpenError};
 use netram_proto::journal::LogFileError;
 use netram_proto::port::{AppendError, IoError, LogError, WaitError};
 use netram_rvm::{
-    CloseError, CommitError, FlushError, MapError, OpenError as MemoryError, RangeError, SegmentError,
-    TableError, TruncateError, UnmapError,
+    FlushError, MapError, RangeError, RvmCloseError, RvmCommitError, RvmOpenError as MemoryError,
+    SegmentError, SegmentTableError, TruncateError, UnmapError,
 };
-use netram_shared::node::Stray;
-use netram_store::HomeError;
-use netram_store::loader::{HeaderError, LayoutError};
+use netram_shared::node::StrayStores;
+use netram_store::StoreError;
+use netram_store::loader::{LoaderHeaderError, LoaderLayoutError};
 
-use crate::code::Code;
+use crate::code::ReturnCode;
 
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub(crate) code: Code,
+pub(crate) struct CallFailure {
+    pub(crate) code: ReturnCode,
     /// What `errno` is set to; 0 leaves it.
     pub(crate) errno: i32,
     pub(crate) text: String,
     /// The lock of a shared region that it is about.
     pub(crate) lock: Option<u32>,
     /// The stores that a commit on a shared region was refused for.
-    pub(crate) stray: Option<Stray>,
+    pub(crate) stray: Option<StrayStores>,
 }
 
-impl Failure {
-    pub(crate) fn new(code: Code, text: impl Into<String>) -> Failure {
-        Failure {
+impl CallFailure {
+    pub(crate) fn new(code: ReturnCode, text: impl Into<String>) -> CallFailure {
+        CallFailure {
             code,
             errno: 0,
             text: text.into(),
@@ -44,24 +44,24 @@ impl Failure {
     }
 
     /// A system call failed, or something that a system call could have said.
-    pub(crate) fn io(errno: i32, text: impl Display) -> Failure {
+    pub(crate) fn io(errno: i32, text: impl Display) -> CallFailure {
         let code = match errno {
-            libc::ENOMEM => Code::NoMemory,
-            libc::ENAMETOOLONG => Code::NameTooLong,
-            _ => Code::Io,
+            libc::ENOMEM => ReturnCode::NoMemory,
+            libc::ENAMETOOLONG => ReturnCode::NameTooLong,
+            _ => ReturnCode::Io,
         };
-        Failure {
+        CallFailure {
             errno,
-            ..Failure::new(code, text.to_string())
+            ..CallFailure::new(code, text.to_string())
         }
     }
 
-    pub(crate) fn system(source: &std::io::Error, text: impl Display) -> Failure {
-        Failure::io(source.raw_os_error().unwrap_or(libc::EIO), text)
+    pub(crate) fn system(source: &std::io::Error, text: impl Display) -> CallFailure {
+        CallFailure::io(source.raw_os_error().unwrap_or(libc::EIO), text)
     }
 
-    pub(crate) fn of(code: Code, error: impl Display) -> Failure {
-        Failure::new(code, error.to_string())
+    pub(crate) fn of(code: ReturnCode, error: impl Display) -> CallFailure {
+        CallFailure::new(code, error.to_string())
     }
 }
 
@@ -69,7 +69,7 @@ thread_local! {
     static TEXT: RefCell<CString> = RefCell::default();
     static LENDERS: RefCell<CString> = RefCell::default();
     static LOCK: Cell<Option<u32>> = const { Cell::new(None) };
-    static STRAY: Cell<Option<Stray>> = const { Cell::new(None) };
+    static STRAY: Cell<Option<StrayStores>> = const { Cell::new(None) };
 }
 
 /// Keeps what `rvm_lenders_text` says, for as long as its caller may look.
@@ -84,7 +84,7 @@ pub(crate) fn keep_lenders(text: &str) -> *const c_char {
 }
 
 /// Keeps the sentence for `rvm_error_text`, the lock for `rvm_error_lock`, the stores for `rvm_error_stray`.
-pub(crate) fn remember(failure: &Failure) {
+pub(crate) fn remember(failure: &CallFailure) {
     let line = failure.text.replace('\0', "?");
     let text = CString::new(line).expect("the zeros were replaced");
     // A thread that is ending has no place for it any more, and nobody to ask.
@@ -99,7 +99,7 @@ pub(crate) fn failed_lock() -> Option<u32> {
 }
 
 /// The stores that this thread's last failure was about.
-pub(crate) fn failed_stray() -> Option<Stray> {
+pub(crate) fn failed_stray() -> Option<StrayStores> {
     STRAY.get()
 }
 
@@ -109,10 +109,10 @@ pub(crate) fn text() -> *const c_char {
         .unwrap_or(c"".as_ptr())
 }
 
-impl From<SegmentError> for Failure {
-    fn from(error: SegmentError) -> Failure {
+impl From<SegmentError> for CallFailure {
+    fn from(error: SegmentError) -> CallFailure {
         let errno = match &error {
-            SegmentError::Missing { .. } | SegmentError::NoFolder { .. } => libc::ENOENT,
+            SegmentError::Missing { .. } | SegmentError::NoDirectory { .. } => libc::ENOENT,
             SegmentError::Name { .. } => libc::EINVAL,
             SegmentError::TooLong { .. } => libc::EFBIG,
             SegmentError::Exists { .. } => libc::EEXIST,
@@ -123,85 +123,91 @@ impl From<SegmentError> for Failure {
             | SegmentError::Older { .. }
             | SegmentError::TableOlder { .. }
             | SegmentError::Copy { .. } => libc::ESTALE,
-            SegmentError::Held { .. } => libc::EBUSY,
+            SegmentError::OwnedByOtherLog { .. } => libc::EBUSY,
             SegmentError::Io { cause, .. } => cause.errno,
         };
-        Failure::io(errno, error)
+        CallFailure::io(errno, error)
     }
 }
 
-impl From<TableError> for Failure {
-    fn from(error: TableError) -> Failure {
+impl From<SegmentTableError> for CallFailure {
+    fn from(error: SegmentTableError) -> CallFailure {
         match &error {
-            TableError::Io { cause } => Failure::io(cause.errno, error),
-            TableError::Version { .. } => Failure::of(Code::LogVersionSkew, error),
-            TableError::Full { .. } | TableError::PathsTooLong { .. } => Failure::of(Code::TooBig, error),
-            TableError::PathTooLong { .. } => Failure::of(Code::NameTooLong, error),
-            TableError::Short { .. } | TableError::Foreign { .. } | TableError::Damaged => {
-                Failure::of(Code::Log, error)
+            SegmentTableError::Io { cause } => CallFailure::io(cause.errno, error),
+            SegmentTableError::Version { .. } => CallFailure::of(ReturnCode::LogVersionSkew, error),
+            SegmentTableError::Full { .. } | SegmentTableError::PathsTooLong { .. } => {
+                CallFailure::of(ReturnCode::TooBig, error)
             }
+            SegmentTableError::PathTooLong { .. } => CallFailure::of(ReturnCode::NameTooLong, error),
+            SegmentTableError::Short { .. }
+            | SegmentTableError::Foreign { .. }
+            | SegmentTableError::Damaged => CallFailure::of(ReturnCode::Log, error),
         }
     }
 }
 
-impl From<WaitError> for Failure {
-    fn from(error: WaitError) -> Failure {
+impl From<WaitError> for CallFailure {
+    fn from(error: WaitError) -> CallFailure {
         match error {
-            WaitError::Fenced { .. } => Failure::of(Code::Log, error),
-            WaitError::DiskFailed(IoError { errno }) => Failure::io(errno, error),
-            WaitError::Closed => Failure::io(libc::EIO, error),
+            WaitError::Fenced { .. } => CallFailure::of(ReturnCode::Log, error),
+            WaitError::DiskFailed(IoError { errno }) => CallFailure::io(errno, error),
+            WaitError::Closed => CallFailure::io(libc::EIO, error),
         }
     }
 }
 
-impl From<LayoutError> for Failure {
-    fn from(error: LayoutError) -> Failure {
+impl From<LoaderLayoutError> for CallFailure {
+    fn from(error: LoaderLayoutError) -> CallFailure {
         let code = match error {
-            LayoutError::Count { .. } | LayoutError::Overlap | LayoutError::NotPages { .. } => Code::Range,
-            LayoutError::TooLong => Code::Offset,
+            LoaderLayoutError::Count { .. }
+            | LoaderLayoutError::Overlap
+            | LoaderLayoutError::NotPages { .. } => ReturnCode::Range,
+            LoaderLayoutError::TooLong => ReturnCode::Offset,
         };
-        Failure::of(code, error)
+        CallFailure::of(code, error)
     }
 }
 
-impl From<HeaderError> for Failure {
-    fn from(error: HeaderError) -> Failure {
+impl From<LoaderHeaderError> for CallFailure {
+    fn from(error: LoaderHeaderError) -> CallFailure {
         let code = match error {
-            HeaderError::Missing | HeaderError::Damaged(_) => Code::SegmentHeader,
-            HeaderError::Version => Code::VersionSkew,
+            LoaderHeaderError::Missing | LoaderHeaderError::Damaged(_) => ReturnCode::SegmentHeader,
+            LoaderHeaderError::Version => ReturnCode::VersionSkew,
         };
-        Failure::of(code, error)
+        CallFailure::of(code, error)
     }
 }
 
-impl From<TruncateError> for Failure {
-    fn from(error: TruncateError) -> Failure {
+impl From<TruncateError> for CallFailure {
+    fn from(error: TruncateError) -> CallFailure {
         match error {
             TruncateError::Segment(error) => error.into(),
             TruncateError::Wait(error) => error.into(),
-            TruncateError::Log(LogError::Io(cause)) => Failure::io(cause.errno, error),
-            other => Failure::of(Code::Log, other),
+            TruncateError::Log(LogError::Io(cause)) => CallFailure::io(cause.errno, error),
+            other => CallFailure::of(ReturnCode::Log, other),
         }
     }
 }
 
-impl From<MapError> for Failure {
-    fn from(error: MapError) -> Failure {
+impl From<MapError> for CallFailure {
+    fn from(error: MapError) -> CallFailure {
         match error {
             MapError::Segment(error) => error.into(),
             MapError::Table(error) => error.into(),
             MapError::Truncate(error) => error.into(),
-            MapError::Overlap { .. } => Failure::of(Code::Overlap, error),
-            MapError::OutOfSegment { .. } | MapError::Unaligned { .. } => Failure::of(Code::Offset, error),
+            MapError::Overlap { .. } => CallFailure::of(ReturnCode::Overlap, error),
+            MapError::OutOfSegment { .. } | MapError::Unaligned { .. } => {
+                CallFailure::of(ReturnCode::Offset, error)
+            }
             MapError::AddressTaken { .. }
             | MapError::AddressUnaligned { .. }
-            | MapError::AddressUnusable { .. } => Failure::of(Code::Range, error),
+            | MapError::AddressUnusable { .. } => CallFailure::of(ReturnCode::Range, error),
         }
     }
 }
 
-impl From<FlushError> for Failure {
-    fn from(error: FlushError) -> Failure {
+impl From<FlushError> for CallFailure {
+    fn from(error: FlushError) -> CallFailure {
         match &error {
             FlushError::Full { cause, .. } => full(cause, &error),
             FlushError::Refused(cause) => refused(cause, &error),
@@ -210,112 +216,116 @@ impl From<FlushError> for Failure {
     }
 }
 
-impl From<CloseError> for Failure {
-    fn from(error: CloseError) -> Failure {
+impl From<RvmCloseError> for CallFailure {
+    fn from(error: RvmCloseError) -> CallFailure {
         match error {
-            CloseError::Uncommitted { .. } => Failure::of(Code::Uncommitted, error),
-            CloseError::Flush(error) => error.into(),
-            CloseError::Apply(error) => error.into(),
+            RvmCloseError::Uncommitted { .. } => CallFailure::of(ReturnCode::Uncommitted, error),
+            RvmCloseError::Flush(error) => error.into(),
+            RvmCloseError::Apply(error) => error.into(),
         }
     }
 }
 
-impl From<UnmapError> for Failure {
-    fn from(error: UnmapError) -> Failure {
-        Failure::of(Code::Uncommitted, error)
+impl From<UnmapError> for CallFailure {
+    fn from(error: UnmapError) -> CallFailure {
+        CallFailure::of(ReturnCode::Uncommitted, error)
     }
 }
 
-impl From<RangeError> for Failure {
-    fn from(error: RangeError) -> Failure {
+impl From<RangeError> for CallFailure {
+    fn from(error: RangeError) -> CallFailure {
         let (code, lock) = match error {
-            RangeError::OutOfRegion { .. } | RangeError::ForeignRegion => (Code::NotMapped, None),
-            RangeError::TooLarge { .. } | RangeError::TooMany { .. } => (Code::TooBig, None),
-            RangeError::Ended => (Code::Transaction, None),
-            RangeError::NotHeld { lock, .. } => (Code::NotHeld, lock),
-            RangeError::Captured => (Code::Uncommitted, None),
+            RangeError::OutOfRegion { .. } | RangeError::ForeignRegion => (ReturnCode::NotMapped, None),
+            RangeError::TooLarge { .. } | RangeError::TooMany { .. } => (ReturnCode::TooBig, None),
+            RangeError::Ended => (ReturnCode::Transaction, None),
+            RangeError::NotHeld { lock, .. } => (ReturnCode::NotHeld, lock),
+            RangeError::Captured => (ReturnCode::Uncommitted, None),
         };
-        Failure {
+        CallFailure {
             lock,
-            ..Failure::of(code, error)
+            ..CallFailure::of(code, error)
         }
     }
 }
 
-impl From<CommitError> for Failure {
-    fn from(error: CommitError) -> Failure {
+impl From<RvmCommitError> for CallFailure {
+    fn from(error: RvmCommitError) -> CallFailure {
         match &error {
-            CommitError::Ended => Failure::of(Code::Transaction, error),
-            CommitError::TooLarge { .. } => Failure::of(Code::TooBig, error),
-            CommitError::Undeclared { .. } | CommitError::Outside { .. } => Failure::of(Code::Range, error),
-            CommitError::Capture { cause } => Failure {
+            RvmCommitError::Ended => CallFailure::of(ReturnCode::Transaction, error),
+            RvmCommitError::TooLarge { .. } => CallFailure::of(ReturnCode::TooBig, error),
+            RvmCommitError::Undeclared { .. } | RvmCommitError::Outside { .. } => {
+                CallFailure::of(ReturnCode::Range, error)
+            }
+            RvmCommitError::Capture { cause } => CallFailure {
                 errno: cause.errno,
-                ..Failure::of(Code::Io, error)
+                ..CallFailure::of(ReturnCode::Io, error)
             },
-            CommitError::Full { cause, .. } => full(cause, &error),
-            CommitError::Refused(cause) => refused(cause, &error),
+            RvmCommitError::Full { cause, .. } => full(cause, &error),
+            RvmCommitError::Refused(cause) => refused(cause, &error),
             // One code for every cause, a fence too: `RVM_ELOG` says that nothing was logged.
-            CommitError::Unknown { cause, .. } => Failure {
+            RvmCommitError::Unknown { cause, .. } => CallFailure {
                 errno: match cause {
                     WaitError::DiskFailed(IoError { errno }) => *errno,
                     WaitError::Fenced { .. } | WaitError::Closed => libc::EIO,
                 },
-                ..Failure::of(Code::Io, &error)
+                ..CallFailure::of(ReturnCode::Io, &error)
             },
         }
     }
 }
 
 /// A full log: what stopped truncation must be mended, and nothing else says more than "no space".
-fn full(cause: &Option<TruncateError>, error: impl Display) -> Failure {
-    let errno = cause.clone().map_or(0, |cause| Failure::from(cause).errno);
-    Failure::io(if errno == 0 { libc::ENOSPC } else { errno }, error)
+fn full(cause: &Option<TruncateError>, error: impl Display) -> CallFailure {
+    let errno = cause.clone().map_or(0, |cause| CallFailure::from(cause).errno);
+    CallFailure::io(if errno == 0 { libc::ENOSPC } else { errno }, error)
 }
 
-fn refused(cause: &AppendError, error: impl Display) -> Failure {
+fn refused(cause: &AppendError, error: impl Display) -> CallFailure {
     match cause {
-        AppendError::Fenced { .. } => Failure::of(Code::Log, error),
-        AppendError::TooLarge { .. } => Failure::of(Code::TooBig, error),
-        AppendError::DiskFailed(cause) => Failure::io(cause.errno, error),
-        AppendError::Full { .. } => Failure::io(libc::ENOSPC, error),
-        AppendError::Closed => Failure::io(libc::EIO, error),
+        AppendError::Fenced { .. } => CallFailure::of(ReturnCode::Log, error),
+        AppendError::TooLarge { .. } => CallFailure::of(ReturnCode::TooBig, error),
+        AppendError::DiskFailed(cause) => CallFailure::io(cause.errno, error),
+        AppendError::Full { .. } => CallFailure::io(libc::ENOSPC, error),
+        AppendError::Closed => CallFailure::io(libc::EIO, error),
     }
 }
 
-impl From<HomeError> for Failure {
-    fn from(error: HomeError) -> Failure {
+impl From<StoreError> for CallFailure {
+    fn from(error: StoreError) -> CallFailure {
         match &error {
-            HomeError::Create(CreateError::Io { source, .. }) => Failure::system(source, &error),
-            HomeError::Create(CreateError::Size(_)) => Failure::of(Code::TooBig, error),
-            HomeError::Create(CreateError::Exists(_)) => Failure::of(Code::Log, error),
-            HomeError::Journal(opening) => from_opening(opening),
-            HomeError::Table { cause, .. } => Failure::io(cause.errno, error),
-            HomeError::Name { .. } => Failure::io(libc::EILSEQ, error),
-            HomeError::Thread(source) => Failure::system(source, &error),
-            HomeError::Older(cause) => Failure::from(cause.clone()),
-            HomeError::Memory(MemoryError::Recovery(cause)) => Failure {
+            StoreError::Create(JournalCreateError::Io { source, .. }) => CallFailure::system(source, &error),
+            StoreError::Create(JournalCreateError::Size(_)) => CallFailure::of(ReturnCode::TooBig, error),
+            StoreError::Create(JournalCreateError::Exists(_)) => CallFailure::of(ReturnCode::Log, error),
+            StoreError::Journal(opening) => from_opening(opening),
+            StoreError::Table { cause, .. } => CallFailure::io(cause.errno, error),
+            StoreError::Name { .. } => CallFailure::io(libc::EILSEQ, error),
+            StoreError::Thread(source) => CallFailure::system(source, &error),
+            StoreError::Older(cause) => CallFailure::from(cause.clone()),
+            StoreError::Memory(MemoryError::Recovery(cause)) => CallFailure {
                 text: error.to_string(),
-                ..Failure::from(cause.clone())
+                ..CallFailure::from(cause.clone())
             },
-            HomeError::Memory(MemoryError::Threshold { .. }) => Failure::of(Code::Options, error),
-            HomeError::Memory(_)
-            | HomeError::Settings(_)
-            | HomeError::TableMissing { .. }
-            | HomeError::Relocate(_) => Failure::of(Code::Log, error),
+            StoreError::Memory(MemoryError::Threshold { .. }) => CallFailure::of(ReturnCode::Options, error),
+            StoreError::Memory(_)
+            | StoreError::Settings(_)
+            | StoreError::TableMissing { .. }
+            | StoreError::Relocate(_) => CallFailure::of(ReturnCode::Log, error),
         }
     }
 }
 
-fn from_opening(error: &OpenError) -> Failure {
+fn from_opening(error: &JournalOpenError) -> CallFailure {
     match error {
-        OpenError::File { source, .. } | OpenError::System { source, .. } => Failure::system(source, error),
-        OpenError::Store { source, .. } => Failure::io(source.errno, error),
-        OpenError::Log { source, .. } => match source {
-            LogFileError::Io(cause) => Failure::io(cause.errno, error),
-            LogFileError::Format(_) => Failure::of(Code::LogVersionSkew, error),
-            _ => Failure::of(Code::Log, error),
+        JournalOpenError::File { source, .. } | JournalOpenError::System { source, .. } => {
+            CallFailure::system(source, error)
+        }
+        JournalOpenError::Store { source, .. } => CallFailure::io(source.errno, error),
+        JournalOpenError::Log { source, .. } => match source {
+            LogFileError::Io(cause) => CallFailure::io(cause.errno, error),
+            LogFileError::Format(_) => CallFailure::of(ReturnCode::LogVersionSkew, error),
+            _ => CallFailure::of(ReturnCode::Log, error),
         },
-        _ => Failure::of(Code::Log, error),
+        _ => CallFailure::of(ReturnCode::Log, error),
     }
 }
 
@@ -326,13 +336,13 @@ mod tests {
     #[test]
     fn errors_below_become_the_originals_codes() {
         let missing = SegmentError::Missing { path: "/x".into() };
-        let failure = Failure::from(MapError::Segment(missing));
-        assert_eq!((failure.code, failure.errno), (Code::Io, libc::ENOENT));
+        let failure = CallFailure::from(MapError::Segment(missing));
+        assert_eq!((failure.code, failure.errno), (ReturnCode::Io, libc::ENOENT));
         assert!(failure.text.contains("/x"));
-        let failure = Failure::from(CommitError::TooLarge { bytes: 9, max: 8 });
-        assert_eq!(failure.code, Code::TooBig);
-        let failure = Failure::io(libc::ENOMEM, "no memory");
-        assert_eq!(failure.code, Code::NoMemory);
+        let failure = CallFailure::from(RvmCommitError::TooLarge { bytes: 9, max: 8 });
+        assert_eq!(failure.code, ReturnCode::TooBig);
+        let failure = CallFailure::io(libc::ENOMEM, "no memory");
+        assert_eq!(failure.code, ReturnCode::NoMemory);
     }
 
     /// `RVM_ELOG` says that the transaction is open, which one is not whose record was written.
@@ -340,30 +350,30 @@ mod tests {
     fn a_commit_of_unknown_fate_has_one_code_whatever_the_cause() {
         let (held, seen) = Default::default();
         let of = |cause| {
-            let failure = Failure::from(CommitError::Unknown {
+            let failure = CallFailure::from(RvmCommitError::Unknown {
                 lsn: Default::default(),
                 cause,
             });
             (failure.code, failure.errno)
         };
-        assert_eq!(of(WaitError::Closed), (Code::Io, libc::EIO));
+        assert_eq!(of(WaitError::Closed), (ReturnCode::Io, libc::EIO));
         assert_eq!(
             of(WaitError::DiskFailed(IoError::ENOSPC)),
-            (Code::Io, libc::ENOSPC)
+            (ReturnCode::Io, libc::ENOSPC)
         );
-        assert_eq!(of(WaitError::Fenced { held, seen }), (Code::Io, libc::EIO));
+        assert_eq!(of(WaitError::Fenced { held, seen }), (ReturnCode::Io, libc::EIO));
     }
 
     #[test]
     fn a_log_of_another_format_is_told_from_a_damaged_one() {
         let of = |source| {
             let path = "/log".into();
-            Failure::from(HomeError::Journal(OpenError::Log { path, source })).code
+            CallFailure::from(StoreError::Journal(JournalOpenError::Log { path, source })).code
         };
-        assert_eq!(of(LogFileError::Format(9)), Code::LogVersionSkew);
-        assert_eq!(of(LogFileError::Damaged), Code::Log);
-        assert_eq!(of(LogFileError::NotALog), Code::Log);
-        assert_eq!(of(LogFileError::Io(IoError::EIO)), Code::Io);
+        assert_eq!(of(LogFileError::Format(9)), ReturnCode::LogVersionSkew);
+        assert_eq!(of(LogFileError::Damaged), ReturnCode::Log);
+        assert_eq!(of(LogFileError::NotALog), ReturnCode::Log);
+        assert_eq!(of(LogFileError::Io(IoError::EIO)), ReturnCode::Io);
     }
 
     #[test]
@@ -372,21 +382,21 @@ mod tests {
             path: "/x".into(),
             cause: IoError::ENOSPC,
         };
-        let full = |cause| CommitError::Full {
+        let full = |cause| RvmCommitError::Full {
             used: 1,
             capacity: 2,
             cause,
         };
-        let failure = Failure::from(full(Some(TruncateError::Segment(cause))));
-        assert_eq!((failure.code, failure.errno), (Code::Io, libc::ENOSPC));
-        assert_eq!(Failure::from(full(None)).errno, libc::ENOSPC);
+        let failure = CallFailure::from(full(Some(TruncateError::Segment(cause))));
+        assert_eq!((failure.code, failure.errno), (ReturnCode::Io, libc::ENOSPC));
+        assert_eq!(CallFailure::from(full(None)).errno, libc::ENOSPC);
     }
 
     #[test]
     fn the_sentence_of_the_last_failure_is_kept_for_its_thread() {
         let kept = || TEXT.with(|kept| kept.borrow().clone());
-        remember(&Failure::new(Code::Log, "first"));
-        remember(&Failure::new(Code::Log, "second\0third"));
+        remember(&CallFailure::new(ReturnCode::Log, "first"));
+        remember(&CallFailure::new(ReturnCode::Log, "second\0third"));
         assert_eq!(kept().as_c_str(), c"second?third");
         let other = std::thread::spawn(kept).join().expect("the thread ends");
         assert_eq!(other.as_c_str(), c"");

@@ -10,7 +10,7 @@
 //! | `log` | naming, making and opening the log |
 //! | `mapping` | regions: mapping and unmapping |
 //! | `regions` | which region an address is in |
-//! | `places` | memory of the program's own that regions may replace |
+//! | `registered_pages` | memory of the program's own that regions may replace |
 //! | `transactions` | open transactions, by the handle that a `rvm_tid_t` carries |
 //! | `slots` | what C holds handles of |
 //! | `segment` | the segment loader |
@@ -32,10 +32,10 @@ mod library;
 mod log;
 mod mapping;
 mod nodes;
-mod places;
 mod rds;
 mod record;
 mod regions;
+mod registered_pages;
 mod segment;
 mod slots;
 mod statistics;

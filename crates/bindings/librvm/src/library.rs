@@ -7,19 +7,19 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{CommitError, Mode};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{RestoreMode, RvmCommitError};
 
-use crate::abi::ForkMark;
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::abi::ForkPageMark;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::lock;
-use crate::log::{Choices, OpenLog};
-use crate::places::Places;
+use crate::log::{LibraryLog, LibraryOptions};
 use crate::record::Timeval;
 use crate::regions::Regions;
-use crate::statistics::Counts;
-use crate::transactions::{Ending, Handle, Listed, Open, Transactions};
+use crate::registered_pages::RegisteredPages;
+use crate::statistics::CallCounts;
+use crate::transactions::{CallEnd, ObjectHandle, OpenTransaction, TransactionInfo, TransactionTable};
 
 /// `RVM_COALESCE_TRANS`.
 pub(crate) const COALESCE_TRANS: u64 = 2;
@@ -36,49 +36,49 @@ const ENDED: u8 = 2;
 /// What a process has of recoverable memory.
 pub(crate) struct Library {
     phase: AtomicU8,
-    fork: ForkMark,
+    fork: ForkPageMark,
     /// Held by whoever starts, ends, names the log, maps or unmaps.
     setup: Mutex<()>,
-    choices: Mutex<Choices>,
+    choices: Mutex<LibraryOptions>,
     /// The flags of `choices`, for transactions that begin.
     flags: AtomicU64,
-    log: RwLock<Option<OpenLog>>,
+    log: RwLock<Option<LibraryLog>>,
     pub(crate) regions: Regions,
-    pub(crate) places: Places,
-    pub(crate) transactions: Transactions,
-    pub(crate) counts: Counts,
+    pub(crate) registered_pages: RegisteredPages,
+    pub(crate) transactions: TransactionTable,
+    pub(crate) counts: CallCounts,
     /// Microseconds of the newest transaction's beginning.
     newest: AtomicU64,
 }
 
 /// What a query answers.
-pub(crate) struct Answer {
-    pub(crate) choices: Choices,
+pub(crate) struct QueryAnswer {
+    pub(crate) choices: LibraryOptions,
     pub(crate) log_name: Option<String>,
     pub(crate) log_empty: bool,
-    pub(crate) open: Vec<Listed>,
+    pub(crate) open: Vec<TransactionInfo>,
 }
 
 impl Library {
     const fn new() -> Library {
         Library {
             phase: AtomicU8::new(FRESH),
-            fork: ForkMark::new(),
+            fork: ForkPageMark::new(),
             setup: Mutex::new(()),
-            choices: Mutex::new(Choices::new()),
+            choices: Mutex::new(LibraryOptions::new()),
             flags: AtomicU64::new(0),
             log: RwLock::new(None),
             regions: Regions::new(),
-            places: Places::new(),
-            transactions: Transactions::new(),
-            counts: Counts::new(),
+            registered_pages: RegisteredPages::new(),
+            transactions: TransactionTable::new(),
+            counts: CallCounts::new(),
             newest: AtomicU64::new(0),
         }
     }
 
     /// Refuses calls before initialise, after terminate, and in a child of `fork`.
     #[inline]
-    pub(crate) fn ready(&self) -> Result<(), Failure> {
+    pub(crate) fn ready(&self) -> Result<(), CallFailure> {
         match self.phase.load(Ordering::Acquire) {
             RUNNING if !self.fork.is_child() => Ok(()),
             phase => Err(not_ready(phase)),
@@ -86,7 +86,7 @@ impl Library {
     }
 
     /// Refuses calls in a child of `fork`, whatever else.
-    pub(crate) fn refuse_child(&self) -> Result<(), Failure> {
+    pub(crate) fn refuse_child(&self) -> Result<(), CallFailure> {
         match self.fork.is_child() {
             true => Err(not_ready(RUNNING)),
             false => Ok(()),
@@ -94,7 +94,7 @@ impl Library {
     }
 
     /// Starts the library. Does nothing when it runs already.
-    pub(crate) fn initialize(&self, choices: Option<Choices>) -> Result<(), Failure> {
+    pub(crate) fn initialize(&self, choices: Option<LibraryOptions>) -> Result<(), CallFailure> {
         if self.phase.load(Ordering::Acquire) == RUNNING {
             return self.ready();
         }
@@ -123,7 +123,7 @@ impl Library {
     }
 
     /// Flushes and closes everything. Regions stay readable.
-    pub(crate) fn terminate(&self) -> Result<(), Failure> {
+    pub(crate) fn terminate(&self) -> Result<(), CallFailure> {
         if self.phase.load(Ordering::Acquire) == ENDED {
             return Ok(());
         }
@@ -133,8 +133,8 @@ impl Library {
         let mut log = self.log.write().unwrap_or_else(PoisonError::into_inner);
         let open = self.transactions.open();
         if open > 0 {
-            return Err(Failure::new(
-                Code::Uncommitted,
+            return Err(CallFailure::new(
+                ReturnCode::Uncommitted,
                 format!("{open} transactions are open; commit or abort them, then terminate again"),
             ));
         }
@@ -161,18 +161,18 @@ impl Library {
     }
 
     /// `rvm_set_options`.
-    pub(crate) fn set_options(&self, choices: Choices) -> Result<(), Failure> {
+    pub(crate) fn set_options(&self, choices: LibraryOptions) -> Result<(), CallFailure> {
         let _setup = self.setup()?;
         self.choose(choices)
     }
 
     /// Puts choices in force, and opens the log that they name if there is none. `setup` is held.
-    pub(crate) fn choose(&self, choices: Choices) -> Result<(), Failure> {
+    pub(crate) fn choose(&self, choices: LibraryOptions) -> Result<(), CallFailure> {
         if !self.choose_for_open_log(&choices)?
             && let Some(path) = &choices.log
         {
             // Nobody else can open one meanwhile. Recovery is done before others have to wait.
-            let opened = OpenLog::open(path)?;
+            let opened = LibraryLog::open(path)?;
             opened.choose(&choices);
             if opened.memory.recovery().transactions > 0 {
                 self.counts.recovered();
@@ -186,7 +186,7 @@ impl Library {
 
     /// Shares the log with commits: whoever waited for it alone would hold up transactions that begin. `false`: there
     /// is no log.
-    fn choose_for_open_log(&self, choices: &Choices) -> Result<bool, Failure> {
+    fn choose_for_open_log(&self, choices: &LibraryOptions) -> Result<bool, CallFailure> {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &*log else { return Ok(false) };
         if let Some(path) = &choices.log {
@@ -198,7 +198,7 @@ impl Library {
 
     /// Waits for its turn to end, map or unmap, and refuses who comes when the library has ended: it may have ended
     /// while they waited, and would open its log again.
-    pub(crate) fn setup(&self) -> Result<MutexGuard<'_, ()>, Failure> {
+    pub(crate) fn setup(&self) -> Result<MutexGuard<'_, ()>, CallFailure> {
         self.ready()?;
         let turn = self.turn();
         self.ready().map(|()| turn)
@@ -210,15 +210,18 @@ impl Library {
     }
 
     /// Does something with the open log.
-    pub(crate) fn with_log<R>(&self, act: impl FnOnce(&OpenLog) -> Result<R, Failure>) -> Result<R, Failure> {
+    pub(crate) fn with_log<R>(
+        &self,
+        act: impl FnOnce(&LibraryLog) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         let log = self.log.read().unwrap_or_else(PoisonError::into_inner);
         match &*log {
             Some(open) => act(open),
             None => {
                 // It may have ended while the call waited.
                 self.ready()?;
-                Err(Failure::new(
-                    Code::Log,
+                Err(CallFailure::new(
+                    ReturnCode::Log,
                     "no log is open; name one in `log_dev` for rvm_initialize, rvm_set_options or rvm_map",
                 ))
             }
@@ -226,7 +229,7 @@ impl Library {
     }
 
     /// `rvm_query`. `region`: address and length.
-    pub(crate) fn query(&self, region: Option<(usize, usize)>) -> Result<Answer, Failure> {
+    pub(crate) fn query(&self, region: Option<(usize, usize)>) -> Result<QueryAnswer, CallFailure> {
         self.ready()?;
         let region = match region {
             Some((address, length)) => Some(
@@ -245,7 +248,7 @@ impl Library {
         }
         // Without the log's lock: slots are taken before it.
         let open = self.transactions.list(region);
-        Ok(Answer {
+        Ok(QueryAnswer {
             choices,
             log_name,
             log_empty,
@@ -254,37 +257,48 @@ impl Library {
     }
 
     /// Begins a transaction.
-    pub(crate) fn begin(&self, mode: Mode) -> Result<(Handle, Timeval), Failure> {
+    pub(crate) fn begin(&self, mode: RestoreMode) -> Result<(ObjectHandle, Timeval), CallFailure> {
         self.ready()?;
         let uname = self.unique_time();
         let flags = self.flags.load(Ordering::Acquire);
         let handle = self.with_log(|log| {
             let transaction = log.memory.begin(mode);
-            Ok(self.transactions.insert(Open::new(transaction, flags, uname)))
+            Ok(self
+                .transactions
+                .insert(OpenTransaction::new(transaction, flags, uname)))
         })?;
         Ok((handle, uname))
     }
 
     /// `rvm_set_range`. A handle proves that the library has started; the caller has looked whether it still runs.
     #[inline]
-    pub(crate) fn set_range(&self, handle: Handle, address: usize, length: usize) -> Result<(), Failure> {
+    pub(crate) fn set_range(
+        &self,
+        handle: ObjectHandle,
+        address: usize,
+        length: usize,
+    ) -> Result<(), CallFailure> {
         self.transactions
             .with(handle, |open| open.set_range(&self.regions, address, length))
     }
 
     /// Commits. After an error the transaction may be open still.
-    pub(crate) fn end(&self, handle: Handle, durability: Durability) -> Result<(), (Failure, Ending)> {
-        let refuse = |failure| (failure, Ending::StaysOpen);
+    pub(crate) fn end(
+        &self,
+        handle: ObjectHandle,
+        durability: Durability,
+    ) -> Result<(), (CallFailure, CallEnd)> {
+        let refuse = |failure| (failure, CallEnd::StaysOpen);
         let waits = durability != Durability::Lazy;
         let began = waits.then(Instant::now);
         let ended = self.transactions.end(handle, |open| {
             let flush_all = waits && open.flags & ALL_OPTIMIZATIONS == 0 && open.transaction.ranges() == 0;
             match open.transaction.try_commit(durability) {
-                Ok(_) => (Ok(flush_all), Ending::Ended),
-                Err(error @ (CommitError::Unknown { .. } | CommitError::Ended)) => {
-                    (Err(error.into()), Ending::Ended)
+                Ok(_) => (Ok(flush_all), CallEnd::Ended),
+                Err(error @ (RvmCommitError::Unknown { .. } | RvmCommitError::Ended)) => {
+                    (Err(error.into()), CallEnd::Ended)
                 }
-                Err(error) => (Err(Failure::from(error)), Ending::StaysOpen),
+                Err(error) => (Err(CallFailure::from(error)), CallEnd::StaysOpen),
             }
         });
         let flush_all = match ended.map_err(refuse)? {
@@ -294,7 +308,7 @@ impl Library {
         if flush_all {
             // Without optimisations an empty transaction is one like any other, to be flushed with all before it.
             self.with_log(|log| log.flush())
-                .map_err(|failure| (failure, Ending::Ended))?;
+                .map_err(|failure| (failure, CallEnd::Ended))?;
         }
         if let Some(began) = began {
             self.counts.flushed(began.elapsed());
@@ -303,13 +317,13 @@ impl Library {
     }
 
     /// Ends a transaction without a trace.
-    pub(crate) fn abort(&self, handle: Handle) -> Result<(), Failure> {
+    pub(crate) fn abort(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         // The slot drops the transaction, which aborts it.
-        self.transactions.end(handle, |_| ((), Ending::Ended)).map(drop)
+        self.transactions.end(handle, |_| ((), CallEnd::Ended)).map(drop)
     }
 
     /// `rvm_flush`.
-    pub(crate) fn flush(&self) -> Result<(), Failure> {
+    pub(crate) fn flush(&self) -> Result<(), CallFailure> {
         self.ready()?;
         let began = Instant::now();
         self.with_log(|log| log.flush())?;
@@ -318,7 +332,7 @@ impl Library {
     }
 
     /// `rvm_truncate`.
-    pub(crate) fn truncate(&self) -> Result<(), Failure> {
+    pub(crate) fn truncate(&self) -> Result<(), CallFailure> {
         self.ready()?;
         let began = Instant::now();
         self.with_log(|log| {
@@ -345,16 +359,16 @@ impl Library {
     }
 }
 
-fn no_region(address: usize, length: usize) -> Failure {
-    Failure::new(
-        Code::NotMapped,
+fn no_region(address: usize, length: usize) -> CallFailure {
+    CallFailure::new(
+        ReturnCode::NotMapped,
         format!(
             "the {length} bytes at {address:#x} are not a mapped region; give the record that rvm_map filled"
         ),
     )
 }
 
-fn not_ready(phase: u8) -> Failure {
+fn not_ready(phase: u8) -> CallFailure {
     let text = match phase {
         FRESH => "the library is not initialised; call rvm_initialize first",
         ENDED => "the library was terminated; a process can use it once",
@@ -363,12 +377,12 @@ fn not_ready(phase: u8) -> Failure {
              initialise after fork, or call exec"
         }
     };
-    Failure::new(Code::NotInitialised, text)
+    CallFailure::new(ReturnCode::NotInitialised, text)
 }
 
-impl OpenLog {
+impl LibraryLog {
     /// Waits until everything committed survives a crash.
-    pub(crate) fn flush(&self) -> Result<(), Failure> {
+    pub(crate) fn flush(&self) -> Result<(), CallFailure> {
         self.memory.flush(Durability::Remote)?;
         Ok(())
     }
@@ -399,7 +413,10 @@ mod tests {
             library.phase.store(ENDED, Ordering::Release);
             drop(ending);
             let answer = waiting.join().expect("it ends");
-            assert_eq!(answer.map_err(|failure| failure.code), Err(Code::NotInitialised));
+            assert_eq!(
+                answer.map_err(|failure| failure.code),
+                Err(ReturnCode::NotInitialised)
+            );
         });
         drop(library.turn());
     }

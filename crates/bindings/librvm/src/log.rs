@@ -9,15 +9,17 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netram_journal::Reason;
-use netram_proto::journal::LenderStatus;
+use netram_journal::UncountedReason;
+use netram_proto::journal::JournalLenderStatus;
 use netram_proto::limit::LOG_BYTES_MIN;
-use netram_store::{Home, HomeError, Layout, Memory, Opened, Settings};
+use netram_store::{JournalLayout, JournaledRvm, OpenStore, Store, StoreError, StoreSettings};
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::COALESCE_TRANS;
-use crate::record::{FLUSH_BUFFER_DEFAULT, Lenders, READ_DEFAULT, RECOVERY_BUFFER_DEFAULT, TRUNCATE_DEFAULT};
+use crate::record::{
+    FLUSH_BUFFER_DEFAULT, LendersRecord, READ_DEFAULT, RECOVERY_BUFFER_DEFAULT, TRUNCATE_DEFAULT,
+};
 
 /// Bytes of lazy commits kept back to be merged, when the program asks for that and the settings do not say how many.
 const SPOOL_BYTES_DEFAULT: usize = 1024 * 1024;
@@ -37,7 +39,7 @@ const ORIGINAL_STATUS_BYTES: usize = 2560;
 
 /// What an options record chooses.
 #[derive(Clone, Debug)]
-pub(crate) struct Choices {
+pub(crate) struct LibraryOptions {
     pub(crate) log: Option<PathBuf>,
     /// Percent; 0 and below, and above 100: the thread leaves the log alone.
     pub(crate) truncate: i64,
@@ -56,20 +58,20 @@ pub(crate) struct NewLog {
 }
 
 /// The process's log, and the memory over it.
-pub(crate) struct OpenLog {
+pub(crate) struct LibraryLog {
     /// Its absolute name.
     pub(crate) name: String,
-    pub(crate) memory: Memory,
+    pub(crate) memory: JournaledRvm,
     path: PathBuf,
-    settings: Settings,
+    settings: StoreSettings,
     /// Lenders that should hold the log's newest part.
     members: usize,
 }
 
-impl Choices {
+impl LibraryOptions {
     /// The defaults, with which a library runs that was given no options.
-    pub(crate) const fn new() -> Choices {
-        Choices {
+    pub(crate) const fn new() -> LibraryOptions {
+        LibraryOptions {
             log: None,
             truncate: TRUNCATE_DEFAULT,
             recovery_buffer: RECOVERY_BUFFER_DEFAULT,
@@ -81,19 +83,19 @@ impl Choices {
     }
 }
 
-impl OpenLog {
+impl LibraryLog {
     /// Recovers the log at `path`.
-    pub(crate) fn open(path: &Path) -> Result<OpenLog, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<LibraryLog, CallFailure> {
         let path = absolute(path)?;
         refuse_original(&path)?;
-        let home = Home::at(&path);
+        let home = Store::at(&path);
         let mut settings = home.settings()?;
         if settings.lenders.is_empty() {
             settings.window_bytes.get_or_insert(RING_BYTES_ALONE);
         }
-        let members = settings.journal_config().map_err(HomeError::from)?.members;
+        let members = settings.journal_config().map_err(StoreError::from)?.members;
         let opened = open_apart(home, settings.clone())?;
-        Ok(OpenLog {
+        Ok(LibraryLog {
             name: path.to_string_lossy().into_owned(),
             memory: opened.memory,
             path,
@@ -103,13 +105,13 @@ impl OpenLog {
     }
 
     /// Refuses another log's name.
-    pub(crate) fn must_be(&self, named: &Path) -> Result<(), Failure> {
+    pub(crate) fn must_be(&self, named: &Path) -> Result<(), CallFailure> {
         let named = absolute(named)?;
         if named == self.path || same_file(&named, &self.path) {
             return Ok(());
         }
-        Err(Failure::new(
-            Code::Log,
+        Err(CallFailure::new(
+            ReturnCode::Log,
             format!(
                 "{} is open, so {} cannot be: a process has one log",
                 self.name,
@@ -119,7 +121,7 @@ impl OpenLog {
     }
 
     /// Puts flags and threshold in force.
-    pub(crate) fn choose(&self, choices: &Choices) {
+    pub(crate) fn choose(&self, choices: &LibraryOptions) {
         // The program's flag decides whether there is a spool, the settings how large it is.
         let spool = match choices.flags & COALESCE_TRANS {
             0 => 0,
@@ -135,10 +137,10 @@ impl OpenLog {
     }
 
     /// How the log stands with its lenders.
-    pub(crate) fn lenders(&self) -> Lenders {
+    pub(crate) fn lenders(&self) -> LendersRecord {
         let status = self.memory.log().status();
         let held = status.writer.lenders.iter().filter(|lender| lender.member);
-        Lenders {
+        LendersRecord {
             configured: status.writer.lenders.len() as u64,
             members: held.count() as u64,
             wanted: self.members as u64,
@@ -147,22 +149,22 @@ impl OpenLog {
     }
 
     /// Waits until lenders' acknowledgements end commits.
-    pub(crate) fn wait_for_lenders(&self, timeout: Duration) -> Result<(), Failure> {
+    pub(crate) fn wait_for_lenders(&self, timeout: Duration) -> Result<(), CallFailure> {
         if self.settings.lenders.is_empty() {
-            return Err(Failure::io(
+            return Err(CallFailure::io(
                 libc::ENODEV,
                 format!("no lenders are named, in {}.toml or in NETRAM_LENDERS", self.name),
             ));
         }
         let waited = self.memory.log().wait_for_members(timeout);
-        waited.map_err(|why| Failure::io(libc::ETIMEDOUT, format!("commits wait for the disk: {why}")))
+        waited.map_err(|why| CallFailure::io(libc::ETIMEDOUT, format!("commits wait for the disk: {why}")))
     }
 
     /// Why each lender that does not count does not, a line each; empty: all count, or none are named.
     pub(crate) fn lenders_text(&self) -> String {
         let status = self.memory.log().status();
         let lenders = status.writer.lenders.iter().zip(&status.reasons);
-        let line = |(lender, reason): (&LenderStatus, &Option<Reason>)| {
+        let line = |(lender, reason): (&JournalLenderStatus, &Option<UncountedReason>)| {
             let reason = reason.as_ref()?;
             Some(format!("{}: {reason}\n", lender.address))
         };
@@ -170,8 +172,8 @@ impl OpenLog {
     }
 
     /// Flushes and closes. `Err`: why not, and the log if it is still open.
-    pub(crate) fn close(self) -> Result<(), (Failure, Option<Box<OpenLog>>)> {
-        let OpenLog {
+    pub(crate) fn close(self) -> Result<(), (CallFailure, Option<Box<LibraryLog>>)> {
+        let LibraryLog {
             name,
             memory,
             path,
@@ -179,25 +181,25 @@ impl OpenLog {
             members,
         } = self;
         let journal = memory.close().map_err(|(error, memory)| {
-            let log = OpenLog {
+            let log = LibraryLog {
                 name,
                 memory,
                 path,
                 settings,
                 members,
             };
-            (Failure::from(error), Some(Box::new(log)))
+            (CallFailure::from(error), Some(Box::new(log)))
         })?;
-        journal.close().map_err(|error| (Failure::from(error), None))
+        journal.close().map_err(|error| (CallFailure::from(error), None))
     }
 }
 
 /// Opens in a thread that takes no signals, for all the library's threads are made in an opening, or by those that are.
 /// The caller, who may wait for lenders here, goes on taking them.
-fn open_apart(home: Home, settings: Settings) -> Result<Opened, Failure> {
+fn open_apart(home: Store, settings: StoreSettings) -> Result<OpenStore, CallFailure> {
     let opener = std::thread::Builder::new().name("netram-open".into());
     let thread = crate::abi::blocked(|| opener.spawn(move || home.open(&settings)))
-        .map_err(|error| Failure::system(&error, format!("starting a thread: {error}")))?;
+        .map_err(|error| CallFailure::system(&error, format!("starting a thread: {error}")))?;
     match thread.join() {
         Ok(opened) => Ok(opened?),
         Err(panic) => std::panic::resume_unwind(panic),
@@ -205,15 +207,15 @@ fn open_apart(home: Home, settings: Settings) -> Result<Opened, Failure> {
 }
 
 /// Makes a log, or nothing.
-pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Home, Failure> {
-    let path = path.ok_or_else(|| Failure::new(Code::Log, "no log is named in `log_dev`"))?;
+pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Store, CallFailure> {
+    let path = path.ok_or_else(|| CallFailure::new(ReturnCode::Log, "no log is named in `log_dev`"))?;
     let path = absolute(path)?;
     // What an opening would refuse is refused before there is a log: the next attempt would find one.
-    Home::at(&path)
+    Store::at(&path)
         .settings()?
         .journal_config()
-        .map_err(HomeError::from)?;
-    let home = Home::create(&path, Layout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
+        .map_err(StoreError::from)?;
+    let home = Store::create(&path, JournalLayout::Beside, wanted.bytes.max(LOG_BYTES_MIN))?;
     let mode = (wanted.mode & 0o777) as u32;
     if let Err(failure) = set_modes(&path, mode) {
         home.discard();
@@ -222,7 +224,7 @@ pub(crate) fn create(path: Option<&Path>, wanted: &NewLog) -> Result<Home, Failu
     Ok(home)
 }
 
-fn set_modes(path: &Path, mode: u32) -> Result<(), Failure> {
+fn set_modes(path: &Path, mode: u32) -> Result<(), CallFailure> {
     set_mode(path, mode)?;
     for companion in COMPANIONS {
         let mut name = path.to_path_buf().into_os_string();
@@ -233,9 +235,9 @@ fn set_modes(path: &Path, mode: u32) -> Result<(), Failure> {
     Ok(())
 }
 
-fn set_mode(path: &Path, mode: u32) -> Result<(), Failure> {
+fn set_mode(path: &Path, mode: u32) -> Result<(), CallFailure> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(|error| {
-        Failure::system(
+        CallFailure::system(
             &error,
             format!("{}: setting its permissions: {error}", path.display()),
         )
@@ -243,12 +245,12 @@ fn set_mode(path: &Path, mode: u32) -> Result<(), Failure> {
 }
 
 /// The absolute name, if it can be one.
-pub(crate) fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf, CallFailure> {
     let name = std::path::absolute(path)
-        .map_err(|error| Failure::system(&error, format!("{}: {error}", path.display())))?;
+        .map_err(|error| CallFailure::system(&error, format!("{}: {error}", path.display())))?;
     if name.as_os_str().as_bytes().len() >= NAME_BYTES {
-        return Err(Failure::new(
-            Code::NameTooLong,
+        return Err(CallFailure::new(
+            ReturnCode::NameTooLong,
             format!(
                 "a name of {} bytes; at most {} are possible",
                 name.as_os_str().len(),
@@ -273,7 +275,7 @@ fn same_file(a: &Path, b: &Path) -> bool {
 }
 
 /// A log of the original must be emptied by the original: only it can read what is in it.
-fn refuse_original(path: &Path) -> Result<(), Failure> {
+fn refuse_original(path: &Path) -> Result<(), CallFailure> {
     let mut front = Vec::new();
     let bytes = (ORIGINAL_DEVICE_OFFSET + ORIGINAL_STATUS_BYTES) as u64;
     // What cannot be read here is reported by the opening that follows.
@@ -291,8 +293,8 @@ fn refuse_original(path: &Path) -> Result<(), Failure> {
     if read.is_err() || !(marked(status(0)) || marked(status(ORIGINAL_DEVICE_OFFSET))) {
         return Ok(());
     }
-    Err(Failure::new(
-        Code::LogVersionSkew,
+    Err(CallFailure::new(
+        ReturnCode::LogVersionSkew,
         format!(
             "{} is a log of the original RVM; start the program once more with the original library and let it call \
              rvm_truncate, so that everything is in the segments, then make a new log: segments can stay as they are",

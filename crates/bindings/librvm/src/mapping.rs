@@ -7,20 +7,20 @@ use std::sync::Arc;
 
 use netram_rvm::Region;
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::Library;
-use crate::log::{Choices, OpenLog, absolute};
-use crate::places::PAGE;
-use crate::regions::{Mapped, NotTaken};
-use crate::segment::Definition;
+use crate::log::{LibraryLog, LibraryOptions, absolute};
+use crate::regions::{MappedRegion, TakeRegionError};
+use crate::registered_pages::PAGE;
+use crate::segment::RegionDefinition;
 
 /// The usable length of a segment is a multiple of this, as the original's.
 const SECTOR: u64 = 512;
 
 /// What a program asks to have mapped.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct MapRequest {
     pub(crate) path: PathBuf,
     /// Use no more than this; 0: all.
     pub(crate) device_length: u64,
@@ -33,15 +33,15 @@ pub(crate) struct Wish {
 
 /// What was mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Got {
+pub(crate) struct MapResult {
     pub(crate) offset: u64,
     pub(crate) length: usize,
     pub(crate) address: usize,
 }
 
-impl Wish {
+impl MapRequest {
     /// Refuses what is not all inside the segment.
-    pub(crate) fn check_fits(&self) -> Result<(), Failure> {
+    pub(crate) fn check_fits(&self) -> Result<(), CallFailure> {
         let usable = usable(&self.path, self.device_length)?;
         let end = self.offset.checked_add(self.length);
         match end.is_some_and(|end| end <= usable) {
@@ -50,12 +50,12 @@ impl Wish {
         }
     }
 
-    fn outside(&self, usable: u64) -> Failure {
-        let Wish {
+    fn outside(&self, usable: u64) -> CallFailure {
+        let MapRequest {
             path, offset, length, ..
         } = self;
-        Failure::new(
-            Code::Offset,
+        CallFailure::new(
+            ReturnCode::Offset,
             format!(
                 "{length} bytes from {offset} are not inside the {usable} usable bytes of {}; make the file longer",
                 path.display()
@@ -66,7 +66,11 @@ impl Wish {
 
 impl Library {
     /// `rvm_map`.
-    pub(crate) fn map(&self, wish: &Wish, choices: Option<Choices>) -> Result<Got, Failure> {
+    pub(crate) fn map(
+        &self,
+        wish: &MapRequest,
+        choices: Option<LibraryOptions>,
+    ) -> Result<MapResult, CallFailure> {
         let _setup = self.setup()?;
         if let Some(choices) = choices {
             self.choose(choices)?;
@@ -75,13 +79,13 @@ impl Library {
     }
 
     /// Maps while `setup` is held.
-    pub(crate) fn map_in(&self, log: &OpenLog, wish: &Wish) -> Result<Got, Failure> {
+    pub(crate) fn map_in(&self, log: &LibraryLog, wish: &MapRequest) -> Result<MapResult, CallFailure> {
         let path = absolute(&wish.path)?;
         let usable = usable(&path, wish.device_length)?;
         let (offset, length) = span(wish, usable)?;
-        let region = self.place(log, &path, offset, length, wish.address)?;
-        let mapped = Mapped::of(region);
-        let got = Got {
+        let region = self.map_placed(log, &path, offset, length, wish.address)?;
+        let mapped = MappedRegion::of(region);
+        let got = MapResult {
             offset,
             length: mapped.length,
             address: mapped.start,
@@ -90,16 +94,16 @@ impl Library {
         Ok(got)
     }
 
-    fn place(
+    fn map_placed(
         &self,
-        log: &OpenLog,
+        log: &LibraryLog,
         path: &Path,
         offset: u64,
         length: u64,
         address: usize,
-    ) -> Result<Region, Failure> {
+    ) -> Result<Region, CallFailure> {
         let path = path.to_str().ok_or_else(|| {
-            Failure::io(
+            CallFailure::io(
                 libc::EILSEQ,
                 format!("{}: the name is not UTF-8; choose another", path.display()),
             )
@@ -112,22 +116,22 @@ impl Library {
             return Err(unusable(address, "is not the beginning of a page"));
         }
         if self.regions.meet(address, bytes) {
-            return Err(Failure::new(
-                Code::MemoryOverlap,
+            return Err(CallFailure::new(
+                ReturnCode::MemoryOverlap,
                 format!(
                     "some of the {bytes} bytes at {address:#x} belong to a mapped region; unmap it first"
                 ),
             ));
         }
         // Whole pages: the rest of the last one could hold nothing else.
-        match self.places.hold(address, bytes.next_multiple_of(PAGE)) {
+        match self.registered_pages.hold(address, bytes.next_multiple_of(PAGE)) {
             Some(place) => Ok(crate::abi::map_over(&log.memory, path, offset, length, place)?),
             None => Ok(log.memory.map_at(path, offset, length, address)?),
         }
     }
 
     /// `rvm_unmap`: the memory stays.
-    pub(crate) fn unmap(&self, address: usize, length: usize) -> Result<(), Failure> {
+    pub(crate) fn unmap(&self, address: usize, length: usize) -> Result<(), CallFailure> {
         let _setup = self.setup()?;
         let region = self.take(address, length)?;
         region
@@ -136,15 +140,15 @@ impl Library {
     }
 
     /// Unmaps and gives the memory back, unless it was the program's own before. `setup` is held.
-    pub(crate) fn unmap_whole(&self, address: usize, length: usize) -> Result<(), Failure> {
+    pub(crate) fn unmap_whole(&self, address: usize, length: usize) -> Result<(), CallFailure> {
         self.unmap_taken(self.take(address, length)?)
     }
 
     /// The same for a region that is out of the table; puts it back when it is refused.
-    pub(crate) fn unmap_taken(&self, region: Region) -> Result<(), Failure> {
+    pub(crate) fn unmap_taken(&self, region: Region) -> Result<(), CallFailure> {
         let (address, length) = (region.as_ptr().addr(), region.len());
         // A place stays known, to be replaced again: what takes its addresses meanwhile would be replaced too.
-        let unmapped = match self.places.hold(address, length.next_multiple_of(PAGE)) {
+        let unmapped = match self.registered_pages.hold(address, length.next_multiple_of(PAGE)) {
             Some(_) => region.keep_unmapped(),
             None => region.unmap(),
         };
@@ -155,46 +159,46 @@ impl Library {
     /// at `heap`, and nothing else.
     pub(crate) fn take_all(
         &self,
-        definitions: &[Definition],
+        definitions: &[RegionDefinition],
         heap: Option<usize>,
-    ) -> Result<Vec<Arc<Mapped>>, Failure> {
+    ) -> Result<Vec<Arc<MappedRegion>>, CallFailure> {
         let spans: Vec<_> = definitions.iter().map(|it| (it.address, it.length)).collect();
-        let idle = |mapped: &Arc<Mapped>| {
+        let idle = |mapped: &Arc<MappedRegion>| {
             let holders = 1 + usize::from(heap == Some(mapped.start));
             Arc::strong_count(mapped) == holders && mapped.region.open_transactions() == 0
         };
         let taken = self.regions.take_several(&spans, idle);
-        taken.map_err(|(why, (address, length))| not_taken(why, address, length))
+        taken.map_err(|(why, (address, length))| take_failure(why, address, length))
     }
 
-    fn take(&self, address: usize, length: usize) -> Result<Region, Failure> {
+    fn take(&self, address: usize, length: usize) -> Result<Region, CallFailure> {
         let taken = self.regions.take(address, length);
-        Ok(taken.map_err(|why| not_taken(why, address, length))?.region)
+        Ok(taken.map_err(|why| take_failure(why, address, length))?.region)
     }
 
-    fn put_back(&self, failure: Failure, region: Region) -> Failure {
-        self.regions.insert(Arc::new(Mapped::of(region)));
+    fn put_back(&self, failure: CallFailure, region: Region) -> CallFailure {
+        self.regions.insert(Arc::new(MappedRegion::of(region)));
         failure
     }
 }
 
-fn not_taken(why: NotTaken, address: usize, length: usize) -> Failure {
+fn take_failure(why: TakeRegionError, address: usize, length: usize) -> CallFailure {
     let (code, what) = match why {
-        NotTaken::NoRegion => (Code::NotMapped, "are not a mapped region"),
-        NotTaken::Part => (
-            Code::Range,
+        TakeRegionError::NoRegion => (ReturnCode::NotMapped, "are not a mapped region"),
+        TakeRegionError::Part => (
+            ReturnCode::Range,
             "are a part of a mapped region; regions are unmapped whole",
         ),
-        NotTaken::InUse => (
-            Code::Uncommitted,
+        TakeRegionError::InUse => (
+            ReturnCode::Uncommitted,
             "are a region in which an open transaction has ranges, or a heap is started; end it first",
         ),
     };
-    Failure::new(code, format!("the {length} bytes at {address:#x} {what}"))
+    CallFailure::new(code, format!("the {length} bytes at {address:#x} {what}"))
 }
 
 /// Leaves a region's memory where it is for the rest of the process. No transaction is open.
-pub(crate) fn keep_readable(mut mapped: Arc<Mapped>) {
+pub(crate) fn keep_readable(mut mapped: Arc<MappedRegion>) {
     loop {
         match Arc::try_unwrap(mapped) {
             Ok(alone) => {
@@ -210,36 +214,36 @@ pub(crate) fn keep_readable(mut mapped: Arc<Mapped>) {
     }
 }
 
-fn unusable(address: usize, why: &str) -> Failure {
-    Failure::new(
-        Code::Range,
+fn unusable(address: usize, why: &str) -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Range,
         format!("the address {address:#x} cannot be used: it {why}"),
     )
 }
 
 /// How much of a segment can be mapped.
-fn usable(path: &Path, device_length: u64) -> Result<u64, Failure> {
+fn usable(path: &Path, device_length: u64) -> Result<u64, CallFailure> {
     let found = fs::metadata(path).map_err(|error| {
-        Failure::system(
+        CallFailure::system(
             &error,
             format!("the segment {}: {error}; create it first", path.display()),
         )
     })?;
     let kind = found.file_type();
     if kind.is_dir() {
-        return Err(Failure::io(
+        return Err(CallFailure::io(
             libc::EISDIR,
             format!("{} is a directory; a segment is a file", path.display()),
         ));
     }
     if (kind.is_block_device() || kind.is_char_device()) && device_length == 0 {
-        return Err(Failure::new(
-            Code::NotMapped,
+        return Err(CallFailure::new(
+            ReturnCode::NotMapped,
             format!("{} is a device, whose length must be given", path.display()),
         ));
     }
     if !kind.is_file() {
-        return Err(Failure::io(
+        return Err(CallFailure::io(
             libc::EOPNOTSUPP,
             format!(
                 "{} is no file; copy a device's contents to a file and map that",
@@ -256,7 +260,7 @@ fn usable(path: &Path, device_length: u64) -> Result<u64, Failure> {
 }
 
 /// Offset and length of what is mapped: whole pages, cut at the usable end.
-fn span(wish: &Wish, usable: u64) -> Result<(u64, u64), Failure> {
+fn span(wish: &MapRequest, usable: u64) -> Result<(u64, u64), CallFailure> {
     let outside = || wish.outside(usable);
     let page = PAGE as u64;
     let offset = wish.offset / page * page;
@@ -279,8 +283,8 @@ fn span(wish: &Wish, usable: u64) -> Result<(u64, u64), Failure> {
 mod tests {
     use super::*;
 
-    fn span_of(offset: u64, length: u64, usable: u64) -> Result<(u64, u64), Code> {
-        let wish = Wish {
+    fn span_of(offset: u64, length: u64, usable: u64) -> Result<(u64, u64), ReturnCode> {
+        let wish = MapRequest {
             path: "segment".into(),
             device_length: 0,
             offset,
@@ -310,7 +314,7 @@ mod tests {
         ] {
             assert_eq!(
                 span_of(offset, length, usable),
-                Err(Code::Offset),
+                Err(ReturnCode::Offset),
                 "{offset} {length}"
             );
         }

@@ -12,7 +12,7 @@ pub(crate) type Length = u64;
 /// `rvm_offset_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Offset {
+pub(crate) struct OffsetRecord {
     pub(crate) high: Length,
     pub(crate) low: Length,
 }
@@ -28,27 +28,27 @@ pub(crate) struct Timeval {
 /// What every record begins with.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Head {
+pub(crate) struct RecordHead {
     pub(crate) id: u32,
     /// Whether `rvm_malloc_X` or `rvm_copy_X` made it.
     pub(crate) from_heap: u32,
 }
 
 /// A type of record: what it is called, and how it begins.
-pub(crate) trait Record: Copy {
+pub(crate) trait CRecord: Copy {
     const ID: u32;
     /// A record as `rvm_init_X` leaves it.
     fn fresh(from_heap: bool) -> Self;
-    fn head(&mut self) -> &mut Head;
+    fn head(&mut self) -> &mut RecordHead;
 }
 
 /// `rvm_tid_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tid {
-    pub(crate) head: Head,
+pub(crate) struct TidRecord {
+    pub(crate) head: RecordHead,
     pub(crate) uname: Timeval,
-    /// The open transaction's handle (`crate::transactions::Handle`), or NULL.
+    /// The open transaction's handle (`crate::transactions::ObjectHandle`), or NULL.
     pub(crate) tid: *mut c_void,
     pub(crate) reserved: Length,
 }
@@ -56,11 +56,11 @@ pub(crate) struct Tid {
 /// `rvm_region_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Region {
-    pub(crate) head: Head,
+pub(crate) struct RegionRecord {
+    pub(crate) head: RecordHead,
     pub(crate) data_dev: *mut c_char,
-    pub(crate) dev_length: Offset,
-    pub(crate) offset: Offset,
+    pub(crate) dev_length: OffsetRecord,
+    pub(crate) offset: OffsetRecord,
     pub(crate) vmaddr: *mut c_char,
     pub(crate) length: Length,
     pub(crate) no_copy: c_int,
@@ -69,8 +69,8 @@ pub(crate) struct Region {
 /// `rvm_options_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
-    pub(crate) head: Head,
+pub(crate) struct OptionsRecord {
+    pub(crate) head: RecordHead,
     pub(crate) log_dev: *mut c_char,
     pub(crate) truncate: c_long,
     pub(crate) recovery_buf_len: Length,
@@ -79,18 +79,18 @@ pub(crate) struct Options {
     pub(crate) log_empty: c_int,
     pub(crate) pager: *mut c_char,
     pub(crate) n_uncommit: c_long,
-    pub(crate) tid_array: *mut Tid,
+    pub(crate) tid_array: *mut TidRecord,
     pub(crate) flags: Length,
     pub(crate) create_log_file: c_int,
-    pub(crate) create_log_size: Offset,
+    pub(crate) create_log_size: OffsetRecord,
     pub(crate) create_log_mode: c_long,
 }
 
 /// `rvm_region_def_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RegionDef {
-    pub(crate) offset: Offset,
+pub(crate) struct RegionDefRecord {
+    pub(crate) offset: OffsetRecord,
     pub(crate) length: Length,
     pub(crate) vmaddr: *mut c_char,
 }
@@ -98,7 +98,7 @@ pub(crate) struct RegionDef {
 /// `rvm_lenders_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lenders {
+pub(crate) struct LendersRecord {
     pub(crate) configured: Length,
     pub(crate) members: Length,
     pub(crate) wanted: Length,
@@ -113,56 +113,56 @@ pub(crate) const READ_DEFAULT: Length = 512 * 1024;
 pub(crate) const LOG_MODE_DEFAULT: c_long = 0o600;
 
 /// The beginning of a record of type `R`.
-pub(crate) fn head_of<R: Record>(from_heap: bool) -> Head {
-    Head {
+pub(crate) fn head_of<R: CRecord>(from_heap: bool) -> RecordHead {
+    RecordHead {
         id: R::ID,
         from_heap: from_heap.into(),
     }
 }
 
-impl Record for Tid {
+impl CRecord for TidRecord {
     const ID: u32 = 42;
 
-    fn fresh(from_heap: bool) -> Tid {
-        Tid {
-            head: head_of::<Tid>(from_heap),
+    fn fresh(from_heap: bool) -> TidRecord {
+        TidRecord {
+            head: head_of::<TidRecord>(from_heap),
             uname: Timeval::default(),
             tid: null_mut(),
             reserved: 0,
         }
     }
 
-    fn head(&mut self) -> &mut Head {
+    fn head(&mut self) -> &mut RecordHead {
         &mut self.head
     }
 }
 
-impl Record for Region {
+impl CRecord for RegionRecord {
     const ID: u32 = 40;
 
-    fn fresh(from_heap: bool) -> Region {
-        Region {
-            head: head_of::<Region>(from_heap),
+    fn fresh(from_heap: bool) -> RegionRecord {
+        RegionRecord {
+            head: head_of::<RegionRecord>(from_heap),
             data_dev: null_mut(),
-            dev_length: Offset::default(),
-            offset: Offset::default(),
+            dev_length: OffsetRecord::default(),
+            offset: OffsetRecord::default(),
             vmaddr: null_mut(),
             length: 0,
             no_copy: 0,
         }
     }
 
-    fn head(&mut self) -> &mut Head {
+    fn head(&mut self) -> &mut RecordHead {
         &mut self.head
     }
 }
 
-impl Record for Options {
+impl CRecord for OptionsRecord {
     const ID: u32 = 41;
 
-    fn fresh(from_heap: bool) -> Options {
-        Options {
-            head: head_of::<Options>(from_heap),
+    fn fresh(from_heap: bool) -> OptionsRecord {
+        OptionsRecord {
+            head: head_of::<OptionsRecord>(from_heap),
             log_dev: null_mut(),
             truncate: TRUNCATE_DEFAULT,
             recovery_buf_len: RECOVERY_BUFFER_DEFAULT,
@@ -174,45 +174,45 @@ impl Record for Options {
             tid_array: null_mut(),
             flags: 0,
             create_log_file: 0,
-            create_log_size: Offset::default(),
+            create_log_size: OffsetRecord::default(),
             create_log_mode: LOG_MODE_DEFAULT,
         }
     }
 
-    fn head(&mut self) -> &mut Head {
+    fn head(&mut self) -> &mut RecordHead {
         &mut self.head
     }
 }
 
 // Programs compiled long ago carry these numbers. tests/c/layout.c says the same of the headers.
 const _: () = {
-    assert!(size_of::<Offset>() == 16);
-    assert!(size_of::<Tid>() == 40);
-    assert!(offset_of!(Tid, uname) == 8);
-    assert!(offset_of!(Tid, tid) == 24);
-    assert!(offset_of!(Tid, reserved) == 32);
-    assert!(size_of::<Region>() == 72);
-    assert!(offset_of!(Region, data_dev) == 8);
-    assert!(offset_of!(Region, dev_length) == 16);
-    assert!(offset_of!(Region, offset) == 32);
-    assert!(offset_of!(Region, vmaddr) == 48);
-    assert!(offset_of!(Region, length) == 56);
-    assert!(offset_of!(Region, no_copy) == 64);
-    assert!(size_of::<Options>() == 120);
-    assert!(offset_of!(Options, log_dev) == 8);
-    assert!(offset_of!(Options, truncate) == 16);
-    assert!(offset_of!(Options, recovery_buf_len) == 24);
-    assert!(offset_of!(Options, flush_buf_len) == 32);
-    assert!(offset_of!(Options, max_read_len) == 40);
-    assert!(offset_of!(Options, log_empty) == 48);
-    assert!(offset_of!(Options, pager) == 56);
-    assert!(offset_of!(Options, n_uncommit) == 64);
-    assert!(offset_of!(Options, tid_array) == 72);
-    assert!(offset_of!(Options, flags) == 80);
-    assert!(offset_of!(Options, create_log_file) == 88);
-    assert!(offset_of!(Options, create_log_size) == 96);
-    assert!(offset_of!(Options, create_log_mode) == 112);
-    assert!(size_of::<RegionDef>() == 32);
-    assert!(offset_of!(RegionDef, length) == 16);
-    assert!(offset_of!(RegionDef, vmaddr) == 24);
+    assert!(size_of::<OffsetRecord>() == 16);
+    assert!(size_of::<TidRecord>() == 40);
+    assert!(offset_of!(TidRecord, uname) == 8);
+    assert!(offset_of!(TidRecord, tid) == 24);
+    assert!(offset_of!(TidRecord, reserved) == 32);
+    assert!(size_of::<RegionRecord>() == 72);
+    assert!(offset_of!(RegionRecord, data_dev) == 8);
+    assert!(offset_of!(RegionRecord, dev_length) == 16);
+    assert!(offset_of!(RegionRecord, offset) == 32);
+    assert!(offset_of!(RegionRecord, vmaddr) == 48);
+    assert!(offset_of!(RegionRecord, length) == 56);
+    assert!(offset_of!(RegionRecord, no_copy) == 64);
+    assert!(size_of::<OptionsRecord>() == 120);
+    assert!(offset_of!(OptionsRecord, log_dev) == 8);
+    assert!(offset_of!(OptionsRecord, truncate) == 16);
+    assert!(offset_of!(OptionsRecord, recovery_buf_len) == 24);
+    assert!(offset_of!(OptionsRecord, flush_buf_len) == 32);
+    assert!(offset_of!(OptionsRecord, max_read_len) == 40);
+    assert!(offset_of!(OptionsRecord, log_empty) == 48);
+    assert!(offset_of!(OptionsRecord, pager) == 56);
+    assert!(offset_of!(OptionsRecord, n_uncommit) == 64);
+    assert!(offset_of!(OptionsRecord, tid_array) == 72);
+    assert!(offset_of!(OptionsRecord, flags) == 80);
+    assert!(offset_of!(OptionsRecord, create_log_file) == 88);
+    assert!(offset_of!(OptionsRecord, create_log_size) == 96);
+    assert!(offset_of!(OptionsRecord, create_log_mode) == 112);
+    assert!(size_of::<RegionDefRecord>() == 32);
+    assert!(offset_of!(RegionDefRecord, length) == 16);
+    assert!(offset_of!(RegionDefRecord, vmaddr) == 24);
 };

@@ -6,15 +6,15 @@ use netram_rvm::Region;
 
 /// A mapped region and its addresses.
 #[derive(Debug)]
-pub(crate) struct Mapped {
+pub(crate) struct MappedRegion {
     pub(crate) start: usize,
     pub(crate) length: usize,
     pub(crate) region: Region,
 }
 
-impl Mapped {
-    pub(crate) fn of(region: Region) -> Mapped {
-        Mapped {
+impl MappedRegion {
+    pub(crate) fn of(region: Region) -> MappedRegion {
+        MappedRegion {
             start: region.as_ptr().addr(),
             length: region.len(),
             region,
@@ -33,14 +33,14 @@ impl Mapped {
 /// Every mapped region, by address. A transaction remembers the region it touched last, so most calls do not come here:
 /// they cost 13 ns in all, and two threads do not slow each other (`crates/bindings/librvm/benches/calls.c`).
 #[derive(Debug, Default)]
-pub(crate) struct Regions(RwLock<Vec<Arc<Mapped>>>);
+pub(crate) struct Regions(RwLock<Vec<Arc<MappedRegion>>>);
 
 /// Address and length.
-pub(crate) type Span = (usize, usize);
+pub(crate) type AddressSpan = (usize, usize);
 
 /// Why a region is not taken out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NotTaken {
+pub(crate) enum TakeRegionError {
     /// No region is there.
     NoRegion,
     /// The addresses are in a region and are not the whole of it.
@@ -55,7 +55,7 @@ impl Regions {
     }
 
     /// The region that holds all of these bytes. No bytes are held by the region that their address is in.
-    pub(crate) fn find(&self, address: usize, length: usize) -> Option<Arc<Mapped>> {
+    pub(crate) fn find(&self, address: usize, length: usize) -> Option<Arc<MappedRegion>> {
         let regions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let mapped = &regions[last_from(&regions, address)?];
         mapped.offset(address, length).map(|_| Arc::clone(mapped))
@@ -69,7 +69,7 @@ impl Regions {
             .any(|mapped| start < mapped.start + mapped.length && mapped.start < start.saturating_add(length))
     }
 
-    pub(crate) fn insert(&self, mapped: Arc<Mapped>) {
+    pub(crate) fn insert(&self, mapped: Arc<MappedRegion>) {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let place = regions.partition_point(|other| other.start < mapped.start);
         regions.insert(place, mapped);
@@ -77,15 +77,15 @@ impl Regions {
 
     /// Takes out the region that begins at `start` and has this length. One that is in use is not out for a moment,
     /// in which another thread's range would be refused: ranges begin with [`Regions::find`], which waits.
-    pub(crate) fn take(&self, start: usize, length: usize) -> Result<Mapped, NotTaken> {
+    pub(crate) fn take(&self, start: usize, length: usize) -> Result<MappedRegion, TakeRegionError> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let place = whole(&regions, start, length)?;
         if regions[place].region.open_transactions() > 0 {
-            return Err(NotTaken::InUse);
+            return Err(TakeRegionError::InUse);
         }
         Arc::try_unwrap(regions.remove(place)).map_err(|shared| {
             regions.insert(place, shared);
-            NotTaken::InUse
+            TakeRegionError::InUse
         })
     }
 
@@ -93,41 +93,41 @@ impl Regions {
     /// While `idle` looks at a region nobody finds it here.
     pub(crate) fn take_several(
         &self,
-        spans: &[Span],
-        idle: impl Fn(&Arc<Mapped>) -> bool,
-    ) -> Result<Vec<Arc<Mapped>>, (NotTaken, Span)> {
+        spans: &[AddressSpan],
+        idle: impl Fn(&Arc<MappedRegion>) -> bool,
+    ) -> Result<Vec<Arc<MappedRegion>>, (TakeRegionError, AddressSpan)> {
         let mut regions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         for span in spans {
             let place = whole(&regions, span.0, span.1).map_err(|why| (why, *span))?;
             if !idle(&regions[place]) {
-                return Err((NotTaken::InUse, *span));
+                return Err((TakeRegionError::InUse, *span));
             }
         }
-        let wanted = |mapped: &mut Arc<Mapped>| spans.contains(&(mapped.start, mapped.length));
+        let wanted = |mapped: &mut Arc<MappedRegion>| spans.contains(&(mapped.start, mapped.length));
         Ok(regions.extract_if(.., wanted).collect())
     }
 
     /// Takes out all regions.
-    pub(crate) fn take_all(&self) -> Vec<Arc<Mapped>> {
+    pub(crate) fn take_all(&self) -> Vec<Arc<MappedRegion>> {
         std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 /// The place of the region that begins at `start` and has this length.
-fn whole(regions: &[Arc<Mapped>], start: usize, length: usize) -> Result<usize, NotTaken> {
-    let place = last_from(regions, start).ok_or(NotTaken::NoRegion)?;
+fn whole(regions: &[Arc<MappedRegion>], start: usize, length: usize) -> Result<usize, TakeRegionError> {
+    let place = last_from(regions, start).ok_or(TakeRegionError::NoRegion)?;
     let mapped = &regions[place];
     if mapped.start == start && mapped.length == length {
         return Ok(place);
     }
     match mapped.offset(start, length) {
-        Some(_) => Err(NotTaken::Part),
-        None => Err(NotTaken::NoRegion),
+        Some(_) => Err(TakeRegionError::Part),
+        None => Err(TakeRegionError::NoRegion),
     }
 }
 
 /// The last region that begins at or below `address`.
-fn last_from(regions: &[Arc<Mapped>], address: usize) -> Option<usize> {
+fn last_from(regions: &[Arc<MappedRegion>], address: usize) -> Option<usize> {
     regions
         .partition_point(|mapped| mapped.start <= address)
         .checked_sub(1)

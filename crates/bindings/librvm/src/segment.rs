@@ -4,18 +4,18 @@ use std::path::Path;
 use std::sync::Arc;
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-pub(crate) use netram_store::loader::{Definition, REGIONS_MAX, sort};
+use netram_rvm::RestoreMode;
 use netram_store::loader::{HEADER_BYTES, decode, encode, lay_out};
+pub(crate) use netram_store::loader::{REGIONS_MAX, RegionDefinition, sort};
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::Library;
-use crate::log::{Choices, OpenLog};
-use crate::mapping::Wish;
+use crate::log::{LibraryLog, LibraryOptions};
+use crate::mapping::MapRequest;
 
 /// A segment to be loaded or made.
-pub(crate) struct Segment<'a> {
+pub(crate) struct LoaderSegment<'a> {
     pub(crate) path: &'a Path,
     pub(crate) device_length: u64,
 }
@@ -24,10 +24,10 @@ impl Library {
     /// Writes a segment's header. `definitions` are sorted and given their offsets.
     pub(crate) fn create_segment(
         &self,
-        segment: &Segment<'_>,
-        choices: Option<Choices>,
-        definitions: &mut [Definition],
-    ) -> Result<(), Failure> {
+        segment: &LoaderSegment<'_>,
+        choices: Option<LibraryOptions>,
+        definitions: &mut [RegionDefinition],
+    ) -> Result<(), CallFailure> {
         lay_out(definitions)?;
         let _setup = self.setup()?;
         if let Some(choices) = choices {
@@ -36,7 +36,7 @@ impl Library {
         self.with_log(|log| {
             if let Some(last) = definitions.last() {
                 // Refuses a file that cannot hold the last region, before anything is written.
-                segment.wish(last.offset, last.length).check_fits()?;
+                segment.map_request(last.offset, last.length).check_fits()?;
             }
             self.write_header(log, segment, &encode(definitions))
         })
@@ -45,9 +45,9 @@ impl Library {
     /// Maps a segment's regions at their addresses.
     pub(crate) fn load_segment(
         &self,
-        segment: &Segment<'_>,
-        choices: Option<Choices>,
-    ) -> Result<Vec<Definition>, Failure> {
+        segment: &LoaderSegment<'_>,
+        choices: Option<LibraryOptions>,
+    ) -> Result<Vec<RegionDefinition>, CallFailure> {
         let _setup = self.setup()?;
         if let Some(choices) = choices {
             self.choose(choices)?;
@@ -65,7 +65,7 @@ impl Library {
     }
 
     /// Unmaps a loaded segment's regions and gives their memory back.
-    pub(crate) fn release_segment(&self, definitions: &[Definition]) -> Result<(), Failure> {
+    pub(crate) fn release_segment(&self, definitions: &[RegionDefinition]) -> Result<(), CallFailure> {
         let _setup = self.setup()?;
         self.release(definitions, None, || ())
     }
@@ -74,15 +74,15 @@ impl Library {
     /// A heap that holds the region beginning at `heap` lets go of it in `let_go`.
     pub(crate) fn release(
         &self,
-        definitions: &[Definition],
+        definitions: &[RegionDefinition],
         heap: Option<usize>,
         let_go: impl FnOnce(),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         for definition in definitions {
             let open = self.transactions.list(Some(definition.address)).len();
             if open > 0 {
-                return Err(Failure::new(
-                    Code::Uncommitted,
+                return Err(CallFailure::new(
+                    ReturnCode::Uncommitted,
                     format!(
                         "{open} open transactions have ranges in the region at {:#x}; commit or abort them first",
                         definition.address
@@ -99,7 +99,7 @@ impl Library {
         Ok(())
     }
 
-    fn unload(&self, definitions: &[Definition]) -> Result<(), Failure> {
+    fn unload(&self, definitions: &[RegionDefinition]) -> Result<(), CallFailure> {
         for definition in definitions {
             self.unmap_whole(definition.address, definition.length)?;
         }
@@ -108,28 +108,32 @@ impl Library {
 
     fn load_region(
         &self,
-        log: &OpenLog,
-        segment: &Segment<'_>,
-        definition: &Definition,
-    ) -> Result<(), Failure> {
-        let wish = Wish {
+        log: &LibraryLog,
+        segment: &LoaderSegment<'_>,
+        definition: &RegionDefinition,
+    ) -> Result<(), CallFailure> {
+        let wish = MapRequest {
             address: definition.address,
-            ..segment.wish(definition.offset, definition.length)
+            ..segment.map_request(definition.offset, definition.length)
         };
         wish.check_fits()?;
         let got = self.map_in(log, &wish);
         got.map(drop).map_err(|failure| match failure.code {
             // What the original's loader answers when an address cannot be had.
-            Code::Range | Code::MemoryOverlap => Failure {
-                code: Code::Internal,
+            ReturnCode::Range | ReturnCode::MemoryOverlap => CallFailure {
+                code: ReturnCode::Internal,
                 ..failure
             },
             _ => failure,
         })
     }
 
-    fn read_header(&self, log: &OpenLog, segment: &Segment<'_>) -> Result<[u8; HEADER_BYTES], Failure> {
-        let got = self.map_in(log, &segment.wish(0, HEADER_BYTES))?;
+    fn read_header(
+        &self,
+        log: &LibraryLog,
+        segment: &LoaderSegment<'_>,
+    ) -> Result<[u8; HEADER_BYTES], CallFailure> {
+        let got = self.map_in(log, &segment.map_request(0, HEADER_BYTES))?;
         let mut header = [0; HEADER_BYTES];
         let read = match self.regions.find(got.address, HEADER_BYTES) {
             Some(mapped) => Ok(mapped.region.read_into(0, &mut header)?),
@@ -141,17 +145,17 @@ impl Library {
 
     fn write_header(
         &self,
-        log: &OpenLog,
-        segment: &Segment<'_>,
+        log: &LibraryLog,
+        segment: &LoaderSegment<'_>,
         header: &[u8; HEADER_BYTES],
-    ) -> Result<(), Failure> {
-        let got = self.map_in(log, &segment.wish(0, HEADER_BYTES))?;
+    ) -> Result<(), CallFailure> {
+        let got = self.map_in(log, &segment.map_request(0, HEADER_BYTES))?;
         let written = match self.regions.find(got.address, HEADER_BYTES) {
             Some(mapped) => {
-                let mut transaction = log.memory.begin(Mode::Restore);
+                let mut transaction = log.memory.begin(RestoreMode::Restore);
                 let declared = transaction
                     .write(&mapped.region, 0, header)
-                    .map_err(Failure::from);
+                    .map_err(CallFailure::from);
                 declared.and_then(|()| Ok(transaction.commit(Durability::Remote).map(drop)?))
             }
             None => Err(no_header(segment)),
@@ -161,9 +165,9 @@ impl Library {
     }
 }
 
-impl Segment<'_> {
-    fn wish(&self, offset: u64, length: usize) -> Wish {
-        Wish {
+impl LoaderSegment<'_> {
+    fn map_request(&self, offset: u64, length: usize) -> MapRequest {
+        MapRequest {
             path: self.path.to_path_buf(),
             device_length: self.device_length,
             offset,
@@ -173,9 +177,9 @@ impl Segment<'_> {
     }
 }
 
-fn no_header(segment: &Segment<'_>) -> Failure {
-    Failure::new(
-        Code::SegmentHeader,
+fn no_header(segment: &LoaderSegment<'_>) -> CallFailure {
+    CallFailure::new(
+        ReturnCode::SegmentHeader,
         format!("{} is shorter than a segment's header", segment.path.display()),
     )
 }

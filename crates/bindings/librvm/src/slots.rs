@@ -11,22 +11,22 @@ use crate::lock;
 
 /// What C holds: generation above, place + 1 below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Handle(NonZeroU64);
+pub(crate) struct ObjectHandle(NonZeroU64);
 
 /// Slots of the first block; each further block has twice as many as the one before.
 const FIRST_BLOCK: u32 = 64;
 /// Blocks that together have a place for every 32-bit number.
 const BLOCKS: usize = 26;
 
-struct Slot<T>(Mutex<Place<T>>);
+struct Slot<T>(Mutex<HandleEntry<T>>);
 
-struct Place<T> {
+struct HandleEntry<T> {
     generation: u32,
     value: Option<T>,
 }
 
 /// A table of values with handles.
-pub(crate) struct Slots<T> {
+pub(crate) struct ObjectTable<T> {
     blocks: [OnceLock<Box<[Slot<T>]>>; BLOCKS],
     /// Places that were used and are free.
     free: Mutex<Vec<u32>>,
@@ -36,15 +36,15 @@ pub(crate) struct Slots<T> {
 }
 
 /// Whether a value stays after an attempt to end it.
-pub(crate) enum Ending {
+pub(crate) enum CallEnd {
     Ended,
     StaysOpen,
 }
 
-impl Handle {
-    fn new(place: u32, generation: u32) -> Handle {
+impl ObjectHandle {
+    fn new(place: u32, generation: u32) -> ObjectHandle {
         let bits = u64::from(generation) << 32 | (u64::from(place) + 1);
-        Handle(NonZeroU64::new(bits).expect("the lower half is not zero"))
+        ObjectHandle(NonZeroU64::new(bits).expect("the lower half is not zero"))
     }
 
     /// The handle as the pointer that C keeps.
@@ -53,12 +53,12 @@ impl Handle {
     }
 
     /// A handle from what C kept, if it can be one.
-    pub(crate) fn from_address(address: usize) -> Option<Handle> {
+    pub(crate) fn from_address(address: usize) -> Option<ObjectHandle> {
         let bits = NonZeroU64::new(address as u64)?;
-        (bits.get() as u32 != 0).then_some(Handle(bits))
+        (bits.get() as u32 != 0).then_some(ObjectHandle(bits))
     }
 
-    fn place(self) -> u32 {
+    fn index(self) -> u32 {
         self.0.get() as u32 - 1
     }
 
@@ -70,13 +70,13 @@ impl Handle {
 impl<T> Slot<T> {
     fn empty() -> Slot<T> {
         let (generation, value) = (0, None);
-        Slot(Mutex::new(Place { generation, value }))
+        Slot(Mutex::new(HandleEntry { generation, value }))
     }
 }
 
-impl<T> Slots<T> {
-    pub(crate) const fn new() -> Slots<T> {
-        Slots {
+impl<T> ObjectTable<T> {
+    pub(crate) const fn new() -> ObjectTable<T> {
+        ObjectTable {
             blocks: [const { OnceLock::new() }; BLOCKS],
             free: Mutex::new(Vec::new()),
             used: AtomicU32::new(0),
@@ -90,19 +90,19 @@ impl<T> Slots<T> {
     }
 
     /// Takes a value in.
-    pub(crate) fn insert(&self, value: T) -> Handle {
+    pub(crate) fn insert(&self, value: T) -> ObjectHandle {
         self.open.fetch_add(1, Ordering::SeqCst);
         let recycled = lock(&self.free).pop();
         let place = recycled.unwrap_or_else(|| self.used.fetch_add(1, Ordering::AcqRel));
         let mut slot = lock(&self.slot(place).0);
         slot.generation = slot.generation.wrapping_add(1);
         slot.value = Some(value);
-        Handle::new(place, slot.generation)
+        ObjectHandle::new(place, slot.generation)
     }
 
     /// Does something with a value. One thread at a time has it. `None`: it is none, or no more.
     #[inline]
-    pub(crate) fn with<R>(&self, handle: Handle, act: impl FnOnce(&mut T) -> R) -> Option<R> {
+    pub(crate) fn with<R>(&self, handle: ObjectHandle, act: impl FnOnce(&mut T) -> R) -> Option<R> {
         let mut slot = lock(&self.find(handle)?.0);
         let current = slot.generation == handle.generation();
         slot.value.as_mut().filter(|_| current).map(act)
@@ -111,13 +111,13 @@ impl<T> Slots<T> {
     /// Does what may end a value, and gives its place back if it did.
     pub(crate) fn end<R>(
         &self,
-        handle: Handle,
-        act: impl FnOnce(&mut T) -> (R, Ending),
-    ) -> Option<(R, Ending)> {
+        handle: ObjectHandle,
+        act: impl FnOnce(&mut T) -> (R, CallEnd),
+    ) -> Option<(R, CallEnd)> {
         let mut slot = lock(&self.find(handle)?.0);
         let current = slot.generation == handle.generation();
         let (result, ending) = act(slot.value.as_mut().filter(|_| current)?);
-        if let Ending::StaysOpen = ending {
+        if let CallEnd::StaysOpen = ending {
             return Some((result, ending));
         }
         slot.value = None;
@@ -127,7 +127,7 @@ impl<T> Slots<T> {
     }
 
     /// Takes a value out, for good.
-    pub(crate) fn take(&self, handle: Handle) -> Option<T> {
+    pub(crate) fn take(&self, handle: ObjectHandle) -> Option<T> {
         let mut slot = lock(&self.find(handle)?.0);
         let current = slot.generation == handle.generation();
         let value = slot.value.take_if(|_| current)?;
@@ -136,23 +136,23 @@ impl<T> Slots<T> {
         Some(value)
     }
 
-    fn give_back(&self, handle: Handle) {
-        lock(&self.free).push(handle.place());
+    fn give_back(&self, handle: ObjectHandle) {
+        lock(&self.free).push(handle.index());
         self.open.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Looks at all of them.
-    pub(crate) fn each(&self, mut look: impl FnMut(Handle, &T)) {
+    pub(crate) fn each(&self, mut look: impl FnMut(ObjectHandle, &T)) {
         for place in 0..self.used.load(Ordering::Acquire) {
             let slot = lock(&self.slot(place).0);
             if let Some(value) = &slot.value {
-                look(Handle::new(place, slot.generation), value);
+                look(ObjectHandle::new(place, slot.generation), value);
             }
         }
     }
 
-    fn find(&self, handle: Handle) -> Option<&Slot<T>> {
-        let (block, within) = split(handle.place());
+    fn find(&self, handle: ObjectHandle) -> Option<&Slot<T>> {
+        let (block, within) = split(handle.index());
         self.blocks.get(block)?.get()?.get(within)
     }
 
@@ -191,25 +191,25 @@ mod tests {
 
     #[test]
     fn what_was_never_a_handle_is_refused() {
-        let table: Slots<u8> = Slots::new();
-        assert_eq!(Handle::from_address(0), None);
-        assert_eq!(Handle::from_address(1 << 32), None);
+        let table: ObjectTable<u8> = ObjectTable::new();
+        assert_eq!(ObjectHandle::from_address(0), None);
+        assert_eq!(ObjectHandle::from_address(1 << 32), None);
         for address in [1, 0xdead_beef, usize::MAX, 1 << 33 | 5] {
-            let handle = Handle::from_address(address).expect("its lower half is not zero");
+            let handle = ObjectHandle::from_address(address).expect("its lower half is not zero");
             assert_eq!(table.with(handle, |value| *value), None);
         }
     }
 
     #[test]
     fn a_stale_handle_reaches_nobody_elses_value() {
-        let table: Slots<u8> = Slots::new();
+        let table: ObjectTable<u8> = ObjectTable::new();
         let first = table.insert(1);
         assert_eq!(table.take(first), Some(1));
         let second = table.insert(2);
-        assert_eq!(first.place(), second.place());
+        assert_eq!(first.index(), second.index());
         assert_eq!(table.with(first, |value| *value), None);
         assert_eq!(table.take(first), None);
-        assert!(table.end(first, |_| ((), Ending::Ended)).is_none());
+        assert!(table.end(first, |_| ((), CallEnd::Ended)).is_none());
         assert_eq!(table.with(second, |value| *value), Some(2));
         assert_eq!(table.open(), 1);
     }

@@ -3,40 +3,40 @@
 use std::sync::Arc;
 
 use netram_rvm::RangeError;
-use netram_store::Transaction;
+use netram_store::JournaledTransaction;
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::record::Timeval;
-use crate::regions::{Mapped, Regions};
-use crate::slots::Slots;
-pub(crate) use crate::slots::{Ending, Handle};
+use crate::regions::{MappedRegion, Regions};
+use crate::slots::ObjectTable;
+pub(crate) use crate::slots::{CallEnd, ObjectHandle};
 
 /// An open transaction and what the C interface keeps with it.
-pub(crate) struct Open {
-    pub(crate) transaction: Transaction,
+pub(crate) struct OpenTransaction {
+    pub(crate) transaction: JournaledTransaction,
     /// The flags in force when it began.
     pub(crate) flags: u64,
     pub(crate) uname: Timeval,
     /// The region touched last. It has a range of this transaction, so it cannot be unmapped meanwhile.
-    recent: Option<Arc<Mapped>>,
+    recent: Option<Arc<MappedRegion>>,
     /// Addresses of the regions with ranges of this transaction.
     touched: Vec<usize>,
 }
 
 /// One open transaction, as a query lists it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Listed {
-    pub(crate) handle: Handle,
+pub(crate) struct TransactionInfo {
+    pub(crate) handle: ObjectHandle,
     pub(crate) uname: Timeval,
 }
 
 /// Every open transaction.
-pub(crate) struct Transactions(Slots<Open>);
+pub(crate) struct TransactionTable(ObjectTable<OpenTransaction>);
 
-impl Open {
-    pub(crate) fn new(transaction: Transaction, flags: u64, uname: Timeval) -> Open {
-        Open {
+impl OpenTransaction {
+    pub(crate) fn new(transaction: JournaledTransaction, flags: u64, uname: Timeval) -> OpenTransaction {
+        OpenTransaction {
             transaction,
             flags,
             uname,
@@ -59,7 +59,7 @@ impl Open {
         regions: &Regions,
         address: usize,
         length: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         if length == 0 {
             return self.empty_range(regions, address);
         }
@@ -77,7 +77,7 @@ impl Open {
         regions: &Regions,
         address: usize,
         length: usize,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         let mapped = regions
             .find(address, length)
             .ok_or_else(|| not_mapped(address, length))?;
@@ -90,7 +90,7 @@ impl Open {
     }
 
     /// Nothing will change. Where optimisations are off the original looks at the address all the same.
-    fn empty_range(&self, regions: &Regions, address: usize) -> Result<(), Failure> {
+    fn empty_range(&self, regions: &Regions, address: usize) -> Result<(), CallFailure> {
         match self.flags & crate::library::ALL_OPTIMIZATIONS == 0 && regions.find(address, 0).is_none() {
             true => Err(not_mapped(address, 0)),
             false => Ok(()),
@@ -98,24 +98,24 @@ impl Open {
     }
 }
 
-fn not_mapped(address: usize, length: usize) -> Failure {
-    Failure::new(
-        Code::NotMapped,
+fn not_mapped(address: usize, length: usize) -> CallFailure {
+    CallFailure::new(
+        ReturnCode::NotMapped,
         format!(
             "the {length} bytes at {address:#x} are not all in one mapped region; map it, or declare one range a region"
         ),
     )
 }
 
-fn explain(error: RangeError, address: usize) -> Failure {
-    let failure = Failure::from(error);
+fn explain(error: RangeError, address: usize) -> CallFailure {
+    let failure = CallFailure::from(error);
     let text = format!("the range at {address:#x}: {}", failure.text);
-    Failure { text, ..failure }
+    CallFailure { text, ..failure }
 }
 
-impl Transactions {
-    pub(crate) const fn new() -> Transactions {
-        Transactions(Slots::new())
+impl TransactionTable {
+    pub(crate) const fn new() -> TransactionTable {
+        TransactionTable(ObjectTable::new())
     }
 
     /// Transactions that are open.
@@ -124,7 +124,7 @@ impl Transactions {
     }
 
     /// Takes in a transaction that has begun.
-    pub(crate) fn insert(&self, open: Open) -> Handle {
+    pub(crate) fn insert(&self, open: OpenTransaction) -> ObjectHandle {
         self.0.insert(open)
     }
 
@@ -132,37 +132,37 @@ impl Transactions {
     #[inline]
     pub(crate) fn with<R>(
         &self,
-        handle: Handle,
-        act: impl FnOnce(&mut Open) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        handle: ObjectHandle,
+        act: impl FnOnce(&mut OpenTransaction) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         self.0.with(handle, act).unwrap_or_else(|| Err(ended()))
     }
 
     /// Does what may end a transaction. Ended, it aborts what was not committed, and lets go of its regions.
     pub(crate) fn end<R>(
         &self,
-        handle: Handle,
-        act: impl FnOnce(&mut Open) -> (R, Ending),
-    ) -> Result<(R, Ending), Failure> {
+        handle: ObjectHandle,
+        act: impl FnOnce(&mut OpenTransaction) -> (R, CallEnd),
+    ) -> Result<(R, CallEnd), CallFailure> {
         self.0.end(handle, act).ok_or_else(ended)
     }
 
     /// The open transactions; with `region`, those that have ranges in the region at that address.
-    pub(crate) fn list(&self, region: Option<usize>) -> Vec<Listed> {
+    pub(crate) fn list(&self, region: Option<usize>) -> Vec<TransactionInfo> {
         let mut listed = Vec::new();
         self.0.each(|handle, open| {
             if region.is_none_or(|start| open.touched.contains(&start)) {
                 let uname = open.uname;
-                listed.push(Listed { handle, uname });
+                listed.push(TransactionInfo { handle, uname });
             }
         });
         listed
     }
 }
 
-fn ended() -> Failure {
-    Failure::new(
-        Code::Transaction,
+fn ended() -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Transaction,
         "the transaction was not begun, or has ended; begin it with rvm_begin_transaction",
     )
 }

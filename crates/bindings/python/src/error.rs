@@ -1,11 +1,13 @@
 //! Rust's errors as Python's. The classes, and what each is for: `python/netram/errors.py`.
 
-use netram_heap::{AccessError, AllocError, BlockError, FormatError, FreeError, ResizeError};
-use netram_journal::{CreateError, OpenError};
+use netram_heap::{AllocError, BlockAccessError, BlockError, BlockResizeError, FreeError, HeapFormatError};
+use netram_journal::{JournalCreateError, JournalOpenError};
 use netram_proto::port::IoError;
-use netram_rvm::{CommitError, FlushError, ForgetError, MapError, RangeError, SegmentError, TruncateError};
+use netram_rvm::{
+    FlushError, ForgetError, MapError, RangeError, RvmCommitError, SegmentError, TruncateError,
+};
 use netram_shared_machine::LockId;
-use netram_store::HomeError;
+use netram_store::StoreError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
@@ -57,11 +59,11 @@ classes! {
 }
 
 /// A commit that did not come about, or whose outcome is unknown.
-pub(crate) fn commit(py: Python<'_>, error: &CommitError) -> PyErr {
+pub(crate) fn commit(py: Python<'_>, error: &RvmCommitError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     let lsn = match error {
-        CommitError::Ended => return ended(py),
-        CommitError::Unknown { lsn, .. } => Some(lsn.0),
+        RvmCommitError::Ended => return ended(py),
+        RvmCommitError::Unknown { lsn, .. } => Some(lsn.0),
         _ => None,
     };
     match CLASS.import(py, "netram.errors", "CommitError") {
@@ -76,18 +78,18 @@ pub(crate) fn ended(py: Python<'_>) -> PyErr {
 }
 
 /// What kept a store from being opened or created.
-pub(crate) fn home(py: Python<'_>, error: &HomeError) -> PyErr {
+pub(crate) fn home(py: Python<'_>, error: &StoreError) -> PyErr {
     let segment = |error: &SegmentError| matches!(error, SegmentError::InUse { .. });
     match error {
-        HomeError::Journal(OpenError::InUse { .. }) => in_use(py, error),
-        HomeError::Table { cause, .. } if *cause == IN_USE => in_use(py, error),
-        HomeError::Memory(netram_rvm::OpenError::Recovery(TruncateError::Segment(cause)))
+        StoreError::Journal(JournalOpenError::InUse { .. }) => in_use(py, error),
+        StoreError::Table { cause, .. } if *cause == IN_USE => in_use(py, error),
+        StoreError::Memory(netram_rvm::RvmOpenError::Recovery(TruncateError::Segment(cause)))
             if segment(cause) =>
         {
             in_use(py, error)
         }
-        HomeError::Journal(OpenError::Refused { .. }) => refused(py, error),
-        HomeError::Create(CreateError::Exists(path)) => open_error(
+        StoreError::Journal(JournalOpenError::Refused { .. }) => refused(py, error),
+        StoreError::Create(JournalCreateError::Exists(path)) => open_error(
             py,
             format_args!(
                 "there is a log at {} already; open it, or choose another path",
@@ -146,23 +148,23 @@ pub(crate) fn block(py: Python<'_>, error: &BlockError) -> PyErr {
 }
 
 /// What kept a heap from being opened.
-pub(crate) fn open_heap(py: Python<'_>, error: &netram_heap::OpenError) -> PyErr {
+pub(crate) fn open_heap(py: Python<'_>, error: &netram_heap::HeapOpenError) -> PyErr {
     match error {
-        netram_heap::OpenError::Busy { .. } => busy(py, error),
+        netram_heap::HeapOpenError::Busy { .. } => busy(py, error),
         // Nothing else: a program answers it by making one, and all that is there is void.
-        netram_heap::OpenError::Foreign => no_heap(py, error),
+        netram_heap::HeapOpenError::Foreign => no_heap(py, error),
         _ => heap_error(py, error),
     }
 }
 
 /// What kept a heap from being made.
-pub(crate) fn format(py: Python<'_>, error: &FormatError) -> PyErr {
+pub(crate) fn format(py: Python<'_>, error: &HeapFormatError) -> PyErr {
     match error {
-        FormatError::Range(cause) => range(py, cause),
-        FormatError::Commit(cause) => commit(py, cause),
-        FormatError::Busy { .. } => busy(py, error),
-        FormatError::Open(cause) => open_heap(py, cause),
-        FormatError::Size { .. } => heap_error(py, error),
+        HeapFormatError::Range(cause) => range(py, cause),
+        HeapFormatError::Commit(cause) => commit(py, cause),
+        HeapFormatError::Busy { .. } => busy(py, error),
+        HeapFormatError::Open(cause) => open_heap(py, cause),
+        HeapFormatError::Size { .. } => heap_error(py, error),
     }
 }
 
@@ -187,19 +189,19 @@ pub(crate) fn free(py: Python<'_>, error: &FreeError) -> PyErr {
 }
 
 /// What kept a block from being resized.
-pub(crate) fn resize(py: Python<'_>, error: &ResizeError) -> PyErr {
+pub(crate) fn resize(py: Python<'_>, error: &BlockResizeError) -> PyErr {
     match error {
-        ResizeError::Free(cause) => free(py, cause),
-        ResizeError::Alloc(cause) => alloc(py, cause),
-        ResizeError::Range(cause) => range(py, cause),
+        BlockResizeError::Free(cause) => free(py, cause),
+        BlockResizeError::Alloc(cause) => alloc(py, cause),
+        BlockResizeError::Range(cause) => range(py, cause),
     }
 }
 
 /// What kept a root or a block from being read or written.
-pub(crate) fn access(py: Python<'_>, error: &AccessError) -> PyErr {
+pub(crate) fn access(py: Python<'_>, error: &BlockAccessError) -> PyErr {
     match error {
-        AccessError::Range(cause) => range(py, cause),
-        AccessError::Root { .. } => range_error(py, error),
+        BlockAccessError::Range(cause) => range(py, cause),
+        BlockAccessError::Root { .. } => range_error(py, error),
         _ => heap_error(py, error),
     }
 }

@@ -5,25 +5,25 @@
 
 use std::sync::Arc;
 
-use netram_heap::{Counts, FormatError, OpenError, Ptr};
+use netram_heap::{HeapCounts, HeapFormatError, HeapOpenError, Ptr};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::error;
-use crate::region::{self, Offset, Region, open_transactions};
+use crate::region::{self, OffsetArgument, Region, open_transactions};
 use crate::sys;
 use crate::transaction::Transaction;
-use crate::window::{Window, unmapped};
+use crate::window::{RegionWindow, unmapped};
 
 /// The methods of a heap that are the same in recoverable memory and in shared memory, and after them its own: a class has one
-/// block of methods. The class has `using` and `changing`; its file knows `error` and `Offset`. `$tx` is how Python calls the
+/// block of methods. The class has `using` and `changing`; its file knows `error` and `OffsetArgument`. `$tx` is how Python calls the
 /// transaction.
 macro_rules! heap_methods {
     ($heap:ident, $tx:ident: $transaction:ident, { $($own:tt)* }) => {
         #[pymethods]
         impl $heap {
             /// Allocate a block of at least size bytes, which keep whatever values they had. Raises NoRoom.
-            fn allocate(&self, $tx: &Bound<'_, $transaction>, size: Offset) -> PyResult<u64> {
+            fn allocate(&self, $tx: &Bound<'_, $transaction>, size: OffsetArgument) -> PyResult<u64> {
                 let taken = self.changing($tx, |heap, inner| heap.allocate(inner, size.0))?;
                 let taken = taken.map_err(|cause| error::alloc($tx.py(), &cause))?;
                 Ok(taken.offset())
@@ -39,7 +39,7 @@ macro_rules! heap_methods {
             }
 
             /// Free a block. Raises HeapError when it is none, BusyError when another open transaction allocated it.
-            fn free(&self, $tx: &Bound<'_, $transaction>, block: Offset) -> PyResult<()> {
+            fn free(&self, $tx: &Bound<'_, $transaction>, block: OffsetArgument) -> PyResult<()> {
                 let block = $crate::heap::pointer(block);
                 let freed = self.changing($tx, |heap, inner| heap.free(inner, block))?;
                 freed.map_err(|cause| error::free($tx.py(), &cause))
@@ -49,8 +49,8 @@ macro_rules! heap_methods {
             fn resize(
                 &self,
                 $tx: &Bound<'_, $transaction>,
-                block: Offset,
-                size: Offset,
+                block: OffsetArgument,
+                size: OffsetArgument,
             ) -> PyResult<u64> {
                 let block = $crate::heap::pointer(block);
                 let resized = self.changing($tx, |heap, inner| heap.resize(inner, block, size.0))?;
@@ -59,7 +59,7 @@ macro_rules! heap_methods {
             }
 
             /// Bytes that a block can hold: at least what was asked for.
-            fn size(&self, py: Python<'_>, block: Offset) -> PyResult<u64> {
+            fn size(&self, py: Python<'_>, block: OffsetArgument) -> PyResult<u64> {
                 let found = self.using(py, |heap| heap.block_bytes($crate::heap::pointer(block)))?;
                 found.map_err(|cause| error::block(py, &cause))
             }
@@ -69,9 +69,9 @@ macro_rules! heap_methods {
             fn write(
                 &self,
                 $tx: &Bound<'_, $transaction>,
-                block: Offset,
+                block: OffsetArgument,
                 data: &Bound<'_, PyAny>,
-                offset: Option<Offset>,
+                offset: Option<OffsetArgument>,
             ) -> PyResult<()> {
                 let (py, data) = ($tx.py(), $crate::transaction::bytes_of(data)?);
                 let (bytes, offset) = (data.as_bytes(), offset.map_or(0, |offset| offset.0));
@@ -85,7 +85,7 @@ macro_rules! heap_methods {
             }
 
             /// The block in a root, 0 to 63: where a program begins to look. 0 until it is set.
-            fn root(&self, py: Python<'_>, number: Offset) -> PyResult<u64> {
+            fn root(&self, py: Python<'_>, number: OffsetArgument) -> PyResult<u64> {
                 let found = self.using(py, |heap| heap.root::<u8>(number.0))?;
                 let found = found.map_err(|cause| error::access(py, &cause))?;
                 Ok(found.offset())
@@ -95,8 +95,8 @@ macro_rules! heap_methods {
             fn set_root(
                 &self,
                 $tx: &Bound<'_, $transaction>,
-                number: Offset,
-                block: Offset,
+                number: OffsetArgument,
+                block: OffsetArgument,
             ) -> PyResult<()> {
                 let block = $crate::heap::pointer(block);
                 let set = self.changing($tx, |heap, inner| heap.set_root(inner, number.0, block))?;
@@ -124,27 +124,27 @@ pub(crate) use heap_methods;
 /// begins with its bytes.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Heap {
-    window: Arc<Window>,
+    window: Arc<RegionWindow>,
 }
 
 /// Why there is no heap.
-enum Absent {
+enum NoHeapReason {
     Unmapped,
     Busy(usize),
-    Format(FormatError),
-    Open(OpenError),
+    Format(HeapFormatError),
+    Open(HeapOpenError),
 }
 
-impl Absent {
+impl NoHeapReason {
     fn raise(&self, py: Python<'_>) -> PyErr {
         match self {
-            Absent::Unmapped => unmapped(py),
-            Absent::Busy(transactions) => error::busy(
+            NoHeapReason::Unmapped => unmapped(py),
+            NoHeapReason::Busy(transactions) => error::busy(
                 py,
                 format_args!("{transactions} open transactions have ranges in the region; end them first"),
             ),
-            Absent::Format(cause) => error::format(py, cause),
-            Absent::Open(cause) => error::open_heap(py, cause),
+            NoHeapReason::Format(cause) => error::format(py, cause),
+            NoHeapReason::Open(cause) => error::open_heap(py, cause),
         }
     }
 }
@@ -163,7 +163,7 @@ impl Heap {
     fn changing<R: Send>(
         &self,
         tx: &Bound<'_, Transaction>,
-        then: impl FnOnce(&netram_heap::Heap, &mut netram_store::Transaction) -> R + Send,
+        then: impl FnOnce(&netram_heap::Heap, &mut netram_store::JournaledTransaction) -> R + Send,
     ) -> PyResult<R> {
         let py = tx.py();
         let done = tx
@@ -191,14 +191,14 @@ heap_methods!(Heap, tx: Transaction, {
         window.log.check_process(py)?;
         let opened = py.detach(|| {
             let mut held = window.hold();
-            let mapped = held.mapped().ok_or(Absent::Unmapped)?;
+            let mapped = held.mapped().ok_or(NoHeapReason::Unmapped)?;
             if mapped.heap.is_none() {
-                let heap = netram_heap::Heap::open(mapped.region.clone()).map_err(Absent::Open)?;
+                let heap = netram_heap::Heap::open(mapped.region.clone()).map_err(NoHeapReason::Open)?;
                 mapped.heap = Some(heap);
             }
             Ok(())
         });
-        opened.map_err(|why: Absent| why.raise(py))?;
+        opened.map_err(|why: NoHeapReason| why.raise(py))?;
         Ok(Heap {
             window: window.clone(),
         })
@@ -212,16 +212,16 @@ heap_methods!(Heap, tx: Transaction, {
         let (py, window) = (region.py(), region::window(region));
         let formatted = window.log.waiting(py, |memory| {
             let mut held = window.hold();
-            let mapped = held.mapped().ok_or(Absent::Unmapped)?;
+            let mapped = held.mapped().ok_or(NoHeapReason::Unmapped)?;
             match open_transactions(memory, &mapped.region) {
                 0 => {}
-                transactions => return Err(Absent::Busy(transactions)),
+                transactions => return Err(NoHeapReason::Busy(transactions)),
             }
             mapped.heap = None;
             let region = &mapped.region;
-            netram_heap::Heap::format_part(memory, region, 0, region.len()).map_err(Absent::Format)?;
+            netram_heap::Heap::format_part(memory, region, 0, region.len()).map_err(NoHeapReason::Format)?;
             // A program that stores through views meanwhile may have spoiled it already.
-            let heap = netram_heap::Heap::open(region.clone()).map_err(Absent::Open)?;
+            let heap = netram_heap::Heap::open(region.clone()).map_err(NoHeapReason::Open)?;
             mapped.heap = Some(heap);
             Ok(())
         });
@@ -236,8 +236,8 @@ heap_methods!(Heap, tx: Transaction, {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        block: Offset,
-        length: Option<Offset>,
+        block: OffsetArgument,
+        length: Option<OffsetArgument>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
         let length = length.map_or(size, |length| length.0);
@@ -266,7 +266,7 @@ heap_methods!(Heap, tx: Transaction, {
     }
 });
 
-pub(crate) fn pointer(block: Offset) -> Ptr<u8> {
+pub(crate) fn pointer(block: OffsetArgument) -> Ptr<u8> {
     Ptr::from_offset(block.0 as u64)
 }
 
@@ -314,8 +314,8 @@ pub(crate) struct HeapStatistics {
 }
 
 impl HeapStatistics {
-    pub(crate) fn of(from: &netram_heap::Statistics) -> HeapStatistics {
-        let Counts {
+    pub(crate) fn of(from: &netram_heap::HeapStats) -> HeapStatistics {
+        let HeapCounts {
             allocations,
             frees,
             resized_in_place,

@@ -6,14 +6,14 @@ use pyo3::types::PySlice;
 
 /// A place in a buffer of bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Key {
+pub(crate) enum BufferKey {
     Byte(usize),
     Slice { start: usize, length: usize },
 }
 
-impl Key {
+impl BufferKey {
     /// What a key means in so many bytes; `what` they are, for people.
-    pub(crate) fn of(key: &Bound<'_, PyAny>, length: usize, what: &str) -> PyResult<Key> {
+    pub(crate) fn of(key: &Bound<'_, PyAny>, length: usize, what: &str) -> PyResult<BufferKey> {
         if let Ok(slice) = key.cast::<PySlice>() {
             let signed = isize::try_from(length);
             let signed = signed.map_err(|_| PyIndexError::new_err(format!("the {what} is too large")))?;
@@ -24,7 +24,7 @@ impl Key {
                 )));
             }
             // With step 1 `start` is at least 0, and `slicelength` bytes follow it.
-            return Ok(Key::Slice {
+            return Ok(BufferKey::Slice {
                 start: slice.start.unsigned_abs(),
                 length: slice.slicelength,
             });
@@ -38,6 +38,6 @@ impl Key {
             true => length.checked_sub(index.unsigned_abs()),
             false => Some(index.unsigned_abs()).filter(|place| *place < length),
         };
-        place.map(Key::Byte).ok_or_else(outside)
+        place.map(BufferKey::Byte).ok_or_else(outside)
     }
 }

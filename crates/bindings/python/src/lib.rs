@@ -71,9 +71,9 @@ mod _netram {
     #[pymodule_export]
     use crate::segment::Segment;
     #[pymodule_export]
-    use crate::store::Store;
+    use crate::store::PyStore;
     #[pymodule_export]
-    use crate::sys::Memory;
+    use crate::sys::PyMemory;
     #[pymodule_export]
     use crate::transaction::Transaction;
 

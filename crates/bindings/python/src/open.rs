@@ -5,7 +5,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use netram_store::{Home, Layout, Opened, Settings};
+use netram_store::{JournalLayout, OpenStore, Store, StoreSettings};
 use netram_transport::{ClusterKey, KeyError, Security};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -13,9 +13,9 @@ use pyo3::types::{PyInt, PyString};
 
 use crate::error;
 use crate::locks::lock;
-use crate::open_log::OpenLog;
+use crate::open_log::StoreLog;
 use crate::report::Recovered;
-use crate::store::Store;
+use crate::store::PyStore;
 
 /// Bytes of a new log when nobody says how many: truncation then runs about every 32 MiB of commits.
 const LOG_BYTES_DEFAULT: u64 = 64 << 20;
@@ -24,16 +24,16 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
 /// A size from Python: a number of bytes, or text as "64MiB".
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Size(pub(crate) u64);
+pub(crate) struct SizeArgument(pub(crate) u64);
 
-impl<'py> FromPyObject<'_, 'py> for Size {
+impl<'py> FromPyObject<'_, 'py> for SizeArgument {
     type Error = PyErr;
 
-    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Size> {
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<SizeArgument> {
         if let Ok(text) = value.cast::<PyString>() {
             let text = text.to_str()?;
             return match text.parse::<ByteSize>() {
-                Ok(size) => Ok(Size(size.as_u64())),
+                Ok(size) => Ok(SizeArgument(size.as_u64())),
                 Err(_) => Err(PyValueError::new_err(format!(
                     "{text:?} is no size; write it as \"64MiB\", \"1.5GiB\" or 4096"
                 ))),
@@ -45,7 +45,7 @@ impl<'py> FromPyObject<'_, 'py> for Size {
             ));
         }
         match value.extract() {
-            Ok(bytes) => Ok(Size(bytes)),
+            Ok(bytes) => Ok(SizeArgument(bytes)),
             Err(_) => Err(PyValueError::new_err(format!(
                 "{} is no number of bytes",
                 &*value
@@ -54,7 +54,7 @@ impl<'py> FromPyObject<'_, 'py> for Size {
     }
 }
 
-impl<'py> IntoPyObject<'py> for Size {
+impl<'py> IntoPyObject<'py> for SizeArgument {
     type Target = PyInt;
     type Output = Bound<'py, PyInt>;
     type Error = std::convert::Infallible;
@@ -66,7 +66,7 @@ impl<'py> IntoPyObject<'py> for Size {
 
 /// What the caller gives instead of the settings file and the environment.
 #[derive(Default)]
-struct Given {
+struct OpenArguments {
     lenders: Option<Vec<String>>,
     key_file: Option<PathBuf>,
     insecure: Option<bool>,
@@ -76,22 +76,22 @@ struct Given {
     domain: Option<String>,
     one_domain: Option<bool>,
     wait: Option<String>,
-    window: Option<Size>,
+    window: Option<SizeArgument>,
     truncation_threshold: Option<u8>,
-    spool: Option<Size>,
+    spool: Option<SizeArgument>,
     accept_loss: Option<bool>,
     adopt_segments: Option<bool>,
 }
 
 /// A word or a number, as text: rule=1 and rule="all" are both what a person would write.
-pub(crate) struct Word(String);
+pub(crate) struct RuleArgument(String);
 
-impl<'py> FromPyObject<'_, 'py> for Word {
+impl<'py> FromPyObject<'_, 'py> for RuleArgument {
     type Error = PyErr;
 
-    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Word> {
+    fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<RuleArgument> {
         match value.is_instance_of::<PyInt>() || value.is_instance_of::<PyString>() {
-            true => Ok(Word(value.str()?.to_str()?.to_owned())),
+            true => Ok(RuleArgument(value.str()?.to_str()?.to_owned())),
             false => Err(PyTypeError::new_err(
                 "a commit rule is \"all\", \"any\" or a number of copies",
             )),
@@ -99,9 +99,9 @@ impl<'py> FromPyObject<'_, 'py> for Word {
     }
 }
 
-impl Given {
+impl OpenArguments {
     /// The settings, with what was given over them.
-    fn over(self, mut settings: Settings) -> PyResult<Settings> {
+    fn over(self, mut settings: StoreSettings) -> PyResult<StoreSettings> {
         if let Some(lenders) = self.lenders {
             let addresses = lenders.iter().map(|lender| parse("lenders", lender));
             settings.lenders = addresses.collect::<PyResult<_>>()?;
@@ -131,7 +131,7 @@ impl Given {
         settings.window_bytes = self.window.map(|size| size.0).or(settings.window_bytes);
         let percent = settings.truncation_threshold_percent;
         settings.truncation_threshold_percent = self.truncation_threshold.or(percent);
-        if let Some(Size(bytes)) = self.spool {
+        if let Some(SizeArgument(bytes)) = self.spool {
             let bytes = usize::try_from(bytes);
             settings.spool_bytes = Some(bytes.map_err(|_| PyValueError::new_err("the spool is too large"))?);
         }
@@ -187,23 +187,23 @@ pub(crate) fn open(
     py: Python<'_>,
     path: PathBuf,
     create: bool,
-    log_size: Option<Size>,
+    log_size: Option<SizeArgument>,
     lenders: Option<Vec<String>>,
     key_file: Option<PathBuf>,
     insecure: Option<bool>,
     members: Option<usize>,
     members_min: Option<usize>,
-    rule: Option<Word>,
+    rule: Option<RuleArgument>,
     domain: Option<String>,
     one_domain: Option<bool>,
     wait: Option<String>,
-    window: Option<Size>,
+    window: Option<SizeArgument>,
     truncation_threshold: Option<u8>,
-    spool: Option<Size>,
+    spool: Option<SizeArgument>,
     accept_loss: Option<bool>,
     adopt_segments: Option<bool>,
-) -> PyResult<Store> {
-    let given = Given {
+) -> PyResult<PyStore> {
+    let given = OpenArguments {
         lenders,
         key_file,
         insecure,
@@ -219,13 +219,13 @@ pub(crate) fn open(
         accept_loss,
         adopt_segments,
     };
-    let mut home = Home::at(&path);
+    let mut home = Store::at(&path);
     match (home.exists(), create) {
         (true, _) => {}
         (false, true) => {
             let layout = match path.is_dir() {
-                true => Layout::Directory,
-                false => Layout::Beside,
+                true => JournalLayout::Directory,
+                false => JournalLayout::Beside,
             };
             home = make(py, path.clone(), layout, log_size)?;
         }
@@ -238,11 +238,11 @@ pub(crate) fn open(
     }
     let settings = given.over(home.settings().map_err(|cause| error::home(py, &cause))?)?;
     let opened = interruptibly(py, move || home.open(&settings))?;
-    let Opened { memory, recovered } = opened.map_err(|cause| error::home(py, &cause))?;
+    let OpenStore { memory, recovered } = opened.map_err(|cause| error::home(py, &cause))?;
     let recovered = Recovered::of(&memory, recovered);
     // What a program later takes for its working directory must not change what an error names.
     let path = std::path::absolute(&path).unwrap_or(path);
-    Ok(Store::new(OpenLog::new(path, memory), recovered))
+    Ok(PyStore::new(StoreLog::new(path, memory), recovered))
 }
 
 /// Make a new log of log_size bytes at path, 64 MiB unless chosen otherwise. Open it with open.
@@ -251,18 +251,23 @@ pub(crate) fn open(
 /// a directory that has them all. Raises OpenError when there is a log already.
 #[pyfunction]
 #[pyo3(signature = (path, log_size = None, *, directory = false))]
-pub(crate) fn create(py: Python<'_>, path: PathBuf, log_size: Option<Size>, directory: bool) -> PyResult<()> {
+pub(crate) fn create(
+    py: Python<'_>,
+    path: PathBuf,
+    log_size: Option<SizeArgument>,
+    directory: bool,
+) -> PyResult<()> {
     let layout = if directory {
-        Layout::Directory
+        JournalLayout::Directory
     } else {
-        Layout::Beside
+        JournalLayout::Beside
     };
     make(py, path, layout, log_size).map(drop)
 }
 
-fn make(py: Python<'_>, path: PathBuf, layout: Layout, size: Option<Size>) -> PyResult<Home> {
+fn make(py: Python<'_>, path: PathBuf, layout: JournalLayout, size: Option<SizeArgument>) -> PyResult<Store> {
     let bytes = size.map_or(LOG_BYTES_DEFAULT, |size| size.0);
-    let made = py.detach(|| Home::create(Path::new(&path), layout, bytes));
+    let made = py.detach(|| Store::create(Path::new(&path), layout, bytes));
     made.map_err(|cause| error::home(py, &cause))
 }
 

@@ -5,46 +5,46 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
 
 use netram_proto::port::Durability;
-use netram_rvm::{CloseError, FlushError, TruncateError};
-use netram_store::Memory;
+use netram_rvm::{FlushError, RvmCloseError, TruncateError};
+use netram_store::JournaledRvm;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 
 use crate::error;
 use crate::fork::Generation;
 use crate::locks::{lock, shared};
-use crate::window::{Window, looking};
+use crate::window::{RegionWindow, looking};
 
 /// One open log. The last object that holds it (an array will do) closes it.
-pub(crate) struct OpenLog {
+pub(crate) struct StoreLog {
     path: PathBuf,
-    made: Generation,
+    generation: Generation,
     /// `None` once closed. Held shared by calls, exclusively by the closing. Taken before any region's lock.
-    memory: RwLock<Option<Memory>>,
+    memory: RwLock<Option<JournaledRvm>>,
     /// Regions by the address of their first byte.
-    windows: Mutex<BTreeMap<usize, Weak<Window>>>,
+    windows: Mutex<BTreeMap<usize, Weak<RegionWindow>>>,
 }
 
 /// Every log that is open in this process, for [`close_all`].
-static OPEN: Mutex<Vec<Weak<OpenLog>>> = Mutex::new(Vec::new());
+static OPEN: Mutex<Vec<Weak<StoreLog>>> = Mutex::new(Vec::new());
 
 /// Why a store was not closed, or not as it should be.
 enum CloseFailure {
     /// Views look into its memory.
     Views(usize),
     /// Transactions are open, or a full log has no room for lazy commits.
-    Memory(CloseError),
+    Memory(RvmCloseError),
     /// It is closed, but its log was not: the next opening recovers it.
     Unclean(FlushError),
     /// The same: its commits are safe, and were not applied to the segments.
     Unapplied(TruncateError),
 }
 
-impl OpenLog {
-    pub(crate) fn new(path: PathBuf, memory: Memory) -> Arc<OpenLog> {
-        let log = Arc::new(OpenLog {
+impl StoreLog {
+    pub(crate) fn new(path: PathBuf, memory: JournaledRvm) -> Arc<StoreLog> {
+        let log = Arc::new(StoreLog {
             path,
-            made: Generation::now(),
+            generation: Generation::now(),
             memory: RwLock::new(Some(memory)),
             windows: Mutex::new(BTreeMap::new()),
         });
@@ -58,11 +58,11 @@ impl OpenLog {
         &self.path
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Option<Memory>> {
+    fn read(&self) -> RwLockReadGuard<'_, Option<JournaledRvm>> {
         self.memory.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Option<Memory>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Option<JournaledRvm>> {
         self.memory.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -73,7 +73,7 @@ impl OpenLog {
 
     /// Whether this process is a fork of the one that opened: it may touch nothing here.
     pub(crate) fn is_inherited(&self) -> bool {
-        self.made.is_past()
+        self.generation.is_past()
     }
 
     pub(crate) fn check_process(&self, py: Python<'_>) -> PyResult<()> {
@@ -88,7 +88,7 @@ impl OpenLog {
     }
 
     /// Does something that does not wait, except for a closing, and then with the interpreter free.
-    pub(crate) fn quickly<R>(&self, py: Python<'_>, then: impl FnOnce(&Memory) -> R) -> PyResult<R> {
+    pub(crate) fn quickly<R>(&self, py: Python<'_>, then: impl FnOnce(&JournaledRvm) -> R) -> PyResult<R> {
         self.check_process(py)?;
         let memory = shared(py, &self.memory);
         memory.as_ref().map(then).ok_or_else(|| closed(py))
@@ -98,7 +98,7 @@ impl OpenLog {
     pub(crate) fn waiting<R: Send>(
         &self,
         py: Python<'_>,
-        then: impl FnOnce(&Memory) -> R + Send,
+        then: impl FnOnce(&JournaledRvm) -> R + Send,
     ) -> PyResult<R> {
         self.check_process(py)?;
         // The guard is gone before the interpreter is asked for again: who closes waits for the guard with
@@ -108,14 +108,14 @@ impl OpenLog {
     }
 
     /// Keeps a new region where arrays can be found by address.
-    pub(crate) fn add_window(self: &Arc<OpenLog>, region: netram_rvm::Region) -> Arc<Window> {
-        let window = Arc::new(Window::new(self.clone(), region));
+    pub(crate) fn add_window(self: &Arc<StoreLog>, region: netram_rvm::Region) -> Arc<RegionWindow> {
+        let window = Arc::new(RegionWindow::new(self.clone(), region));
         lock(&self.windows).insert(window.address(), Arc::downgrade(&window));
         window
     }
 
     /// Takes a region out of those that can be found by address.
-    pub(crate) fn forget_window(&self, window: &Window) {
+    pub(crate) fn forget_window(&self, window: &RegionWindow) {
         let mut windows = lock(&self.windows);
         // A region mapped since may have got the same address.
         let known = windows.get(&window.address());
@@ -125,7 +125,7 @@ impl OpenLog {
     }
 
     /// The region that holds all `length` bytes at `address`, and their offset in it.
-    pub(crate) fn find(&self, address: usize, length: usize) -> Option<(Arc<Window>, usize)> {
+    pub(crate) fn find(&self, address: usize, length: usize) -> Option<(Arc<RegionWindow>, usize)> {
         let (start, window) = {
             let windows = lock(&self.windows);
             let (start, window) = windows.range(..=address).next_back()?;
@@ -146,7 +146,9 @@ impl OpenLog {
                 self.path.display(),
                 looking(views)
             ))),
-            Err(CloseFailure::Memory(cause @ CloseError::Uncommitted { .. })) => Err(error::busy(py, cause)),
+            Err(CloseFailure::Memory(cause @ RvmCloseError::Uncommitted { .. })) => {
+                Err(error::busy(py, cause))
+            }
             Err(CloseFailure::Memory(cause)) => Err(error::log_error(py, cause)),
             Err(CloseFailure::Unclean(cause)) => Err(error::flush(py, &cause)),
             Err(CloseFailure::Unapplied(cause)) => Err(error::truncate(py, &cause)),
@@ -169,12 +171,15 @@ impl OpenLog {
         let closed = match memory.close() {
             Ok(journal) => journal.close().map_err(FlushError::Unknown),
             // The log takes nothing more, however often it is asked.
-            Err((CloseError::Flush(cause @ (FlushError::Refused(_) | FlushError::Unknown(_))), memory)) => {
+            Err((
+                RvmCloseError::Flush(cause @ (FlushError::Refused(_) | FlushError::Unknown(_))),
+                memory,
+            )) => {
                 drop(memory);
                 Err(cause)
             }
             Err((
-                CloseError::Apply(
+                RvmCloseError::Apply(
                     cause @ (TruncateError::Wait(_) | TruncateError::Log(_) | TruncateError::Append(_)),
                 ),
                 memory,
@@ -212,7 +217,7 @@ impl OpenLog {
     }
 }
 
-impl Drop for OpenLog {
+impl Drop for StoreLog {
     fn drop(&mut self) {
         if self.is_inherited() {
             // Its threads are in the parent, so that joining them would hang; its locks may be held by them.

@@ -9,27 +9,27 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::error;
-use crate::key::Key;
-use crate::open_log::OpenLog;
-use crate::sys::{self, Memory};
-use crate::window::{Mapped, Window, looking, unmapped};
+use crate::key::BufferKey;
+use crate::open_log::StoreLog;
+use crate::sys::{self, PyMemory};
+use crate::window::{MappedWindow, RegionWindow, looking, unmapped};
 
 /// A count of bytes from Python. Negative or absurd numbers are a RangeError, not an OverflowError.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Offset(pub(crate) usize);
+pub(crate) struct OffsetArgument(pub(crate) usize);
 
-impl Offset {
-    pub(crate) const ZERO: Offset = Offset(0);
-    pub(crate) const ONE: Offset = Offset(1);
+impl OffsetArgument {
+    pub(crate) const ZERO: OffsetArgument = OffsetArgument(0);
+    pub(crate) const ONE: OffsetArgument = OffsetArgument(1);
 }
 
-impl<'py> FromPyObject<'_, 'py> for Offset {
+impl<'py> FromPyObject<'_, 'py> for OffsetArgument {
     type Error = PyErr;
 
-    fn extract(number: Borrowed<'_, 'py, PyAny>) -> PyResult<Offset> {
+    fn extract(number: Borrowed<'_, 'py, PyAny>) -> PyResult<OffsetArgument> {
         let py = number.py();
         match number.extract::<usize>() {
-            Ok(count) => Ok(Offset(count)),
+            Ok(count) => Ok(OffsetArgument(count)),
             Err(cause) if cause.is_instance_of::<PyOverflowError>(py) => {
                 let sentence = format!(
                     "{} is no place in memory: offsets and lengths are at least 0",
@@ -42,7 +42,7 @@ impl<'py> FromPyObject<'_, 'py> for Offset {
     }
 }
 
-impl<'py> IntoPyObject<'py> for Offset {
+impl<'py> IntoPyObject<'py> for OffsetArgument {
     type Target = pyo3::types::PyInt;
     type Output = Bound<'py, Self::Target>;
     type Error = Infallible;
@@ -57,14 +57,14 @@ impl<'py> IntoPyObject<'py> for Offset {
 /// memoryview(region) and numpy.frombuffer(region, dtype=...) see the memory itself, without a copy. Declare bytes
 /// with Transaction.set_range before you store to them, or change them with Transaction.write. Reading a slice copies.
 /// While a view lives the region cannot be unmapped, nor its store closed (BufferError).
-#[pyclass(frozen, extends = Memory, module = "netram._netram")]
+#[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct Region {
-    window: Arc<Window>,
+    window: Arc<RegionWindow>,
 }
 
 impl Region {
-    pub(crate) fn new(py: Python<'_>, window: Arc<Window>) -> PyResult<Py<Region>> {
-        let memory = Memory {
+    pub(crate) fn new(py: Python<'_>, window: Arc<RegionWindow>) -> PyResult<Py<Region>> {
+        let memory = PyMemory {
             viewed: window.clone(),
         };
         Py::new(
@@ -75,7 +75,7 @@ impl Region {
 }
 
 /// The window behind a region object.
-pub(crate) fn window<'a>(region: &'a Bound<'_, Region>) -> &'a Arc<Window> {
+pub(crate) fn window<'a>(region: &'a Bound<'_, Region>) -> &'a Arc<RegionWindow> {
     &region.get().window
 }
 
@@ -88,9 +88,9 @@ impl Region {
     /// A byte as a number, or a slice as a copy.
     fn __getitem__<'py>(slf: &Bound<'py, Self>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let (py, window) = (slf.py(), window(slf));
-        match Key::of(key, window.len(), "region")? {
-            Key::Slice { start, length } => Ok(copy(py, window, start, length)?.into_any()),
-            Key::Byte(place) => Ok(copy(py, window, place, 1)?.as_bytes()[0]
+        match BufferKey::of(key, window.len(), "region")? {
+            BufferKey::Slice { start, length } => Ok(copy(py, window, start, length)?.into_any()),
+            BufferKey::Byte(place) => Ok(copy(py, window, place, 1)?.as_bytes()[0]
                 .into_pyobject(py)?
                 .into_any()),
         }
@@ -110,11 +110,11 @@ impl Region {
             Err(cause) => return Err(cause),
         };
         outcome.map_err(|why| match why {
-            Staying::Views(views) => PyBufferError::new_err(format!(
+            CannotUnmap::Views(views) => PyBufferError::new_err(format!(
                 "cannot unmap the region: {} into it; delete what is no longer used first",
                 looking(views)
             )),
-            Staying::Transactions(cause) => error::busy(py, cause),
+            CannotUnmap::Transactions(cause) => error::busy(py, cause),
         })
     }
 
@@ -175,16 +175,16 @@ impl Region {
 }
 
 /// Why a region stays mapped.
-enum Staying {
+enum CannotUnmap {
     Views(usize),
     Transactions(UnmapError),
 }
 
-fn unmap(memory: &netram_store::Memory, window: &Window) -> Result<(), Staying> {
+fn unmap(memory: &netram_store::JournaledRvm, window: &RegionWindow) -> Result<(), CannotUnmap> {
     let mut held = window.hold();
     match held.views() {
         0 => {}
-        views => return Err(Staying::Views(views)),
+        views => return Err(CannotUnmap::Views(views)),
     }
     let Some(mapped) = held.take() else { return Ok(()) };
     // Looked at before the heap goes, which knows what open transactions did to it. New ranges need the window, which
@@ -192,9 +192,11 @@ fn unmap(memory: &netram_store::Memory, window: &Window) -> Result<(), Staying> 
     let transactions = open_transactions(memory, &mapped.region);
     if transactions > 0 {
         held.put(mapped);
-        return Err(Staying::Transactions(UnmapError::Uncommitted { transactions }));
+        return Err(CannotUnmap::Transactions(UnmapError::Uncommitted {
+            transactions,
+        }));
     }
-    let Mapped { region, heap } = mapped;
+    let MappedWindow { region, heap } = mapped;
     drop(heap);
     let stays = match Arc::try_unwrap(region) {
         Ok(region) => match region.unmap() {
@@ -207,15 +209,15 @@ fn unmap(memory: &netram_store::Memory, window: &Window) -> Result<(), Staying> 
         // A transaction that ended lets go of the heap a moment after it stopped counting.
         Err(region) => (UnmapError::Uncommitted { transactions: 1 }, region),
     };
-    held.put(Mapped {
+    held.put(MappedWindow {
         region: stays.1,
         heap: None,
     });
-    Err(Staying::Transactions(stays.0))
+    Err(CannotUnmap::Transactions(stays.0))
 }
 
 /// Open transactions with ranges in the region.
-pub(crate) fn open_transactions(memory: &netram_store::Memory, region: &netram_rvm::Region) -> usize {
+pub(crate) fn open_transactions(memory: &netram_store::JournaledRvm, region: &netram_rvm::Region) -> usize {
     let regions = memory.query().regions.into_iter();
     regions
         .filter(|info| info.offset == region.segment_offset() && info.path == region.segment_path())
@@ -223,7 +225,12 @@ pub(crate) fn open_transactions(memory: &netram_store::Memory, region: &netram_r
         .sum()
 }
 
-fn copy<'py>(py: Python<'py>, window: &Window, start: usize, length: usize) -> PyResult<Bound<'py, PyBytes>> {
+fn copy<'py>(
+    py: Python<'py>,
+    window: &RegionWindow,
+    start: usize,
+    length: usize,
+) -> PyResult<Bound<'py, PyBytes>> {
     let end = start + length;
     window.use_region(py, |region| sys::copy(py, region, start..end))?
 }
@@ -231,9 +238,9 @@ fn copy<'py>(py: Python<'py>, window: &Window, start: usize, length: usize) -> P
 /// Where an array or another buffer lies: its region, and the bytes from its first to its last, gaps of its strides
 /// included. `None`: it has no bytes.
 pub(crate) fn find(
-    log: &OpenLog,
+    log: &StoreLog,
     buffer: &Bound<'_, PyAny>,
-) -> PyResult<Option<(Arc<Window>, usize, usize)>> {
+) -> PyResult<Option<(Arc<RegionWindow>, usize, usize)>> {
     let py = buffer.py();
     let hull = sys::hull(buffer).map_err(|cause| {
         let what = "set_range takes a Region, or a buffer (array, memoryview) that lies in one";
@@ -254,9 +261,9 @@ pub(crate) fn find(
 /// The region object's window and a range of it, `length` `None`: to its end.
 pub(crate) fn part(
     region: &Bound<'_, Region>,
-    offset: Option<Offset>,
-    length: Option<Offset>,
-) -> PyResult<(Arc<Window>, usize, usize)> {
+    offset: Option<OffsetArgument>,
+    length: Option<OffsetArgument>,
+) -> PyResult<(Arc<RegionWindow>, usize, usize)> {
     let window = window(region);
     let offset = offset.map_or(0, |offset| offset.0);
     let length = length.map_or_else(|| window.len().saturating_sub(offset), |length| length.0);

@@ -1,8 +1,8 @@
 //! What `query`, `statistics`, `recovered` and `commit` answer: values, read once.
 
-use netram_journal::{JournalStatus, Recovered as JournalRecovered, Uncounted};
-use netram_proto::journal::{LinkPhase, PeerAnswer, Role};
-use netram_store::Memory;
+use netram_journal::{JournalRecovery as JournalRecovered, JournalStatus, QuorumError};
+use netram_proto::journal::{LenderRole, LinkPhase, PeerAnswer};
+use netram_store::JournaledRvm;
 use pyo3::prelude::*;
 
 /// What a commit was known to be held by when it returned.
@@ -20,7 +20,7 @@ pub(crate) struct Commit {
 }
 
 impl Commit {
-    pub(crate) fn of(commit: netram_rvm::Commit) -> Commit {
+    pub(crate) fn of(commit: netram_rvm::CommitReceipt) -> Commit {
         Commit {
             lsn: commit.ticket.map(|ticket| ticket.lsn.0),
             lenders: commit.votes.members,
@@ -72,14 +72,14 @@ pub(crate) struct Recovered {
 }
 
 impl Recovered {
-    pub(crate) fn of(memory: &Memory, journal: JournalRecovered) -> Recovered {
+    pub(crate) fn of(memory: &JournaledRvm, journal: JournalRecovered) -> Recovered {
         let answer = |answer| match answer {
             PeerAnswer::Complete => "complete",
             PeerAnswer::Unreachable => "unreachable",
             PeerAnswer::Amnesiac => "amnesiac",
-            PeerAnswer::Beyond => "beyond the replica",
+            PeerAnswer::AheadOfReplica => "beyond the replica",
             PeerAnswer::Overclaims => "overclaims",
-            PeerAnswer::Asked | PeerAnswer::Reading => "no answer",
+            PeerAnswer::Connected | PeerAnswer::Reading => "no answer",
         };
         let lenders = journal.members.into_iter();
         Recovered {
@@ -199,10 +199,10 @@ pub(crate) struct Query {
 }
 
 impl Query {
-    pub(crate) fn of(memory: &Memory) -> Query {
+    pub(crate) fn of(memory: &JournaledRvm) -> Query {
         let rvm = memory.query();
         let status = memory.log().status();
-        let blocked = status.uncounted().map(|why| blocked(&why));
+        let blocked = status.quorum_error().map(|why| blocked(&why));
         let JournalStatus {
             journal,
             writer,
@@ -265,21 +265,21 @@ impl Query {
 fn link(phase: LinkPhase) -> &'static str {
     match phase {
         LinkPhase::Down(_) => "down",
-        LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Sealing => "connecting",
+        LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Fencing => "connecting",
         LinkPhase::Ready => "ready",
     }
 }
 
-fn role(role: Role) -> &'static str {
+fn role(role: LenderRole) -> &'static str {
     match role {
-        Role::Spare => "spare",
-        Role::Joining | Role::Catching(_) => "joining",
-        Role::Member => "member",
+        LenderRole::Spare => "spare",
+        LenderRole::Joining | LenderRole::CatchingUp(_) => "joining",
+        LenderRole::Member => "member",
     }
 }
 
 /// Why lenders do not count, as a sentence.
-pub(crate) fn blocked(why: &Uncounted) -> String {
+pub(crate) fn blocked(why: &QuorumError) -> String {
     match why.configured == 0 {
         true => {
             "no lenders are configured, so commits wait for the local disk; name them with lenders=[...], \

@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use netram_rvm::{Allocation, MapError};
+use netram_rvm::{MapError, SegmentAllocation};
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::open::Size;
-use crate::open_log::OpenLog;
-use crate::region::{Offset, Region};
+use crate::open::SizeArgument;
+use crate::open_log::StoreLog;
+use crate::region::{OffsetArgument, Region};
 
 /// A segment: a file whose bytes can be mapped and changed by transactions.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Segment {
-    log: Arc<OpenLog>,
+    log: Arc<StoreLog>,
     path: String,
 }
 
-/// What `Store.segment` is asked for.
-pub(crate) struct Wanted {
+/// What `PyStore.segment` is asked for.
+pub(crate) struct SegmentRequest {
     pub(crate) path: String,
     pub(crate) size: Option<u64>,
     pub(crate) create: bool,
@@ -27,8 +27,8 @@ pub(crate) struct Wanted {
 
 impl Segment {
     /// The segment at `wanted.path`, made now if it is to be.
-    pub(crate) fn find(py: Python<'_>, log: &Arc<OpenLog>, wanted: Wanted) -> PyResult<Segment> {
-        let Wanted {
+    pub(crate) fn find(py: Python<'_>, log: &Arc<StoreLog>, wanted: SegmentRequest) -> PyResult<Segment> {
+        let SegmentRequest {
             path,
             size,
             create,
@@ -43,9 +43,9 @@ impl Segment {
         match (found, create, size) {
             (None, true, Some(size)) => {
                 let allocation = if sparse {
-                    Allocation::Sparse
+                    SegmentAllocation::Sparse
                 } else {
-                    Allocation::Preallocated
+                    SegmentAllocation::Preallocated
                 };
                 let made = log.waiting(py, |memory| memory.create_segment(&path, size, allocation))?;
                 made.map_err(|cause| error::segment(py, &cause))?;
@@ -80,9 +80,9 @@ impl Segment {
     ///
     /// Nothing is read until it is touched, so a large segment is mapped at once. Bytes can be mapped once at a time.
     /// Raises RangeError, SegmentError, InUse.
-    #[pyo3(signature = (offset = Offset::ZERO, length = Offset::ZERO))]
+    #[pyo3(signature = (offset = OffsetArgument::ZERO, length = OffsetArgument::ZERO))]
     #[pyo3(text_signature = "($self, offset=0, length=0)")]
-    fn map(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<Py<Region>> {
+    fn map(&self, py: Python<'_>, offset: OffsetArgument, length: OffsetArgument) -> PyResult<Py<Region>> {
         let (offset, length) = (offset.0 as u64, length.0 as u64);
         // The window is made before the memory's lock is let go: a store closed meanwhile would not know of it.
         let mapped = self.log.waiting(py, |memory| -> Result<_, MapError> {
@@ -101,10 +101,10 @@ impl Segment {
 
     /// Bytes in the segment.
     #[getter]
-    fn size(&self, py: Python<'_>) -> PyResult<Size> {
+    fn size(&self, py: Python<'_>) -> PyResult<SizeArgument> {
         self.log.quickly(py, |_| ())?;
         match std::fs::metadata(&self.path) {
-            Ok(file) => Ok(Size(file.len())),
+            Ok(file) => Ok(SizeArgument(file.len())),
             Err(cause) => Err(error::segment_error(
                 py,
                 format_args!("the segment {}: {cause}", self.path),

@@ -8,48 +8,50 @@ use pyo3::prelude::*;
 use crate::error;
 
 /// A value, until it is taken out.
-pub(crate) struct Slot<T>(Mutex<Option<T>>);
+pub(crate) struct ExclusiveSlot<T>(Mutex<Option<T>>);
 
 /// Why it is not to be had.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Unusable {
+pub(crate) enum ExclusiveSlotError {
     /// Another thread is in it.
     Busy,
     /// It has ended.
     Ended,
 }
 
-impl Unusable {
+impl ExclusiveSlotError {
     pub(crate) fn raise(self, py: Python<'_>, what: &str) -> PyErr {
         match self {
-            Unusable::Busy => error::busy(py, format_args!("another thread is using this {what}")),
-            Unusable::Ended => error::closed(py, format_args!("the {what} has ended; begin another")),
+            ExclusiveSlotError::Busy => error::busy(py, format_args!("another thread is using this {what}")),
+            ExclusiveSlotError::Ended => {
+                error::closed(py, format_args!("the {what} has ended; begin another"))
+            }
         }
     }
 }
 
-impl<T> Slot<T> {
-    pub(crate) fn new(value: T) -> Slot<T> {
-        Slot(Mutex::new(Some(value)))
+impl<T> ExclusiveSlot<T> {
+    pub(crate) fn new(value: T) -> ExclusiveSlot<T> {
+        ExclusiveSlot(Mutex::new(Some(value)))
     }
 
     /// The place itself, if nobody else is in it. Never waits.
-    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Option<T>>, Unusable> {
+    pub(crate) fn enter(&self) -> Result<MutexGuard<'_, Option<T>>, ExclusiveSlotError> {
         match self.0.try_lock() {
             Ok(slot) => Ok(slot),
             Err(TryLockError::Poisoned(slot)) => Ok(slot.into_inner()),
-            Err(TryLockError::WouldBlock) => Err(Unusable::Busy),
+            Err(TryLockError::WouldBlock) => Err(ExclusiveSlotError::Busy),
         }
     }
 
-    pub(crate) fn with<R>(&self, then: impl FnOnce(&mut T) -> R) -> Result<R, Unusable> {
-        self.enter()?.as_mut().map(then).ok_or(Unusable::Ended)
+    pub(crate) fn with<R>(&self, then: impl FnOnce(&mut T) -> R) -> Result<R, ExclusiveSlotError> {
+        self.enter()?.as_mut().map(then).ok_or(ExclusiveSlotError::Ended)
     }
 
     /// Takes it out for good. While `then` goes on, others find somebody in it.
-    pub(crate) fn end<R>(&self, then: impl FnOnce(T) -> R) -> Result<R, Unusable> {
+    pub(crate) fn end<R>(&self, then: impl FnOnce(T) -> R) -> Result<R, ExclusiveSlotError> {
         let mut slot = self.enter()?;
-        slot.take().map(then).ok_or(Unusable::Ended)
+        slot.take().map(then).ok_or(ExclusiveSlotError::Ended)
     }
 
     /// Takes it, whoever is in it: waits for that.

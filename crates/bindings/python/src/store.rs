@@ -9,10 +9,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error;
-use crate::open::Size;
-use crate::open_log::OpenLog;
+use crate::open::SizeArgument;
+use crate::open_log::StoreLog;
 use crate::report::{Query, Recovered, Statistics, blocked};
-use crate::segment::{Segment, Wanted};
+use crate::segment::{Segment, SegmentRequest};
 use crate::transaction::{Transaction, durability as by_name};
 
 /// How often a wait for lenders looks for Ctrl-C.
@@ -22,20 +22,20 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 ///
 /// Made by open. Threads may share it. As a context manager it closes itself. What still uses it (segments, regions,
 /// transactions, arrays) keeps it open.
-#[pyclass(frozen, module = "netram._netram")]
-pub(crate) struct Store {
-    log: Arc<OpenLog>,
+#[pyclass(frozen, name = "Store", module = "netram._netram")]
+pub(crate) struct PyStore {
+    log: Arc<StoreLog>,
     recovered: Recovered,
 }
 
-impl Store {
-    pub(crate) fn new(log: Arc<OpenLog>, recovered: Recovered) -> Store {
-        Store { log, recovered }
+impl PyStore {
+    pub(crate) fn new(log: Arc<StoreLog>, recovered: Recovered) -> PyStore {
+        PyStore { log, recovered }
     }
 }
 
 #[pymethods]
-impl Store {
+impl PyStore {
     /// The segment at path: any file can be one.
     ///
     /// create=True makes a file of size zeros when there is none, all its blocks now, or with sparse=True as they are
@@ -46,13 +46,13 @@ impl Store {
         &self,
         py: Python<'_>,
         path: PathBuf,
-        size: Option<Size>,
+        size: Option<SizeArgument>,
         create: bool,
         sparse: bool,
     ) -> PyResult<Segment> {
         let path = utf8(py, path)?;
         let size = size.map(|size| size.0);
-        let wanted = Wanted {
+        let wanted = SegmentRequest {
             path,
             size,
             create,

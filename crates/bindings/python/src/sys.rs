@@ -1,7 +1,7 @@
 //! The buffer protocol, both ways, and copies out of memory that Python code may be writing: the crate's only unsafe code.
 //!
 //! [`Memory`] is the base class of `Region` and `NodeMemory`. Each buffer that Python takes counts as a view of what is
-//! [`Viewed`], which keeps the memory mapped until the last view is given back; and each buffer holds a reference to the
+//! [`BufferSource`], which keeps the memory mapped until the last view is given back; and each buffer holds a reference to the
 //! object, which holds what is viewed.
 
 use std::ffi::c_int;
@@ -14,15 +14,15 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 /// Memory that Python may look into.
-pub(crate) trait Viewed: Send + Sync {
+pub(crate) trait BufferSource: Send + Sync {
     /// Counts one more view. The bytes it is told of stay mapped until it is ended.
-    fn view(&self, py: Python<'_>) -> PyResult<View>;
+    fn view(&self, py: Python<'_>) -> PyResult<BufferView>;
     /// A view was given back.
     fn end_view(&self);
 }
 
 /// Where a view may look.
-pub(crate) struct View {
+pub(crate) struct BufferView {
     pub(crate) address: *mut u8,
     pub(crate) length: usize,
     pub(crate) readonly: bool,
@@ -32,12 +32,12 @@ pub(crate) struct View {
 ///
 /// The base of Region and NodeMemory, not to be made by itself.
 #[pyclass(frozen, subclass, module = "netram._netram", name = "Memory")]
-pub(crate) struct Memory {
-    pub(crate) viewed: Arc<dyn Viewed>,
+pub(crate) struct PyMemory {
+    pub(crate) viewed: Arc<dyn BufferSource>,
 }
 
 #[pymethods]
-impl Memory {
+impl PyMemory {
     /// # Safety
     ///
     /// `view` is the interpreter's to be filled, or null.
@@ -47,7 +47,7 @@ impl Memory {
         }
         let py = slf.py();
         let viewed = &slf.get().viewed;
-        let View {
+        let BufferView {
             address,
             length,
             readonly,
@@ -58,7 +58,7 @@ impl Memory {
         })?;
         let (address, readonly) = (address.cast(), c_int::from(readonly));
         // SAFETY: the caller vouches for `view`; `address` has `length` bytes until the view that was counted is given
-        // back, since what is `Viewed` unmaps nothing before; the view keeps a reference to `slf`.
+        // back, since what is `BufferSource` unmaps nothing before; the view keeps a reference to `slf`.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), address, length, readonly, flags) };
         if filled != 0 {
             viewed.end_view();

@@ -3,18 +3,18 @@
 use std::sync::{Arc, Mutex};
 
 use netram_proto::port::Durability;
-use netram_rvm::{CommitError, Mode, RangeError};
+use netram_rvm::{RangeError, RestoreMode, RvmCommitError};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyMemoryView};
 
 use crate::error;
 use crate::locks::lock;
-use crate::open_log::OpenLog;
-use crate::region::{self, Offset, Region};
+use crate::open_log::StoreLog;
+use crate::region::{self, OffsetArgument, Region};
 use crate::report::Commit;
-use crate::slot::{Slot, Unusable};
-use crate::window::{Window, unmapped};
+use crate::slot::{ExclusiveSlot, ExclusiveSlotError};
+use crate::window::{RegionWindow, unmapped};
 
 /// A transaction: declare ranges, change memory, commit. As a context manager it commits at the end, and aborts when
 /// an exception passes.
@@ -22,56 +22,60 @@ use crate::window::{Window, unmapped};
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Transaction {
-    log: Arc<OpenLog>,
+    log: Arc<StoreLog>,
     durability: Durability,
     restore: bool,
-    inner: Slot<netram_store::Transaction>,
+    inner: ExclusiveSlot<netram_store::JournaledTransaction>,
     result: Mutex<Option<Commit>>,
 }
 
 /// Why a call on a transaction came to nothing.
-enum Failure {
+enum TransactionFailure {
     /// Another thread is in it, or it has ended.
-    Unusable(Unusable),
+    Unusable(ExclusiveSlotError),
     /// The region is unmapped.
     Unmapped,
     /// The range is refused.
     Range(RangeError),
     /// The commit is refused, or its outcome unknown.
-    Commit(CommitError),
+    Commit(RvmCommitError),
 }
 
-impl Failure {
+impl TransactionFailure {
     fn raise(&self, py: Python<'_>) -> PyErr {
         match self {
-            Failure::Unusable(why) => why.raise(py, "transaction"),
-            Failure::Unmapped => unmapped(py),
-            Failure::Range(cause) => error::range(py, cause),
-            Failure::Commit(cause) => error::commit(py, cause),
+            TransactionFailure::Unusable(why) => why.raise(py, "transaction"),
+            TransactionFailure::Unmapped => unmapped(py),
+            TransactionFailure::Range(cause) => error::range(py, cause),
+            TransactionFailure::Commit(cause) => error::commit(py, cause),
         }
     }
 }
 
-impl From<Unusable> for Failure {
-    fn from(why: Unusable) -> Failure {
-        Failure::Unusable(why)
+impl From<ExclusiveSlotError> for TransactionFailure {
+    fn from(why: ExclusiveSlotError) -> TransactionFailure {
+        TransactionFailure::Unusable(why)
     }
 }
 
 impl Transaction {
     pub(crate) fn begin(
         py: Python<'_>,
-        log: &Arc<OpenLog>,
+        log: &Arc<StoreLog>,
         durability: Durability,
         restore: bool,
     ) -> PyResult<Transaction> {
-        let mode = if restore { Mode::Restore } else { Mode::NoRestore };
+        let mode = if restore {
+            RestoreMode::Restore
+        } else {
+            RestoreMode::NoRestore
+        };
         let inner = log.quickly(py, |memory| memory.begin(mode))?;
         Ok(Transaction {
             log: log.clone(),
             durability,
             restore,
-            inner: Slot::new(inner),
+            inner: ExclusiveSlot::new(inner),
             result: Mutex::new(None),
         })
     }
@@ -80,7 +84,7 @@ impl Transaction {
     pub(crate) fn change<R: Send>(
         &self,
         py: Python<'_>,
-        then: impl FnOnce(&mut netram_store::Transaction) -> R + Send,
+        then: impl FnOnce(&mut netram_store::JournaledTransaction) -> R + Send,
     ) -> PyResult<R> {
         self.log.check_process(py)?;
         py.detach(|| self.inner.with(then))
@@ -90,18 +94,19 @@ impl Transaction {
     /// Does something to the open transaction and a mapped region.
     fn with(
         &self,
-        window: &Window,
-        then: impl FnOnce(&mut netram_store::Transaction, &netram_rvm::Region) -> Result<(), RangeError>,
-    ) -> Result<(), Failure> {
+        window: &RegionWindow,
+        then: impl FnOnce(&mut netram_store::JournaledTransaction, &netram_rvm::Region) -> Result<(), RangeError>,
+    ) -> Result<(), TransactionFailure> {
         let done = self
             .inner
             .with(|inner| window.with(|region| then(inner, region)))?;
-        done.ok_or(Failure::Unmapped)?.map_err(Failure::Range)
+        done.ok_or(TransactionFailure::Unmapped)?
+            .map_err(TransactionFailure::Range)
     }
 
-    fn try_commit(&self, durability: Durability) -> Result<Commit, Failure> {
+    fn try_commit(&self, durability: Durability) -> Result<Commit, TransactionFailure> {
         let mut slot = self.inner.enter()?;
-        let inner = slot.as_mut().ok_or(Unusable::Ended)?;
+        let inner = slot.as_mut().ok_or(ExclusiveSlotError::Ended)?;
         match inner.try_commit(durability) {
             Ok(commit) => {
                 *slot = None;
@@ -113,7 +118,7 @@ impl Transaction {
                 if !inner.is_open() {
                     *slot = None;
                 }
-                Err(Failure::Commit(cause))
+                Err(TransactionFailure::Commit(cause))
             }
         }
     }
@@ -132,8 +137,8 @@ impl Transaction {
     fn set_range(
         &self,
         target: &Bound<'_, PyAny>,
-        offset: Option<Offset>,
-        length: Option<Offset>,
+        offset: Option<OffsetArgument>,
+        length: Option<OffsetArgument>,
     ) -> PyResult<()> {
         let py = target.py();
         self.log.check_process(py)?;
@@ -157,7 +162,12 @@ impl Transaction {
     /// Declare len(data) bytes at offset and store data there. data is bytes or any other buffer.
     ///
     /// Raises RangeError, ClosedError.
-    fn write(&self, region: &Bound<'_, Region>, offset: Offset, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn write(
+        &self,
+        region: &Bound<'_, Region>,
+        offset: OffsetArgument,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let py = region.py();
         self.log.check_process(py)?;
         let data = bytes_of(data)?;
@@ -199,7 +209,7 @@ impl Transaction {
     fn ranges(&self, py: Python<'_>) -> PyResult<usize> {
         self.log.check_process(py)?;
         match self.inner.with(|inner| inner.ranges()) {
-            Err(why @ Unusable::Busy) => Err(why.raise(py, "transaction")),
+            Err(why @ ExclusiveSlotError::Busy) => Err(why.raise(py, "transaction")),
             ranges => Ok(ranges.unwrap_or(0)),
         }
     }

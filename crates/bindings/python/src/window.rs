@@ -11,13 +11,13 @@ use pyo3::prelude::*;
 
 use crate::error;
 use crate::locks::shared;
-use crate::open_log::OpenLog;
-use crate::sys::{View, Viewed};
+use crate::open_log::StoreLog;
+use crate::sys::{BufferSource, BufferView};
 
 /// A region that Python may look into.
-pub(crate) struct Window {
-    pub(crate) log: Arc<OpenLog>,
-    mapped: RwLock<Option<Mapped>>,
+pub(crate) struct RegionWindow {
+    pub(crate) log: Arc<StoreLog>,
+    mapped: RwLock<Option<MappedWindow>>,
     /// Views that are not given back. Counted up under the lock shared, so that whoever has it exclusively and finds
     /// none may unmap.
     views: AtomicUsize,
@@ -26,24 +26,24 @@ pub(crate) struct Window {
 }
 
 /// What a window shows while it is mapped.
-pub(crate) struct Mapped {
+pub(crate) struct MappedWindow {
     pub(crate) region: Arc<netram_rvm::Region>,
     /// The heap in it, once somebody asked: one for all, since what is free is known to it alone.
     pub(crate) heap: Option<Heap>,
 }
 
 /// A region's place, held exclusively.
-pub(crate) struct Held<'w> {
-    window: &'w Window,
-    mapped: RwLockWriteGuard<'w, Option<Mapped>>,
+pub(crate) struct WindowGuard<'w> {
+    window: &'w RegionWindow,
+    mapped: RwLockWriteGuard<'w, Option<MappedWindow>>,
 }
 
-impl Window {
-    pub(crate) fn new(log: Arc<OpenLog>, region: netram_rvm::Region) -> Window {
+impl RegionWindow {
+    pub(crate) fn new(log: Arc<StoreLog>, region: netram_rvm::Region) -> RegionWindow {
         let (address, length) = (region.as_ptr().addr(), region.len());
-        Window {
+        RegionWindow {
             log,
-            mapped: RwLock::new(Some(Mapped {
+            mapped: RwLock::new(Some(MappedWindow {
                 region: Arc::new(region),
                 heap: None,
             })),
@@ -67,7 +67,7 @@ impl Window {
         !self.log.is_inherited() && shared(py, &self.mapped).is_some()
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, Option<Mapped>> {
+    fn read(&self) -> RwLockReadGuard<'_, Option<MappedWindow>> {
         self.mapped.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +83,7 @@ impl Window {
         self.read().as_ref()?.heap.as_ref().map(then)
     }
 
-    /// Like [`Window::with`], for Python: an unmapped region, or one of a parent process, is an exception.
+    /// Like [`RegionWindow::with`], for Python: an unmapped region, or one of a parent process, is an exception.
     pub(crate) fn use_region<R>(
         &self,
         py: Python<'_>,
@@ -96,19 +96,19 @@ impl Window {
     }
 
     /// Keeps views from being taken, and the region from being unmapped, until the answer is dropped.
-    pub(crate) fn hold(&self) -> Held<'_> {
-        Held {
+    pub(crate) fn hold(&self) -> WindowGuard<'_> {
+        WindowGuard {
             window: self,
             mapped: self.mapped.write().unwrap_or_else(PoisonError::into_inner),
         }
     }
 }
 
-impl Viewed for Window {
-    fn view(&self, py: Python<'_>) -> PyResult<View> {
+impl BufferSource for RegionWindow {
+    fn view(&self, py: Python<'_>) -> PyResult<BufferView> {
         self.use_region(py, |region| {
             self.views.fetch_add(1, Ordering::AcqRel);
-            View {
+            BufferView {
                 address: region.as_ptr(),
                 length: region.len(),
                 readonly: false,
@@ -122,14 +122,14 @@ impl Viewed for Window {
     }
 }
 
-impl Held<'_> {
+impl WindowGuard<'_> {
     /// Views that are not given back.
     pub(crate) fn views(&self) -> usize {
         self.window.views.load(Ordering::Acquire)
     }
 
-    /// What is mapped, taken out; to be put back with [`Held::put`] if it is to stay.
-    pub(crate) fn take(&mut self) -> Option<Mapped> {
+    /// What is mapped, taken out; to be put back with [`WindowGuard::put`] if it is to stay.
+    pub(crate) fn take(&mut self) -> Option<MappedWindow> {
         assert_eq!(
             self.views(),
             0,
@@ -138,17 +138,17 @@ impl Held<'_> {
         self.mapped.take()
     }
 
-    pub(crate) fn put(&mut self, mapped: Mapped) {
+    pub(crate) fn put(&mut self, mapped: MappedWindow) {
         *self.mapped = Some(mapped);
     }
 
     /// What is mapped.
-    pub(crate) fn mapped(&mut self) -> Option<&mut Mapped> {
+    pub(crate) fn mapped(&mut self) -> Option<&mut MappedWindow> {
         self.mapped.as_mut()
     }
 }
 
-impl Drop for Window {
+impl Drop for RegionWindow {
     fn drop(&mut self) {
         if !self.log.is_inherited() {
             self.log.forget_window(self);

@@ -29,7 +29,7 @@ use rustix::net::{
 
 /// One of these.
 #[derive(Debug)]
-pub(crate) enum Word {
+pub(crate) enum HandoverMessage {
     /// Begin.
     New,
     /// Let me have the descriptor.
@@ -41,11 +41,11 @@ pub(crate) enum Word {
     /// Go on with it.
     Take(OwnedFd),
     /// The kernel holds what you offered.
-    Held,
+    Bound,
     /// I have gone on with it.
     Serving,
     /// I am well.
-    Well,
+    Alive,
     /// I am about to end, and say no more.
     Ending,
 }
@@ -55,35 +55,35 @@ const GIVE: u8 = b'g';
 const YES: u8 = b'y';
 const NO: u8 = b'-';
 const TAKE: u8 = b't';
-const HELD: u8 = b'h';
+const BOUND: u8 = b'h';
 const SERVING: u8 = b's';
-const WELL: u8 = b'w';
+const ALIVE: u8 = b'w';
 const ENDING: u8 = b'e';
 
 /// Says a word. Whoever hears it has a descriptor of his own.
-pub(crate) fn say(socket: impl AsFd, word: &Word) -> io::Result<()> {
+pub(crate) fn send_message(socket: impl AsFd, word: &HandoverMessage) -> io::Result<()> {
     send(socket, word, SendFlags::NOSIGNAL)
 }
 
 /// Says a word that may be lost: to somebody who has not listened for long. An error: he never will.
-pub(crate) fn say_now(socket: impl AsFd, word: &Word) -> io::Result<()> {
+pub(crate) fn try_send_message(socket: impl AsFd, word: &HandoverMessage) -> io::Result<()> {
     match send(socket, word, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(()),
         said => said,
     }
 }
 
-fn send(socket: impl AsFd, word: &Word, flags: SendFlags) -> io::Result<()> {
+fn send(socket: impl AsFd, word: &HandoverMessage, flags: SendFlags) -> io::Result<()> {
     let (letter, descriptor) = match word {
-        Word::New => (NEW, None),
-        Word::Give => (GIVE, None),
-        Word::Yes(descriptor) => (YES, Some(descriptor)),
-        Word::No => (NO, None),
-        Word::Take(descriptor) => (TAKE, Some(descriptor)),
-        Word::Held => (HELD, None),
-        Word::Serving => (SERVING, None),
-        Word::Well => (WELL, None),
-        Word::Ending => (ENDING, None),
+        HandoverMessage::New => (NEW, None),
+        HandoverMessage::Give => (GIVE, None),
+        HandoverMessage::Yes(descriptor) => (YES, Some(descriptor)),
+        HandoverMessage::No => (NO, None),
+        HandoverMessage::Take(descriptor) => (TAKE, Some(descriptor)),
+        HandoverMessage::Bound => (BOUND, None),
+        HandoverMessage::Serving => (SERVING, None),
+        HandoverMessage::Alive => (ALIVE, None),
+        HandoverMessage::Ending => (ENDING, None),
     };
     let descriptors = descriptor.map(|descriptor| [descriptor.as_fd()]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -97,19 +97,19 @@ fn send(socket: impl AsFd, word: &Word, flags: SendFlags) -> io::Result<()> {
 }
 
 /// Waits for a word. `None`: the other is gone.
-pub(crate) fn hear(socket: impl AsFd) -> io::Result<Option<Word>> {
+pub(crate) fn receive_message(socket: impl AsFd) -> io::Result<Option<HandoverMessage>> {
     receive(socket, RecvFlags::CMSG_CLOEXEC)
 }
 
 /// The next word that has been said already. `None`: nothing has, or the other is gone.
-pub(crate) fn hear_now(socket: impl AsFd) -> io::Result<Option<Word>> {
+pub(crate) fn try_receive_message(socket: impl AsFd) -> io::Result<Option<HandoverMessage>> {
     match receive(socket, RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         heard => heard,
     }
 }
 
-fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<Word>> {
+fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<HandoverMessage>> {
     let mut bytes = [0; 1];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -127,15 +127,15 @@ fn receive(socket: impl AsFd, flags: RecvFlags) -> io::Result<Option<Word>> {
     let odd = || io::Error::other("the process at the other end says what makes no sense");
     let word = match (heard.bytes, bytes[0], descriptors.next()) {
         (0, ..) => return Ok(None),
-        (_, NEW, None) => Word::New,
-        (_, GIVE, None) => Word::Give,
-        (_, YES, Some(descriptor)) => Word::Yes(descriptor),
-        (_, NO, None) => Word::No,
-        (_, TAKE, Some(descriptor)) => Word::Take(descriptor),
-        (_, HELD, None) => Word::Held,
-        (_, SERVING, None) => Word::Serving,
-        (_, WELL, None) => Word::Well,
-        (_, ENDING, None) => Word::Ending,
+        (_, NEW, None) => HandoverMessage::New,
+        (_, GIVE, None) => HandoverMessage::Give,
+        (_, YES, Some(descriptor)) => HandoverMessage::Yes(descriptor),
+        (_, NO, None) => HandoverMessage::No,
+        (_, TAKE, Some(descriptor)) => HandoverMessage::Take(descriptor),
+        (_, BOUND, None) => HandoverMessage::Bound,
+        (_, SERVING, None) => HandoverMessage::Serving,
+        (_, ALIVE, None) => HandoverMessage::Alive,
+        (_, ENDING, None) => HandoverMessage::Ending,
         _ => return Err(odd()),
     };
     Ok(Some(word))
@@ -152,12 +152,15 @@ mod tests {
     fn a_descriptor_arrives_with_its_word_and_nonsense_is_refused() {
         let (supervisor, server) = UnixStream::pair().unwrap();
         let (mut reader, writer) = io::pipe().unwrap();
-        say(&supervisor, &Word::Take(writer.into())).unwrap();
-        say(&supervisor, &Word::Give).unwrap();
-        let Some(Word::Take(writer)) = hear(&server).unwrap() else {
+        send_message(&supervisor, &HandoverMessage::Take(writer.into())).unwrap();
+        send_message(&supervisor, &HandoverMessage::Give).unwrap();
+        let Some(HandoverMessage::Take(writer)) = receive_message(&server).unwrap() else {
             panic!("another word")
         };
-        assert!(matches!(hear(&server).unwrap(), Some(Word::Give)));
+        assert!(matches!(
+            receive_message(&server).unwrap(),
+            Some(HandoverMessage::Give)
+        ));
         let mut writer = io::PipeWriter::from(writer);
         writer.write_all(b"through").unwrap();
         drop(writer);
@@ -166,28 +169,28 @@ mod tests {
         assert_eq!(said, "through");
         for nonsense in [b"y", b"x", b"\0"] {
             (&supervisor).write_all(nonsense).unwrap();
-            assert!(hear(&server).is_err(), "{nonsense:?}");
+            assert!(receive_message(&server).is_err(), "{nonsense:?}");
         }
         drop(supervisor);
-        assert!(hear(&server).unwrap().is_none());
+        assert!(receive_message(&server).unwrap().is_none());
     }
 
     #[test]
     fn a_word_that_may_be_lost_waits_for_nobody_and_fails_once_nobody_is_there() {
         let _closed_at_once = none_starts();
         let (supervisor, server) = UnixStream::pair().unwrap();
-        assert!(hear_now(&supervisor).unwrap().is_none());
+        assert!(try_receive_message(&supervisor).unwrap().is_none());
         // More than any socket holds.
         for _ in 0..20_000 {
-            say_now(&server, &Word::Well).unwrap();
+            try_send_message(&server, &HandoverMessage::Alive).unwrap();
         }
         let mut heard = 0;
-        while let Some(word) = hear_now(&supervisor).unwrap() {
-            assert!(matches!(word, Word::Well));
+        while let Some(word) = try_receive_message(&supervisor).unwrap() {
+            assert!(matches!(word, HandoverMessage::Alive));
             heard += 1;
         }
         assert!((1..20_000).contains(&heard), "{heard}");
         drop(supervisor);
-        say_now(&server, &Word::Well).unwrap_err();
+        try_send_message(&server, &HandoverMessage::Alive).unwrap_err();
     }
 }

@@ -1,4 +1,4 @@
-//! A volume as a block device of this machine: `/dev/ublkbN`, `/dev/nbdN` or `/dev/loopN` for any [`Device`](netram_block::Device).
+//! A volume as a block device of this machine: `/dev/ublkbN`, `/dev/nbdN` or `/dev/loopN` for any [`Device`](netram_block::BlockDevice).
 //!
 //! ```text
 //!  ext4 ── /dev/loop0 ── FUSE file ── server process: Device ── lenders, disk
@@ -14,57 +14,60 @@
 //! file, so it ends with the loop device. The loop device ends when its last user closes it, the supervisor being one
 //! of them. What can remain is a record in the [`Registry`], which the next one to come finds stale.
 //!
-//! With the kernel's own NBD client ([`Way::Nbd`]) there is a socket between the two, and neither file nor loop device:
+//! With the kernel's own NBD client ([`AttachMethod::Nbd`]) there is a socket between the two, and neither file nor loop device:
 //!
 //! ```text
 //!  ext4 ── /dev/nbd0 ── socket ── server process: Device ── lenders, disk
 //! ```
 //!
-//! When a server has died the supervisor starts another ([`Attached::restart`]), which opens the volume and answers what
+//! When a server has died the supervisor starts another ([`VolumeAttachment::restart`]), which opens the volume and answers what
 //! the first has not. Whoever uses the device only waits: ublk and the kernel's nbd do while there is no server, and FUSE
-//! while the supervisor has the kernel's end of the conversation. A server that hangs is killed, and so replaced ([`Attached::look`]).
+//! while the supervisor has the kernel's end of the conversation. A server that hangs is killed, and so replaced ([`VolumeAttachment::look`]).
 //!
-//! With the kernel's ublk ([`Way::Ublk`]) the driver itself stands between the two: the crate's module `ublk`.
+//! With the kernel's ublk ([`AttachMethod::Ublk`]) the driver itself stands between the two: the crate's module `ublk`.
 #![deny(unsafe_code)]
 
+mod abort_guard;
+mod attach_method;
+mod attached_device;
 #[cfg(test)]
 mod children;
-mod closing;
-mod failures;
+mod failure_log;
 mod fuse;
 #[doc(hidden)]
 pub mod fuzzed;
 mod handover;
-mod held;
+mod heartbeat;
 mod loop_device;
 mod nbd_device;
 mod netlink;
 mod node;
 mod openers;
 mod process;
-mod pulse;
 mod registry;
-mod restarts;
+mod release_task;
+mod restart_budget;
 mod serve;
 mod server;
 mod supervise;
 mod sys;
-mod together;
 mod ublk;
 mod users;
 mod watchdog;
-mod way;
 
-pub use held::{FailError, ResizeError, fail, resize};
-pub use loop_device::BindError;
+pub use attach_method::AttachMethod;
+pub use attached_device::{DeviceResizeError, FailError, fail, resize};
+pub use loop_device::LoopBindError;
 pub use nbd_device::NbdError;
-pub use process::Process;
+pub use process::ProcessIdentity;
 pub use registry::{
-    Claim, ClaimError, Entry, FindError, NAME_BYTES_MAX, Record, Registry, RegistryError, name_of,
+    AttachEntry, AttachRecord, ClaimError, FindError, NAME_BYTES_MAX, NameClaim, Registry, RegistryError,
+    name_of,
 };
-pub use restarts::Restarts;
-pub use serve::{ServeError, serve, serve_nbd};
-pub use supervise::{AttachError, Attached, Going, Release, Request, Serving, attach};
+pub use restart_budget::RestartBudget;
+pub use serve::{AttachServeError, serve, serve_nbd};
+pub use supervise::{
+    AttachError, AttachRequest, DetachingDevice, ReleaseOutcome, ServerHealth, VolumeAttachment, attach,
+};
 pub use ublk::{UblkError, serve_ublk};
-pub use users::{User, users};
-pub use way::Way;
+pub use users::{DeviceUser, users};

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::closing::Closing;
+use crate::release_task::ReleaseTask;
 use crate::sys::{self, LoopConfig};
 
 const CONTROL: &str = "/dev/loop-control";
@@ -24,12 +24,12 @@ const TRIES_MAX: u32 = 16;
 pub(crate) struct LoopDevice {
     path: PathBuf,
     /// Never looked at: that it is open is its use.
-    _held: File,
+    _open: File,
 }
 
 /// Why no loop device could be bound.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub enum LoopBindError {
     /// The kernel has no loop driver, or this process may not use it.
     #[error("{path}: {source}; loop devices need root and the kernel's loop driver (`modprobe loop`)")]
     Missing {
@@ -55,20 +55,20 @@ pub enum BindError {
 
 impl LoopDevice {
     /// Binds a free loop device to `file`.
-    pub(crate) fn bind(file: &File, config: &LoopConfig<'_>) -> Result<LoopDevice, BindError> {
+    pub(crate) fn bind(file: &File, config: &LoopConfig<'_>) -> Result<LoopDevice, LoopBindError> {
         let control = open(Path::new(CONTROL))?;
         for _ in 0..TRIES_MAX {
-            let number = sys::free_number(&control).map_err(|errno| BindError::Missing {
+            let number = sys::free_number(&control).map_err(|errno| LoopBindError::Missing {
                 path: CONTROL.into(),
                 source: errno.into(),
             })?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let held = open(&path)?;
             match sys::configure(&held, file, config) {
-                Ok(()) => return Ok(LoopDevice { path, _held: held }),
+                Ok(()) => return Ok(LoopDevice { path, _open: held }),
                 Err(Errno::BUSY) => {}
                 Err(errno) => {
-                    return Err(BindError::Refused {
+                    return Err(LoopBindError::Refused {
                         path,
                         block_bytes: config.block_bytes,
                         source: errno.into(),
@@ -76,7 +76,7 @@ impl LoopDevice {
                 }
             }
         }
-        Err(BindError::Taken)
+        Err(LoopBindError::Taken)
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -92,7 +92,7 @@ impl LoopDevice {
     ///
     /// Who merely has it open, as a program that looks at new disks, keeps it until he closes it. Until then somebody may
     /// still mount it, and nothing tells how many have it open. Then it serves on until it is unmounted, as any other.
-    pub(crate) fn closing(&self) -> io::Result<Closing> {
+    pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let path = self.path.clone();
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let have = move || {
@@ -103,7 +103,7 @@ impl LoopDevice {
                 .open(path)
         };
         // This handle goes last: between the two nobody can take the device for himself.
-        Closing::begin(have, drop)
+        ReleaseTask::begin(have, drop)
     }
 
     fn says(&self, what: &str) -> Option<String> {
@@ -113,9 +113,9 @@ impl LoopDevice {
     }
 }
 
-fn open(path: &Path) -> Result<File, BindError> {
+fn open(path: &Path) -> Result<File, LoopBindError> {
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    opened.map_err(|source| BindError::Missing {
+    opened.map_err(|source| LoopBindError::Missing {
         path: path.to_path_buf(),
         source,
     })

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-use crate::closing::Closing;
 use crate::loop_device::number_of;
-use crate::netlink::{Attributes, Family};
+use crate::netlink::{NetlinkAttributes, NetlinkFamily};
 use crate::node;
+use crate::release_task::ReleaseTask;
 
 const FAMILY: &str = "nbd";
 const VERSION: u8 = 1;
@@ -55,7 +55,7 @@ pub(crate) struct NbdDevice {
     path: PathBuf,
     index: u32,
     /// Never looked at: that it is open is its use.
-    _held: File,
+    _open: File,
 }
 
 /// Why there is no device, or not the one that there should be.
@@ -86,7 +86,7 @@ pub enum NbdError {
 
 /// Whether the kernel's NBD client is loaded, and may be used.
 pub(crate) fn is_available() -> bool {
-    rustix::process::geteuid().is_root() && Family::open(FAMILY, VERSION).is_ok()
+    rustix::process::geteuid().is_root() && NetlinkFamily::open(FAMILY, VERSION).is_ok()
 }
 
 impl NbdDevice {
@@ -137,7 +137,7 @@ impl NbdDevice {
         reconfigured.map(drop).map_err(refused("take another server"))
     }
 
-    fn end_with_last_user(&self, family: &mut Family) -> Result<(), NbdError> {
+    fn end_with_last_user(&self, family: &mut NetlinkFamily) -> Result<(), NbdError> {
         let reconfigured = family.call(RECONFIGURE, |attributes| {
             attributes.word(INDEX, self.index);
             attributes.long(CLIENT_FLAGS, DISCONNECT_ON_CLOSE);
@@ -148,12 +148,12 @@ impl NbdDevice {
     }
 
     /// Begins to let the device go, unless somebody has it for himself; see
-    /// [`LoopDevice::closing`](crate::loop_device::LoopDevice::closing).
-    pub(crate) fn closing(&self) -> io::Result<Closing> {
+    /// [`LoopDevice::begin_release`](crate::loop_device::LoopDevice::begin_release).
+    pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let path = self.path.clone();
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let have = move || OpenOptions::new().read(true).custom_flags(exclusive).open(path);
-        Closing::begin(have, drop)
+        ReleaseTask::begin(have, drop)
     }
 
     pub(crate) fn index(&self) -> u32 {
@@ -196,11 +196,11 @@ pub(crate) fn fail(device: &Path, maker: u32) -> Result<(), NbdError> {
     }
 }
 
-fn family() -> Result<Family, NbdError> {
-    Family::open(FAMILY, VERSION).map_err(NbdError::Missing)
+fn family() -> Result<NetlinkFamily, NbdError> {
+    NetlinkFamily::open(FAMILY, VERSION).map_err(NbdError::Missing)
 }
 
-fn put_socket(attributes: &mut Attributes, socket: &OwnedFd) {
+fn put_socket(attributes: &mut NetlinkAttributes, socket: &OwnedFd) {
     attributes.nested(SOCKETS, |sockets| {
         sockets.nested(SOCKET_ITEM, |item| {
             item.word(SOCKET_FD, socket.as_raw_fd().cast_unsigned());
@@ -208,7 +208,7 @@ fn put_socket(attributes: &mut Attributes, socket: &OwnedFd) {
     });
 }
 
-fn disconnect(family: &mut Family, index: u32) -> Result<(), NbdError> {
+fn disconnect(family: &mut NetlinkFamily, index: u32) -> Result<(), NbdError> {
     let disconnected = family.call(DISCONNECT, |attributes| attributes.word(INDEX, index));
     disconnected.map(drop).map_err(refused("end the device"))
 }
@@ -220,7 +220,7 @@ fn open(index: u32) -> Result<NbdDevice, NbdError> {
         Ok(held) => Ok(NbdDevice {
             path,
             index,
-            _held: held,
+            _open: held,
         }),
         Err(source) => Err(NbdError::Device { path, source }),
     }

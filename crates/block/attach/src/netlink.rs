@@ -32,9 +32,9 @@ const ANSWER_BYTES_MAX: usize = 8192;
 
 /// A request in the making, or the attributes inside of one.
 #[derive(Debug, Default)]
-pub(crate) struct Attributes(Vec<u8>);
+pub(crate) struct NetlinkAttributes(Vec<u8>);
 
-impl Attributes {
+impl NetlinkAttributes {
     fn put(&mut self, name: u16, value: &[u8]) {
         // Values here are a few numbers: no length is near 16 bits.
         let length = (ATTRIBUTE_BYTES + value.len()) as u16;
@@ -52,8 +52,8 @@ impl Attributes {
         self.put(name, &value.to_ne_bytes());
     }
 
-    pub(crate) fn nested(&mut self, name: u16, fill: impl FnOnce(&mut Attributes)) {
-        let mut inner = Attributes::default();
+    pub(crate) fn nested(&mut self, name: u16, fill: impl FnOnce(&mut NetlinkAttributes)) {
+        let mut inner = NetlinkAttributes::default();
         fill(&mut inner);
         self.put(name | NESTED, &inner.0);
     }
@@ -79,19 +79,19 @@ impl Attributes {
 
 /// A connection to one family of the kernel's.
 #[derive(Debug)]
-pub(crate) struct Family {
+pub(crate) struct NetlinkFamily {
     socket: OwnedFd,
     kind: u16,
     version: u8,
     number: u32,
 }
 
-impl Family {
+impl NetlinkFamily {
     /// The family called `name`. `NotFound`: the kernel has none, or has not loaded its driver.
-    pub(crate) fn open(name: &str, version: u8) -> io::Result<Family> {
+    pub(crate) fn open(name: &str, version: u8) -> io::Result<NetlinkFamily> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(GENERIC))?;
-        let mut family = Family {
+        let mut family = NetlinkFamily {
             socket,
             kind: KIND_CONTROL,
             version: 1,
@@ -108,14 +108,18 @@ impl Family {
     }
 
     /// Sends a command and waits until it is done; returns what the kernel had to say beside that.
-    pub(crate) fn call(&mut self, command: u8, fill: impl FnOnce(&mut Attributes)) -> io::Result<Attributes> {
+    pub(crate) fn call(
+        &mut self,
+        command: u8,
+        fill: impl FnOnce(&mut NetlinkAttributes),
+    ) -> io::Result<NetlinkAttributes> {
         self.number += 1;
-        let mut attributes = Attributes::default();
+        let mut attributes = NetlinkAttributes::default();
         fill(&mut attributes);
         let request = encode(self.kind, self.number, command, self.version, &attributes);
         let kernel = SocketAddrNetlink::new(0, 0);
         sendto(&self.socket, &request, SendFlags::empty(), &kernel)?;
-        let mut answer = Attributes::default();
+        let mut answer = NetlinkAttributes::default();
         let mut buffer = [0; ANSWER_BYTES_MAX];
         loop {
             let (_, received) = recv(&self.socket, &mut buffer, RecvFlags::empty())?;
@@ -127,7 +131,7 @@ impl Family {
     }
 }
 
-fn encode(kind: u16, number: u32, command: u8, version: u8, attributes: &Attributes) -> Vec<u8> {
+fn encode(kind: u16, number: u32, command: u8, version: u8, attributes: &NetlinkAttributes) -> Vec<u8> {
     let length = HEADER_BYTES + attributes.0.len();
     let mut request = Vec::with_capacity(length);
     request.extend_from_slice(&(length as u32).to_ne_bytes());
@@ -141,7 +145,7 @@ fn encode(kind: u16, number: u32, command: u8, version: u8, attributes: &Attribu
 }
 
 /// Takes the messages of a datagram that answer request `number`: the result, when it is among them.
-fn read(mut datagram: &[u8], number: u32, answer: &mut Attributes) -> Option<io::Result<()>> {
+fn read(mut datagram: &[u8], number: u32, answer: &mut NetlinkAttributes) -> Option<io::Result<()>> {
     let word = |message: &[u8], at: usize| Some(u32::from_ne_bytes(*message.get(at..)?.first_chunk()?));
     while let Some(length) = word(datagram, 0) {
         let message = datagram.get(..length as usize)?;
@@ -155,7 +159,7 @@ fn read(mut datagram: &[u8], number: u32, answer: &mut Attributes) -> Option<io:
                         code => Err(io::Error::from_raw_os_error(-code)),
                     });
                 }
-                _ => *answer = Attributes(message.get(HEADER_BYTES..)?.to_vec()),
+                _ => *answer = NetlinkAttributes(message.get(HEADER_BYTES..)?.to_vec()),
             }
         }
         datagram = datagram.get((length as usize).next_multiple_of(4)..)?;
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn attributes_are_found_as_they_were_put_and_cut_ones_are_not() {
-        let mut attributes = Attributes::default();
+        let mut attributes = NetlinkAttributes::default();
         attributes.put(7, b"odd");
         attributes.nested(3, |inner| inner.word(1, 77));
         attributes.long(2, u64::MAX);
@@ -177,28 +181,28 @@ mod tests {
         assert_eq!(attributes.find(7), Some(&b"odd"[..]));
         assert_eq!(attributes.find_word(1), Some(42));
         assert_eq!(attributes.find(2), Some(&[0xff; 8][..]));
-        let inner = Attributes(attributes.find(3).unwrap().to_vec());
+        let inner = NetlinkAttributes(attributes.find(3).unwrap().to_vec());
         assert_eq!(inner.find_word(1), Some(77));
         assert_eq!(attributes.find(9), None);
         for cut in 0..attributes.0.len() {
-            let cut = Attributes(attributes.0[..cut].to_vec());
+            let cut = NetlinkAttributes(attributes.0[..cut].to_vec());
             assert_eq!(cut.find_word(1), None);
         }
-        let endless = Attributes(vec![0; 16]);
+        let endless = NetlinkAttributes(vec![0; 16]);
         assert_eq!(endless.find_word(1), None);
     }
 
     #[test]
     fn an_answer_ends_with_the_result_of_its_own_request() {
-        let mut attributes = Attributes::default();
+        let mut attributes = NetlinkAttributes::default();
         attributes.word(1, 5);
         let reply = |number| encode(30, number, 1, 1, &attributes);
         let result = |number: u32, code: i32| {
-            let mut message = encode(KIND_ERROR, number, 0, 0, &Attributes::default());
+            let mut message = encode(KIND_ERROR, number, 0, 0, &NetlinkAttributes::default());
             message[16..20].copy_from_slice(&code.to_ne_bytes());
             message
         };
-        let mut answer = Attributes::default();
+        let mut answer = NetlinkAttributes::default();
         assert!(read(&[reply(3), result(3, 0)].concat(), 4, &mut answer).is_none());
         assert_eq!(answer.find_word(1), None);
         assert!(read(&reply(4), 4, &mut answer).is_none());
@@ -214,8 +218,8 @@ mod tests {
 
     #[test]
     fn the_kernel_knows_its_own_control_family_and_none_of_another_name() {
-        assert!(Family::open("nlctrl", 1).is_ok());
-        let none = Family::open("netram-none", 1).unwrap_err();
+        assert!(NetlinkFamily::open("nlctrl", 1).is_ok());
+        let none = NetlinkFamily::open("netram-none", 1).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::NotFound);
     }
 }

@@ -14,20 +14,20 @@ const START_FIELD: usize = 19;
 
 /// One process, and no other that has its number later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessIdentity {
     /// Its number.
     pub id: u32,
     /// When it started, in the kernel's ticks since boot.
     pub start: u64,
 }
 
-impl Process {
+impl ProcessIdentity {
     /// The process that has the number `id` now.
-    pub fn of(id: u32) -> io::Result<Process> {
+    pub fn of(id: u32) -> io::Result<ProcessIdentity> {
         let text = stat_of(id)?;
         let start =
             start_in(&text).ok_or_else(|| io::Error::other(format!("/proc/{id}/stat has no start time")))?;
-        Ok(Process { id, start })
+        Ok(ProcessIdentity { id, start })
     }
 
     /// Whether it is still there and does something. One that has ended is not, although its parent has not asked for its status yet (a zombie): the kernel has
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn who_has_ended_is_not_alive_although_nobody_has_asked_for_its_status() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        let process = Process::of(child.id()).unwrap();
+        let process = ProcessIdentity::of(child.id()).unwrap();
         assert!(process.is_alive());
         child.kill().unwrap();
         let ended = || stat_of(child.id()).is_ok_and(|stat| field(&stat, STATE_FIELD) == Some("Z"));

@@ -12,16 +12,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use netram_block::{Device, DeviceError};
+use netram_block::{BlockDevice, DeviceError};
 use netram_nbd::{kernel_flags, serve_kernel};
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
 use rustix::process::Signal;
 
-use crate::fuse::file::VolumeFile;
+use crate::fuse::file::FuseFile;
 use crate::fuse::mount::DetachedMount;
-use crate::fuse::session::Session;
-use crate::handover::{Word, hear, say};
-use crate::pulse::Pulse;
+use crate::fuse::session::FuseSession;
+use crate::handover::{HandoverMessage, receive_message, send_message};
+use crate::heartbeat::Heartbeat;
 use crate::sys;
 use crate::ublk::UblkError;
 
@@ -43,7 +43,7 @@ const OOM_SCORE: &str = "-900";
 
 /// Why serving ended before its time.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum AttachServeError {
     /// The volume could not be opened; the supervisor has been told.
     #[error("{0}")]
     Refused(String),
@@ -64,16 +64,18 @@ pub enum ServeError {
 /// Serves the device that `open` gives until nobody holds it any more. It may be one that another server had, which died.
 ///
 /// To be called by a process of its own, started by [`attach`](crate::attach()).
-pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>) -> Result<(), ServeError> {
+pub fn serve<E: fmt::Display>(
+    open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
+) -> Result<(), AttachServeError> {
     let pulse = prepare()?;
-    let taken = match hear(io::stdin())? {
-        Some(Word::New) => None,
-        Some(Word::Take(control)) => Some(control),
+    let taken = match receive_message(io::stdin())? {
+        Some(HandoverMessage::New) => None,
+        Some(HandoverMessage::Take(control)) => Some(control),
         // The supervisor is gone already.
         _ => return Ok(()),
     };
     let (session, device) = start(&pulse, open, |device| {
-        let file = VolumeFile::new(device);
+        let file = FuseFile::new(device);
         match taken {
             None => begin(file),
             Some(control) => take_over(control, file),
@@ -81,21 +83,21 @@ pub fn serve<E: fmt::Display>(open: impl FnOnce() -> Result<Arc<dyn Device>, E>)
     })?;
     session.join();
     drop(pulse);
-    device.flush().map_err(ServeError::Flush)
+    device.flush().map_err(AttachServeError::Flush)
 }
 
 /// Makes the file, and stays with the supervisor until that has the device on it.
-fn begin(file: VolumeFile) -> Result<Session, ServeError> {
+fn begin(file: FuseFile) -> Result<FuseSession, AttachServeError> {
     let DetachedMount { control, root } = DetachedMount::new()?;
     let name = file.new_name();
-    let session = Session::begin(control, file)?;
+    let session = FuseSession::begin(control, file)?;
     // By this path others reach into a mount that has no place.
     let path = format!("/proc/{}/fd/{}/{name}", std::process::id(), root.as_raw_fd());
     say_line(format_args!("{OFFER}{path}"))?;
     leave_output()?;
     // The supervisor holds the file by then, or it is dead: the conversation ends with the last holder.
-    let heard = hear(io::stdin());
-    if matches!(heard, Ok(Some(Word::Give)))
+    let heard = receive_message(io::stdin());
+    if matches!(heard, Ok(Some(HandoverMessage::Give)))
         && let Err(error) = give(&session)
     {
         tracing::warn!(%error, "no other process could go on serving, should this one be killed");
@@ -105,21 +107,21 @@ fn begin(file: VolumeFile) -> Result<Session, ServeError> {
 }
 
 /// Goes on with the file of a server that died.
-fn take_over(control: OwnedFd, file: VolumeFile) -> Result<Session, ServeError> {
-    let session = Session::take_over(control, file)?;
+fn take_over(control: OwnedFd, file: FuseFile) -> Result<FuseSession, AttachServeError> {
+    let session = FuseSession::take_over(control, file)?;
     leave_output()?;
     // Without a supervisor there is nobody to be told.
-    let _ = say(io::stdin(), &Word::Serving);
+    let _ = send_message(io::stdin(), &HandoverMessage::Serving);
     Ok(session)
 }
 
 /// Gives the supervisor what another server would need.
-fn give(session: &Session) -> io::Result<()> {
+fn give(session: &FuseSession) -> io::Result<()> {
     let word = match session.resend {
-        true => Word::Yes(session.control().as_fd().try_clone_to_owned()?),
-        false => Word::No,
+        true => HandoverMessage::Yes(session.control().as_fd().try_clone_to_owned()?),
+        false => HandoverMessage::No,
     };
-    say(io::stdin(), &word)
+    send_message(io::stdin(), &word)
 }
 
 /// Serves the device that `open` gives to the kernel's NBD client, until it lets go.
@@ -127,11 +129,11 @@ fn give(session: &Session) -> io::Result<()> {
 /// As [`serve()`], to be called by a process of its own.
 pub fn serve_nbd<E: fmt::Display>(
     read_only: bool,
-    open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
-) -> Result<(), ServeError> {
-    let pulse = prepare().map_err(ServeError::Nbd)?;
-    let (talk, device) = start(&pulse, open, |device| Talk::start(device, read_only))?;
-    let Talk { serving, kernel } = talk;
+    open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
+) -> Result<(), AttachServeError> {
+    let pulse = prepare().map_err(AttachServeError::Nbd)?;
+    let (talk, device) = start(&pulse, open, |device| NbdService::start(device, read_only))?;
+    let NbdService { serving, kernel } = talk;
     let (number, bytes) = (kernel.as_raw_fd(), device.geometry().bytes);
     say_line(format_args!(
         "{SOCKET_OFFER}{number} {bytes} {}",
@@ -139,25 +141,25 @@ pub fn serve_nbd<E: fmt::Display>(
     ))?;
     leave_output()?;
     // A supervisor that was killed says nothing.
-    if !matches!(hear(io::stdin()), Ok(Some(Word::Held))) {
+    if !matches!(receive_message(io::stdin()), Ok(Some(HandoverMessage::Bound))) {
         // The kernel may have its end already, and would wait for answers for as long as it is told to.
         shutdown(&kernel, Shutdown::Both).map_err(io::Error::from)?;
     }
     drop(kernel);
     let ended = serving.join();
     drop(pulse);
-    device.flush().map_err(ServeError::Flush)?;
-    ended.map_err(|_| ServeError::Nbd(io::Error::other("the thread that answers it panicked")))
+    device.flush().map_err(AttachServeError::Flush)?;
+    ended.map_err(|_| AttachServeError::Nbd(io::Error::other("the thread that answers it panicked")))
 }
 
 /// Opens the device and begins to serve it; a failure is told to the supervisor.
 pub(crate) fn start<E: fmt::Display, S>(
-    pulse: &Pulse,
-    open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
-    begin: impl FnOnce(Arc<dyn Device>) -> Result<S, ServeError>,
-) -> Result<(S, Arc<dyn Device>), ServeError> {
+    pulse: &Heartbeat,
+    open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
+    begin: impl FnOnce(Arc<dyn BlockDevice>) -> Result<S, AttachServeError>,
+) -> Result<(S, Arc<dyn BlockDevice>), AttachServeError> {
     let started = open()
-        .map_err(|error| ServeError::Refused(error.to_string()))
+        .map_err(|error| AttachServeError::Refused(error.to_string()))
         .and_then(|device| {
             pulse.watch(&device);
             Ok((begin(Arc::clone(&device))?, device))
@@ -170,34 +172,34 @@ pub(crate) fn start<E: fmt::Display, S>(
 }
 
 /// A conversation with the kernel's NBD client.
-struct Talk {
+struct NbdService {
     serving: JoinHandle<()>,
     /// The kernel's end, until it has it.
     kernel: OwnedFd,
 }
 
-impl Talk {
+impl NbdService {
     /// The kernel looks for partitions before its device is whole, so requests are answered from the start.
-    fn start(device: Arc<dyn Device>, read_only: bool) -> Result<Talk, ServeError> {
+    fn start(device: Arc<dyn BlockDevice>, read_only: bool) -> Result<NbdService, AttachServeError> {
         let pair = socketpair(
             AddressFamily::UNIX,
             SocketType::STREAM,
             SocketFlags::CLOEXEC,
             None,
         );
-        let (server, kernel) = pair.map_err(|errno| ServeError::Nbd(errno.into()))?;
+        let (server, kernel) = pair.map_err(|errno| AttachServeError::Nbd(errno.into()))?;
         let serving = std::thread::Builder::new()
             .name("netram-nbd".into())
             .spawn(move || {
                 serve_kernel(&device, server, read_only);
             })
-            .map_err(ServeError::Nbd)?;
-        Ok(Talk { serving, kernel })
+            .map_err(AttachServeError::Nbd)?;
+        Ok(NbdService { serving, kernel })
     }
 }
 
 /// Before the volume's threads start, which inherit it.
-pub(crate) fn prepare() -> io::Result<Pulse> {
+pub(crate) fn prepare() -> io::Result<Heartbeat> {
     for signal in IGNORED {
         if let Err(error) = sys::ignore(signal) {
             tracing::warn!(%error, ?signal, "this signal ends the server, whoever uses the device");
@@ -214,7 +216,7 @@ pub(crate) fn prepare() -> io::Result<Pulse> {
     if let Err(error) = fs::write("/proc/self/oom_score_adj", OOM_SCORE) {
         tracing::warn!(%error, "when memory is short, this process may be killed as any other");
     }
-    Pulse::start()
+    Heartbeat::start()
 }
 
 pub(crate) fn say_line(line: fmt::Arguments<'_>) -> io::Result<()> {

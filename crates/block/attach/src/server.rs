@@ -1,6 +1,6 @@
 //! A server's process, as its supervisor has it: what it offers, whether it is well, how it ended.
 //!
-//! Nothing here waits for a server but [`Server::offer`], which is for one that nobody waits for yet.
+//! Nothing here waits for a server but [`ServerProcess::offer`], which is for one that nobody waits for yet.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,19 +13,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
-use crate::handover::{Word, hear_now, say};
-use crate::process::Process;
+use crate::handover::{HandoverMessage, send_message, try_receive_message};
+use crate::process::ProcessIdentity;
 use crate::serve::{OFFER, REFUSAL, SOCKET_OFFER};
 use crate::supervise::AttachError;
-use crate::ublk::{self, Begin};
-use crate::watchdog::{BEAT, Watchdog};
+use crate::ublk::{self, UblkStart};
+use crate::watchdog::{HEARTBEAT_INTERVAL, Watchdog};
 
 /// Bytes of an output line; a server that says more says nothing that is meant for the supervisor.
 const LINE_BYTES_MAX: usize = 64 * 1024;
 
 /// What a server offers.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Offer {
+pub(crate) enum DeviceOffer {
     /// A file, to put a loop device on.
     File(PathBuf),
     /// A socket, under the server's number of it, and what the kernel is to be told.
@@ -34,16 +34,16 @@ pub(crate) enum Offer {
     Device(u32),
 }
 
-impl Offer {
-    fn parse(line: &str) -> Option<Offer> {
+impl DeviceOffer {
+    fn parse(line: &str) -> Option<DeviceOffer> {
         if let Some(path) = line.strip_prefix(OFFER) {
-            return Some(Offer::File(path.into()));
+            return Some(DeviceOffer::File(path.into()));
         }
         if let Some(number) = line.strip_prefix(ublk::OFFER) {
-            return Some(Offer::Device(number.parse().ok()?));
+            return Some(DeviceOffer::Device(number.parse().ok()?));
         }
         let mut words = line.strip_prefix(SOCKET_OFFER)?.split(' ');
-        Some(Offer::Socket {
+        Some(DeviceOffer::Socket {
             number: words.next()?.parse().ok()?,
             bytes: words.next()?.parse().ok()?,
             flags: words.next()?.parse().ok()?,
@@ -53,21 +53,24 @@ impl Offer {
 
 /// A server that was started.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ServerProcess {
     child: Child,
     /// Where it says what stands in `handover.rs`.
-    talk: UnixStream,
+    channel: UnixStream,
     output: ChildStdout,
     /// The beginning of a line of it.
-    said: Vec<u8>,
+    line: Vec<u8>,
     watchdog: Watchdog,
     /// It has said that it goes on with what another has begun.
     serving: bool,
 }
 
-impl Server {
+impl ServerProcess {
     /// Starts it; after `hung_after` of silence it is killed.
-    pub(crate) fn start(mut command: Command, hung_after: Option<Duration>) -> Result<Server, AttachError> {
+    pub(crate) fn start(
+        mut command: Command,
+        hung_after: Option<Duration>,
+    ) -> Result<ServerProcess, AttachError> {
         let (talk, theirs) = UnixStream::pair().map_err(AttachError::Start)?;
         let started = command
             .stdin(OwnedFd::from(theirs))
@@ -75,11 +78,11 @@ impl Server {
             .spawn();
         let mut child = started.map_err(AttachError::Start)?;
         let output = child.stdout.take().expect("its output is a pipe");
-        let server = Server {
+        let server = ServerProcess {
             child,
-            talk,
+            channel: talk,
             output,
-            said: Vec::new(),
+            line: Vec::new(),
             watchdog: Watchdog::new(hung_after, Instant::now()),
             serving: false,
         };
@@ -89,32 +92,32 @@ impl Server {
         }
     }
 
-    pub(crate) fn process(&self) -> Result<Process, AttachError> {
-        Process::of(self.child.id()).map_err(AttachError::Start)
+    pub(crate) fn process(&self) -> Result<ProcessIdentity, AttachError> {
+        ProcessIdentity::of(self.child.id()).map_err(AttachError::Start)
     }
 
-    pub(crate) fn say(&self, word: &Word) -> io::Result<()> {
-        say(&self.talk, word)
+    pub(crate) fn say(&self, word: &HandoverMessage) -> io::Result<()> {
+        send_message(&self.channel, word)
     }
 
     /// Tells it which ublk device it is to serve.
-    pub(crate) fn begin(&self, how: &Begin) -> io::Result<()> {
-        writeln!(&self.talk, "{how}")
+    pub(crate) fn begin(&self, how: &UblkStart) -> io::Result<()> {
+        writeln!(&self.channel, "{how}")
     }
 
     /// What another server would need to go on with the file, if this kernel lets it.
     /// Waits for its answer for as long as it is well.
     pub(crate) fn take_control(&mut self) -> Option<OwnedFd> {
-        self.say(&Word::Give).ok()?;
+        self.say(&HandoverMessage::Give).ok()?;
         let mut heard = false;
         loop {
             // First: what it said before it ended is heard after that.
             let ended = self.watch(Instant::now(), heard);
             heard = false;
-            while let Ok(Some(word)) = hear_now(&self.talk) {
+            while let Ok(Some(word)) = try_receive_message(&self.channel) {
                 match word {
-                    Word::Yes(control) => return Some(control),
-                    Word::No => {
+                    HandoverMessage::Yes(control) => return Some(control),
+                    HandoverMessage::No => {
                         tracing::info!(
                             "this kernel (before Linux 6.9) does not let another server go on, should this one die"
                         );
@@ -124,7 +127,7 @@ impl Server {
                 }
             }
             match ended {
-                Ok(None) => wait_for(&self.talk).ok()?,
+                Ok(None) => wait_for(&self.channel).ok()?,
                 // How is seen by whoever looks next.
                 _ => return None,
             }
@@ -132,7 +135,7 @@ impl Server {
     }
 
     /// What it offers: waits until it does, for as long as it is well.
-    pub(crate) fn offer(&mut self) -> Result<Offer, AttachError> {
+    pub(crate) fn offer(&mut self) -> Result<DeviceOffer, AttachError> {
         loop {
             // First: what it said before it ended is read after that.
             let ended = self.look(Instant::now()).map_err(AttachError::Start)?;
@@ -147,12 +150,12 @@ impl Server {
     }
 
     /// What it has offered by now. Other lines are for whoever reads along.
-    pub(crate) fn offered(&mut self) -> Result<Option<Offer>, AttachError> {
+    pub(crate) fn offered(&mut self) -> Result<Option<DeviceOffer>, AttachError> {
         self.read().map_err(AttachError::Start)?;
-        while let Some(end) = self.said.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.said.drain(..=end).collect();
+        while let Some(end) = self.line.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.line.drain(..=end).collect();
             let line = String::from_utf8_lossy(&line[..end]);
-            if let Some(offer) = Offer::parse(&line) {
+            if let Some(offer) = DeviceOffer::parse(&line) {
                 return Ok(Some(offer));
             }
             if let Some(reason) = line.strip_prefix(REFUSAL) {
@@ -164,10 +167,10 @@ impl Server {
 
     fn read(&mut self) -> io::Result<()> {
         let mut buffer = [0; 4096];
-        while self.said.len() < LINE_BYTES_MAX {
+        while self.line.len() < LINE_BYTES_MAX {
             match self.output.read(&mut buffer) {
                 Ok(0) => break,
-                Ok(length) => self.said.extend_from_slice(&buffer[..length]),
+                Ok(length) => self.line.extend_from_slice(&buffer[..length]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 Err(error) => return Err(error),
@@ -180,18 +183,18 @@ impl Server {
     pub(crate) fn look(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
         let mut heard = false;
         // What makes no sense is no sign of being well.
-        while let Ok(Some(word)) = hear_now(&self.talk) {
+        while let Ok(Some(word)) = try_receive_message(&self.channel) {
             heard |= self.note(&word);
         }
         self.watch(now, heard)
     }
 
     /// Takes note of a word that is no answer; whether it is a sign of being well.
-    fn note(&mut self, word: &Word) -> bool {
+    fn note(&mut self, word: &HandoverMessage) -> bool {
         match word {
-            Word::Well => (),
-            Word::Serving => self.serving = true,
-            Word::Ending => self.watchdog.end(),
+            HandoverMessage::Alive => (),
+            HandoverMessage::Serving => self.serving = true,
+            HandoverMessage::Ending => self.watchdog.end(),
             _ => return false,
         }
         true
@@ -227,9 +230,9 @@ impl Server {
 
     /// It ends by itself: nobody holds what it offers, and its input ends. Returns the reason, or how it ended.
     pub(crate) fn give_up(self, error: AttachError) -> AttachError {
-        let Server {
+        let ServerProcess {
             mut child,
-            talk,
+            channel: talk,
             output,
             ..
         } = self;
@@ -248,17 +251,17 @@ impl Server {
     }
 }
 
-/// Waits until a server has said something, at most a [`BEAT`].
+/// Waits until a server has said something, at most a [`HEARTBEAT_INTERVAL`].
 fn wait_for(where_it_speaks: impl AsFd) -> io::Result<()> {
     let mut spoken = [PollFd::new(&where_it_speaks, PollFlags::IN)];
-    let beat = Timespec::try_from(BEAT).expect("it is a second");
+    let beat = Timespec::try_from(HEARTBEAT_INTERVAL).expect("it is a second");
     match poll(&mut spoken, Some(&beat)) {
         Ok(_) | Err(Errno::INTR) => (),
         Err(errno) => return Err(errno.into()),
     }
     if spoken[0].revents().contains(PollFlags::HUP) {
         // It is about to end, or has; until that can be seen this would not wait.
-        std::thread::sleep(BEAT / 100);
+        std::thread::sleep(HEARTBEAT_INTERVAL / 100);
     }
     Ok(())
 }
@@ -268,10 +271,10 @@ mod tests {
     use super::*;
     use crate::children;
 
-    fn shell(script: &str, hung_after: Option<Duration>) -> Server {
+    fn shell(script: &str, hung_after: Option<Duration>) -> ServerProcess {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        children::start(|| Server::start(command, hung_after)).unwrap()
+        children::start(|| ServerProcess::start(command, hung_after)).unwrap()
     }
 
     #[test]
@@ -279,7 +282,7 @@ mod tests {
         let mut server = shell("echo hello; printf 'socket 7 '; sleep 0.1; echo '4096 5'", None);
         assert_eq!(
             server.offer().unwrap(),
-            Offer::Socket {
+            DeviceOffer::Socket {
                 number: 7,
                 bytes: 4096,
                 flags: 5

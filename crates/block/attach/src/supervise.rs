@@ -9,22 +9,22 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use crate::closing::Closing;
-use crate::handover::Word;
-use crate::held::{Closed, Held};
-use crate::loop_device::{BindError, LoopDevice};
+use crate::attach_method::AttachMethod;
+use crate::attached_device::{AttachedDevice, ReleasedDevice};
+use crate::handover::HandoverMessage;
+use crate::loop_device::{LoopBindError, LoopDevice};
 use crate::nbd_device::{NbdConfig, NbdDevice, NbdError};
-use crate::process::Process;
-use crate::registry::{Claim, Record, RegistryError};
-use crate::server::{Offer, Server};
+use crate::process::ProcessIdentity;
+use crate::registry::{AttachRecord, NameClaim, RegistryError};
+use crate::release_task::ReleaseTask;
+use crate::server::{DeviceOffer, ServerProcess};
 use crate::sys::LoopConfig;
-use crate::ublk::{self, Begin, UblkDevice, UblkError};
-use crate::users::{User, users};
-use crate::way::Way;
+use crate::ublk::{self, UblkDevice, UblkError, UblkStart};
+use crate::users::{DeviceUser, users};
 
 /// What is to be attached.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct AttachRequest {
     /// The volume, as an absolute path: for messages and records.
     pub volume: PathBuf,
     /// Bytes of a logical block: 512 or 4096.
@@ -32,7 +32,7 @@ pub struct Request {
     /// Refuse writes.
     pub read_only: bool,
     /// How the kernel reaches it. The server must serve that way.
-    pub way: Way,
+    pub method: AttachMethod,
     /// Whether another server may take the place of one that died. Not for a device that forgets, with its process, what it
     /// had completed: its users would never know.
     pub restart: bool,
@@ -43,50 +43,50 @@ pub struct Request {
 
 /// How the server of a device stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Serving {
+pub enum ServerHealth {
     /// It answers, or waits for what it needs to.
-    Well,
+    Healthy,
     /// It answered a moment ago, or is being started in place of one that died.
     Waiting,
     /// It has ended. Without another the device gives errors only.
-    Ended(ExitStatus),
+    Exited(ExitStatus),
 }
 
 /// A volume that has a device. Dropping it lets the device go as soon as nobody else has it, and leaves a stale record.
 #[derive(Debug)]
-pub struct Attached {
-    device: Held,
+pub struct VolumeAttachment {
+    device: AttachedDevice,
     /// The device is being let go, and is not had yet.
-    closing: Option<Closing>,
-    server: Server,
+    release: Option<ReleaseTask>,
+    server: ServerProcess,
     /// The server is another's successor, and does not serve yet.
     succeeding: bool,
     may_restart: bool,
     hung_after: Option<Duration>,
-    claim: Claim,
-    record: Record,
+    claim: NameClaim,
+    record: AttachRecord,
 }
 
 /// What came of letting a device go.
 #[derive(Debug)]
-pub enum Release {
+pub enum ReleaseOutcome {
     /// It goes. The server ends once it has.
-    Going(Box<Going>),
+    Detaching(Box<DetachingDevice>),
     /// What was written to it is on its way to the server, which may be replaced meanwhile. To be asked again.
-    Closing(Box<Attached>),
+    Flushing(Box<VolumeAttachment>),
     /// Somebody has it for himself. As before.
-    InUse(Box<Attached>, Vec<User>),
+    InUse(Box<VolumeAttachment>, Vec<DeviceUser>),
 }
 
 /// A device that goes once nobody has it open, and its server, which still writes what is left. The name and the volume
 /// are taken until the server has ended: by then the device is gone, whoever has used it meanwhile.
 #[derive(Debug)]
-pub struct Going {
-    server: Server,
+pub struct DetachingDevice {
+    server: ServerProcess,
     ended: Option<ExitStatus>,
-    device: Closed,
+    device: ReleasedDevice,
     /// The volume is free once the server has ended. Until the device is gone its record stands.
-    claim: Claim,
+    claim: NameClaim,
     withdrawn: bool,
 }
 
@@ -112,7 +112,7 @@ pub enum AttachError {
     },
     /// No loop device.
     #[error("{0}")]
-    Bind(#[from] BindError),
+    Bind(#[from] LoopBindError),
     /// No device of the kernel's nbd.
     #[error("{0}")]
     Nbd(#[from] NbdError),
@@ -124,23 +124,27 @@ pub enum AttachError {
     Socket(io::Error),
     /// What the server offers is for another way.
     #[error("the server process offers something else than it was asked for: is it of another version?")]
-    OtherWay,
+    OtherMethod,
     /// The record could not be written.
     #[error("recording what is attached: {0}")]
     Record(#[from] RegistryError),
 }
 
 /// Starts `server`, a process that calls [`serve`](crate::serve()), and gives its volume a device.
-pub fn attach(mut claim: Claim, request: &Request, server: Command) -> Result<Attached, AttachError> {
+pub fn attach(
+    mut claim: NameClaim,
+    request: &AttachRequest,
+    server: Command,
+) -> Result<VolumeAttachment, AttachError> {
     // A file system may wait for this process to start another server: the kernel must not let it wait for the file system.
     if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
         tracing::warn!(%error, "when memory is short, replacing a server that died may wait for that very server");
     }
-    let mut server = Server::start(server, request.hung_after)?;
+    let mut server = ServerProcess::start(server, request.hung_after)?;
     match make(&mut claim, request, &mut server) {
-        Ok((device, record)) => Ok(Attached {
+        Ok((device, record)) => Ok(VolumeAttachment {
             device,
-            closing: None,
+            release: None,
             server,
             succeeding: false,
             may_restart: request.restart,
@@ -153,12 +157,16 @@ pub fn attach(mut claim: Claim, request: &Request, server: Command) -> Result<At
 }
 
 /// Gives what `server` serves a device, and announces it. After an error there is no device.
-fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(Held, Record), AttachError> {
-    let supervisor = Process::of(std::process::id()).map_err(AttachError::Start)?;
-    let begun = match request.way {
-        Way::Fuse => server.say(&Word::New),
-        Way::Nbd => Ok(()),
-        Way::Ublk => server.begin(&Begin::New {
+fn make(
+    claim: &mut NameClaim,
+    request: &AttachRequest,
+    server: &mut ServerProcess,
+) -> Result<(AttachedDevice, AttachRecord), AttachError> {
+    let supervisor = ProcessIdentity::of(std::process::id()).map_err(AttachError::Start)?;
+    let begun = match request.method {
+        AttachMethod::Fuse => server.say(&HandoverMessage::New),
+        AttachMethod::Nbd => Ok(()),
+        AttachMethod::Ublk => server.begin(&UblkStart::New {
             block_bytes: request.block_bytes,
             read_only: request.read_only,
             again: request.restart,
@@ -166,33 +174,33 @@ fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(He
         }),
     };
     begun.map_err(AttachError::Start)?;
-    let mut device = match (server.offer()?, request.way) {
-        (Offer::File(path), Way::Fuse) => {
+    let mut device = match (server.offer()?, request.method) {
+        (DeviceOffer::File(path), AttachMethod::Fuse) => {
             let file = open(&path)?;
-            Held::Loop {
+            AttachedDevice::Loop {
                 device: bind(&file, request, claim.name())?,
                 file,
                 control: None,
             }
         }
-        (Offer::Socket { number, bytes, flags }, Way::Nbd) => {
+        (DeviceOffer::Socket { number, bytes, flags }, AttachMethod::Nbd) => {
             let block_bytes = request.block_bytes;
             let config = NbdConfig {
                 bytes,
                 block_bytes,
                 flags,
             };
-            Held::Nbd(NbdDevice::connect(&server.socket(number)?, config)?)
+            AttachedDevice::Nbd(NbdDevice::connect(&server.socket(number)?, config)?)
         }
-        (Offer::Device(number), Way::Ublk) => Held::Ublk(UblkDevice::new(number)?),
-        _ => return Err(AttachError::OtherWay),
+        (DeviceOffer::Device(number), AttachMethod::Ublk) => AttachedDevice::Ublk(UblkDevice::new(number)?),
+        _ => return Err(AttachError::OtherMethod),
     };
-    let record = Record {
+    let record = AttachRecord {
         name: claim.name().to_owned(),
         volume: request.volume.clone(),
         device: device.path().to_path_buf(),
         link: claim.link(),
-        way: request.way.name().to_owned(),
+        way: request.method.name().to_owned(),
         block_bytes: request.block_bytes,
         read_only: request.read_only,
         file: device.file(),
@@ -203,16 +211,16 @@ fn make(claim: &mut Claim, request: &Request, server: &mut Server) -> Result<(He
     claim.announce(&record)?;
     match &mut device {
         // Nothing here waits for the server's answers any more.
-        Held::Loop { control, .. } if request.restart => *control = server.take_control(),
-        _ => tell_held(server),
+        AttachedDevice::Loop { control, .. } if request.restart => *control = server.take_control(),
+        _ => tell_bound(server),
     }
     Ok((device, record))
 }
 
 /// The kernel holds what the server has offered; the server's own hold on it ends with this.
-fn tell_held(server: &Server) {
+fn tell_bound(server: &ServerProcess) {
     // One that has died meanwhile is noticed as such.
-    let _ = server.say(&Word::Held);
+    let _ = server.say(&HandoverMessage::Bound);
 }
 
 fn open(path: &Path) -> Result<File, AttachError> {
@@ -229,7 +237,7 @@ fn open(path: &Path) -> Result<File, AttachError> {
 }
 
 /// Binds a loop device to the served file, which it holds from then on.
-fn bind(file: &File, request: &Request, name: &str) -> Result<LoopDevice, AttachError> {
+fn bind(file: &File, request: &AttachRequest, name: &str) -> Result<LoopDevice, AttachError> {
     let config = LoopConfig {
         block_bytes: request.block_bytes,
         read_only: request.read_only,
@@ -245,23 +253,23 @@ fn bind(file: &File, request: &Request, name: &str) -> Result<LoopDevice, Attach
     Ok(device)
 }
 
-impl Attached {
+impl VolumeAttachment {
     /// What is recorded: device, link, processes.
-    pub fn record(&self) -> &Record {
+    pub fn record(&self) -> &AttachRecord {
         &self.record
     }
 
     /// How the server stands at `now`. To be asked about once a second: a server that hangs is killed here, and a
     /// successor given to the device once it is ready. `Err`: the kernel takes no successor.
-    pub fn look(&mut self, now: Instant) -> Result<Serving, AttachError> {
+    pub fn look(&mut self, now: Instant) -> Result<ServerHealth, AttachError> {
         let ended = self.server.look(now).map_err(AttachError::Start)?;
         if self.succeeding && self.has_succeeded()? {
             self.succeeding = false;
         }
         Ok(match ended {
-            Some(status) => Serving::Ended(status),
-            None if self.succeeding || !self.server.is_well() => Serving::Waiting,
-            None => Serving::Well,
+            Some(status) => ServerHealth::Exited(status),
+            None if self.succeeding || !self.server.is_well() => ServerHealth::Waiting,
+            None => ServerHealth::Healthy,
         })
     }
 
@@ -276,10 +284,14 @@ impl Attached {
             offered => offered?,
         };
         match (&self.device, offered) {
-            (Held::Loop { .. }, None) => Ok(self.server.serves()),
-            (Held::Nbd(_) | Held::Ublk(_), None) => Ok(false),
-            (Held::Ublk(device), Some(Offer::Device(number))) if number == device.number() => Ok(true),
-            (Held::Nbd(device), Some(Offer::Socket { number, bytes, .. })) => {
+            (AttachedDevice::Loop { .. }, None) => Ok(self.server.serves()),
+            (AttachedDevice::Nbd(_) | AttachedDevice::Ublk(_), None) => Ok(false),
+            (AttachedDevice::Ublk(device), Some(DeviceOffer::Device(number)))
+                if number == device.number() =>
+            {
+                Ok(true)
+            }
+            (AttachedDevice::Nbd(device), Some(DeviceOffer::Socket { number, bytes, .. })) => {
                 match self.server.socket(number) {
                     Ok(socket) => device.reconnect(&socket, bytes)?,
                     Err(error) => {
@@ -288,22 +300,22 @@ impl Attached {
                         return Ok(false);
                     }
                 }
-                tell_held(&self.server);
+                tell_bound(&self.server);
                 Ok(true)
             }
-            _ => Err(AttachError::OtherWay),
+            _ => Err(AttachError::OtherMethod),
         }
     }
 
     /// Lets the device go, unless it is mounted or used otherwise. Waits for nobody: the first answer is mostly that it is closing.
-    pub fn release(mut self) -> Release {
-        let begun = match self.closing.take() {
+    pub fn release(mut self) -> ReleaseOutcome {
+        let begun = match self.release.take() {
             Some(closing) => Ok(closing),
-            None => self.device.closing(),
+            None => self.device.begin_release(),
         };
-        let had = begun.and_then(|closing| Ok((closing.had().transpose()?, closing)));
+        let had = begun.and_then(|closing| Ok((closing.acquired().transpose()?, closing)));
         match had {
-            Ok((Some(()), closing)) => Release::Going(Box::new(Going {
+            Ok((Some(()), closing)) => ReleaseOutcome::Detaching(Box::new(DetachingDevice {
                 server: self.server,
                 ended: None,
                 device: self.device.close(closing),
@@ -311,13 +323,13 @@ impl Attached {
                 withdrawn: false,
             })),
             Ok((None, closing)) => {
-                self.closing = Some(closing);
-                Release::Closing(Box::new(self))
+                self.release = Some(closing);
+                ReleaseOutcome::Flushing(Box::new(self))
             }
             Err(error) => {
                 tracing::debug!(%error, "the device is in use");
                 let users = users(self.device.path());
-                Release::InUse(Box::new(self), users)
+                ReleaseOutcome::InUse(Box::new(self), users)
             }
         }
     }
@@ -325,29 +337,31 @@ impl Attached {
     /// Whether the device can have another server when its first has died.
     pub fn can_restart(&self) -> bool {
         let possible = match &self.device {
-            Held::Loop { control, .. } => control.is_some(),
-            Held::Nbd(_) | Held::Ublk(_) => true,
+            AttachedDevice::Loop { control, .. } => control.is_some(),
+            AttachedDevice::Nbd(_) | AttachedDevice::Ublk(_) => true,
         };
         self.may_restart && possible
     }
 
-    /// Starts another server in place of one that has died. Requests wait until it serves, as [`Attached::look`] tells; this
+    /// Starts another server in place of one that has died. Requests wait until it serves, as [`VolumeAttachment::look`] tells; this
     /// process must not, nor for its volume's recovery: nobody else could replace it.
     pub fn restart(&mut self, server: Command) -> Result<(), AttachError> {
-        let server = Server::start(server, self.hung_after)?;
+        let server = ServerProcess::start(server, self.hung_after)?;
         match &self.device {
-            Held::Loop {
+            AttachedDevice::Loop {
                 control: Some(control),
                 ..
             } => {
                 let control = control.try_clone().map_err(AttachError::Start)?;
                 // One that is dead already is seen to be so in its turn.
-                let _ = server.say(&Word::Take(control));
+                let _ = server.say(&HandoverMessage::Take(control));
             }
-            Held::Loop { control: None, .. } => return Err(server.give_up(AttachError::OtherWay)),
-            Held::Nbd(_) => (),
-            Held::Ublk(device) => {
-                let _ = server.begin(&Begin::Take(device.number()));
+            AttachedDevice::Loop { control: None, .. } => {
+                return Err(server.give_up(AttachError::OtherMethod));
+            }
+            AttachedDevice::Nbd(_) => (),
+            AttachedDevice::Ublk(device) => {
+                let _ = server.begin(&UblkStart::Take(device.number()));
             }
         }
         self.record.restarts = self.record.restarts.saturating_add(1);
@@ -363,17 +377,17 @@ impl Attached {
     }
 
     /// Gives a device up whose server is gone. Who has it mounted keeps it, and gets errors, until he unmounts it.
-    pub fn abandon(mut self) -> Vec<User> {
+    pub fn abandon(mut self) -> Vec<DeviceUser> {
         // Before it fails: a device of ublk is not there any more then.
         let users = users(self.device.path());
         match &mut self.device {
-            Held::Loop { control, .. } => *control = None,
-            Held::Nbd(device) => {
+            AttachedDevice::Loop { control, .. } => *control = None,
+            AttachedDevice::Nbd(device) => {
                 if let Err(error) = device.fail() {
                     tracing::warn!(%error, "the device still waits for another server, and then fails");
                 }
             }
-            Held::Ublk(device) => {
+            AttachedDevice::Ublk(device) => {
                 if let Err(error) = device.fail() {
                     tracing::warn!(%error, "the device still waits for another server");
                 }
@@ -384,7 +398,7 @@ impl Attached {
     }
 }
 
-impl Going {
+impl DetachingDevice {
     /// How the server ended, once it has and the device is gone: then the volume is closed. To be asked about once a second: a
     /// server that hangs is killed here.
     pub fn ended(&mut self, now: Instant) -> io::Result<Option<ExitStatus>> {
@@ -408,7 +422,7 @@ impl Going {
     }
 }
 
-fn withdraw(claim: &mut Claim) {
+fn withdraw(claim: &mut NameClaim) {
     if let Err(error) = claim.withdraw() {
         tracing::warn!(%error, "the record of what was attached stays and is stale");
     }

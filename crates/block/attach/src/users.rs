@@ -8,7 +8,7 @@ use crate::loop_device::number_of;
 
 /// Something that would lose its disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum User {
+pub enum DeviceUser {
     /// A file system.
     Mount(PathBuf),
     /// The kernel's swap.
@@ -17,31 +17,31 @@ pub enum User {
     Device(PathBuf),
 }
 
-impl fmt::Display for User {
+impl fmt::Display for DeviceUser {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            User::Mount(at) => write!(out, "mounted at {0} (`umount {0}`)", at.display()),
-            User::Swap => out.write_str("used as swap (`swapoff`)"),
-            User::Device(path) => write!(out, "part of {}", path.display()),
+            DeviceUser::Mount(at) => write!(out, "mounted at {0} (`umount {0}`)", at.display()),
+            DeviceUser::Swap => out.write_str("used as swap (`swapoff`)"),
+            DeviceUser::Device(path) => write!(out, "part of {}", path.display()),
         }
     }
 }
 
 /// Who uses `device`, as far as this mount namespace shows it.
-pub fn users(device: &Path) -> Vec<User> {
+pub fn users(device: &Path) -> Vec<DeviceUser> {
     let Ok(number) = number_of(device) else {
         return Vec::new();
     };
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let mut found: Vec<User> = mounts(&read("/proc/self/mountinfo"), number, device)
-        .map(User::Mount)
+    let mut found: Vec<DeviceUser> = mounts(&read("/proc/self/mountinfo"), number, device)
+        .map(DeviceUser::Mount)
         .collect();
     if is_swap(&read("/proc/swaps"), device) {
-        found.push(User::Swap);
+        found.push(DeviceUser::Swap);
     }
     let holders = format!("/sys/dev/block/{}:{}/holders", number.0, number.1);
     let holders = fs::read_dir(holders).into_iter().flatten().flatten();
-    found.extend(holders.map(|holder| User::Device(Path::new("/dev").join(holder.file_name()))));
+    found.extend(holders.map(|holder| DeviceUser::Device(Path::new("/dev").join(holder.file_name()))));
     found
 }
 

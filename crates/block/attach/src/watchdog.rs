@@ -1,10 +1,10 @@
-//! When a server that says nothing is to be taken for hung. It says a word once a [`BEAT`], after it has had the locks
+//! When a server that says nothing is to be taken for hung. It says a word once a [`HEARTBEAT_INTERVAL`], after it has had the locks
 //! that its requests take (`pulse.rs`); one that waits for its disk or for lenders goes on saying it.
 
 use std::time::{Duration, Instant};
 
 /// How often a server says that it is well.
-pub(crate) const BEAT: Duration = Duration::from_secs(1);
+pub(crate) const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Of the time between two looks no more counts: whoever was himself stopped, alone or with the machine, has heard
 /// nothing meanwhile, and it proves nothing.
@@ -60,7 +60,7 @@ impl Watchdog {
 }
 
 const _: () = assert!(
-    BEAT.as_nanos() < COUNTED_MAX.as_nanos(),
+    HEARTBEAT_INTERVAL.as_nanos() < COUNTED_MAX.as_nanos(),
     "one that is well stays fresh"
 );
 
@@ -76,12 +76,15 @@ mod tests {
         let mut watchdog = Watchdog::new(Some(LIMIT), start);
         for second in 1..100 {
             let heard = second % 9 == 0;
-            assert!(!watchdog.look(start + BEAT * second, heard), "{second}");
+            assert!(
+                !watchdog.look(start + HEARTBEAT_INTERVAL * second, heard),
+                "{second}"
+            );
         }
-        let told = (100..200).filter(|second| watchdog.look(start + BEAT * *second, false));
+        let told = (100..200).filter(|second| watchdog.look(start + HEARTBEAT_INTERVAL * *second, false));
         assert_eq!(told.collect::<Vec<_>>(), [109]);
         assert!(!watchdog.is_fresh());
-        watchdog.look(start + BEAT * 200, true);
+        watchdog.look(start + HEARTBEAT_INTERVAL * 200, true);
         assert!(watchdog.is_fresh());
     }
 
@@ -103,7 +106,7 @@ mod tests {
             if ends {
                 watchdog.end();
             }
-            assert!((1..100).all(|second| !watchdog.look(start + BEAT * second, false)));
+            assert!((1..100).all(|second| !watchdog.look(start + HEARTBEAT_INTERVAL * second, false)));
         }
     }
 }

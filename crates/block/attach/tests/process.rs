@@ -4,14 +4,14 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
 
-use netram_attach::Process;
+use netram_attach::ProcessIdentity;
 use rustix::process::Signal;
 
 #[test]
 fn a_process_is_signalled_and_one_that_only_has_its_number_is_not() {
     let mut child = Command::new("sleep").arg("600").spawn().unwrap();
-    let process = Process::of(child.id()).unwrap();
-    let earlier = Process {
+    let process = ProcessIdentity::of(child.id()).unwrap();
+    let earlier = ProcessIdentity {
         start: process.start - 1,
         ..process
     };

@@ -15,21 +15,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, IoError, Log, Ticket};
+use netram_proto::port::{CommitTicket, Durability, IoError, RecordLog};
 
 use crate::disk::Disk;
 use crate::error::{ApplyError, FileKind};
-use crate::fetch::Fetch;
-use crate::held::Held as HeldJournal;
-use crate::image::{SUM_BYTES, Sparse, matches, spoilt, sum, sum_at};
+use crate::fetch::BlockFetch;
+use crate::image::{SUM_BYTES, SparseFile, damaged_sum, matches, sum, sum_at};
 use crate::limit::{STEP_BLOCKS, STEP_ZERO_BLOCKS};
-use crate::stage::{BLOCK, FULL, Held, Stage, copy_sectors};
+use crate::retained::RetainedStages as HeldJournal;
+use crate::stage::{BLOCK, FULL, StagedBlock, WriteStage, copy_sectors};
 use crate::stats::add;
 use crate::sync::lock;
 
 /// What a step did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum ApplyProgress {
     /// Nothing: no stage is closed.
     Idle,
     /// Part of a stage.
@@ -58,28 +58,28 @@ enum Phase {
 
 /// The state of the stage being applied. Keeps its buffers from stage to stage.
 #[derive(Debug)]
-pub(crate) struct Applier {
+pub(crate) struct StageApplier {
     phase: Phase,
     /// Below this place of the journal a crash may have torn what was being written (docs/disk.md, "Crash").
     pub(crate) torn_below: Lsn,
     /// What is applied and still in the journal.
-    pub(crate) held: HeldJournal,
+    pub(crate) retained: HeldJournal,
     /// Blocks were put into the image beside the stages, and no sync has ended since.
     pub(crate) put: bool,
     /// A sync that should have carried them failed.
     pub(crate) put_lost: Option<ApplyError>,
     /// The disk may have blocks as missing that count as here, until the volume is opened again.
     pub(crate) unnamed: Option<ApplyError>,
-    batch: Vec<(u64, Held)>,
+    batch: Vec<(u64, StagedBlock)>,
     sums: Vec<u8>,
 }
 
-impl Applier {
-    pub(crate) fn new() -> Applier {
-        Applier {
+impl StageApplier {
+    pub(crate) fn new() -> StageApplier {
+        StageApplier {
             phase: Phase::Begin,
             torn_below: Lsn(0),
-            held: HeldJournal::default(),
+            retained: HeldJournal::default(),
             put: false,
             put_lost: None,
             unnamed: None,
@@ -100,7 +100,7 @@ impl Applier {
     /// The stages are others now.
     pub(crate) fn restart(&mut self) {
         self.phase = Phase::Begin;
-        self.held = HeldJournal::default();
+        self.retained = HeldJournal::default();
         self.torn_below = Lsn(0);
     }
 
@@ -110,25 +110,27 @@ impl Applier {
     }
 
     /// Does a bounded piece of work. After an error the stage begins again.
-    pub(crate) fn step<L: Log, F: Sparse, C: Fetch>(
+    pub(crate) fn step<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
-    ) -> Result<Progress, ApplyError> {
-        let stepped = disk.tidy(&mut self.held).and_then(|()| match self.phase {
-            Phase::Begin => self.begin(disk),
-            Phase::Bring { from } => self.bring(disk, from),
-            Phase::Zeros { from } => self.zeros(disk, from),
-            Phase::Blocks { from } => self.write(disk, from),
-            Phase::SyncBlocks => {
-                let synced = disk.image.sync_blocks();
-                self.to(Phase::SyncSums, synced, FileKind::Image)
-            }
-            Phase::SyncSums => {
-                let synced = disk.image.sync_sums();
-                self.to(Phase::End, synced, FileKind::Sums)
-            }
-            Phase::End => self.end(disk),
-        });
+    ) -> Result<ApplyProgress, ApplyError> {
+        let stepped = disk
+            .trim_retained(&mut self.retained)
+            .and_then(|()| match self.phase {
+                Phase::Begin => self.begin(disk),
+                Phase::Bring { from } => self.bring(disk, from),
+                Phase::Zeros { from } => self.zeros(disk, from),
+                Phase::Blocks { from } => self.write(disk, from),
+                Phase::SyncBlocks => {
+                    let synced = disk.image.sync_blocks();
+                    self.to(Phase::SyncSums, synced, FileKind::Image)
+                }
+                Phase::SyncSums => {
+                    let synced = disk.image.sync_sums();
+                    self.to(Phase::End, synced, FileKind::Sums)
+                }
+                Phase::End => self.end(disk),
+            });
         if let Err(error) = stepped {
             self.begin_again(error);
             add(&disk.counters.failures, 1);
@@ -136,50 +138,58 @@ impl Applier {
         stepped
     }
 
-    fn to(&mut self, next: Phase, done: Result<(), IoError>, file: FileKind) -> Result<Progress, ApplyError> {
+    fn to(
+        &mut self,
+        next: Phase,
+        done: Result<(), IoError>,
+        file: FileKind,
+    ) -> Result<ApplyProgress, ApplyError> {
         done.map_err(|cause| ApplyError::File { file, cause })?;
         self.phase = next;
-        Ok(Progress::Working)
+        Ok(ApplyProgress::Working)
     }
 
-    fn begin<L: Log, F: Sparse, C: Fetch>(&mut self, disk: &Disk<L, F, C>) -> Result<Progress, ApplyError> {
-        let Some(end) = lock(&disk.stages).oldest().map(Stage::end) else {
-            return Ok(Progress::Idle);
+    fn begin<L: RecordLog, F: SparseFile, C: BlockFetch>(
+        &mut self,
+        disk: &Disk<L, F, C>,
+    ) -> Result<ApplyProgress, ApplyError> {
+        let Some(end) = lock(&disk.stages).oldest().map(WriteStage::end) else {
+            return Ok(ApplyProgress::Idle);
         };
         if disk.log.state().stable < end {
-            let ticket = Ticket { lsn: end, end };
+            let ticket = CommitTicket { lsn: end, end };
             disk.log
                 .wait(ticket, Durability::Disk)
                 .map_err(ApplyError::Wait)?;
         }
         if disk.missing.load(Ordering::Acquire) {
             self.phase = Phase::Bring { from: 0 };
-            return Ok(Progress::Working);
+            return Ok(ApplyProgress::Working);
         }
-        self.take_place(disk)
+        self.store_extent(disk)
     }
 
     /// Says durably how far the stage goes, before any of it is in the image.
-    fn take_place<L: Log, F: Sparse, C: Fetch>(
+    fn store_extent<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
-    ) -> Result<Progress, ApplyError> {
+    ) -> Result<ApplyProgress, ApplyError> {
         let place = lock(&disk.stages)
             .oldest()
             .map(|stage| (stage.start(), stage.end()));
         if let Some((start, end)) = place {
-            disk.store_place(start, end)?;
+            disk.store_position(start, end)?;
         }
         self.phase = Phase::Zeros { from: 0 };
-        Ok(Progress::Working)
+        Ok(ApplyProgress::Working)
     }
 
     /// Brings bases that are missing into the image, so that what a crash can tear of this stage lies on them.
-    fn bring<L: Log, F: Sparse, C: Fetch>(
+    fn bring<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
         from: u64,
-    ) -> Result<Progress, ApplyError> {
+    ) -> Result<ApplyProgress, ApplyError> {
         let mut batch = std::mem::take(&mut self.batch);
         if let Some(stage) = lock(&disk.stages).oldest() {
             stage.next_blocks(from, STEP_BLOCKS, &mut batch);
@@ -193,19 +203,23 @@ impl Applier {
         match last {
             Some(last) => {
                 self.phase = Phase::Bring { from: last + 1 };
-                Ok(Progress::Working)
+                Ok(ApplyProgress::Working)
             }
-            None => self.take_place(disk),
+            None => self.store_extent(disk),
         }
     }
 
-    fn zeros<L, F: Sparse, C>(&mut self, disk: &Disk<L, F, C>, from: u64) -> Result<Progress, ApplyError> {
+    fn zeros<L, F: SparseFile, C>(
+        &mut self,
+        disk: &Disk<L, F, C>,
+        from: u64,
+    ) -> Result<ApplyProgress, ApplyError> {
         let next = lock(&disk.stages)
             .oldest()
             .and_then(|stage| stage.next_zeros(from));
         let Some((first, behind)) = next else {
             self.phase = Phase::Blocks { from: 0 };
-            return Ok(Progress::Working);
+            return Ok(ApplyProgress::Working);
         };
         let behind = behind.min(first + STEP_ZERO_BLOCKS);
         let _writing = lock(&disk.writing);
@@ -214,11 +228,11 @@ impl Applier {
         self.to(Phase::Zeros { from: behind }, punched, FileKind::Image)
     }
 
-    fn write<L: Log, F: Sparse, C: Fetch>(
+    fn write<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
         from: u64,
-    ) -> Result<Progress, ApplyError> {
+    ) -> Result<ApplyProgress, ApplyError> {
         let mut batch = std::mem::take(&mut self.batch);
         if let Some(stage) = lock(&disk.stages).oldest() {
             stage.next_blocks(from, STEP_BLOCKS, &mut batch);
@@ -232,13 +246,13 @@ impl Applier {
         self.batch = batch;
         written?;
         self.phase = next;
-        Ok(Progress::Working)
+        Ok(ApplyProgress::Working)
     }
 
-    fn write_batch<L: Log, F: Sparse, C: Fetch>(
+    fn write_batch<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &mut self,
         disk: &Disk<L, F, C>,
-        batch: &mut [(u64, Held)],
+        batch: &mut [(u64, StagedBlock)],
     ) -> Result<(), ApplyError> {
         self.sums.clear();
         for (block, held) in &mut *batch {
@@ -266,11 +280,11 @@ impl Applier {
     }
 
     /// Makes a whole block of `held`, which is a part of one. Returns its checksum.
-    fn merge<L: Log, F: Sparse, C: Fetch>(
+    fn merge<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &self,
         disk: &Disk<L, F, C>,
         block: u64,
-        held: &mut Held,
+        held: &mut StagedBlock,
     ) -> Result<u32, ApplyError> {
         let (mut base, mut stored) = ([0; BLOCK], [0; 4]);
         let read = disk.image.read(block, &mut base);
@@ -293,7 +307,7 @@ impl Applier {
             };
             if let Some(spoilt) = self.replace(disk, bad, held, &mut base)? {
                 // The stage keeps what it has: what lies below it is lost.
-                *held = Held {
+                *held = StagedBlock {
                     mask: FULL,
                     bytes: Arc::new(base),
                 };
@@ -306,11 +320,11 @@ impl Applier {
 
     /// A base that is not what was written: torn or damaged. Puts `held` over what the data lender has of it. When
     /// he has nothing: `Some`, the checksum that says so, unless a crash explains all of it.
-    fn replace<L: Log, F: Sparse, C: Fetch>(
+    fn replace<L: RecordLog, F: SparseFile, C: BlockFetch>(
         &self,
         disk: &Disk<L, F, C>,
         bad: BadBase,
-        held: &Held,
+        held: &StagedBlock,
         merged: &mut [u8; BLOCK],
     ) -> Result<Option<u32>, ApplyError> {
         let BadBase {
@@ -327,39 +341,42 @@ impl Applier {
         }
         disk.note_bad(block);
         let merged_sum = sum(block, &merged[..]);
-        let known_bad = stored == spoilt(base_sum) || stored == spoilt(merged_sum);
+        let known_bad = stored == damaged_sum(base_sum) || stored == damaged_sum(merged_sum);
         if self.may_be_torn(disk) && !known_bad {
             add(&disk.counters.unverified_bases, 1);
             return Ok(None);
         }
         // The sectors that were not written are lost. The block stays unreadable, rather than to pass them on.
         add(&disk.counters.corrupt_bases, 1);
-        Ok(Some(spoilt(merged_sum)))
+        Ok(Some(damaged_sum(merged_sum)))
     }
 
     /// Whether a crash may have torn what the oldest stage is put over.
     fn may_be_torn<L, F, C>(&self, disk: &Disk<L, F, C>) -> bool {
-        let oldest = lock(&disk.stages).oldest().map(Stage::start);
+        let oldest = lock(&disk.stages).oldest().map(WriteStage::start);
         oldest.is_some_and(|start| start < self.torn_below)
     }
 
     /// The stage is in the image, flushed.
-    fn end<L: Log, F: Sparse, C: Fetch>(&mut self, disk: &Disk<L, F, C>) -> Result<Progress, ApplyError> {
-        let end = lock(&disk.stages).oldest().map(Stage::end);
+    fn end<L: RecordLog, F: SparseFile, C: BlockFetch>(
+        &mut self,
+        disk: &Disk<L, F, C>,
+    ) -> Result<ApplyProgress, ApplyError> {
+        let end = lock(&disk.stages).oldest().map(WriteStage::end);
         let end = end.expect("only an applied stage is forgotten, here");
         // Before the stage is forgotten: who finds a record in no stage finds it below this.
         disk.set_applied(end);
-        self.held.applied(end);
+        self.retained.applied(end);
         self.phase = Phase::Begin;
         let mut stage = lock(&disk.stages).applied();
         while lock(&disk.stages).give_back(&mut stage) {}
         add(&disk.counters.stages, 1);
-        disk.tidy(&mut self.held)?;
+        disk.trim_retained(&mut self.retained)?;
         if disk.log.state().head < end {
             // The next opening begins here, and not where the journal does.
-            disk.store_place(end, end)?;
+            disk.store_position(end, end)?;
         }
-        Ok(Progress::Applied(end))
+        Ok(ApplyProgress::Applied(end))
     }
 }
 

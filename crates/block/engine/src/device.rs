@@ -12,7 +12,7 @@ pub const BLOCK_BYTES: u64 = 4096;
 
 /// A device's size, and what it takes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
+pub struct DeviceGeometry {
     /// Bytes of the device, a multiple of [`BLOCK_BYTES`]. May grow while it is open, never shrinks.
     pub bytes: u64,
     /// Bytes that one read or write may have. `zero` and `discard` may have any length.
@@ -22,31 +22,31 @@ pub struct Geometry {
 /// What was logged: everything below this position of the journal. Ordered, so that waiting for the greatest waits for
 /// all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pending(pub Lsn);
+pub struct PendingWrite(pub Lsn);
 
 /// A volume as a block device.
 ///
 /// A write is in two halves, so that a front end can log many requests of a connection and wait once, for the last:
-/// [`Device::write`] puts it in its place in the order of writes, [`Device::wait`] completes it. Only a completed
+/// [`BlockDevice::write`] puts it in its place in the order of writes, [`BlockDevice::wait`] completes it. Only a completed
 /// write may be answered. Requests that overlap while both are in flight take effect in the order of the first halves.
-pub trait Device: Send + Sync {
+pub trait BlockDevice: Send + Sync {
     /// The size now.
-    fn geometry(&self) -> Geometry;
+    fn geometry(&self) -> DeviceGeometry;
 
     /// Fills `into` from `offset`: the newest bytes, whether completed or not.
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError>;
 
     /// Logged in order and on its way; not yet safe. Waits only for room (back-pressure).
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError>;
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError>;
 
     /// The range reads as zeros afterwards. Costs one small record, whatever the length.
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError>;
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError>;
 
     /// The range is of no use any more. Here it reads as zeros afterwards too, so that nothing depends on luck.
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError>;
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError>;
 
     /// Everything up to `pending` is held as the commit rule demands, or on the disk.
-    fn wait(&self, pending: Pending) -> Result<(), DeviceError>;
+    fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError>;
 
     /// FLUSH, and FUA after its write: everything logged before is durable as the volume's flush setting says.
     fn flush(&self) -> Result<(), DeviceError>;
@@ -67,19 +67,19 @@ pub trait Device: Send + Sync {
 
 /// A range of sectors inside a device: only its checks make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct SectorSpan {
     offset: u64,
     length: u64,
 }
 
-impl Span {
+impl SectorSpan {
     /// A range of a device of `bytes`, of any length.
-    pub fn check(offset: u64, length: u64, bytes: u64) -> Result<Span, DeviceError> {
+    pub fn check(offset: u64, length: u64, bytes: u64) -> Result<SectorSpan, DeviceError> {
         if !offset.is_multiple_of(SECTOR_BYTES) || !length.is_multiple_of(SECTOR_BYTES) {
             return Err(DeviceError::Unaligned { offset, length });
         }
         match offset.checked_add(length) {
-            Some(end) if end <= bytes => Ok(Span { offset, length }),
+            Some(end) if end <= bytes => Ok(SectorSpan { offset, length }),
             _ => Err(DeviceError::OutOfRange {
                 offset,
                 length,
@@ -89,14 +89,14 @@ impl Span {
     }
 
     /// The same for a request that carries its bytes.
-    pub fn check_request(offset: u64, length: usize, bytes: u64) -> Result<Span, DeviceError> {
+    pub fn check_request(offset: u64, length: usize, bytes: u64) -> Result<SectorSpan, DeviceError> {
         if length > REQUEST_BYTES_MAX as usize {
             return Err(DeviceError::TooLarge {
                 bytes: length as u64,
                 max: REQUEST_BYTES_MAX,
             });
         }
-        Span::check(offset, length as u64, bytes)
+        SectorSpan::check(offset, length as u64, bytes)
     }
 
     /// Where it begins.
@@ -121,10 +121,10 @@ mod tests {
 
     #[test]
     fn only_whole_sectors_inside_the_device_pass() {
-        assert!(Span::check(0, 8192, 8192).is_ok());
-        assert!(Span::check(8192, 0, 8192).is_ok());
+        assert!(SectorSpan::check(0, 8192, 8192).is_ok());
+        assert!(SectorSpan::check(8192, 0, 8192).is_ok());
         for (offset, length) in [(1, 512), (0, 511)] {
-            let refused = Span::check(offset, length, 8192);
+            let refused = SectorSpan::check(offset, length, 8192);
             assert!(
                 matches!(refused, Err(DeviceError::Unaligned { .. })),
                 "{offset} {length}"
@@ -136,14 +136,14 @@ mod tests {
             (u64::MAX - 511, 512),
             (512, u64::MAX - 511),
         ] {
-            let refused = Span::check(offset, length, 8192);
+            let refused = SectorSpan::check(offset, length, 8192);
             assert!(
                 matches!(refused, Err(DeviceError::OutOfRange { .. })),
                 "{offset} {length}"
             );
         }
         let huge = REQUEST_BYTES_MAX as usize + 512;
-        let refused = Span::check_request(0, huge, u64::MAX);
+        let refused = SectorSpan::check_request(0, huge, u64::MAX);
         assert!(matches!(refused, Err(DeviceError::TooLarge { .. })));
     }
 }

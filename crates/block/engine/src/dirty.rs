@@ -29,17 +29,17 @@
 //! trimmed all the same: `to` then stays behind the journal's head, and nobody takes the map for complete.
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{SlotError, Slots};
+use netram_proto::journal::{SlotError, SlotPair};
 use netram_proto::limit::SLOT_BYTES;
 use netram_proto::port::IoError;
 use netram_proto::wire::Crc;
 
 use crate::error::FileKind;
-use crate::image::{Sparse, magic};
+use crate::image::{SparseFile, magic};
 use crate::superblock::{FORMAT, VolumeId};
 
 const HEADER_BYTES: usize = 40;
-const PAGES_OFFSET: u64 = Slots::bytes(SLOT_BYTES);
+const PAGES_OFFSET: u64 = SlotPair::bytes(SLOT_BYTES);
 const PAGE: usize = 4096;
 const PLANE: usize = 2040;
 const MARKED: usize = 16;
@@ -65,7 +65,7 @@ struct Header {
 #[derive(Debug)]
 pub(crate) struct DirtyMap<F> {
     file: F,
-    slots: Slots,
+    slots: SlotPair,
     /// A header did not get into the slots: the next one makes them anew, so that nothing depends on what the disk has of it.
     torn: bool,
     header: Header,
@@ -81,7 +81,7 @@ pub(crate) struct DirtyMap<F> {
     lost_since: bool,
 }
 
-impl<F: Sparse> DirtyMap<F> {
+impl<F: SparseFile> DirtyMap<F> {
     /// A new map, of a data lender that has nothing yet (`whole`), or everything below `head`.
     pub(crate) fn create(file: F, volume: VolumeId, whole: bool, head: Lsn) -> Result<DirtyMap<F>, IoError> {
         let header = Header {
@@ -97,7 +97,7 @@ impl<F: Sparse> DirtyMap<F> {
             file.punch(PAGES_OFFSET, size - PAGES_OFFSET)?;
             file.sync()?;
         }
-        let slots = Slots::create(&file, *magic(FileKind::Dirty), SLOT_BYTES, &header.encode())?;
+        let slots = SlotPair::create(&file, *magic(FileKind::Dirty), SLOT_BYTES, &header.encode())?;
         let mut map = DirtyMap::of(file, slots, header);
         map.measure()?;
         Ok(map)
@@ -108,7 +108,7 @@ impl<F: Sparse> DirtyMap<F> {
     pub(crate) fn open(file: F, volume: VolumeId, head: Lsn) -> Result<DirtyMap<F>, IoError> {
         let opened = match file.size()? {
             0 => None,
-            _ => match Slots::open(&file, *magic(FileKind::Dirty), SLOT_BYTES) {
+            _ => match SlotPair::open(&file, *magic(FileKind::Dirty), SLOT_BYTES) {
                 Ok((slots, payload)) => Header::decode(&payload).map(|header| (slots, header)),
                 Err(SlotError::Foreign | SlotError::Damaged | SlotError::Io(IoError::EIO)) => None,
                 Err(SlotError::Io(error)) => return Err(error),
@@ -128,7 +128,7 @@ impl<F: Sparse> DirtyMap<F> {
         Ok(map)
     }
 
-    fn of(file: F, slots: Slots, header: Header) -> DirtyMap<F> {
+    fn of(file: F, slots: SlotPair, header: Header) -> DirtyMap<F> {
         DirtyMap {
             file,
             slots,
@@ -263,7 +263,7 @@ impl<F: Sparse> DirtyMap<F> {
     }
 
     /// A whole copy has everything below `flushed`: what was marked only for its records, it has.
-    pub(crate) fn on_kept(&mut self, flushed: Lsn) -> Result<(), IoError> {
+    pub(crate) fn on_copy_flushed(&mut self, flushed: Lsn) -> Result<(), IoError> {
         let Header { whole, lost, to, .. } = self.header;
         if !self.marks || whole || lost || flushed < to {
             return Ok(());
@@ -311,7 +311,7 @@ impl<F: Sparse> DirtyMap<F> {
         let payload = header.encode();
         let stored = match self.torn {
             false => self.slots.store(&self.file, &payload).map_err(IoError::from),
-            true => Slots::create(&self.file, *magic(FileKind::Dirty), SLOT_BYTES, &payload)
+            true => SlotPair::create(&self.file, *magic(FileKind::Dirty), SLOT_BYTES, &payload)
                 .map(|slots| self.slots = slots),
         };
         self.torn = stored.is_err();

@@ -15,31 +15,31 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::Slots;
-use netram_proto::port::{AppendError, Durability, File, Log, LogState, Ticket};
+use netram_proto::journal::SlotPair;
+use netram_proto::port::{AppendError, CommitTicket, Durability, LogState, RecordLog, StorageFile};
 use netram_proto::time::Time;
 
-use crate::apply::{Applier, Progress};
-use crate::device::{Device, Geometry, Pending, Span};
+use crate::apply::{ApplyProgress, StageApplier};
+use crate::device::{BlockDevice, DeviceGeometry, PendingWrite, SectorSpan};
 use crate::dirty::DirtyMap;
-use crate::error::{ApplyError, DeviceError, FileKind, GrowError};
-use crate::fetch::{Alone, Fetch};
-use crate::image::{Image, Sparse};
+use crate::error::{ApplyError, DeviceError, DiskGrowError, FileKind};
+use crate::fetch::{BlockFetch, NoCopy};
+use crate::image::{SparseFile, VolumeImage};
 use crate::limit::REQUEST_BYTES_MAX;
-use crate::open::Flush;
-use crate::record::Change;
-use crate::recover::Recovered;
+use crate::open::FlushPolicy;
+use crate::record::VolumeChange;
+use crate::recover::DiskRecovery;
 use crate::resync::ReplicaStatus;
-use crate::stages::{Stages, StagesStatus};
+use crate::stage_queue::{StageQueue, StagesStatus};
 use crate::stats::{Counters, Statistics, add};
-use crate::superblock::{Superblock, is_volume_size};
-use crate::sync::{Signal, Waited, Work, lock};
+use crate::superblock::{VolumeSuperblock, is_volume_size};
+use crate::sync::{ApplierTask, RoomWait, StageSignal, lock};
 
 /// How a volume stands.
 #[derive(Clone, Copy, Debug)]
 pub struct DiskStatus {
     /// What it is.
-    pub superblock: Superblock,
+    pub superblock: VolumeSuperblock,
     /// Where its journal stands.
     pub log: LogState,
     /// Its stages and their memory.
@@ -55,44 +55,44 @@ pub struct DiskStatus {
 }
 
 /// Why a change is not in the journal.
-enum Refused {
+enum AppendRefusal {
     /// The journal is full of what the applier brings into the image; it begins here.
     UntilHeadMoves(Lsn),
-    For(AppendError),
+    Failed(AppendError),
 }
 
 /// An open volume over a log.
-pub struct Disk<L, F, C = Alone> {
+pub struct Disk<L, F, C = NoCopy> {
     pub(crate) log: L,
-    pub(crate) image: Image<F>,
+    pub(crate) image: VolumeImage<F>,
     /// Where blocks come from that the image does not have.
     pub(crate) copy: C,
-    pub(crate) superblock: Mutex<(F, Slots, Superblock)>,
+    pub(crate) superblock: Mutex<(F, SlotPair, VolumeSuperblock)>,
     pub(crate) bytes: AtomicU64,
     /// Blocks may be missing: the superblock's, to be looked at without its lock.
     pub(crate) missing: AtomicBool,
     /// The state of the copy that has them, or any later one.
     pub(crate) missing_from: Lsn,
-    pub(crate) flush: Flush,
+    pub(crate) flush: FlushPolicy,
     pub(crate) record_data_max: usize,
     pub(crate) order: Mutex<()>,
-    pub(crate) stages: Mutex<Stages>,
-    pub(crate) applier: Mutex<Applier>,
+    pub(crate) stages: Mutex<StageQueue>,
+    pub(crate) applier: Mutex<StageApplier>,
     pub(crate) writing: Mutex<()>,
     /// The image has everything below, flushed.
     pub(crate) applied: AtomicU64,
     /// The data lender has everything below, flushed.
     pub(crate) flushed: AtomicU64,
     /// There is a dirty map: the journal is kept for a data lender.
-    pub(crate) keeps: bool,
+    pub(crate) has_replica: bool,
     pub(crate) dirty: Mutex<Option<DirtyMap<F>>>,
     pub(crate) bad: Mutex<BTreeSet<u64>>,
-    pub(crate) signal: Signal,
+    pub(crate) signal: StageSignal,
     pub(crate) counters: Counters,
-    pub(crate) recovered: Recovered,
+    pub(crate) recovered: DiskRecovery,
 }
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// Gives the journal back, to be closed. What is not in the image yet is in the journal.
     pub fn into_log(self) -> L {
         self.log
@@ -104,7 +104,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// What recovery found.
-    pub fn recovered(&self) -> Recovered {
+    pub fn recovered(&self) -> DiskRecovery {
         self.recovered
     }
 
@@ -139,7 +139,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// Says durably that the image has what is below `applied`, and maybe some of what is below `applying`.
-    pub(crate) fn store_place(&self, applied: Lsn, applying: Lsn) -> Result<(), ApplyError> {
+    pub(crate) fn store_position(&self, applied: Lsn, applying: Lsn) -> Result<(), ApplyError> {
         self.change_superblock(|superblock| {
             superblock.applied = applied;
             // What a crash may have torn stays so until a recovery is over with it.
@@ -147,7 +147,10 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         })
     }
 
-    pub(crate) fn change_superblock(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), ApplyError> {
+    pub(crate) fn change_superblock(
+        &self,
+        change: impl FnOnce(&mut VolumeSuperblock),
+    ) -> Result<(), ApplyError> {
         let (file, slots, superblock) = &mut *lock(&self.superblock);
         let mut changed = *superblock;
         change(&mut changed);
@@ -163,26 +166,26 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// The size now.
-    pub fn geometry(&self) -> Geometry {
-        Geometry {
+    pub fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             bytes: self.bytes(),
             request_bytes_max: REQUEST_BYTES_MAX,
         }
     }
 
-    /// See [`Device::probe`]; the log's locks are its owner's affair.
+    /// See [`BlockDevice::probe`]; the log's locks are its owner's affair.
     pub fn probe(&self) {
         drop(lock(&self.stages));
     }
 
-    /// See [`Device::write`].
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
-        Span::check_request(offset, bytes.len(), self.bytes())?;
-        let mut pending = Pending::default();
+    /// See [`BlockDevice::write`].
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
+        SectorSpan::check_request(offset, bytes.len(), self.bytes())?;
+        let mut pending = PendingWrite::default();
         let mut at = offset;
         for data in bytes.chunks(self.record_data_max) {
-            let span = Span::check(at, data.len() as u64, self.bytes())?;
-            pending = self.log_change(&Change::Write { span, data })?;
+            let span = SectorSpan::check(at, data.len() as u64, self.bytes())?;
+            pending = self.log_change(&VolumeChange::Write { span, data })?;
             at = span.end();
         }
         add(&self.counters.writes, 1);
@@ -190,18 +193,18 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(pending)
     }
 
-    /// See [`Device::zero`] and [`Device::discard`].
-    pub fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
-        let span = Span::check(offset, length, self.bytes())?;
+    /// See [`BlockDevice::zero`] and [`BlockDevice::discard`].
+    pub fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
+        let span = SectorSpan::check(offset, length, self.bytes())?;
         add(&self.counters.zeros, 1);
         match length {
-            0 => Ok(Pending::default()),
-            _ => self.log_change(&Change::Zero(span)),
+            0 => Ok(PendingWrite::default()),
+            _ => self.log_change(&VolumeChange::Zero(span)),
         }
     }
 
     /// Puts one record into the journal, and in the same order into the open stage.
-    fn log_change(&self, change: &Change<'_>) -> Result<Pending, DeviceError> {
+    fn log_change(&self, change: &VolumeChange<'_>) -> Result<PendingWrite, DeviceError> {
         loop {
             let order = lock(&self.order);
             if !lock(&self.stages).has_room() {
@@ -217,20 +220,20 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                     }
                     return Ok(pending);
                 }
-                Err(Refused::UntilHeadMoves(head)) => {
+                Err(AppendRefusal::UntilHeadMoves(head)) => {
                     // The journal is full of what is not in the image yet.
                     drop(order);
                     self.signal.request();
                     let moved = || self.log.state().head > head || self.nothing_to_trim();
                     self.wait_until(&moved)?;
                 }
-                Err(Refused::For(error)) => return Err(error.into()),
+                Err(AppendRefusal::Failed(error)) => return Err(error.into()),
             }
         }
     }
 
     /// Appends with `order` held, so that nobody fills the room that this finds. Also says whether a stage was closed.
-    fn append_in_order(&self, change: &Change<'_>) -> Result<(Pending, bool), Refused> {
+    fn append_in_order(&self, change: &VolumeChange<'_>) -> Result<(PendingWrite, bool), AppendRefusal> {
         let mut was_empty = false;
         loop {
             // Before the attempt: what is trimmed after it is room that it did not see.
@@ -239,18 +242,18 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             match self.log.append(change.kind(), change.payload_bytes(), &mut fill) {
                 Ok(ticket) => {
                     let closed = lock(&self.stages).take(ticket.end, change);
-                    return Ok((Pending(ticket.end), closed));
+                    return Ok((PendingWrite(ticket.end), closed));
                 }
                 Err(error @ AppendError::Full { .. }) => {
                     lock(&self.stages).end_open();
                     match self.nothing_to_trim() {
-                        false => return Err(Refused::UntilHeadMoves(head)),
+                        false => return Err(AppendRefusal::UntilHeadMoves(head)),
                         // Nothing is left that could make room, since before the last attempt.
-                        true if was_empty => return Err(Refused::For(error)),
+                        true if was_empty => return Err(AppendRefusal::Failed(error)),
                         true => was_empty = true,
                     }
                 }
-                Err(error) => return Err(Refused::For(error)),
+                Err(error) => return Err(AppendRefusal::Failed(error)),
             }
         }
     }
@@ -260,31 +263,31 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         add(&self.counters.stalls, 1);
         while !enough() {
             match self.signal.wait(enough) {
-                Waited::Changed => (),
-                Waited::Failed(error) => return Err(error.into()),
-                Waited::Unattended => drop(self.apply_step()?),
+                RoomWait::Changed => (),
+                RoomWait::Failed(error) => return Err(error.into()),
+                RoomWait::Unattended => drop(self.apply_step()?),
             }
         }
         Ok(())
     }
 
-    /// See [`Device::wait`].
-    pub fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+    /// See [`BlockDevice::wait`].
+    pub fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError> {
         self.wait_for(pending.0, Durability::Remote)
     }
 
     pub(crate) fn wait_for(&self, end: Lsn, durability: Durability) -> Result<(), DeviceError> {
-        let ticket = Ticket { lsn: end, end };
+        let ticket = CommitTicket { lsn: end, end };
         Ok(self.log.wait(ticket, durability).map(drop)?)
     }
 
-    /// See [`Device::flush`].
+    /// See [`BlockDevice::flush`].
     pub fn flush(&self) -> Result<(), DeviceError> {
         add(&self.counters.flushes, 1);
         let logged = lock(&self.stages).end();
         match self.flush {
-            Flush::Remote => self.wait_for(logged, Durability::Remote),
-            Flush::Disk => self.wait_for(logged, Durability::Disk),
+            FlushPolicy::Remote => self.wait_for(logged, Durability::Remote),
+            FlushPolicy::Disk => self.wait_for(logged, Durability::Disk),
         }
     }
 
@@ -294,10 +297,10 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// Does a bounded piece of bringing the oldest closed stage into the image, and of trimming the journal.
-    pub fn apply_step(&self) -> Result<Progress, ApplyError> {
+    pub fn apply_step(&self) -> Result<ApplyProgress, ApplyError> {
         let stepped = lock(&self.applier).step(self);
         match stepped {
-            Ok(Progress::Applied(_)) => self.signal.report(None),
+            Ok(ApplyProgress::Applied(_)) => self.signal.report(None),
             Err(error) => self.signal.report(Some(error)),
             Ok(_) => (),
         }
@@ -314,7 +317,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let target = lock(&self.stages).end();
         lock(&self.stages).end_open();
         while self.applied() < target && !lock(&self.stages).is_empty() {
-            if self.apply_step()? == Progress::Idle {
+            if self.apply_step()? == ApplyProgress::Idle {
                 // There was no room for the open stage to close until a closed one was applied.
                 lock(&self.stages).end_open();
             }
@@ -322,18 +325,18 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(())
     }
 
-    /// A thread is there that applies stages: until [`Disk::leave`], writers wait for it instead of doing it.
-    pub fn attend(&self) {
-        self.signal.attend();
+    /// A thread is there that applies stages: until [`Disk::applier_ended`], writers wait for it instead of doing it.
+    pub fn applier_started(&self) {
+        self.signal.applier_started();
     }
 
     /// The thread is gone.
-    pub fn leave(&self) {
-        self.signal.leave();
+    pub fn applier_ended(&self) {
+        self.signal.applier_ended();
     }
 
     /// The thread's wait for a closed stage, `longest` at most.
-    pub fn wait_for_work(&self, longest: Duration) -> Work {
+    pub fn wait_for_work(&self, longest: Duration) -> ApplierTask {
         self.signal.next(longest)
     }
 
@@ -343,14 +346,14 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// Makes the volume larger while it is open. The new bytes are zeros.
-    pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+    pub fn grow(&self, bytes: u64) -> Result<(), DiskGrowError> {
         let mut applier = lock(&self.applier);
         let (file, slots, superblock) = &mut *lock(&self.superblock);
         if !is_volume_size(bytes) {
-            return Err(GrowError::Size { asked: bytes });
+            return Err(DiskGrowError::Size { asked: bytes });
         }
         if bytes < superblock.bytes {
-            return Err(GrowError::Shrink {
+            return Err(DiskGrowError::Shrink {
                 bytes: superblock.bytes,
                 asked: bytes,
             });
@@ -362,12 +365,12 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         if let Err((file, cause)) = synced {
             // The system tells of a failed sync once: the stage under way must not believe its own.
             applier.begin_again(ApplyError::File { file, cause });
-            return Err(GrowError::File { file, cause });
+            return Err(DiskGrowError::File { file, cause });
         }
         // Until the superblock says so the files are larger than they need be, which nobody minds.
-        let grown = Superblock { bytes, ..*superblock };
+        let grown = VolumeSuperblock { bytes, ..*superblock };
         let stored = slots.store(&*file, &grown.encode());
-        stored.map_err(|failure| GrowError::File {
+        stored.map_err(|failure| DiskGrowError::File {
             file: FileKind::Superblock,
             cause: failure.error,
         })?;
@@ -386,8 +389,10 @@ impl<L, F, C> fmt::Debug for Disk<L, F, C> {
     }
 }
 
-impl<L: Log + Send + Sync, F: Sparse + File + Send + Sync, C: Fetch + Send + Sync> Device for Disk<L, F, C> {
-    fn geometry(&self) -> Geometry {
+impl<L: RecordLog + Send + Sync, F: SparseFile + StorageFile + Send + Sync, C: BlockFetch + Send + Sync>
+    BlockDevice for Disk<L, F, C>
+{
+    fn geometry(&self) -> DeviceGeometry {
         Disk::geometry(self)
     }
 
@@ -399,19 +404,19 @@ impl<L: Log + Send + Sync, F: Sparse + File + Send + Sync, C: Fetch + Send + Syn
         Disk::read(self, offset, into)
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
         Disk::write(self, offset, bytes)
     }
 
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         Disk::zero(self, offset, length)
     }
 
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         Disk::zero(self, offset, length)
     }
 
-    fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError> {
         Disk::wait(self, pending)
     }
 

@@ -6,7 +6,7 @@ use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{AppendError, IoError, LogError, WaitError};
 
 use crate::limit::VOLUME_BYTES_MAX;
-use crate::record::DecodeError;
+use crate::record::VolumeDecodeError;
 use crate::superblock::{FORMAT, VolumeId};
 
 /// Why a request failed.
@@ -122,7 +122,7 @@ impl fmt::Display for FileKind {
 
 /// Why a volume could not be opened. Nothing was lost by trying.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
+pub enum DiskOpenError {
     /// A file failed.
     #[error("{file} failed: {cause}")]
     File {
@@ -207,7 +207,7 @@ pub enum OpenError {
         /// Where it is.
         lsn: Lsn,
         /// What is wrong with it.
-        cause: DecodeError,
+        cause: VolumeDecodeError,
     },
     /// Applying the journal to the image failed. The journal keeps every record.
     #[error("recovery: {0}")]
@@ -243,7 +243,7 @@ pub enum ApplyError {
 
 /// Why a data lender's copy is not brought up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ResyncError {
+pub enum DiskResyncError {
     /// The volume was opened without a dirty map.
     #[error("the volume was opened without a data lender; open it with one")]
     NoMap,
@@ -272,13 +272,13 @@ pub enum FollowError {
         /// Where it is.
         lsn: Lsn,
         /// What is wrong with it.
-        cause: DecodeError,
+        cause: VolumeDecodeError,
     },
 }
 
 /// Why a volume did not grow. It is as large as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrowError {
+pub enum DiskGrowError {
     /// No size for it.
     #[error(
         "a volume of {asked} bytes is out of bounds; choose a multiple of 4096, up to {VOLUME_BYTES_MAX}"
@@ -305,12 +305,12 @@ pub enum GrowError {
     },
 }
 
-impl From<FollowError> for OpenError {
-    fn from(error: FollowError) -> OpenError {
+impl From<FollowError> for DiskOpenError {
+    fn from(error: FollowError) -> DiskOpenError {
         match error {
-            FollowError::Log(error) => OpenError::Apply(ApplyError::Log(error)),
-            FollowError::Apply(error) => OpenError::Apply(error),
-            FollowError::Record { lsn, cause } => OpenError::Record { lsn, cause },
+            FollowError::Log(error) => DiskOpenError::Apply(ApplyError::Log(error)),
+            FollowError::Apply(error) => DiskOpenError::Apply(error),
+            FollowError::Record { lsn, cause } => DiskOpenError::Record { lsn, cause },
         }
     }
 }

@@ -3,7 +3,7 @@
 use netram_proto::id::Lsn;
 
 /// Gives blocks of another copy.
-pub trait Fetch {
+pub trait BlockFetch {
     /// Fills `into` with whole blocks from `first` on, as the copy has them once it has everything below `at_least`;
     /// newer is as good. At most [`FETCH_BLOCKS`](crate::limit::FETCH_BLOCKS) at once.
     ///
@@ -22,20 +22,20 @@ pub trait Fetch {
 pub enum FetchError {
     /// Nobody is there, or did not answer in time. Later it may work.
     #[error("the data lender cannot be reached")]
-    Away,
+    Unreachable,
     /// The copy is whole and does not have the block either: it is damaged there. Only that: a part written over such a
-    /// block leaves it unreadable, where `Away` would have waited.
+    /// block leaves it unreadable, where `Unreachable` would have waited.
     #[error("the data lender does not have it either")]
     Damaged,
 }
 
 /// There is no other copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Alone;
+pub struct NoCopy;
 
-impl Fetch for Alone {
+impl BlockFetch for NoCopy {
     fn fetch(&self, _: u64, _: Lsn, _: &mut [u8]) -> Result<(), FetchError> {
-        Err(FetchError::Away)
+        Err(FetchError::Unreachable)
     }
 
     fn exists(&self) -> bool {
@@ -43,7 +43,7 @@ impl Fetch for Alone {
     }
 }
 
-impl<C: Fetch + ?Sized> Fetch for std::sync::Arc<C> {
+impl<C: BlockFetch + ?Sized> BlockFetch for std::sync::Arc<C> {
     fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         (**self).fetch(first, at_least, into)
     }

@@ -12,22 +12,22 @@
 //! its options the volume can be opened wherever a crash came in between.
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Log, LogError};
+use netram_proto::port::{LogError, RecordLog};
 
-use crate::apply::{Applier, of_image};
-use crate::device::{BLOCK_BYTES, Span};
+use crate::apply::{StageApplier, of_image};
+use crate::device::{BLOCK_BYTES, SectorSpan};
 use crate::disk::Disk;
 use crate::error::{ApplyError, DeviceError, FileKind, FollowError};
-use crate::fetch::{Fetch, FetchError};
-use crate::image::{Sparse, sum};
+use crate::fetch::{BlockFetch, FetchError};
+use crate::image::{SparseFile, sum};
 use crate::limit::{READ_BLOCKS, STEP_ZERO_BLOCKS};
-use crate::recover::{Recovered, read_stage};
+use crate::recover::{DiskRecovery, read_stage};
 use crate::resync::{DIGEST_BYTES, digest};
 use crate::stage::BLOCK;
 use crate::stats::add;
 use crate::sync::lock;
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// Takes in what the journal's disk has newly, as far as the stages have room: when it stops before the journal's stable end,
     /// a step of applying makes some. Returns where it stopped; what is below can be read here.
     pub fn follow(&self) -> Result<Lsn, FollowError> {
@@ -38,7 +38,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             if from >= stable || !lock(&self.stages).has_room() {
                 return Ok(from);
             }
-            let mut passed = Recovered::default();
+            let mut passed = DiskRecovery::default();
             let next = read_stage(self, from, stable, &mut passed)?;
             if next == from {
                 return Err(FollowError::Log(LogError::Corrupt(from)));
@@ -74,7 +74,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
 
     /// Puts whole blocks into the image, from `first` on, after [`Disk::restart`]. Durable with [`Disk::sync`].
     pub fn put_blocks(&self, first: u64, bytes: &[u8]) -> Result<(), DeviceError> {
-        Span::check_request(first.saturating_mul(BLOCK_BYTES), bytes.len(), self.bytes())?;
+        SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), bytes.len(), self.bytes())?;
         if !bytes.len().is_multiple_of(BLOCK) {
             let (offset, length) = (first * BLOCK_BYTES, bytes.len() as u64);
             return Err(DeviceError::Unaligned { offset, length });
@@ -99,7 +99,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     pub fn put_hole(&self, first: u64, behind: u64) -> Result<(), DeviceError> {
         let offset = first.saturating_mul(BLOCK_BYTES);
         let length = behind.saturating_sub(first).saturating_mul(BLOCK_BYTES);
-        Span::check(offset, length, self.bytes())?;
+        SectorSpan::check(offset, length, self.bytes())?;
         if behind < first {
             return Err(DeviceError::Unaligned { offset, length });
         }
@@ -122,7 +122,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Ok(self.sync_files(&mut lock(&self.applier))?)
     }
 
-    pub(crate) fn sync_files(&self, applier: &mut Applier) -> Result<(), ApplyError> {
+    pub(crate) fn sync_files(&self, applier: &mut StageApplier) -> Result<(), ApplyError> {
         let image = self.image.sync_blocks().map_err(of_image);
         let synced = image.and_then(|()| {
             let file = FileKind::Sums;
@@ -141,12 +141,12 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         }
     }
 
-    /// The answer to the writer's [`Fetch`]: blocks from `first` on as of a journal that has everything below `at_least`.
+    /// The answer to the writer's [`BlockFetch`]: blocks from `first` on as of a journal that has everything below `at_least`.
     pub fn answer(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         // What is on the journal's disk need not be in the stages yet.
-        let followed = self.follow().map_err(|_| FetchError::Away)?;
+        let followed = self.follow().map_err(|_| FetchError::Unreachable)?;
         if followed < at_least {
-            return Err(FetchError::Away);
+            return Err(FetchError::Unreachable);
         }
         match self.read_own(first, into) {
             Ok(()) => Ok(()),
@@ -154,14 +154,14 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
                 self.note_bad(block);
                 Err(FetchError::Damaged)
             }
-            Err(_) => Err(FetchError::Away),
+            Err(_) => Err(FetchError::Unreachable),
         }
     }
 
     /// Which of the blocks from `first` on are not those of which these are the digests.
     pub fn differing(&self, first: u64, digests: &[[u8; DIGEST_BYTES]]) -> Result<Vec<bool>, DeviceError> {
         let length = digests.len().saturating_mul(BLOCK);
-        Span::check_request(first.saturating_mul(BLOCK_BYTES), length, self.bytes())?;
+        SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), length, self.bytes())?;
         let mut bytes = vec![0; digests.len().min(READ_BLOCKS) * BLOCK];
         let mut differing = Vec::with_capacity(digests.len());
         for part in digests.chunks(READ_BLOCKS) {

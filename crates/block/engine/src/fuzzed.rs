@@ -1,22 +1,22 @@
 //! What a volume's small files say, for fuzzers (`fuzz/checks`) and nobody else.
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::port::Kind;
+use netram_proto::port::RecordKind;
 
 use crate::record;
-use crate::superblock::{Superblock, VolumeId};
+use crate::superblock::{VolumeId, VolumeSuperblock};
 
 /// A superblock's payload: a volume has a size that can be, and is read as it was written.
 pub fn superblock(bytes: &[u8]) {
-    if let Ok(found) = Superblock::decode(bytes) {
-        let again = Superblock::decode(&found.encode()).expect("what was read is read again");
+    if let Ok(found) = VolumeSuperblock::decode(bytes) {
+        let again = VolumeSuperblock::decode(&found.encode()).expect("what was read is read again");
         assert_eq!(again, found);
     }
 }
 
 /// A volume's superblock.
 pub fn superblock_seeds() -> Vec<Vec<u8>> {
-    let block = Superblock {
+    let block = VolumeSuperblock {
         volume: VolumeId(7),
         journal: JournalId(5),
         bytes: 1 << 20,
@@ -33,17 +33,17 @@ pub fn change(bytes: &[u8]) {
     let Some((kind, payload)) = bytes.split_first() else {
         return;
     };
-    let Ok(Some(change)) = record::decode(Kind(*kind), payload, BYTES) else {
+    let Ok(Some(change)) = record::decode(RecordKind(*kind), payload, BYTES) else {
         return;
     };
     let span = match change {
-        record::Change::Write { span, .. } | record::Change::Zero(span) => span,
+        record::VolumeChange::Write { span, .. } | record::VolumeChange::Zero(span) => span,
     };
     assert!(span.offset() + span.length() <= BYTES);
     let mut again = vec![0; change.payload_bytes()];
     change.encode(&mut again);
     assert_eq!(again, payload, "a record has one form");
-    assert_eq!(change.kind(), Kind(*kind));
+    assert_eq!(change.kind(), RecordKind(*kind));
 }
 
 /// A write and zeros.

@@ -15,11 +15,11 @@
 //! taken for holes. One says that the block is *missing*: only the data lender has it. A checksum that comes out as one of
 //! the two is stored as two.
 
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 use netram_proto::wire::{Crc, crc32c};
 
 use crate::device::BLOCK_BYTES;
-use crate::error::{FileKind, OpenError};
+use crate::error::{DiskOpenError, FileKind};
 use crate::stage::BLOCK;
 use crate::superblock::{FORMAT, VolumeId};
 
@@ -38,7 +38,7 @@ const SUM_MIN: u32 = 2;
 const MISSING_SUMS: usize = 16 * 1024;
 
 /// A file with holes, as image and sums are.
-pub trait Sparse: File {
+pub trait SparseFile: StorageFile {
     /// The range, which lies inside the file, reads as zeros afterwards, and takes no space where that can be had.
     /// Not durable before a sync.
     fn punch(&self, offset: u64, length: u64) -> Result<(), IoError>;
@@ -60,15 +60,20 @@ pub trait Sparse: File {
 
 /// The two files. Whoever writes them sees to it that nobody else does.
 #[derive(Debug)]
-pub(crate) struct Image<F> {
+pub(crate) struct VolumeImage<F> {
     blocks: F,
     sums: F,
 }
 
-impl<F: Sparse> Image<F> {
+impl<F: SparseFile> VolumeImage<F> {
     /// Takes two empty files and makes a volume of zeros of them. Durable on return.
-    pub(crate) fn create(blocks: F, sums: F, volume: VolumeId, bytes: u64) -> Result<Image<F>, IoError> {
-        let image = Image { blocks, sums };
+    pub(crate) fn create(
+        blocks: F,
+        sums: F,
+        volume: VolumeId,
+        bytes: u64,
+    ) -> Result<VolumeImage<F>, IoError> {
+        let image = VolumeImage { blocks, sums };
         image.extend(bytes)?;
         image.blocks.write_at(0, &header(FileKind::Image, volume))?;
         image.sums.write_at(0, &header(FileKind::Sums, volume))?;
@@ -78,17 +83,22 @@ impl<F: Sparse> Image<F> {
     }
 
     /// Takes the files of `volume`, which has `bytes`.
-    pub(crate) fn open(blocks: F, sums: F, volume: VolumeId, bytes: u64) -> Result<Image<F>, OpenError> {
-        let image = Image { blocks, sums };
+    pub(crate) fn open(
+        blocks: F,
+        sums: F,
+        volume: VolumeId,
+        bytes: u64,
+    ) -> Result<VolumeImage<F>, DiskOpenError> {
+        let image = VolumeImage { blocks, sums };
         for (kind, file, contents) in [
             (FileKind::Image, &image.blocks, bytes),
             (FileKind::Sums, &image.sums, sums_bytes(bytes)),
         ] {
-            let failed = |cause| OpenError::File { file: kind, cause };
+            let failed = |cause| DiskOpenError::File { file: kind, cause };
             let expected = CONTENTS_OFFSET + contents;
             let found = file.size().map_err(failed)?;
             if found < expected {
-                return Err(OpenError::Short {
+                return Err(DiskOpenError::Short {
                     file: kind,
                     expected,
                     found,
@@ -146,7 +156,7 @@ impl<F: Sparse> Image<F> {
                 }
             }
             if sum_at(stored, 0) != SUM_MISSING {
-                stored.copy_from_slice(&spoilt(sum(number, block)).to_le_bytes());
+                stored.copy_from_slice(&damaged_sum(sum(number, block)).to_le_bytes());
             }
         }
         Ok(())
@@ -214,7 +224,7 @@ impl<F: Sparse> Image<F> {
 }
 
 /// Whether the file begins as the image or the sums of some volume do.
-pub fn is_of_a_volume<F: File>(file: &F) -> bool {
+pub fn is_of_a_volume<F: StorageFile>(file: &F) -> bool {
     let mut front = [0; BLOCK];
     let read = file.read_at(0, &mut front).is_ok();
     let named = [FileKind::Image, FileKind::Sums]
@@ -242,7 +252,7 @@ pub(crate) fn sum(block: u64, bytes: &[u8]) -> u32 {
 }
 
 /// A checksum that no bytes with this one have: says that the block is known to be damaged.
-pub(crate) fn spoilt(sum: u32) -> u32 {
+pub(crate) fn damaged_sum(sum: u32) -> u32 {
     (!sum).max(SUM_MIN)
 }
 
@@ -290,16 +300,16 @@ fn header_crc(front: &[u8; BLOCK]) -> u32 {
     crc.finish()
 }
 
-fn check_header(kind: FileKind, front: &[u8; BLOCK], volume: VolumeId) -> Result<(), OpenError> {
+fn check_header(kind: FileKind, front: &[u8; BLOCK], volume: VolumeId) -> Result<(), DiskOpenError> {
     if front[..8] != *magic(kind) {
-        return Err(OpenError::Foreign { file: kind });
+        return Err(DiskOpenError::Foreign { file: kind });
     }
     if front[12..16] != header_crc(front).to_le_bytes() {
-        return Err(OpenError::Damaged { file: kind });
+        return Err(DiskOpenError::Damaged { file: kind });
     }
     let format = u32::from_le_bytes(*front[8..].first_chunk().expect("a block has twelve bytes"));
     if format != FORMAT {
-        return Err(OpenError::Format {
+        return Err(DiskOpenError::Format {
             file: kind,
             found: format,
         });
@@ -307,7 +317,7 @@ fn check_header(kind: FileKind, front: &[u8; BLOCK], volume: VolumeId) -> Result
     let id = front[16..].first_chunk().expect("a block has 32 bytes");
     let found = VolumeId(u128::from_le_bytes(*id));
     if found != volume {
-        return Err(OpenError::OtherVolume {
+        return Err(DiskOpenError::OtherVolume {
             file: kind,
             expected: volume,
             found,

@@ -14,20 +14,20 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | [`Device`] | what front ends see |
+//! | [`BlockDevice`] | what front ends see |
 //! | [`Disk`] | an open volume: writing, flushing, growing |
-//! | [`Files`], [`Options`] | how it is made and opened |
+//! | [`DiskFiles`], [`DiskOptions`] | how it is made and opened |
 //! | `read` | reading, and where the holes are |
-//! | `stage`, `stages` | writes merged by sector; when a stage ends, when writers wait |
+//! | `stage`, `stage_queue` | writes merged by sector; when a stage ends, when writers wait |
 //! | `apply` | a stage's way into the image |
 //! | `recover` | the journal's way into the image, after a crash |
-//! | `trim`, `held`, `dirty` | what of the journal is kept for a data lender, and what it must be sent instead |
+//! | `trim`, `retained`, `dirty` | what of the journal is kept for a data lender, and what it must be sent instead |
 //! | `resync`, `follow` | the writer's side of a data lender's copy, and the data lender's |
-//! | [`Fetch`], `mend`, [`Restoring`] | blocks from another copy |
+//! | [`BlockFetch`], `repair`, [`VolumeRestore`] | blocks from another copy |
 //! | `image`, `superblock`, [`record`] | the formats |
 //! | [`limit`] | every bound |
 //!
-//! It knows the log only as `netram_proto::port::Log` and files as `File`; sockets, lenders and the log's own recovery
+//! It knows the log only as `netram_proto::port::RecordLog` and files as `File`; sockets, lenders and the log's own recovery
 //! are the client's affair. Formats and crash arguments: `docs/disk.md`.
 #![forbid(unsafe_code)]
 
@@ -40,35 +40,37 @@ mod fetch;
 mod follow;
 #[doc(hidden)]
 pub mod fuzzed;
-mod held;
 mod image;
 pub mod limit;
-mod mend;
 mod open;
 mod read;
 pub mod record;
 mod recover;
+mod repair;
 mod restore;
 mod resync;
+mod retained;
 mod stage;
-mod stages;
+mod stage_queue;
 mod stats;
 mod superblock;
 mod sync;
 mod trim;
 
-pub use apply::Progress;
-pub use device::{BLOCK_BYTES, Device, Geometry, Pending, SECTOR_BYTES, Span};
+pub use apply::ApplyProgress;
+pub use device::{BLOCK_BYTES, BlockDevice, DeviceGeometry, PendingWrite, SECTOR_BYTES, SectorSpan};
 pub use disk::{Disk, DiskStatus};
-pub use error::{ApplyError, DeviceError, FileKind, FollowError, GrowError, OpenError, ResyncError};
-pub use fetch::{Alone, Fetch, FetchError};
-pub use image::{Sparse, is_of_a_volume};
-pub use mend::{Copied, Scrubbed};
-pub use open::{Files, Flush, Options, create};
-pub use recover::Recovered;
-pub use restore::Restoring;
+pub use error::{
+    ApplyError, DeviceError, DiskGrowError, DiskOpenError, DiskResyncError, FileKind, FollowError,
+};
+pub use fetch::{BlockFetch, FetchError, NoCopy};
+pub use image::{SparseFile, is_of_a_volume};
+pub use open::{DiskFiles, DiskOptions, FlushPolicy, create};
+pub use recover::DiskRecovery;
+pub use repair::{CopyStep, ScrubStep};
+pub use restore::VolumeRestore;
 pub use resync::{DIGEST_BYTES, ReplicaStatus, ResyncBegun, ResyncRun, digest};
-pub use stages::{StagePolicy, StagesStatus};
+pub use stage_queue::{StagePolicy, StagesStatus};
 pub use stats::Statistics;
-pub use superblock::{Superblock, VolumeId};
-pub use sync::Work;
+pub use superblock::{VolumeId, VolumeSuperblock};
+pub use sync::ApplierTask;

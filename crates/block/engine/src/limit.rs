@@ -26,7 +26,7 @@ pub const READ_BLOCKS: usize = 64;
 pub const EXTENT_BLOCKS: usize = 4096;
 
 /// Ends of stages that are in the image and kept in the journal for the data lender: a few KiB.
-pub const HELD_ENDS_MAX: usize = 512;
+pub const RETAINED_ENDS_MAX: usize = 512;
 /// Runs of blocks that are marked dirty at once: 64 KiB.
 pub const MARK_RUNS: usize = 4096;
 /// Blocks that are asked of the data lender at once.

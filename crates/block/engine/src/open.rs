@@ -5,25 +5,25 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::port::{Log, LogState};
+use netram_proto::port::{LogState, RecordLog};
 
-use crate::apply::Applier;
+use crate::apply::StageApplier;
 use crate::dirty::DirtyMap;
 use crate::disk::Disk;
-use crate::error::{FileKind, GrowError, OpenError};
-use crate::fetch::{Alone, Fetch};
-use crate::image::{Image, Sparse};
+use crate::error::{DiskGrowError, DiskOpenError, FileKind};
+use crate::fetch::{BlockFetch, NoCopy};
+use crate::image::{SparseFile, VolumeImage};
 use crate::limit::RECORD_DATA_BYTES_MAX;
 use crate::record::WRITE_HEADER_BYTES;
-use crate::recover::{self, Recovered};
-use crate::stages::{StagePolicy, Stages};
+use crate::recover::{self, DiskRecovery};
+use crate::stage_queue::{StagePolicy, StageQueue};
 use crate::stats::Counters;
-use crate::superblock::{Superblock, VolumeId, is_volume_size};
-use crate::sync::Signal;
+use crate::superblock::{VolumeId, VolumeSuperblock, is_volume_size};
+use crate::sync::StageSignal;
 
 /// What FLUSH and FUA wait for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Flush {
+pub enum FlushPolicy {
     /// The commit rule, which a completed write has met already: the usual flush costs nothing.
     #[default]
     Remote,
@@ -33,7 +33,7 @@ pub enum Flush {
 
 /// The files of a volume, beside its journal's.
 #[derive(Debug)]
-pub struct Files<F> {
+pub struct DiskFiles<F> {
     /// The blocks.
     pub image: F,
     /// Their checksums.
@@ -46,52 +46,52 @@ pub struct Files<F> {
 
 /// How a volume is opened.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct DiskOptions {
     /// The journal that is given with it.
     pub journal: JournalId,
     /// When stages end.
     pub policy: StagePolicy,
     /// What FLUSH waits for.
-    pub flush: Flush,
+    pub flush: FlushPolicy,
     /// The journal may have been begun anew since the image last followed it, as a data lender's is when a resync begins:
     /// if the image is said to be ahead of it, that is no error.
     pub restarted: bool,
 }
 
-impl Options {
+impl DiskOptions {
     /// The usual ones.
-    pub fn new(journal: JournalId) -> Options {
-        Options {
+    pub fn new(journal: JournalId) -> DiskOptions {
+        DiskOptions {
             journal,
             policy: StagePolicy::default(),
-            flush: Flush::default(),
+            flush: FlushPolicy::default(),
             restarted: false,
         }
     }
 }
 
 /// Makes a volume of zeros of three empty files. Durable on return, but for their names.
-pub fn create<F: Sparse>(
-    files: Files<F>,
+pub fn create<F: SparseFile>(
+    files: DiskFiles<F>,
     volume: VolumeId,
     journal: JournalId,
     bytes: u64,
-) -> Result<(), GrowError> {
+) -> Result<(), DiskGrowError> {
     if !is_volume_size(bytes) {
-        return Err(GrowError::Size { asked: bytes });
+        return Err(DiskGrowError::Size { asked: bytes });
     }
-    let failed = |file| move |cause| GrowError::File { file, cause };
-    let Files {
+    let failed = |file| move |cause| DiskGrowError::File { file, cause };
+    let DiskFiles {
         image,
         sums,
         superblock,
         dirty: _,
     } = files;
-    Image::create(image, sums, volume, bytes).map_err(failed(FileKind::Image))?;
+    VolumeImage::create(image, sums, volume, bytes).map_err(failed(FileKind::Image))?;
     // The superblock comes last: without it there is no volume.
     let failed = failed(FileKind::Superblock);
-    superblock.extend(Superblock::FILE_BYTES).map_err(failed)?;
-    let value = Superblock {
+    superblock.extend(VolumeSuperblock::FILE_BYTES).map_err(failed)?;
+    let value = VolumeSuperblock {
         volume,
         journal,
         bytes,
@@ -102,25 +102,25 @@ pub fn create<F: Sparse>(
     value.create(&superblock).map_err(failed)
 }
 
-impl<L: Log, F: Sparse> Disk<L, F> {
+impl<L: RecordLog, F: SparseFile> Disk<L, F> {
     /// Checks that the files belong together, and brings the image up to the journal.
-    pub fn open(log: L, files: Files<F>, options: Options) -> Result<Disk<L, F>, OpenError> {
-        Disk::open_beside(log, files, options, Alone)
+    pub fn open(log: L, files: DiskFiles<F>, options: DiskOptions) -> Result<Disk<L, F>, DiskOpenError> {
+        Disk::open_beside(log, files, options, NoCopy)
     }
 }
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// The same for a volume of which there is another copy: blocks that the image lost are taken from there, in recovery
     /// already.
     pub fn open_beside(
         log: L,
-        files: Files<F>,
-        options: Options,
+        files: DiskFiles<F>,
+        options: DiskOptions,
         copy: C,
-    ) -> Result<Disk<L, F, C>, OpenError> {
-        let (mut slots, mut superblock) = Superblock::open(&files.superblock)?;
+    ) -> Result<Disk<L, F, C>, DiskOpenError> {
+        let (mut slots, mut superblock) = VolumeSuperblock::open(&files.superblock)?;
         if superblock.journal != options.journal {
-            return Err(OpenError::OtherJournal {
+            return Err(DiskOpenError::OtherJournal {
                 expected: superblock.journal,
                 found: options.journal,
             });
@@ -133,21 +133,21 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         } = log.state();
         let sectors = payload_max.saturating_sub(WRITE_HEADER_BYTES) / 512 * 512;
         if sectors == 0 {
-            return Err(OpenError::SmallJournal { payload_max });
+            return Err(DiskOpenError::SmallJournal { payload_max });
         }
         let (applied, applying) = match (superblock.applying <= stable, options.restarted) {
             (true, _) => (superblock.applied, superblock.applying),
             (false, true) => (head, head),
             (false, false) => {
                 let applying = superblock.applying;
-                return Err(OpenError::JournalBehind { applying, stable });
+                return Err(DiskOpenError::JournalBehind { applying, stable });
             }
         };
-        let image = Image::open(files.image, files.sums, superblock.volume, superblock.bytes)?;
+        let image = VolumeImage::open(files.image, files.sums, superblock.volume, superblock.bytes)?;
         let dirty = (files.dirty)
             .map(|file| DirtyMap::open(file, superblock.volume, head))
             .transpose()
-            .map_err(|cause| OpenError::File {
+            .map_err(|cause| DiskOpenError::File {
                 file: FileKind::Dirty,
                 cause,
             })?;
@@ -155,7 +155,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         // the recovery tears what it says.
         (superblock.applied, superblock.applying) = (applied, applying);
         let stored = slots.store(&files.superblock, &superblock.encode());
-        stored.map_err(|failure| OpenError::File {
+        stored.map_err(|failure| DiskOpenError::File {
             file: FileKind::Superblock,
             cause: failure.error,
         })?;
@@ -163,10 +163,10 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let start = applied.max(head);
         let keeps = dirty.is_some();
         let flushed = if keeps { Lsn(0) } else { Lsn(u64::MAX) };
-        let mut applier = Applier::new();
+        let mut applier = StageApplier::new();
         applier.torn_below = applying;
         if head < start {
-            applier.held.applied(start);
+            applier.retained.applied(start);
         }
         let mut disk = Disk {
             log,
@@ -179,17 +179,17 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             flush: options.flush,
             record_data_max: sectors.min(RECORD_DATA_BYTES_MAX),
             order: Mutex::new(()),
-            stages: Mutex::new(Stages::new(options.policy, start)),
+            stages: Mutex::new(StageQueue::new(options.policy, start)),
             applier: Mutex::new(applier),
             writing: Mutex::new(()),
             applied: AtomicU64::new(start.0),
             flushed: AtomicU64::new(flushed.0),
-            keeps,
+            has_replica: keeps,
             dirty: Mutex::new(dirty),
             bad: Mutex::new(BTreeSet::new()),
-            signal: Signal::default(),
+            signal: StageSignal::default(),
             counters: Counters::default(),
-            recovered: Recovered::default(),
+            recovered: DiskRecovery::default(),
         };
         disk.recovered = recover::replay(&disk, start, applying)?;
         Ok(disk)

@@ -1,22 +1,22 @@
 //! Reading: what stages have lies over what the image has, and the image is believed only where its checksums say so.
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
-use crate::device::{BLOCK_BYTES, Span};
+use crate::device::{BLOCK_BYTES, SectorSpan};
 use crate::disk::Disk;
 use crate::error::DeviceError;
-use crate::fetch::Fetch;
-use crate::image::{SUM_HOLE, Sparse, matches, sum_at};
+use crate::fetch::BlockFetch;
+use crate::image::{SUM_HOLE, SparseFile, matches, sum_at};
 use crate::limit::{EXTENT_BLOCKS, READ_BLOCKS};
 use crate::stage::{BLOCK, FULL, mask_of};
-use crate::stages::Overlay;
+use crate::stage_queue::BlockOverlay;
 use crate::stats::add;
 use crate::sync::lock;
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
-    /// See [`crate::Device::read`].
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
+    /// See [`crate::BlockDevice::read`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        Span::check_request(offset, into.len(), self.bytes())?;
+        SectorSpan::check_request(offset, into.len(), self.bytes())?;
         add(&self.counters.reads, 1);
         add(&self.counters.read_bytes, into.len() as u64);
         let mut done = 0;
@@ -49,7 +49,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         needed: u8,
         fetches: bool,
     ) -> Result<(), DeviceError> {
-        let mut overlays: [Overlay; READ_BLOCKS] = [const { Overlay::NOTHING }; READ_BLOCKS];
+        let mut overlays: [BlockOverlay; READ_BLOCKS] = [const { BlockOverlay::NOTHING }; READ_BLOCKS];
         let count = into.len() / BLOCK;
         {
             let stages = lock(&self.stages);
@@ -58,7 +58,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             }
         }
         let overlays = &overlays[..count];
-        let suffices = |overlay: &Overlay| overlay.mask & needed == needed;
+        let suffices = |overlay: &BlockOverlay| overlay.mask & needed == needed;
         let mut sums = [0; READ_BLOCKS * 4];
         let below = !overlays.iter().all(suffices);
         if below {
@@ -109,14 +109,14 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         Err(DeviceError::Corrupt { block: number })
     }
 
-    /// See [`crate::Device::extents`].
+    /// See [`crate::BlockDevice::extents`].
     pub fn extents(
         &self,
         offset: u64,
         length: u64,
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError> {
-        let span = Span::check(offset, length, self.bytes())?;
+        let span = SectorSpan::check(offset, length, self.bytes())?;
         let behind = span.end().div_ceil(BLOCK_BYTES);
         let mut first = span.offset() / BLOCK_BYTES;
         // The run under way: where it began, and whether it is a hole.

@@ -6,14 +6,14 @@
 //!  8  data                               8  length u64
 //! ```
 
-use netram_proto::port::Kind;
+use netram_proto::port::RecordKind;
 
-use crate::device::Span;
+use crate::device::SectorSpan;
 
 /// A write: where, and the bytes.
-pub const KIND_WRITE: Kind = Kind(32);
+pub const KIND_WRITE: RecordKind = RecordKind(32);
 /// A range that reads as zeros from here on.
-pub const KIND_ZERO: Kind = Kind(33);
+pub const KIND_ZERO: RecordKind = RecordKind(33);
 
 /// Bytes of a write's payload before its data.
 pub(crate) const WRITE_HEADER_BYTES: usize = 8;
@@ -22,21 +22,21 @@ pub(crate) const ZERO_BYTES: usize = 16;
 
 /// What one record does to the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change<'a> {
+pub enum VolumeChange<'a> {
     /// These bytes are at this offset.
     Write {
         /// Where, as many bytes as there are.
-        span: Span,
+        span: SectorSpan,
         /// The bytes.
         data: &'a [u8],
     },
     /// The range reads as zeros.
-    Zero(Span),
+    Zero(SectorSpan),
 }
 
 /// Why a record is of no use to this volume: it is damaged, or of something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum VolumeDecodeError {
     /// A kind that volumes do not have.
     #[error("its kind {0} is none of a volume's")]
     Kind(u8),
@@ -53,19 +53,19 @@ pub enum DecodeError {
     },
 }
 
-impl Change<'_> {
+impl VolumeChange<'_> {
     /// Bytes of the payload.
     pub(crate) fn payload_bytes(&self) -> usize {
         match self {
-            Change::Write { data, .. } => WRITE_HEADER_BYTES + data.len(),
-            Change::Zero(_) => ZERO_BYTES,
+            VolumeChange::Write { data, .. } => WRITE_HEADER_BYTES + data.len(),
+            VolumeChange::Zero(_) => ZERO_BYTES,
         }
     }
 
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> RecordKind {
         match self {
-            Change::Write { .. } => KIND_WRITE,
-            Change::Zero(_) => KIND_ZERO,
+            VolumeChange::Write { .. } => KIND_WRITE,
+            VolumeChange::Zero(_) => KIND_ZERO,
         }
     }
 
@@ -73,11 +73,11 @@ impl Change<'_> {
     pub(crate) fn encode(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.payload_bytes());
         match self {
-            Change::Write { span, data } => {
+            VolumeChange::Write { span, data } => {
                 into[..8].copy_from_slice(&span.offset().to_le_bytes());
                 into[WRITE_HEADER_BYTES..].copy_from_slice(data);
             }
-            Change::Zero(span) => {
+            VolumeChange::Zero(span) => {
                 into[..8].copy_from_slice(&span.offset().to_le_bytes());
                 into[8..].copy_from_slice(&span.length().to_le_bytes());
             }
@@ -86,29 +86,33 @@ impl Change<'_> {
 }
 
 /// Reads a record of a volume of `bytes`. `None`: one of the journal's own.
-pub fn decode(kind: Kind, payload: &[u8], bytes: u64) -> Result<Option<Change<'_>>, DecodeError> {
-    const KIND_USER_MIN: Kind = Kind(16);
+pub fn decode(
+    kind: RecordKind,
+    payload: &[u8],
+    bytes: u64,
+) -> Result<Option<VolumeChange<'_>>, VolumeDecodeError> {
+    const KIND_USER_MIN: RecordKind = RecordKind(16);
     if kind < KIND_USER_MIN {
         return Ok(None);
     }
     let (offset, rest) = payload
         .split_first_chunk::<8>()
-        .ok_or(DecodeError::Short(payload.len()))?;
+        .ok_or(VolumeDecodeError::Short(payload.len()))?;
     let offset = u64::from_le_bytes(*offset);
     let span = |length| {
-        let checked = Span::check(offset, length, bytes);
-        checked.map_err(|_| DecodeError::Range { offset, length })
+        let checked = SectorSpan::check(offset, length, bytes);
+        checked.map_err(|_| VolumeDecodeError::Range { offset, length })
     };
     match kind {
-        KIND_WRITE => Ok(Some(Change::Write {
+        KIND_WRITE => Ok(Some(VolumeChange::Write {
             span: span(rest.len() as u64)?,
             data: rest,
         })),
         KIND_ZERO => {
-            let length = <[u8; 8]>::try_from(rest).map_err(|_| DecodeError::Short(payload.len()))?;
-            Ok(Some(Change::Zero(span(u64::from_le_bytes(length))?)))
+            let length = <[u8; 8]>::try_from(rest).map_err(|_| VolumeDecodeError::Short(payload.len()))?;
+            Ok(Some(VolumeChange::Zero(span(u64::from_le_bytes(length))?)))
         }
-        Kind(other) => Err(DecodeError::Kind(other)),
+        RecordKind(other) => Err(VolumeDecodeError::Kind(other)),
     }
 }
 
@@ -120,11 +124,11 @@ mod tests {
     fn what_is_encoded_is_decoded() {
         let data = [7; 1024];
         let changes = [
-            Change::Write {
-                span: Span::check(512, 1024, 8192).unwrap(),
+            VolumeChange::Write {
+                span: SectorSpan::check(512, 1024, 8192).unwrap(),
                 data: &data,
             },
-            Change::Zero(Span::check(4096, 4096, 8192).unwrap()),
+            VolumeChange::Zero(SectorSpan::check(4096, 4096, 8192).unwrap()),
         ];
         for change in changes {
             let mut payload = vec![0; change.payload_bytes()];
@@ -132,17 +136,32 @@ mod tests {
             assert_eq!(decode(change.kind(), &payload, 8192), Ok(Some(change)));
             // In a smaller volume it is beyond the end.
             let refused = decode(change.kind(), &payload, 1024);
-            assert!(matches!(refused, Err(DecodeError::Range { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(VolumeDecodeError::Range { .. })),
+                "{refused:?}"
+            );
         }
     }
 
     #[test]
     fn what_is_no_record_of_a_volume_is_refused() {
-        assert_eq!(decode(Kind(3), &[], 8192), Ok(None));
-        assert_eq!(decode(KIND_WRITE, &[0; 7], 8192), Err(DecodeError::Short(7)));
-        assert_eq!(decode(KIND_ZERO, &[0; 15], 8192), Err(DecodeError::Short(15)));
-        assert_eq!(decode(Kind(16), &[0; 8], 8192), Err(DecodeError::Kind(16)));
+        assert_eq!(decode(RecordKind(3), &[], 8192), Ok(None));
+        assert_eq!(
+            decode(KIND_WRITE, &[0; 7], 8192),
+            Err(VolumeDecodeError::Short(7))
+        );
+        assert_eq!(
+            decode(KIND_ZERO, &[0; 15], 8192),
+            Err(VolumeDecodeError::Short(15))
+        );
+        assert_eq!(
+            decode(RecordKind(16), &[0; 8], 8192),
+            Err(VolumeDecodeError::Kind(16))
+        );
         let refused = decode(KIND_WRITE, &[0; 9], 8192);
-        assert!(matches!(refused, Err(DecodeError::Range { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(VolumeDecodeError::Range { .. })),
+            "{refused:?}"
+        );
     }
 }

@@ -5,19 +5,19 @@
 //! ends with the bytes of the last one.
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Log, LogError, Record};
+use netram_proto::port::{LogError, Record, RecordLog};
 
-use crate::apply::Progress;
+use crate::apply::ApplyProgress;
 use crate::disk::Disk;
-use crate::error::{ApplyError, FollowError, OpenError};
-use crate::fetch::Fetch;
-use crate::image::Sparse;
-use crate::record::{Change, decode};
+use crate::error::{ApplyError, DiskOpenError, FollowError};
+use crate::fetch::BlockFetch;
+use crate::image::SparseFile;
+use crate::record::{VolumeChange, decode};
 use crate::sync::lock;
 
 /// What recovery found and applied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct DiskRecovery {
     /// Records of the volume in the journal.
     pub records: u64,
     /// Bytes that they wrote.
@@ -32,16 +32,16 @@ pub struct Recovered {
 }
 
 /// Applies the journal from `start` on. What a crash can have torn lies below `applying`.
-pub(crate) fn replay<L: Log, F: Sparse, C: Fetch>(
+pub(crate) fn replay<L: RecordLog, F: SparseFile, C: BlockFetch>(
     disk: &Disk<L, F, C>,
     start: Lsn,
     applying: Lsn,
-) -> Result<Recovered, OpenError> {
+) -> Result<DiskRecovery, DiskOpenError> {
     let stable = disk.log.state().stable;
-    let mut recovered = Recovered {
+    let mut recovered = DiskRecovery {
         start,
         end: stable,
-        ..Recovered::default()
+        ..DiskRecovery::default()
     };
     let mut from = start;
     while from < stable {
@@ -50,22 +50,22 @@ pub(crate) fn replay<L: Log, F: Sparse, C: Fetch>(
         let next = read_stage(disk, from, until, &mut recovered)?;
         if next == from {
             // Below the stable LSN there must be a record.
-            return Err(OpenError::Apply(ApplyError::Log(LogError::Corrupt(from))));
+            return Err(DiskOpenError::Apply(ApplyError::Log(LogError::Corrupt(from))));
         }
         from = next;
         lock(&disk.stages).end_open();
-        while disk.apply_step().map_err(OpenError::Apply)? != Progress::Idle {}
+        while disk.apply_step().map_err(DiskOpenError::Apply)? != ApplyProgress::Idle {}
     }
     recovered.unverified = disk.counters.read().unverified_bases;
     Ok(recovered)
 }
 
 /// Takes in records from `from` on, until a stage is full. Returns where it stopped.
-pub(crate) fn read_stage<L: Log, F: Sparse, C: Fetch>(
+pub(crate) fn read_stage<L: RecordLog, F: SparseFile, C: BlockFetch>(
     disk: &Disk<L, F, C>,
     from: Lsn,
     until: Lsn,
-    recovered: &mut Recovered,
+    recovered: &mut DiskRecovery,
 ) -> Result<Lsn, FollowError> {
     let bytes = disk.bytes();
     let (mut next, mut refused) = (from, None);
@@ -81,7 +81,7 @@ pub(crate) fn read_stage<L: Log, F: Sparse, C: Fetch>(
         next = record.next;
         let Some(change) = change else { return next < until };
         recovered.records += 1;
-        if let Change::Write { data, .. } = change {
+        if let VolumeChange::Write { data, .. } = change {
             recovered.bytes += data.len() as u64;
         }
         // Readers may want the stages in between.

@@ -2,46 +2,46 @@
 //! other.
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::port::{File, Log};
+use netram_proto::port::{RecordLog, StorageFile};
 
 use crate::device::BLOCK_BYTES;
 use crate::dirty::DirtyMap;
 use crate::disk::Disk;
-use crate::error::{FileKind, GrowError};
-use crate::fetch::{Fetch, FetchError};
-use crate::image::{Image, Sparse};
-use crate::open::Files;
-use crate::superblock::{Superblock, VolumeId, is_volume_size};
+use crate::error::{DiskGrowError, FileKind};
+use crate::fetch::{BlockFetch, FetchError};
+use crate::image::{SparseFile, VolumeImage};
+use crate::open::DiskFiles;
+use crate::superblock::{VolumeId, VolumeSuperblock, is_volume_size};
 
-/// A volume that is being made. It is none until [`Restoring::finish`].
+/// A volume that is being made. It is none until [`VolumeRestore::finish`].
 #[derive(Debug)]
-pub struct Restoring<F> {
-    image: Image<F>,
+pub struct VolumeRestore<F> {
+    image: VolumeImage<F>,
     superblock: F,
     dirty: Option<F>,
-    value: Superblock,
+    value: VolumeSuperblock,
 }
 
-impl<F: Sparse + File> Restoring<F> {
+impl<F: SparseFile + StorageFile> VolumeRestore<F> {
     /// Takes empty files. The copy has everything below `from`, and so will the image as blocks come: the volume's journal
     /// must begin there, or before.
     pub fn begin(
-        files: Files<F>,
+        files: DiskFiles<F>,
         volume: VolumeId,
         journal: JournalId,
         bytes: u64,
         from: Lsn,
-    ) -> Result<Restoring<F>, GrowError> {
+    ) -> Result<VolumeRestore<F>, DiskGrowError> {
         if !is_volume_size(bytes) {
-            return Err(GrowError::Size { asked: bytes });
+            return Err(DiskGrowError::Size { asked: bytes });
         }
         let failed = failed(FileKind::Image);
-        let image = Image::create(files.image, files.sums, volume, bytes).map_err(failed)?;
-        Ok(Restoring {
+        let image = VolumeImage::create(files.image, files.sums, volume, bytes).map_err(failed)?;
+        Ok(VolumeRestore {
             image,
             superblock: files.superblock,
             dirty: files.dirty,
-            value: Superblock {
+            value: VolumeSuperblock {
                 volume,
                 journal,
                 bytes,
@@ -53,7 +53,7 @@ impl<F: Sparse + File> Restoring<F> {
     }
 
     /// The copy has data in the blocks from `first` up to `behind`. The others are holes.
-    pub fn missing(&self, first: u64, behind: u64) -> Result<(), GrowError> {
+    pub fn missing(&self, first: u64, behind: u64) -> Result<(), DiskGrowError> {
         let blocks = self.value.bytes / BLOCK_BYTES;
         self.image
             .mark_missing(first, behind.min(blocks))
@@ -61,7 +61,7 @@ impl<F: Sparse + File> Restoring<F> {
     }
 
     /// Makes a volume of it. Durable on return, but for the files' names.
-    pub fn finish(self) -> Result<(), GrowError> {
+    pub fn finish(self) -> Result<(), DiskGrowError> {
         self.image.sync_sums().map_err(failed(FileKind::Sums))?;
         if let Some(file) = self.dirty {
             // The copy has everything: nothing is to be sent.
@@ -69,21 +69,23 @@ impl<F: Sparse + File> Restoring<F> {
             DirtyMap::create(file, volume, false, head).map_err(failed(FileKind::Dirty))?;
         }
         let failed = failed(FileKind::Superblock);
-        self.superblock.extend(Superblock::FILE_BYTES).map_err(failed)?;
+        self.superblock
+            .extend(VolumeSuperblock::FILE_BYTES)
+            .map_err(failed)?;
         self.value.create(&self.superblock).map_err(failed)
     }
 }
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// The answer to whoever makes the volume anew from this one: which of `count` blocks from `first` on are data, a bit each, lowest
     /// first, as of a journal that has everything below `at_least`. What lies beyond the volume's end is none.
     ///
     /// A hole costs no reading, and a block that is damaged counts as data: fetching it will tell.
     pub fn data_map(&self, first: u64, at_least: Lsn, count: usize) -> Result<Vec<u8>, FetchError> {
         // As in `Disk::answer`: what is on the journal's disk need not be in the stages yet.
-        let followed = self.follow().map_err(|_| FetchError::Away)?;
+        let followed = self.follow().map_err(|_| FetchError::Unreachable)?;
         if followed < at_least {
-            return Err(FetchError::Away);
+            return Err(FetchError::Unreachable);
         }
         let mut map = vec![0; count.div_ceil(8)];
         let behind = first.saturating_add(count as u64).min(self.block_count());
@@ -102,11 +104,11 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let (offset, length) = (first * BLOCK_BYTES, (behind - first) * BLOCK_BYTES);
         match self.extents(offset, length, &mut each) {
             Ok(()) => Ok(map),
-            Err(_) => Err(FetchError::Away),
+            Err(_) => Err(FetchError::Unreachable),
         }
     }
 }
 
-fn failed(file: FileKind) -> impl Fn(netram_proto::port::IoError) -> GrowError + Copy {
-    move |cause| GrowError::File { file, cause }
+fn failed(file: FileKind) -> impl Fn(netram_proto::port::IoError) -> DiskGrowError + Copy {
+    move |cause| DiskGrowError::File { file, cause }
 }

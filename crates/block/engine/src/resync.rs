@@ -11,14 +11,14 @@
 use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, IoError, Log};
+use netram_proto::port::{Durability, IoError, RecordLog};
 
-use crate::device::{BLOCK_BYTES, Span};
+use crate::device::{BLOCK_BYTES, SectorSpan};
 use crate::dirty::DirtyMap;
 use crate::disk::Disk;
-use crate::error::{ApplyError, DeviceError, FileKind, ResyncError};
-use crate::fetch::Fetch;
-use crate::image::{SUM_MISSING, Sparse, sum_at};
+use crate::error::{ApplyError, DeviceError, DiskResyncError, FileKind};
+use crate::fetch::BlockFetch;
+use crate::image::{SUM_MISSING, SparseFile, sum_at};
 use crate::limit::{EXTENT_BLOCKS, READ_BLOCKS};
 use crate::stage::BLOCK;
 use crate::sync::lock;
@@ -30,7 +30,7 @@ pub struct ReplicaStatus {
     /// It has everything below, flushed, as it said last.
     pub flushed: Lsn,
     /// Bytes of journal that are in the image and kept for it.
-    pub held_bytes: u64,
+    pub retained_bytes: u64,
     /// Blocks that it has to be sent because the journal no longer has their records.
     pub dirty_blocks: u64,
     /// See [`Disk::dirty_from`].
@@ -54,7 +54,7 @@ pub struct ResyncRun {
     /// The first.
     pub first: u64,
     /// The one behind the last.
-    pub behind: u64,
+    pub end: u64,
     /// They are zeros, and take no space.
     pub hole: bool,
 }
@@ -62,7 +62,7 @@ pub struct ResyncRun {
 /// How the map gives the runs of one of its planes.
 type NextRun<F> = fn(&DirtyMap<F>, u64, u64) -> Result<Option<(u64, u64)>, IoError>;
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// The data lender's copy is whole, and has everything below `flushed` on its disk. To be told as that moves; not during a
     /// resync, for a copy that is not whole keeps nothing safe. Costs a store, and a lock; when blocks were marked that the
     /// copy has got by records, a few syncs.
@@ -70,14 +70,14 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// How many blocks are dirty all the same, so that only a resync brings them: those of one whose end was lost, or that one
     /// of the two lost. None while this side is being restored, which takes no resync.
     pub fn replica_flushed(&self, flushed: Lsn) -> u64 {
-        if !self.keeps {
+        if !self.has_replica {
             return 0;
         }
         self.flushed.store(flushed.0, Ordering::Release);
         let mut dirty = lock(&self.dirty);
         let Some(map) = &mut *dirty else { return 0 };
         // Marks that stay are sent for nothing, and the next call tries again.
-        let _ = map.on_kept(flushed);
+        let _ = map.on_copy_flushed(flushed);
         match self.missing.load(Ordering::Acquire) {
             true => 0,
             false => map.left(flushed, self.block_count()),
@@ -89,7 +89,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let dirty = lock(&self.dirty);
         dirty.as_ref().map(|map| ReplicaStatus {
             flushed: Lsn(self.flushed.load(Ordering::Acquire)),
-            held_bytes: self.applied().0.saturating_sub(head.0),
+            retained_bytes: self.applied().0.saturating_sub(head.0),
             dirty_blocks: map.count(self.block_count()),
             dirty_from: (!map.is_whole()).then(|| map.complete_from(head)),
         })
@@ -112,16 +112,16 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// block is dirty. So it is when the map turns out to be incomplete for that copy: what [`Disk::dirty_from`] said may
     /// be over. Blocks that become dirty meanwhile stay so when it ends. Beginning again takes them in, and goes on with what is
     /// still dirty.
-    pub fn begin_resync(&self, whole_at: Option<Lsn>) -> Result<ResyncBegun, ResyncError> {
+    pub fn begin_resync(&self, whole_at: Option<Lsn>) -> Result<ResyncBegun, DiskResyncError> {
         // Nothing is trimmed meanwhile.
         let _applier = lock(&self.applier);
         let mut dirty = lock(&self.dirty);
-        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
         let head = self.log.state().head;
         let known = |at: Lsn| !map.is_whole() && map.complete_from(head) <= at;
         let all = !whole_at.is_some_and(known);
         if all && self.missing.load(Ordering::Acquire) {
-            return Err(ResyncError::Restoring);
+            return Err(DiskResyncError::Restoring);
         }
         of_dirty(map.begin(all, head))?;
         self.flushed.store(head.0, Ordering::Release);
@@ -135,12 +135,12 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     /// The journal gave up records while a resync was under way that its copy did not get, which has everything below `whole_at`:
     /// the copy's journal is to begin anew where this one does now. What was sent need not be sent again but for the blocks
     /// of those records ([`Disk::next_dirtied`]), about as many as the answer says. `None`: the map does not have them all.
-    pub fn go_on_with_resync(&self, whole_at: Lsn) -> Result<Option<ResyncBegun>, ResyncError> {
+    pub fn continue_resync(&self, whole_at: Lsn) -> Result<Option<ResyncBegun>, DiskResyncError> {
         // Nothing else is trimmed meanwhile.
         let mut applier = lock(&self.applier);
-        self.give_up_ahead(&mut applier.held)?;
+        self.give_up_ahead(&mut applier.retained)?;
         let mut dirty = lock(&self.dirty);
-        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
         let from = self.log.state().head;
         let marked = of_dirty(map.go_on(whole_at, from))?;
         Ok(marked.map(|blocks| ResyncBegun {
@@ -162,9 +162,9 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let Some(mut run) = self.next_to_send(from, most, DirtyMap::next_marked)? else {
             return Ok(None);
         };
-        run.behind = run.behind.min(run.first + most);
+        run.end = run.end.min(run.first + most);
         if let Some(map) = &mut *lock(&self.dirty) {
-            map.send(run.first, run.behind).map_err(DeviceError::Io)?;
+            map.send(run.first, run.end).map_err(DeviceError::Io)?;
         }
         Ok(Some(run))
     }
@@ -186,7 +186,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             if first < behind {
                 let run = self.run_at(first, behind, most)?;
                 if run.hole {
-                    self.settle(run.first, run.behind)?;
+                    self.settle(run.first, run.end)?;
                 }
                 return Ok(Some(run));
             }
@@ -215,14 +215,18 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         let (count, hole) = run.unwrap_or((behind - first, false));
         let count = if hole { count } else { count.min(most) };
         let behind = first + count;
-        Ok(ResyncRun { first, behind, hole })
+        Ok(ResyncRun {
+            first,
+            end: behind,
+            hole,
+        })
     }
 
     /// The newest bytes of whole blocks from `first` on, as this side has them: nothing is fetched, so that a resync does
     /// not wait for itself. Returns when the journal's disk has them, so that no crash takes them from this side. What is
     /// damaged or missing is `Corrupt`.
     pub fn read_own(&self, first: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        Span::check_request(first.saturating_mul(BLOCK_BYTES), into.len(), self.bytes())?;
+        SectorSpan::check_request(first.saturating_mul(BLOCK_BYTES), into.len(), self.bytes())?;
         assert!(into.len().is_multiple_of(BLOCK), "blocks are whole");
         let mut at = first;
         for part in into.chunks_mut(READ_BLOCKS * BLOCK) {
@@ -243,9 +247,9 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// The copy is consistent: what the resync began with is no longer dirty. Durable on return.
-    pub fn finish_resync(&self) -> Result<(), ResyncError> {
+    pub fn finish_resync(&self) -> Result<(), DiskResyncError> {
         let mut dirty = lock(&self.dirty);
-        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
         Ok(of_dirty(map.finish())?)
     }
 
@@ -258,9 +262,9 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
     }
 
     /// The data lender lost these blocks: the next resync sends them. Durable on return.
-    pub fn mark_dirty(&self, blocks: &[u64]) -> Result<(), ResyncError> {
+    pub fn mark_dirty(&self, blocks: &[u64]) -> Result<(), DiskResyncError> {
         let mut dirty = lock(&self.dirty);
-        let map = dirty.as_mut().ok_or(ResyncError::NoMap)?;
+        let map = dirty.as_mut().ok_or(DiskResyncError::NoMap)?;
         let mut runs = Vec::new();
         for block in blocks.iter().copied().filter(|block| *block < self.block_count()) {
             // What is missing here too is lost, and must not look as if this side had it.

@@ -12,7 +12,7 @@ use netram_proto::id::Lsn;
 
 use crate::device::{BLOCK_BYTES, SECTOR_BYTES};
 use crate::limit::BLOCK_SECTORS;
-use crate::record::Change;
+use crate::record::VolumeChange;
 
 /// Bytes of a block, as a length.
 pub(crate) const BLOCK: usize = BLOCK_BYTES as usize;
@@ -21,29 +21,29 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 pub(crate) const FULL: u8 = u8::MAX;
 
 /// The bytes of a block. Shared with readers while they copy it.
-pub(crate) type Bytes = Arc<[u8; BLOCK]>;
+pub(crate) type BlockBytes = Arc<[u8; BLOCK]>;
 
 /// Blocks whose stage is over, for the next: in steady state a write allocates none.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
-    free: Vec<Bytes>,
+pub(crate) struct BlockPool {
+    free: Vec<BlockBytes>,
     max: usize,
 }
 
-impl Pool {
+impl BlockPool {
     /// A pool that keeps at most `bytes`.
-    pub(crate) fn new(bytes: u64) -> Pool {
-        Pool {
+    pub(crate) fn new(bytes: u64) -> BlockPool {
+        BlockPool {
             free: Vec::new(),
             max: (bytes / BLOCK_BYTES) as usize,
         }
     }
 
-    pub(crate) fn take(&mut self) -> Bytes {
+    pub(crate) fn take(&mut self) -> BlockBytes {
         self.free.pop().unwrap_or_else(|| Arc::new([0; BLOCK]))
     }
 
-    pub(crate) fn give(&mut self, mut bytes: Bytes) {
+    pub(crate) fn give(&mut self, mut bytes: BlockBytes) {
         // One that a reader still copies from is left to the reader.
         if self.free.len() < self.max && Arc::get_mut(&mut bytes).is_some() {
             self.free.push(bytes);
@@ -57,26 +57,26 @@ impl Pool {
 
 /// A block's newest sectors.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct StagedBlock {
     pub(crate) mask: u8,
-    pub(crate) bytes: Bytes,
+    pub(crate) bytes: BlockBytes,
 }
 
 /// What a stage says of a block.
 #[derive(Debug)]
-pub(crate) enum Layer<'a> {
+pub(crate) enum StageLayer<'a> {
     /// Nothing.
     Absent,
     /// It is zeros.
     Zeros,
     /// Some of its sectors, or all.
-    Held(&'a Held),
+    Sectors(&'a StagedBlock),
 }
 
 /// A run of writes, merged.
 #[derive(Debug, Default)]
-pub(crate) struct Stage {
-    blocks: BTreeMap<u64, Held>,
+pub(crate) struct WriteStage {
+    blocks: BTreeMap<u64, StagedBlock>,
     /// Whole blocks of zeros: first block and the one behind the last. They neither overlap nor touch.
     zeros: BTreeMap<u64, u64>,
     /// Where its first record begins and its last one ends in the journal. Equal while it is empty.
@@ -84,13 +84,13 @@ pub(crate) struct Stage {
     end: Lsn,
 }
 
-impl Stage {
+impl WriteStage {
     /// An empty stage behind the record that ends at `start`.
-    pub(crate) fn new(start: Lsn) -> Stage {
-        Stage {
+    pub(crate) fn new(start: Lsn) -> WriteStage {
+        WriteStage {
             start,
             end: start,
-            ..Stage::default()
+            ..WriteStage::default()
         }
     }
 
@@ -129,17 +129,19 @@ impl Stage {
     }
 
     /// Takes in the record that ends at `end`, the next one of the journal.
-    pub(crate) fn take(&mut self, end: Lsn, change: &Change<'_>, pool: &mut Pool) {
+    pub(crate) fn take(&mut self, end: Lsn, change: &VolumeChange<'_>, pool: &mut BlockPool) {
         assert!(end > self.end, "records are taken in the journal's order");
         self.end = end;
         match change {
-            Change::Write { span, data } => self.put(span.offset(), Some(data), data.len() as u64, pool),
-            Change::Zero(span) => self.clear(span.offset(), span.end(), pool),
+            VolumeChange::Write { span, data } => {
+                self.put(span.offset(), Some(data), data.len() as u64, pool)
+            }
+            VolumeChange::Zero(span) => self.clear(span.offset(), span.end(), pool),
         }
     }
 
     /// Zeros from `start` to `end`: whole blocks as a range, the sectors around them as bytes.
-    fn clear(&mut self, start: u64, end: u64, pool: &mut Pool) {
+    fn clear(&mut self, start: u64, end: u64, pool: &mut BlockPool) {
         let first = start.div_ceil(BLOCK_BYTES);
         let behind = end / BLOCK_BYTES;
         if first >= behind {
@@ -167,7 +169,7 @@ impl Stage {
     }
 
     /// Puts `data`, or zeros, at `offset`, block by block.
-    fn put(&mut self, offset: u64, data: Option<&[u8]>, length: u64, pool: &mut Pool) {
+    fn put(&mut self, offset: u64, data: Option<&[u8]>, length: u64, pool: &mut BlockPool) {
         let mut done = 0;
         while done < length {
             let block = (offset + done) / BLOCK_BYTES;
@@ -178,7 +180,7 @@ impl Stage {
                 Entry::Vacant(entry) => {
                     let on_zeros = has_zeros(&self.zeros, block);
                     let bytes = pool.take();
-                    (entry.insert(Held { mask: 0, bytes }), on_zeros)
+                    (entry.insert(StagedBlock { mask: 0, bytes }), on_zeros)
                 }
             };
             // A reader that still has these bytes keeps them as they are.
@@ -197,11 +199,11 @@ impl Stage {
         }
     }
 
-    pub(crate) fn layer(&self, block: u64) -> Layer<'_> {
+    pub(crate) fn layer(&self, block: u64) -> StageLayer<'_> {
         match self.blocks.get(&block) {
-            Some(held) => Layer::Held(held),
-            None if has_zeros(&self.zeros, block) => Layer::Zeros,
-            None => Layer::Absent,
+            Some(held) => StageLayer::Sectors(held),
+            None if has_zeros(&self.zeros, block) => StageLayer::Zeros,
+            None => StageLayer::Absent,
         }
     }
 
@@ -212,7 +214,7 @@ impl Stage {
     }
 
     /// The next blocks from `from` on, at most `into`'s room.
-    pub(crate) fn next_blocks(&self, from: u64, count: usize, into: &mut Vec<(u64, Held)>) {
+    pub(crate) fn next_blocks(&self, from: u64, count: usize, into: &mut Vec<(u64, StagedBlock)>) {
         into.clear();
         let next = self.blocks.range(from..).take(count);
         into.extend(next.map(|(block, held)| (*block, held.clone())));
@@ -227,7 +229,7 @@ impl Stage {
     }
 
     /// A block that has all its sectors now, merged with what lay below.
-    pub(crate) fn complete(&mut self, block: u64, bytes: &Bytes) {
+    pub(crate) fn complete(&mut self, block: u64, bytes: &BlockBytes) {
         let held = self.blocks.get_mut(&block);
         let held = held.expect("a closed stage loses no block");
         held.mask = FULL;
@@ -235,8 +237,8 @@ impl Stage {
     }
 
     /// Puts a whole block over what the stage has of it, zeros or sectors.
-    pub(crate) fn replace(&mut self, block: u64, bytes: &Bytes) {
-        let held = Held {
+    pub(crate) fn replace(&mut self, block: u64, bytes: &BlockBytes) {
+        let held = StagedBlock {
             mask: FULL,
             bytes: Arc::clone(bytes),
         };
@@ -244,9 +246,9 @@ impl Stage {
     }
 
     /// The same for those of the blocks from `first` up to `behind` of which it has sectors.
-    pub(crate) fn replace_all(&mut self, first: u64, behind: u64, bytes: &Bytes) {
+    pub(crate) fn replace_all(&mut self, first: u64, behind: u64, bytes: &BlockBytes) {
         for held in self.blocks.range_mut(first..behind).map(|(_, held)| held) {
-            *held = Held {
+            *held = StagedBlock {
                 mask: FULL,
                 bytes: Arc::clone(bytes),
             };
@@ -271,7 +273,7 @@ impl Stage {
     }
 
     /// Gives the memory of at most `count` blocks back. `false`: there are no more.
-    pub(crate) fn give_some(&mut self, count: usize, pool: &mut Pool) -> bool {
+    pub(crate) fn give_some(&mut self, count: usize, pool: &mut BlockPool) -> bool {
         for _ in 0..count {
             match self.blocks.pop_first() {
                 Some((_, held)) => pool.give(held.bytes),
@@ -308,32 +310,32 @@ pub(crate) fn copy_sectors(mask: u8, source: &[u8; BLOCK], target: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::Span;
+    use crate::device::SectorSpan;
 
     const BYTES: u64 = 64 * BLOCK_BYTES;
 
-    fn write(stage: &mut Stage, pool: &mut Pool, offset: u64, data: &[u8]) {
-        let span = Span::check(offset, data.len() as u64, BYTES).unwrap();
+    fn write(stage: &mut WriteStage, pool: &mut BlockPool, offset: u64, data: &[u8]) {
+        let span = SectorSpan::check(offset, data.len() as u64, BYTES).unwrap();
         let end = stage.end.plus(64 + data.len() as u64);
-        stage.take(end, &Change::Write { span, data }, pool);
+        stage.take(end, &VolumeChange::Write { span, data }, pool);
     }
 
-    fn zero(stage: &mut Stage, pool: &mut Pool, offset: u64, length: u64) {
-        let span = Span::check(offset, length, BYTES).unwrap();
+    fn zero(stage: &mut WriteStage, pool: &mut BlockPool, offset: u64, length: u64) {
+        let span = SectorSpan::check(offset, length, BYTES).unwrap();
         let end = stage.end.plus(64);
-        stage.take(end, &Change::Zero(span), pool);
+        stage.take(end, &VolumeChange::Zero(span), pool);
     }
 
-    fn held(stage: &Stage, block: u64) -> &Held {
+    fn held(stage: &WriteStage, block: u64) -> &StagedBlock {
         match stage.layer(block) {
-            Layer::Held(held) => held,
+            StageLayer::Sectors(held) => held,
             other => panic!("block {block}: {other:?}"),
         }
     }
 
     #[test]
     fn writes_merge_by_sector_and_the_newest_wins() {
-        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(0));
+        let (mut stage, mut pool) = (WriteStage::new(Lsn(64)), BlockPool::new(0));
         write(&mut stage, &mut pool, 512, &[1; 1024]);
         write(&mut stage, &mut pool, 1024, &[2; 512]);
         let block = held(&stage, 0);
@@ -347,13 +349,13 @@ mod tests {
 
     #[test]
     fn whole_blocks_of_zeros_cost_a_range_and_forget_what_was_written() {
-        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(BYTES));
+        let (mut stage, mut pool) = (WriteStage::new(Lsn(64)), BlockPool::new(BYTES));
         write(&mut stage, &mut pool, 0, &[1; 3 * 4096]);
         zero(&mut stage, &mut pool, 512, 6 * BLOCK_BYTES);
         // Its first block in part, five whole ones, and one sector of the last.
         assert_eq!(held(&stage, 0).mask, FULL);
         assert_eq!((held(&stage, 0).bytes[511], held(&stage, 0).bytes[512]), (1, 0));
-        assert!((1..6).all(|block| matches!(stage.layer(block), Layer::Zeros)));
+        assert!((1..6).all(|block| matches!(stage.layer(block), StageLayer::Zeros)));
         assert_eq!(held(&stage, 6).mask, 1);
         assert_eq!(pool.bytes(), 2 * BLOCK_BYTES, "blocks 1 and 2 came back");
 
@@ -365,7 +367,7 @@ mod tests {
 
     #[test]
     fn ranges_of_zeros_that_touch_become_one() {
-        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(0));
+        let (mut stage, mut pool) = (WriteStage::new(Lsn(64)), BlockPool::new(0));
         for (first, count) in [(10, 2), (20, 5), (2, 1), (12, 3), (14, 7)] {
             zero(&mut stage, &mut pool, first * BLOCK_BYTES, count * BLOCK_BYTES);
         }
@@ -391,7 +393,7 @@ mod tests {
 
     #[test]
     fn a_reader_keeps_the_bytes_it_found() {
-        let (mut stage, mut pool) = (Stage::new(Lsn(64)), Pool::new(BYTES));
+        let (mut stage, mut pool) = (WriteStage::new(Lsn(64)), BlockPool::new(BYTES));
         write(&mut stage, &mut pool, 0, &[1; 4096]);
         let found = held(&stage, 0).clone();
         write(&mut stage, &mut pool, 0, &[2; 4096]);

@@ -17,12 +17,12 @@
 use std::fmt;
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::journal::{SlotError, Slots};
+use netram_proto::journal::{SlotError, SlotPair};
 use netram_proto::limit::SLOT_BYTES;
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
 use crate::device::BLOCK_BYTES;
-use crate::error::{FileKind, OpenError};
+use crate::error::{DiskOpenError, FileKind};
 use crate::limit::VOLUME_BYTES_MAX;
 
 const MAGIC: [u8; 8] = *b"NETRAMVL";
@@ -43,7 +43,7 @@ impl fmt::Display for VolumeId {
 
 /// What a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Superblock {
+pub struct VolumeSuperblock {
     /// Whose image and sums.
     pub volume: VolumeId,
     /// The journal with its newest writes.
@@ -58,28 +58,28 @@ pub struct Superblock {
     pub missing: Option<Lsn>,
 }
 
-impl Superblock {
+impl VolumeSuperblock {
     /// Bytes of the superblock's file.
-    pub const FILE_BYTES: u64 = Slots::bytes(SLOT_BYTES);
+    pub const FILE_BYTES: u64 = SlotPair::bytes(SLOT_BYTES);
 
     /// Writes the first superblock into a file of [`Superblock::FILE_BYTES`]. Durable on return.
-    pub(crate) fn create<F: File>(&self, file: &F) -> Result<(), IoError> {
-        Slots::create(file, MAGIC, SLOT_BYTES, &self.encode()).map(drop)
+    pub(crate) fn create<F: StorageFile>(&self, file: &F) -> Result<(), IoError> {
+        SlotPair::create(file, MAGIC, SLOT_BYTES, &self.encode()).map(drop)
     }
 
     /// What the file says, without taking it.
-    pub fn read<F: File>(file: &F) -> Result<Superblock, OpenError> {
-        Superblock::open(file).map(|(_, superblock)| superblock)
+    pub fn read<F: StorageFile>(file: &F) -> Result<VolumeSuperblock, DiskOpenError> {
+        VolumeSuperblock::open(file).map(|(_, superblock)| superblock)
     }
 
-    pub(crate) fn open<F: File>(file: &F) -> Result<(Slots, Superblock), OpenError> {
+    pub(crate) fn open<F: StorageFile>(file: &F) -> Result<(SlotPair, VolumeSuperblock), DiskOpenError> {
         let kind = FileKind::Superblock;
-        let (slots, payload) = Slots::open(file, MAGIC, SLOT_BYTES).map_err(|error| match error {
-            SlotError::Io(cause) => OpenError::File { file: kind, cause },
-            SlotError::Foreign => OpenError::Foreign { file: kind },
-            SlotError::Damaged => OpenError::Damaged { file: kind },
+        let (slots, payload) = SlotPair::open(file, MAGIC, SLOT_BYTES).map_err(|error| match error {
+            SlotError::Io(cause) => DiskOpenError::File { file: kind, cause },
+            SlotError::Foreign => DiskOpenError::Foreign { file: kind },
+            SlotError::Damaged => DiskOpenError::Damaged { file: kind },
         })?;
-        Ok((slots, Superblock::decode(&payload)?))
+        Ok((slots, VolumeSuperblock::decode(&payload)?))
     }
 
     pub(crate) fn encode(&self) -> [u8; PAYLOAD_BYTES] {
@@ -97,20 +97,21 @@ impl Superblock {
         payload
     }
 
-    pub(crate) fn decode(payload: &[u8]) -> Result<Superblock, OpenError> {
+    pub(crate) fn decode(payload: &[u8]) -> Result<VolumeSuperblock, DiskOpenError> {
         let file = FileKind::Superblock;
         let format = payload.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
         if let Some(found) = format.filter(|format| *format != FORMAT) {
-            return Err(OpenError::Format { file, found });
+            return Err(DiskOpenError::Format { file, found });
         }
-        let payload: &[u8; PAYLOAD_BYTES] = payload.try_into().map_err(|_| OpenError::Damaged { file })?;
+        let payload: &[u8; PAYLOAD_BYTES] =
+            payload.try_into().map_err(|_| DiskOpenError::Damaged { file })?;
         let wide =
             |at: usize| u128::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
         let word =
             |at: usize| u64::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
         let half =
             |at: usize| u32::from_le_bytes(*payload[at..].first_chunk().expect("the payload is longer"));
-        let superblock = Superblock {
+        let superblock = VolumeSuperblock {
             volume: VolumeId(wide(8)),
             journal: JournalId(wide(24)),
             bytes: word(40),
@@ -120,7 +121,7 @@ impl Superblock {
         };
         let block = half(4);
         if u64::from(block) != BLOCK_BYTES || !is_volume_size(superblock.bytes) {
-            return Err(OpenError::Damaged { file });
+            return Err(DiskOpenError::Damaged { file });
         }
         Ok(superblock)
     }
@@ -137,7 +138,7 @@ mod tests {
 
     #[test]
     fn only_what_this_version_wrote_is_read() {
-        let superblock = Superblock {
+        let superblock = VolumeSuperblock {
             volume: VolumeId(1 << 100),
             journal: JournalId(7),
             bytes: 1 << 30,
@@ -146,19 +147,22 @@ mod tests {
             missing: Some(Lsn(55)),
         };
         let payload = superblock.encode();
-        assert_eq!(Superblock::decode(&payload), Ok(superblock));
+        assert_eq!(VolumeSuperblock::decode(&payload), Ok(superblock));
         assert!(matches!(
-            Superblock::decode(&payload[..79]),
-            Err(OpenError::Damaged { .. })
+            VolumeSuperblock::decode(&payload[..79]),
+            Err(DiskOpenError::Damaged { .. })
         ));
         let mut newer = payload;
         newer[0] = 3;
         assert!(matches!(
-            Superblock::decode(&newer),
-            Err(OpenError::Format { found: 3, .. })
+            VolumeSuperblock::decode(&newer),
+            Err(DiskOpenError::Format { found: 3, .. })
         ));
         let mut odd = payload;
         odd[40] = 1;
-        assert!(matches!(Superblock::decode(&odd), Err(OpenError::Damaged { .. })));
+        assert!(matches!(
+            VolumeSuperblock::decode(&odd),
+            Err(DiskOpenError::Damaged { .. })
+        ));
     }
 }

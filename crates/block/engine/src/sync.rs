@@ -14,7 +14,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct StageSignal {
     state: Mutex<State>,
     wanted: Condvar,
     changed: Condvar,
@@ -30,7 +30,7 @@ struct State {
 }
 
 /// What a wait for room ended with.
-pub(crate) enum Waited {
+pub(crate) enum RoomWait {
     /// Something changed; look again.
     Changed,
     /// The image cannot be written.
@@ -41,21 +41,21 @@ pub(crate) enum Waited {
 
 /// What the thread is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum ApplierTask {
     /// Apply what is closed, and tell the time.
     Look,
     /// End.
     Stop,
 }
 
-impl Signal {
-    pub(crate) fn attend(&self) {
+impl StageSignal {
+    pub(crate) fn applier_started(&self) {
         let mut state = lock(&self.state);
         state.attended = true;
         state.stop = false;
     }
 
-    pub(crate) fn leave(&self) {
+    pub(crate) fn applier_ended(&self) {
         lock(&self.state).attended = false;
         self.changed.notify_all();
     }
@@ -87,33 +87,33 @@ impl Signal {
     }
 
     /// The thread's wait for work, `longest` at most.
-    pub(crate) fn next(&self, longest: Duration) -> Work {
+    pub(crate) fn next(&self, longest: Duration) -> ApplierTask {
         let state = lock(&self.state);
         let idle = |state: &mut State| !state.stop && !state.requested;
         let waited = self.wanted.wait_timeout_while(state, longest, idle);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         state.requested = false;
         match state.stop {
-            true => Work::Stop,
-            false => Work::Look,
+            true => ApplierTask::Stop,
+            false => ApplierTask::Look,
         }
     }
 
     /// Waits until something changed, unless `enough` already: it is asked with the signal locked, so whoever holds a lock that
     /// it takes must not come here.
-    pub(crate) fn wait(&self, enough: &dyn Fn() -> bool) -> Waited {
+    pub(crate) fn wait(&self, enough: &dyn Fn() -> bool) -> RoomWait {
         let state = lock(&self.state);
         if enough() {
-            return Waited::Changed;
+            return RoomWait::Changed;
         }
         if !state.attended {
-            return Waited::Unattended;
+            return RoomWait::Unattended;
         }
         if let Some(failure) = state.failure {
-            return Waited::Failed(failure);
+            return RoomWait::Failed(failure);
         }
         let waited = self.changed.wait_timeout(state, LOOK_MAX);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
-        Waited::Changed
+        RoomWait::Changed
     }
 }

@@ -4,26 +4,26 @@
 use std::sync::atomic::Ordering;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{Log, LogError, LogState, Record};
+use netram_proto::port::{LogError, LogState, Record, RecordLog};
 
-use crate::device::{BLOCK_BYTES, Span};
+use crate::device::{BLOCK_BYTES, SectorSpan};
 use crate::dirty::DirtyMap;
 use crate::disk::Disk;
 use crate::error::{ApplyError, FileKind};
-use crate::fetch::Fetch;
-use crate::held::Held;
-use crate::image::Sparse;
+use crate::fetch::BlockFetch;
+use crate::image::SparseFile;
 use crate::limit::MARK_RUNS;
-use crate::record::{Change, decode};
+use crate::record::{VolumeChange, decode};
+use crate::retained::RetainedStages;
 use crate::stats::add;
 use crate::sync::lock;
 
 /// Bytes of journal that a record may take beside its payload, for what the journal keeps with it.
 const RECORD_EXTRA: u64 = 4096;
 
-impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
+impl<L: RecordLog, F: SparseFile, C: BlockFetch> Disk<L, F, C> {
     /// Trims the journal as far as it may and must be. Costs a look at two atomics when there is nothing to do.
-    pub(crate) fn tidy(&self, held: &mut Held) -> Result<(), ApplyError> {
+    pub(crate) fn trim_retained(&self, held: &mut RetainedStages) -> Result<(), ApplyError> {
         if held.is_empty() {
             return Ok(());
         }
@@ -31,17 +31,17 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         if let Some(both) = held.flushed(flushed) {
             self.trim(both).inspect_err(|_| held.put_back(both))?;
         }
-        self.give_up(held, self.kept_most())
+        self.give_up(held, self.retained_bytes_max())
     }
 
     /// Gives up more than must be, so that the journal's head stands still for a while: a copy whose journal begins there would be
     /// left behind again before it heard of it.
-    pub(crate) fn give_up_ahead(&self, held: &mut Held) -> Result<(), ApplyError> {
-        self.give_up(held, self.kept_most() / 4 * 3)
+    pub(crate) fn give_up_ahead(&self, held: &mut RetainedStages) -> Result<(), ApplyError> {
+        self.give_up(held, self.retained_bytes_max() / 4 * 3)
     }
 
     /// Bytes of journal that are kept at most for the data lender.
-    fn kept_most(&self) -> u64 {
+    fn retained_bytes_max(&self) -> u64 {
         let LogState {
             capacity,
             payload_max,
@@ -52,7 +52,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
         (capacity / 2).min(capacity.saturating_sub(largest))
     }
 
-    fn give_up(&self, held: &mut Held, most: u64) -> Result<(), ApplyError> {
+    fn give_up(&self, held: &mut RetainedStages, most: u64) -> Result<(), ApplyError> {
         let LogState { head, tail, .. } = self.log.state();
         if let Some(surplus) = held.surplus(head, tail, most) {
             // Together: a resync that chooses blocks meanwhile sees neither or both.
@@ -100,7 +100,9 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
             let (mut next, mut sound) = (from, true);
             let mut each = |record: Record<'_>| {
                 match decode(record.kind, record.payload, bytes) {
-                    Ok(Some(Change::Write { span, .. } | Change::Zero(span))) => runs.push(run_of(&span)),
+                    Ok(Some(VolumeChange::Write { span, .. } | VolumeChange::Zero(span))) => {
+                        runs.push(run_of(&span))
+                    }
                     Ok(None) => (),
                     Err(_) => sound = false,
                 }
@@ -121,7 +123,7 @@ impl<L: Log, F: Sparse, C: Fetch> Disk<L, F, C> {
 }
 
 /// The blocks of a record's span: the first, and the one behind the last.
-fn run_of(span: &Span) -> (u64, u64) {
+fn run_of(span: &SectorSpan) -> (u64, u64) {
     (span.offset() / BLOCK_BYTES, span.end().div_ceil(BLOCK_BYTES))
 }
 

@@ -6,32 +6,35 @@
 //!
 //! | part | decides |
 //! |---|---|
-//! | [`Source`] | the client's side: what to send next; whether the data lender is *in service*; when blocks must be sent anew |
+//! | [`ReplicaSource`] | the client's side: what to send next; whether the data lender is *in service*; when blocks must be sent anew |
 //! | [`Replica`] | the data lender's side: which frames it takes, what they make of its state, whom it obeys |
-//! | [`Standing`] | what the replica's file says of it, in two slots |
+//! | [`ReplicaHeader`] | what the replica's file says of it, in two slots |
 //! | [`message`] | the bodies of the frames between them |
 //!
 //! Both are values: frames and the time go in, things to do come out. The driver reads and writes files. Neither knows
 //! what a volume is made of, beyond blocks of [`BLOCK_BYTES`] and a log.
 //!
 //! **In service** means: the replica is whole, it has the newest view, it answers, and it is at most half a window behind.
-//! Then members keep what it lacks, and a view counts only when it has it too ([`netram_proto::journal::Writer::on_kept`]). Out of
+//! Then members keep what it lacks, and a view counts only when it has it too ([`netram_proto::journal::JournalWriter::on_replica_ack`]). Out of
 //! service the journal goes on as if there were no data lender; nothing ever waits for it longer than `detect`.
 #![no_std]
 #![forbid(unsafe_code)]
 
 extern crate alloc;
 
+mod header;
 pub mod limit;
 pub mod message;
 mod source;
-mod standing;
 mod target;
 
-pub use message::{Description, Following, Identity, Message};
-pub use source::{Progress, Scope, Source, SourceConfig, SourceStatus, SourceTiming, Todo, Trouble};
-pub use standing::{Condition, Standing, StandingError};
-pub use target::{Deed, Replica, Unflushed};
+pub use header::{ReplicaCondition, ReplicaHeader, ReplicaHeaderError};
+pub use message::{FollowReply, ReplicaDescription, ReplicaIdentity, ReplicaMessage};
+pub use source::{
+    ReplicaSource, ReplicaTrouble, ResyncProgress, ResyncScope, SourceAction, SourceConfig, SourceStatus,
+    SourceTiming,
+};
+pub use target::{Replica, ReplicaAction, UnflushedRecords};
 
 /// Bytes of a block, as the volume has them.
 pub const BLOCK_BYTES: usize = 4096;

@@ -7,10 +7,10 @@ use alloc::vec::Vec;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::View;
 use netram_proto::limit::{DATA_KEY_BYTES_MAX, FRAME_BODY_BYTES_MAX};
-use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header, Link, Short};
+use netram_proto::wire::{ByteReader, ChainPoint, Flag, Frame, FrameHeader, FrameKind, ShortInputError};
 
 use super::BLOCK_BYTES;
-use super::standing::Condition;
+use super::header::ReplicaCondition;
 
 /// Bytes of a block's digest: enough that two different blocks do not have the same.
 pub const DIGEST_BYTES: usize = 16;
@@ -25,11 +25,11 @@ pub const NUMBERS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX / 8;
 pub const MAP_BLOCKS_PER_FRAME: usize = FRAME_BODY_BYTES_MAX * 8;
 
 /// A block's digest. All zeros stands for a block of zeros; any other is what the driver's hash says.
-pub type Digest = [u8; DIGEST_BYTES];
+pub type BlockDigest = [u8; DIGEST_BYTES];
 
 /// Which volume, and which journal has its newest writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
+pub struct ReplicaIdentity {
     /// The volume.
     pub volume: u128,
     /// Its journal.
@@ -38,26 +38,26 @@ pub struct Identity {
 
 /// A frame to send, with its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct ReplicaMessage {
     /// The header.
-    pub header: Header,
+    pub header: FrameHeader,
     /// The body; at most [`FRAME_BODY_BYTES_MAX`] bytes.
     pub body: Vec<u8>,
 }
 
-impl Message {
+impl ReplicaMessage {
     /// A message without a body.
-    pub fn bare(header: Header) -> Message {
-        Message {
+    pub fn bare(header: FrameHeader) -> ReplicaMessage {
+        ReplicaMessage {
             header,
             body: Vec::new(),
         }
     }
 
     /// Asks for the replica of `volume`, or what replicas there are.
-    pub fn inquire(volume: Option<u128>) -> Message {
-        Message {
-            header: Header::new(FrameKind::Inquire),
+    pub fn inquire(volume: Option<u128>) -> ReplicaMessage {
+        ReplicaMessage {
+            header: FrameHeader::new(FrameKind::Inquire),
             body: volume
                 .map(|volume| volume.to_le_bytes().to_vec())
                 .unwrap_or_default(),
@@ -65,107 +65,107 @@ impl Message {
     }
 
     /// Asks for raw bytes of the replica's log from `from` on. Answered by `Data`.
-    pub fn read_log(from: Lsn) -> Message {
-        let header = Header {
+    pub fn read_log(from: Lsn) -> ReplicaMessage {
+        let header = FrameHeader {
             lsn: from,
-            ..Header::new(FrameKind::Read)
+            ..FrameHeader::new(FrameKind::Read)
         };
-        Message {
+        ReplicaMessage {
             header,
             body: (FRAME_BODY_BYTES_MAX as u32).to_le_bytes().to_vec(),
         }
     }
 
     /// Asks for `count` blocks from number `first` on, as of a log that has reached `at_least`.
-    pub fn fetch(mark: u32, first: u64, count: u32, at_least: Lsn) -> Message {
+    pub fn fetch(mark: u32, first: u64, count: u32, at_least: Lsn) -> ReplicaMessage {
         assert!((1..=BLOCKS_PER_FRAME as u32).contains(&count));
-        let header = Header {
+        let header = FrameHeader {
             lsn: Lsn(first),
             mark,
             stable: at_least,
-            ..Header::new(FrameKind::Fetch)
+            ..FrameHeader::new(FrameKind::Fetch)
         };
-        Message {
+        ReplicaMessage {
             header,
             body: count.to_le_bytes().to_vec(),
         }
     }
 
     /// Asks which of `count` blocks from number `first` on are data, and which are holes, as of a log that has reached `at_least`.
-    pub fn fetch_map(first: u64, count: u32, at_least: Lsn) -> Message {
+    pub fn fetch_map(first: u64, count: u32, at_least: Lsn) -> ReplicaMessage {
         assert!((1..=MAP_BLOCKS_PER_FRAME as u32).contains(&count));
-        let header = Header {
+        let header = FrameHeader {
             lsn: Lsn(first),
             stable: at_least,
             flags: Flag::HOLES,
-            ..Header::new(FrameKind::Fetch)
+            ..FrameHeader::new(FrameKind::Fetch)
         };
-        Message {
+        ReplicaMessage {
             header,
             body: count.to_le_bytes().to_vec(),
         }
     }
 
     /// Answers it: a bit a block that is data, lowest first.
-    pub fn fetched_map(asked: &Header, map: Vec<u8>) -> Message {
-        Message::answer_fetch(asked, Flag::HOLES, map)
+    pub fn fetched_map(asked: &FrameHeader, map: Vec<u8>) -> ReplicaMessage {
+        ReplicaMessage::answer_fetch(asked, Flag::HOLES, map)
     }
 
     /// Answers a `Fetch`: the blocks, or `None` where the replica's do not check either.
-    pub fn fetched(asked: &Header, blocks: Option<Vec<u8>>) -> Message {
+    pub fn fetched(asked: &FrameHeader, blocks: Option<Vec<u8>>) -> ReplicaMessage {
         let flags = if blocks.is_some() { 0 } else { Flag::BAD };
-        Message::answer_fetch(asked, flags, blocks.unwrap_or_default())
+        ReplicaMessage::answer_fetch(asked, flags, blocks.unwrap_or_default())
     }
 
     /// Answers a `Fetch` that cannot be answered now. Whoever asked must not take the blocks for lost.
-    pub fn fetch_later(asked: &Header) -> Message {
-        Message::answer_fetch(asked, Flag::LATER, Vec::new())
+    pub fn fetch_later(asked: &FrameHeader) -> ReplicaMessage {
+        ReplicaMessage::answer_fetch(asked, Flag::LATER, Vec::new())
     }
 
-    fn answer_fetch(asked: &Header, flags: u8, body: Vec<u8>) -> Message {
-        let header = Header {
+    fn answer_fetch(asked: &FrameHeader, flags: u8, body: Vec<u8>) -> ReplicaMessage {
+        let header = FrameHeader {
             lsn: asked.lsn,
             mark: asked.mark,
             flags,
-            ..Header::new(FrameKind::Fetched)
+            ..FrameHeader::new(FrameKind::Fetched)
         };
-        Message { header, body }
+        ReplicaMessage { header, body }
     }
 
     /// Has `view` kept, for a volume of `bytes`.
-    pub fn keep_view(view: &View, bytes: u64, closed: bool) -> Message {
-        let header = Header {
+    pub fn keep_view(view: &View, bytes: u64, closed: bool) -> ReplicaMessage {
+        let header = FrameHeader {
             lsn: Lsn(view.version),
             epoch: view.epoch,
             stable: Lsn(bytes),
-            who: view.writer.0,
+            sender: view.writer.0,
             flags: if closed { Flag::CLOSED } else { 0 },
-            ..Header::new(FrameKind::KeepView)
+            ..FrameHeader::new(FrameKind::StoreView)
         };
-        Message {
+        ReplicaMessage {
             header,
             body: view.encode(),
         }
     }
 
     /// Names blocks of the replica that do not check. At most [`NUMBERS_PER_FRAME`].
-    pub fn bad(numbers: &[u64]) -> Message {
-        Message {
-            header: Header::new(FrameKind::Bad),
+    pub fn bad(numbers: &[u64]) -> ReplicaMessage {
+        ReplicaMessage {
+            header: FrameHeader::new(FrameKind::BadBlocks),
             body: encode_numbers(numbers),
         }
     }
 
     /// Answers an inquiry for one volume.
-    pub fn replica(description: &Description) -> Message {
-        let header = Header {
+    pub fn replica(description: &ReplicaDescription) -> ReplicaMessage {
+        let header = FrameHeader {
             flags: Flag::KNOWN,
             lsn: description.end.lsn,
             mark: description.end.chain,
             stable: Lsn(description.heard_ms.map_or(0, |ms| ms.saturating_add(1))),
-            ..Header::new(FrameKind::Replica)
+            ..FrameHeader::new(FrameKind::Replica)
         };
-        Message {
+        ReplicaMessage {
             header,
             body: description.encode(),
         }
@@ -182,9 +182,9 @@ impl Message {
 
 /// The body of `Follow`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Follow {
+pub struct FollowRequest {
     /// Whose replica.
-    pub identity: Identity,
+    pub identity: ReplicaIdentity,
     /// Bytes of the volume.
     pub bytes: u64,
     /// Bytes that the client's log can hold.
@@ -193,16 +193,16 @@ pub struct Follow {
     pub key: Vec<u8>,
 }
 
-impl Follow {
+impl FollowRequest {
     /// The same from whoever restores a volume that was closed, and stays so: the client's own says that it is open again.
-    pub fn claim(&self, epoch: Epoch, writer: WriterId, closed: bool) -> Message {
+    pub fn claim(&self, epoch: Epoch, writer: WriterId, closed: bool) -> ReplicaMessage {
         let mut message = self.message(epoch, writer);
         message.header.flags = if closed { Flag::CLOSED } else { 0 };
         message
     }
 
     /// The frame, for the reign `epoch` of `writer`.
-    pub fn message(&self, epoch: Epoch, writer: WriterId) -> Message {
+    pub fn message(&self, epoch: Epoch, writer: WriterId) -> ReplicaMessage {
         assert!(self.key.len() <= DATA_KEY_BYTES_MAX);
         let mut body = Vec::with_capacity(64 + self.key.len());
         body.extend_from_slice(&self.identity.volume.to_le_bytes());
@@ -210,19 +210,19 @@ impl Follow {
         body.extend_from_slice(&self.bytes.to_le_bytes());
         body.extend_from_slice(&self.capacity.to_le_bytes());
         body.extend_from_slice(&self.key);
-        let header = Header {
+        let header = FrameHeader {
             epoch,
-            who: writer.0,
-            ..Header::new(FrameKind::Follow)
+            sender: writer.0,
+            ..FrameHeader::new(FrameKind::Follow)
         };
-        Message { header, body }
+        ReplicaMessage { header, body }
     }
 
     /// Reads the body of a `Follow`.
-    pub fn decode(body: &[u8]) -> Result<Follow, Short> {
-        let mut cursor = Cursor::new(body);
-        let follow = Follow {
-            identity: Identity {
+    pub fn decode(body: &[u8]) -> Result<FollowRequest, ShortInputError> {
+        let mut cursor = ByteReader::new(body);
+        let follow = FollowRequest {
+            identity: ReplicaIdentity {
                 volume: cursor.u128()?,
                 journal: JournalId(cursor.u128()?),
             },
@@ -231,7 +231,7 @@ impl Follow {
             key: cursor.rest().to_vec(),
         };
         if follow.key.len() > DATA_KEY_BYTES_MAX {
-            return Err(Short);
+            return Err(ShortInputError);
         }
         Ok(follow)
     }
@@ -239,9 +239,9 @@ impl Follow {
 
 /// What a data lender says of its replica when it is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Following {
+pub struct FollowReply {
     /// Whether it is whole.
-    pub condition: Condition,
+    pub condition: ReplicaCondition,
     /// Where its durable log ends.
     pub flushed: Lsn,
     /// The reign whose view it keeps.
@@ -250,16 +250,16 @@ pub struct Following {
     pub writer: WriterId,
 }
 
-impl Following {
+impl FollowReply {
     /// Reads a `Following` frame; `None`: it makes no sense.
-    pub fn decode(frame: &Frame<'_>) -> Option<Following> {
+    pub fn decode(frame: &Frame<'_>) -> Option<FollowReply> {
         let header = &frame.header;
-        let since = Cursor::new(frame.body).u64().unwrap_or(u64::MAX);
-        Some(Following {
-            condition: Condition::decode(header.flags, since)?,
+        let since = ByteReader::new(frame.body).u64().unwrap_or(u64::MAX);
+        Some(FollowReply {
+            condition: ReplicaCondition::decode(header.flags, since)?,
             flushed: header.lsn,
             epoch: header.epoch,
-            writer: WriterId(header.who),
+            writer: WriterId(header.sender),
         })
     }
 
@@ -269,13 +269,13 @@ impl Following {
     /// whatever becomes of what they show.
     pub fn fork(&self, view: &View) -> Option<Lsn> {
         let end = match self.condition {
-            Condition::Following => self.flushed,
-            Condition::Inconsistent { since } => self.flushed.max(since?),
-            Condition::New | Condition::TakenOver => return None,
+            ReplicaCondition::Following => self.flushed,
+            ReplicaCondition::Inconsistent { since } => self.flushed.max(since?),
+            ReplicaCondition::New | ReplicaCondition::TakenOver => return None,
         };
         match (self.epoch, self.writer) == (view.epoch, view.writer) {
             true => None,
-            false => view.reigns.fork(self.epoch, self.writer, end),
+            false => view.epochs.fork(self.epoch, self.writer, end),
         }
     }
 
@@ -283,7 +283,7 @@ impl Following {
     pub fn has_blocks_of(&self, view: &View) -> bool {
         let has_any = matches!(
             self.condition,
-            Condition::Following | Condition::Inconsistent { since: Some(_) }
+            ReplicaCondition::Following | ReplicaCondition::Inconsistent { since: Some(_) }
         );
         has_any && self.fork(view).is_none()
     }
@@ -291,11 +291,11 @@ impl Following {
 
 /// A replica as its data lender describes it to whoever wants to restore the volume from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Description {
+pub struct ReplicaDescription {
     /// What `Follow` had said of it.
-    pub follow: Follow,
+    pub follow: FollowRequest,
     /// Whether it is whole.
-    pub condition: Condition,
+    pub condition: ReplicaCondition,
     /// It was closed, with its log here.
     pub closed: Option<Lsn>,
     /// When its client was last heard, in seconds of the wall clock.
@@ -303,17 +303,17 @@ pub struct Description {
     /// How long ago that was, by the data lender's own clock. `None`: of a release that does not say so.
     pub heard_ms: Option<u64>,
     /// Where its log begins, with the chain there.
-    pub head: Link,
+    pub head: ChainPoint,
     /// Where its log ends, with the chain there.
-    pub end: Link,
+    pub end: ChainPoint,
     /// The view that was last kept here.
     pub view: View,
 }
 
-impl Description {
+impl ReplicaDescription {
     /// Whether it has become another volume: it was taken over, or a reign served from it that `ours`, its client's view, does not know.
     pub fn is_of_others(&self, ours: &View) -> bool {
-        self.condition == Condition::TakenOver || ours.lacks_reign_of(&self.view)
+        self.condition == ReplicaCondition::TakenOver || ours.lacks_epoch_of(&self.view)
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -339,38 +339,38 @@ impl Description {
     }
 
     /// Reads a `Replica` frame with flag `KNOWN`.
-    pub fn decode(frame: &Frame<'_>) -> Result<Description, Short> {
-        let mut cursor = Cursor::new(frame.body);
+    pub fn decode(frame: &Frame<'_>) -> Result<ReplicaDescription, ShortInputError> {
+        let mut cursor = ByteReader::new(frame.body);
         let (condition, closed, key) = (cursor.u8()?, cursor.u8()?, cursor.u8()?);
         let since = cursor.u64()?;
         let closed_at = Lsn(cursor.u64()?);
         let contact = cursor.u64()?;
-        let head = Link {
+        let head = ChainPoint {
             lsn: Lsn(cursor.u64()?),
             chain: cursor.u32()?,
         };
-        let identity = Identity {
+        let identity = ReplicaIdentity {
             volume: cursor.u128()?,
             journal: JournalId(cursor.u128()?),
         };
-        let follow = Follow {
+        let follow = FollowRequest {
             identity,
             bytes: cursor.u64()?,
             capacity: cursor.u64()?,
             key: cursor.bytes(usize::from(key))?.to_vec(),
         };
-        let view = View::decode(cursor.rest()).map_err(|_| Short)?;
-        let end = Link {
+        let view = View::decode(cursor.rest()).map_err(|_| ShortInputError)?;
+        let end = ChainPoint {
             lsn: frame.header.lsn,
             chain: frame.header.mark,
         };
         let bounded = head.lsn <= end.lsn && usize::from(key) <= DATA_KEY_BYTES_MAX;
         if !bounded || view.journal != identity.journal {
-            return Err(Short);
+            return Err(ShortInputError);
         }
-        Ok(Description {
+        Ok(ReplicaDescription {
             follow,
-            condition: Condition::decode(condition, since).ok_or(Short)?,
+            condition: ReplicaCondition::decode(condition, since).ok_or(ShortInputError)?,
             closed: (closed == 1).then_some(closed_at),
             contact,
             heard_ms: frame.header.stable.0.checked_sub(1),
@@ -382,7 +382,7 @@ impl Description {
 }
 
 /// Blocks that a `Fetch` with this header may be about.
-pub(super) fn fetch_max(header: &Header) -> usize {
+pub(super) fn fetch_max(header: &FrameHeader) -> usize {
     match header.flags & Flag::HOLES {
         0 => BLOCKS_PER_FRAME,
         _ => MAP_BLOCKS_PER_FRAME,
@@ -426,7 +426,7 @@ pub fn numbers(body: &[u8]) -> Option<impl Iterator<Item = u64>> {
 }
 
 /// The digests of a `Digests` frame; `None` where it holds a part of one.
-pub fn digests(body: &[u8]) -> Option<impl Iterator<Item = Digest>> {
+pub fn digests(body: &[u8]) -> Option<impl Iterator<Item = BlockDigest>> {
     let whole = body.len().is_multiple_of(DIGEST_BYTES);
     let digests = body
         .chunks_exact(DIGEST_BYTES)

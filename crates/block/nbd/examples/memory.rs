@@ -5,7 +5,7 @@
 use std::io::Read;
 use std::sync::Arc;
 
-use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
+use netram_nbd::{MemoryDevice, NbdExport, NbdServer, NbdServerConfig, TlsMode};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -13,15 +13,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give an address and a number of MiB: memory unix:/tmp/nbd 64".into());
     };
     let bytes = mebibytes.parse::<u32>()?;
-    let server = Server::start(Config {
+    let server = NbdServer::start(NbdServerConfig {
         listen: vec![address.parse()?],
-        exports: vec![Export {
+        exports: vec![NbdExport {
             name: "memory".into(),
             description: "nothing is safe here".into(),
             device: Arc::new(MemoryDevice::new(u64::from(bytes) << 20)),
             read_only: false,
         }],
-        tls: Tls::Off,
+        tls: TlsMode::Off,
         insecure: false,
         other_users: false,
     })?;

@@ -4,18 +4,18 @@
 use std::io;
 
 use crate::limit::{INPUT_BYTES, OUTPUT_BYTES};
-use crate::stream::{Received, Stream, Wait};
+use crate::stream::{NbdStream, ReceiveResult, ReceiveWait};
 
 /// What was received and not yet taken.
-pub(crate) struct Input {
+pub(crate) struct InputBuffer {
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
 }
 
-impl Input {
-    pub(crate) fn new() -> Input {
-        Input {
+impl InputBuffer {
+    pub(crate) fn new() -> InputBuffer {
+        InputBuffer {
             buffer: vec![0; INPUT_BYTES].into_boxed_slice(),
             start: 0,
             end: 0,
@@ -36,13 +36,13 @@ impl Input {
     }
 
     /// Receives behind what is here. There must be room: something was taken, or too little is here to be whole.
-    pub(crate) fn fill(&mut self, stream: &mut Stream, wait: Wait) -> io::Result<Received> {
+    pub(crate) fn fill(&mut self, stream: &mut NbdStream, wait: ReceiveWait) -> io::Result<ReceiveResult> {
         if self.start > 0 && INPUT_BYTES - self.end < INPUT_BYTES / 4 {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
         let received = stream.receive(&mut self.buffer[self.end..], wait)?;
-        if let Received::Bytes(count) = received {
+        if let ReceiveResult::Bytes(count) = received {
             self.end += count;
         }
         Ok(received)
@@ -50,14 +50,14 @@ impl Input {
 }
 
 /// What is to be sent.
-pub(crate) struct Output {
+pub(crate) struct OutputBuffer {
     buffer: Box<[u8]>,
     filled: usize,
 }
 
-impl Output {
-    pub(crate) fn new() -> Output {
-        Output {
+impl OutputBuffer {
+    pub(crate) fn new() -> OutputBuffer {
+        OutputBuffer {
             buffer: vec![0; OUTPUT_BYTES].into_boxed_slice(),
             filled: 0,
         }
@@ -68,7 +68,7 @@ impl Output {
     }
 
     /// Sees to it that `count` bytes fit, by sending what is here if it must.
-    pub(crate) fn reserve(&mut self, count: usize, stream: &mut Stream) -> io::Result<()> {
+    pub(crate) fn reserve(&mut self, count: usize, stream: &mut NbdStream) -> io::Result<()> {
         assert!(
             count <= OUTPUT_BYTES,
             "no reply's piece is larger than the buffer"
@@ -79,7 +79,7 @@ impl Output {
         }
     }
 
-    pub(crate) fn send(&mut self, stream: &mut Stream) -> io::Result<()> {
+    pub(crate) fn send(&mut self, stream: &mut NbdStream) -> io::Result<()> {
         let filled = std::mem::take(&mut self.filled);
         stream.send(&self.buffer[..filled])
     }

@@ -1,15 +1,15 @@
 //! Requests become commands: every offset, length and flag is judged here, once, before anything is allocated or
-//! touched. What a [`Command`] says is inside the export and allowed.
+//! touched. What a [`NbdCommand`] says is inside the export and allowed.
 
 use netram_block::SECTOR_BYTES;
 
 use crate::limit::{PIECE_BYTES, REQUEST_BYTES_MAX};
-use crate::wire::reply::ErrorCode;
-use crate::wire::request::{Request, command, flag};
+use crate::wire::reply::NbdErrorCode;
+use crate::wire::request::{NbdRequest, command, flag};
 
 /// What client and server agreed on in the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct NbdSession {
     /// Which export, as an index.
     pub export: usize,
     /// Replies come in chunks.
@@ -22,19 +22,19 @@ pub struct Session {
     pub read_only: bool,
 }
 
-/// Whole sectors inside the export, at least one. Only [`Span::check`] makes one.
+/// Whole sectors inside the export, at least one. Only [`ExportSpan::check`] makes one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct ExportSpan {
     offset: u64,
     length: u64,
 }
 
-impl Span {
+impl ExportSpan {
     /// `None`: empty, not whole sectors, or not all inside `bytes`.
-    pub fn check(offset: u64, length: u64, bytes: u64) -> Option<Span> {
+    pub fn check(offset: u64, length: u64, bytes: u64) -> Option<ExportSpan> {
         let whole = offset.is_multiple_of(SECTOR_BYTES) && length.is_multiple_of(SECTOR_BYTES);
         let end = offset.checked_add(length)?;
-        (whole && length > 0 && end <= bytes).then_some(Span { offset, length })
+        (whole && length > 0 && end <= bytes).then_some(ExportSpan { offset, length })
     }
 
     /// First byte.
@@ -50,25 +50,25 @@ impl Span {
 
 /// A request that may be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command {
+pub enum NbdCommand {
     /// At most [`REQUEST_BYTES_MAX`].
     Read {
         /// What to read.
-        span: Span,
+        span: ExportSpan,
         /// In one chunk; the span is then at most [`PIECE_BYTES`].
         unbroken: bool,
     },
     /// At most [`REQUEST_BYTES_MAX`]; the payload follows the request.
     Write {
         /// Where the payload belongs.
-        span: Span,
+        span: ExportSpan,
         /// Durable before it is answered.
         fua: bool,
     },
     /// `WRITE_ZEROES`.
     Zero {
         /// What reads as zeros afterwards.
-        span: Span,
+        span: ExportSpan,
         /// The zeros must take their space.
         stored: bool,
         /// Durable before it is answered.
@@ -77,7 +77,7 @@ pub enum Command {
     /// Forget.
     Trim {
         /// What.
-        span: Span,
+        span: ExportSpan,
         /// Durable before it is answered.
         fua: bool,
     },
@@ -88,7 +88,7 @@ pub enum Command {
     /// Tell data from holes.
     Status {
         /// Where.
-        span: Span,
+        span: ExportSpan,
         /// Only the first run.
         one: bool,
     },
@@ -97,8 +97,12 @@ pub enum Command {
 }
 
 /// Judges a request for an export of `bytes` bytes. After an error a write's payload still follows on the wire.
-pub fn judge(request: &Request, session: &Session, bytes: u64) -> Result<Command, ErrorCode> {
-    let &Request {
+pub fn check_request(
+    request: &NbdRequest,
+    session: &NbdSession,
+    bytes: u64,
+) -> Result<NbdCommand, NbdErrorCode> {
+    let &NbdRequest {
         offset,
         length,
         flags,
@@ -107,66 +111,67 @@ pub fn judge(request: &Request, session: &Session, bytes: u64) -> Result<Command
     // The protocol has FUA on every command; where nothing is written it means nothing.
     let fua = flags & flag::FUA != 0;
     let only = |allowed: u16| known_flags(request, session, allowed);
-    let span =
-        |beyond: ErrorCode| Span::check(offset, length, bytes).ok_or(beyond_or(beyond, request, bytes));
+    let span = |beyond: NbdErrorCode| {
+        ExportSpan::check(offset, length, bytes).ok_or(beyond_or(beyond, request, bytes))
+    };
     let writable = || match session.read_only {
-        true => Err(ErrorCode::Permission),
+        true => Err(NbdErrorCode::Permission),
         false => Ok(()),
     };
     match request.command {
         command::READ => {
             only(if session.structured { flag::DF } else { 0 })?;
-            let span = bounded(span(ErrorCode::Invalid)?)?;
+            let span = bounded(span(NbdErrorCode::Invalid)?)?;
             let unbroken = flags & flag::DF != 0;
             if unbroken && span.length > PIECE_BYTES as u64 {
-                return Err(ErrorCode::Overflow);
+                return Err(NbdErrorCode::Overflow);
             }
-            Ok(Command::Read { span, unbroken })
+            Ok(NbdCommand::Read { span, unbroken })
         }
         command::WRITE => {
             only(0)?;
             writable()?;
-            let span = bounded(span(ErrorCode::NoSpace)?)?;
-            Ok(Command::Write { span, fua })
+            let span = bounded(span(NbdErrorCode::NoSpace)?)?;
+            Ok(NbdCommand::Write { span, fua })
         }
-        command::DISC => Ok(Command::Disconnect),
+        command::DISC => Ok(NbdCommand::Disconnect),
         command::FLUSH if (offset, length) == (0, 0) => {
             only(0)?;
-            Ok(Command::Flush)
+            Ok(NbdCommand::Flush)
         }
         command::TRIM => {
             only(0)?;
             writable()?;
-            let span = span(ErrorCode::Invalid)?;
-            Ok(Command::Trim { span, fua })
+            let span = span(NbdErrorCode::Invalid)?;
+            Ok(NbdCommand::Trim { span, fua })
         }
         command::CACHE => {
             only(0)?;
-            span(ErrorCode::Invalid)?;
-            Ok(Command::Cache)
+            span(NbdErrorCode::Invalid)?;
+            Ok(NbdCommand::Cache)
         }
         command::WRITE_ZEROES => {
             only(flag::NO_HOLE | flag::FAST_ZERO)?;
             writable()?;
-            let span = span(ErrorCode::NoSpace)?;
+            let span = span(NbdErrorCode::NoSpace)?;
             let stored = flags & flag::NO_HOLE != 0;
             if stored && flags & flag::FAST_ZERO != 0 {
-                return Err(ErrorCode::NotSupported);
+                return Err(NbdErrorCode::NotSupported);
             }
-            Ok(Command::Zero { span, stored, fua })
+            Ok(NbdCommand::Zero { span, stored, fua })
         }
         command::BLOCK_STATUS if session.block_status => {
             only(flag::REQ_ONE)?;
-            let span = span(ErrorCode::Invalid)?;
+            let span = span(NbdErrorCode::Invalid)?;
             let one = flags & flag::REQ_ONE != 0;
-            Ok(Command::Status { span, one })
+            Ok(NbdCommand::Status { span, one })
         }
-        _ => Err(ErrorCode::Invalid),
+        _ => Err(NbdErrorCode::Invalid),
     }
 }
 
 /// Whether a request has no other flags than those that it may have.
-fn known_flags(request: &Request, session: &Session, allowed: u16) -> Result<(), ErrorCode> {
+fn known_flags(request: &NbdRequest, session: &NbdSession, allowed: u16) -> Result<(), NbdErrorCode> {
     // The payload of a write has always followed it; with extended headers the client says so.
     let carried = match session.extended && request.command == command::WRITE {
         true => flag::PAYLOAD_LEN,
@@ -174,22 +179,22 @@ fn known_flags(request: &Request, session: &Session, allowed: u16) -> Result<(),
     };
     match request.flags & !(allowed | carried | flag::FUA) {
         0 => Ok(()),
-        _ => Err(ErrorCode::Invalid),
+        _ => Err(NbdErrorCode::Invalid),
     }
 }
 
 /// Which of the two reasons a span was refused for: the protocol wants writes beyond the end told apart.
-fn beyond_or(beyond: ErrorCode, request: &Request, bytes: u64) -> ErrorCode {
+fn beyond_or(beyond: NbdErrorCode, request: &NbdRequest, bytes: u64) -> NbdErrorCode {
     match request.offset.checked_add(request.length) {
-        Some(end) if end <= bytes => ErrorCode::Invalid,
+        Some(end) if end <= bytes => NbdErrorCode::Invalid,
         _ => beyond,
     }
 }
 
-fn bounded(span: Span) -> Result<Span, ErrorCode> {
+fn bounded(span: ExportSpan) -> Result<ExportSpan, NbdErrorCode> {
     match span.length <= u64::from(REQUEST_BYTES_MAX) {
         true => Ok(span),
-        false => Err(ErrorCode::Invalid),
+        false => Err(NbdErrorCode::Invalid),
     }
 }
 
@@ -198,7 +203,7 @@ mod tests {
     use super::*;
 
     const BYTES: u64 = 1 << 30;
-    const SESSION: Session = Session {
+    const SESSION: NbdSession = NbdSession {
         export: 0,
         structured: true,
         extended: false,
@@ -206,15 +211,15 @@ mod tests {
         read_only: false,
     };
 
-    fn ask(command: u16, flags: u16, offset: u64, length: u64) -> Result<Command, ErrorCode> {
-        let request = Request {
+    fn ask(command: u16, flags: u16, offset: u64, length: u64) -> Result<NbdCommand, NbdErrorCode> {
+        let request = NbdRequest {
             flags,
             command,
             cookie: 1,
             offset,
             length,
         };
-        judge(&request, &SESSION, BYTES)
+        check_request(&request, &SESSION, BYTES)
     }
 
     #[test]
@@ -231,7 +236,7 @@ mod tests {
         ] {
             assert_eq!(
                 ask(command::READ, 0, offset, length),
-                Err(ErrorCode::Invalid),
+                Err(NbdErrorCode::Invalid),
                 "{offset} {length}"
             );
         }
@@ -239,16 +244,19 @@ mod tests {
 
     #[test]
     fn a_write_beyond_the_end_is_told_from_a_crooked_one() {
-        assert_eq!(ask(command::WRITE, 0, BYTES, 512), Err(ErrorCode::NoSpace));
-        assert_eq!(ask(command::WRITE, 0, 1, 512), Err(ErrorCode::Invalid));
-        assert_eq!(ask(command::WRITE_ZEROES, 0, BYTES, 512), Err(ErrorCode::NoSpace));
+        assert_eq!(ask(command::WRITE, 0, BYTES, 512), Err(NbdErrorCode::NoSpace));
+        assert_eq!(ask(command::WRITE, 0, 1, 512), Err(NbdErrorCode::Invalid));
+        assert_eq!(
+            ask(command::WRITE_ZEROES, 0, BYTES, 512),
+            Err(NbdErrorCode::NoSpace)
+        );
     }
 
     #[test]
     fn requests_with_data_are_bounded_and_others_are_not() {
         let beyond = u64::from(REQUEST_BYTES_MAX) + 512;
-        assert_eq!(ask(command::READ, 0, 0, beyond), Err(ErrorCode::Invalid));
-        assert_eq!(ask(command::WRITE, 0, 0, beyond), Err(ErrorCode::Invalid));
+        assert_eq!(ask(command::READ, 0, 0, beyond), Err(NbdErrorCode::Invalid));
+        assert_eq!(ask(command::WRITE, 0, 0, beyond), Err(NbdErrorCode::Invalid));
         assert!(ask(command::WRITE_ZEROES, 0, 0, beyond).is_ok());
         assert!(ask(command::TRIM, 0, 0, beyond).is_ok());
         assert!(ask(command::BLOCK_STATUS, 0, 0, beyond).is_ok());
@@ -256,7 +264,7 @@ mod tests {
         assert!(ask(command::READ, flag::DF, 0, unbroken).is_ok());
         assert_eq!(
             ask(command::READ, flag::DF, 0, unbroken + 512),
-            Err(ErrorCode::Overflow)
+            Err(NbdErrorCode::Overflow)
         );
     }
 
@@ -270,56 +278,59 @@ mod tests {
             flag::FAST_ZERO,
             1 << 15,
         ] {
-            assert_eq!(ask(command::WRITE, wrong, 0, 512), Err(ErrorCode::Invalid));
-            assert_eq!(ask(command::TRIM, wrong, 0, 512), Err(ErrorCode::Invalid));
-            assert_eq!(ask(command::FLUSH, wrong, 0, 0), Err(ErrorCode::Invalid));
+            assert_eq!(ask(command::WRITE, wrong, 0, 512), Err(NbdErrorCode::Invalid));
+            assert_eq!(ask(command::TRIM, wrong, 0, 512), Err(NbdErrorCode::Invalid));
+            assert_eq!(ask(command::FLUSH, wrong, 0, 0), Err(NbdErrorCode::Invalid));
         }
         let fua_is_for_all = ask(command::READ, flag::FUA, 0, 512);
         assert!(fua_is_for_all.is_ok());
         let both = flag::NO_HOLE | flag::FAST_ZERO;
         assert_eq!(
             ask(command::WRITE_ZEROES, both, 0, 512),
-            Err(ErrorCode::NotSupported)
+            Err(NbdErrorCode::NotSupported)
         );
     }
 
     #[test]
     fn what_was_not_agreed_on_is_refused() {
-        let plain = Session {
+        let plain = NbdSession {
             structured: false,
             block_status: false,
             ..SESSION
         };
         let ask = |command, flags| {
-            let request = Request {
+            let request = NbdRequest {
                 flags,
                 command,
                 cookie: 1,
                 offset: 0,
                 length: 512,
             };
-            judge(&request, &plain, BYTES)
+            check_request(&request, &plain, BYTES)
         };
-        assert_eq!(ask(command::BLOCK_STATUS, 0), Err(ErrorCode::Invalid));
-        assert_eq!(ask(command::READ, flag::DF), Err(ErrorCode::Invalid));
-        assert_eq!(ask(8, 0), Err(ErrorCode::Invalid));
+        assert_eq!(ask(command::BLOCK_STATUS, 0), Err(NbdErrorCode::Invalid));
+        assert_eq!(ask(command::READ, flag::DF), Err(NbdErrorCode::Invalid));
+        assert_eq!(ask(8, 0), Err(NbdErrorCode::Invalid));
     }
 
     #[test]
     fn a_read_only_export_takes_no_changes() {
-        let session = Session {
+        let session = NbdSession {
             read_only: true,
             ..SESSION
         };
         for command in [command::WRITE, command::TRIM, command::WRITE_ZEROES] {
-            let request = Request {
+            let request = NbdRequest {
                 flags: 0,
                 command,
                 cookie: 1,
                 offset: 0,
                 length: 512,
             };
-            assert_eq!(judge(&request, &session, BYTES), Err(ErrorCode::Permission));
+            assert_eq!(
+                check_request(&request, &session, BYTES),
+                Err(NbdErrorCode::Permission)
+            );
         }
     }
 }

@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use netram_block::Device;
-use netram_transport::{Address, BindError};
+use netram_block::BlockDevice;
+use netram_transport::{ListenError, NetAddress};
 
-use crate::handshake::{self, Offer, TlsPolicy};
+use crate::handshake::{self, ExportOffer, TlsPolicy};
 use crate::limit::EXPORTS_MAX;
 use crate::tls::TlsKeys;
 
 /// Whether connections are encrypted.
 #[derive(Clone, Debug)]
-pub enum Tls {
+pub enum TlsMode {
     /// Never.
     Off,
     /// If the client asks for it. Who sits between the two can keep it from asking.
@@ -20,31 +20,31 @@ pub enum Tls {
     Require(TlsKeys),
 }
 
-impl Tls {
+impl TlsMode {
     pub(crate) fn policy(&self) -> TlsPolicy {
         match self {
-            Tls::Off => TlsPolicy::Off,
-            Tls::On(_) => TlsPolicy::On,
-            Tls::Require(_) => TlsPolicy::Require,
+            TlsMode::Off => TlsPolicy::Off,
+            TlsMode::On(_) => TlsPolicy::On,
+            TlsMode::Require(_) => TlsPolicy::Require,
         }
     }
 }
 
 /// A device under a name.
-pub struct Export {
+pub struct NbdExport {
     /// What clients call it; the first export also answers to the empty name.
     pub name: String,
     /// A line for people, or empty.
     pub description: String,
     /// What is served.
-    pub device: Arc<dyn Device>,
+    pub device: Arc<dyn BlockDevice>,
     /// Changes are refused.
     pub read_only: bool,
 }
 
-impl Export {
-    pub(crate) fn offer(&self) -> Offer {
-        Offer {
+impl NbdExport {
+    pub(crate) fn offer(&self) -> ExportOffer {
+        ExportOffer {
             name: self.name.clone(),
             description: self.description.clone(),
             bytes: self.device.geometry().bytes,
@@ -54,22 +54,22 @@ impl Export {
 }
 
 /// What a server is to be.
-pub struct Config {
+pub struct NbdServerConfig {
     /// Where to listen.
-    pub listen: Vec<Address>,
+    pub listen: Vec<NetAddress>,
     /// What to serve.
-    pub exports: Vec<Export>,
+    pub exports: Vec<NbdExport>,
     /// Whether connections are encrypted.
-    pub tls: Tls,
+    pub tls: TlsMode,
     /// Serve other machines without encryption: everybody who reaches the port can read and change everything.
     pub insecure: bool,
-    /// Let other users of this machine connect to Unix sockets, as far as the folder's permissions let them.
+    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let them.
     pub other_users: bool,
 }
 
 /// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum NbdStartError {
     /// Nothing to serve, nowhere to listen, or a name that is too long, doubled, or not text.
     #[error("{0}")]
     Config(String),
@@ -77,19 +77,19 @@ pub enum StartError {
     #[error("{address} can be reached from other machines; require TLS, or say that it is to be insecure")]
     InsecureRefused {
         /// The address asked for.
-        address: Address,
+        address: NetAddress,
     },
     /// An address is taken, or cannot be had.
     #[error(transparent)]
-    Bind(#[from] BindError),
+    Bind(#[from] ListenError),
     /// The system has no more threads or file descriptors.
     #[error("the server cannot start: {0}")]
     System(#[from] std::io::Error),
 }
 
 /// Whether a server of this kind makes sense.
-pub(crate) fn check(config: &Config) -> Result<(), StartError> {
-    let refuse = |why: String| Err(StartError::Config(why));
+pub(crate) fn check(config: &NbdServerConfig) -> Result<(), NbdStartError> {
+    let refuse = |why: String| Err(NbdStartError::Config(why));
     if config.listen.is_empty() {
         return refuse("give an address to listen at".into());
     }

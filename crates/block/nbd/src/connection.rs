@@ -4,21 +4,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::buffer::Input;
-use crate::command::Session;
-use crate::config::Tls;
-use crate::handshake::{self, Handshake, Offer, Step};
+use crate::buffer::InputBuffer;
+use crate::command::NbdSession;
+use crate::config::TlsMode;
+use crate::handshake::{self, ExportOffer, HandshakeStep, NbdHandshake};
 use crate::limit::HANDSHAKE_TIMEOUT;
-use crate::server::Shared;
-use crate::stats::Stats;
-use crate::stream::{Received, Socket, Stream, Wait};
+use crate::server::NbdServerState;
+use crate::stats::NbdStats;
+use crate::stream::{ClientSocket, NbdStream, ReceiveResult, ReceiveWait};
 use crate::transmit::Transmission;
 
 /// Why a client got no export.
 #[derive(Debug, thiserror::Error)]
-enum Refusal {
+enum HandshakeFailure {
     #[error(transparent)]
-    Ended(#[from] handshake::End),
+    Ended(#[from] handshake::HandshakeEnd),
     #[error("the client left in the middle of the handshake")]
     CutOff,
     #[error("the client did not choose an export in time")]
@@ -27,21 +27,26 @@ enum Refusal {
     Socket(io::Error),
 }
 
-impl From<io::Error> for Refusal {
-    fn from(error: io::Error) -> Refusal {
+impl From<io::Error> for HandshakeFailure {
+    fn from(error: io::Error) -> HandshakeFailure {
         match error.kind() {
-            io::ErrorKind::TimedOut => Refusal::TimedOut,
-            io::ErrorKind::UnexpectedEof => Refusal::CutOff,
-            _ => Refusal::Socket(error),
+            io::ErrorKind::TimedOut => HandshakeFailure::TimedOut,
+            io::ErrorKind::UnexpectedEof => HandshakeFailure::CutOff,
+            _ => HandshakeFailure::Socket(error),
         }
     }
 }
 
 /// Serves one client. `chosen` is called when it is a stranger no more.
-pub(crate) fn serve(shared: &Shared, fd: Arc<std::os::fd::OwnedFd>, peer: &str, chosen: impl FnOnce()) {
-    let mut stream = Stream::new(Socket::new(fd, Instant::now() + HANDSHAKE_TIMEOUT));
-    let mut input = Input::new();
-    let session = shake_hands(shared, &mut stream, &mut input);
+pub(crate) fn serve(
+    shared: &NbdServerState,
+    fd: Arc<std::os::fd::OwnedFd>,
+    peer: &str,
+    chosen: impl FnOnce(),
+) {
+    let mut stream = NbdStream::new(ClientSocket::new(fd, Instant::now() + HANDSHAKE_TIMEOUT));
+    let mut input = InputBuffer::new();
+    let session = negotiate(shared, &mut stream, &mut input);
     match session {
         Ok(session) => {
             chosen();
@@ -49,13 +54,13 @@ pub(crate) fn serve(shared: &Shared, fd: Arc<std::os::fd::OwnedFd>, peer: &str, 
             transmit(shared, &mut stream, input, session, peer);
         }
         Err(refusal) => {
-            shared.counters.add(&Stats {
+            shared.counters.add(&NbdStats {
                 rejected: 1,
-                ..Stats::default()
+                ..NbdStats::default()
             });
             match refusal {
                 // `nbdinfo --list` and their like look around and leave.
-                Refusal::Ended(handshake::End::Left) | Refusal::CutOff => {
+                HandshakeFailure::Ended(handshake::HandshakeEnd::Aborted) | HandshakeFailure::CutOff => {
                     tracing::debug!(peer, "no session: {refusal}");
                 }
                 _ => tracing::warn!(peer, "no session: {refusal}"),
@@ -65,10 +70,16 @@ pub(crate) fn serve(shared: &Shared, fd: Arc<std::os::fd::OwnedFd>, peer: &str, 
     stream.close();
 }
 
-fn transmit(shared: &Shared, stream: &mut Stream, input: Input, session: Session, peer: &str) {
-    shared.counters.add(&Stats {
+fn transmit(
+    shared: &NbdServerState,
+    stream: &mut NbdStream,
+    input: InputBuffer,
+    session: NbdSession,
+    peer: &str,
+) {
+    shared.counters.add(&NbdStats {
         sessions: 1,
-        ..Stats::default()
+        ..NbdStats::default()
     });
     let export = &shared.exports[session.export];
     tracing::info!(peer, export = export.name, "client connected");
@@ -86,9 +97,13 @@ fn transmit(shared: &Shared, stream: &mut Stream, input: Input, session: Session
 }
 
 /// Answers options until the client has chosen. `input` then holds what came behind.
-fn shake_hands(shared: &Shared, stream: &mut Stream, input: &mut Input) -> Result<Session, Refusal> {
-    let offers: Vec<Offer> = shared.exports.iter().map(|export| export.offer()).collect();
-    let mut handshake = Handshake::new(&offers, shared.tls.policy());
+fn negotiate(
+    shared: &NbdServerState,
+    stream: &mut NbdStream,
+    input: &mut InputBuffer,
+) -> Result<NbdSession, HandshakeFailure> {
+    let offers: Vec<ExportOffer> = shared.exports.iter().map(|export| export.offer()).collect();
+    let mut handshake = NbdHandshake::new(&offers, shared.tls.policy());
     let mut out = Vec::new();
     handshake.greet(&mut out);
     loop {
@@ -98,15 +113,15 @@ fn shake_hands(shared: &Shared, stream: &mut Stream, input: &mut Input) -> Resul
         let (taken, step) = handshake.handle(input.bytes(), &mut out);
         input.take(taken);
         match step {
-            Step::Again => (),
-            Step::Starved => match input.fill(stream, Wait::Some)? {
-                Received::Bytes(_) | Received::Nothing => (),
-                Received::End => return Err(Refusal::CutOff),
+            HandshakeStep::Again => (),
+            HandshakeStep::Starved => match input.fill(stream, ReceiveWait::Some)? {
+                ReceiveResult::Bytes(_) | ReceiveResult::Nothing => (),
+                ReceiveResult::End => return Err(HandshakeFailure::CutOff),
             },
-            Step::StartTls => {
+            HandshakeStep::StartTls => {
                 stream.send(&out)?;
                 out.clear();
-                let (Tls::On(keys) | Tls::Require(keys)) = &shared.tls else {
+                let (TlsMode::On(keys) | TlsMode::Require(keys)) = &shared.tls else {
                     unreachable!("without certificates the handshake refuses to encrypt")
                 };
                 // The handshake saw that nothing in clear stands behind the request.
@@ -114,11 +129,11 @@ fn shake_hands(shared: &Shared, stream: &mut Stream, input: &mut Input) -> Resul
                 stream.encrypt(&keys.config)?;
                 handshake.encrypted();
             }
-            Step::Transmit(session) => {
+            HandshakeStep::Transmit(session) => {
                 stream.send(&out)?;
                 return Ok(session);
             }
-            Step::End(end) => {
+            HandshakeStep::End(end) => {
                 stream.send(&out)?;
                 return Err(end.into());
             }

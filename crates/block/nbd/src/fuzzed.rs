@@ -5,23 +5,23 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use crate::config::{Export, Tls};
+use crate::config::{NbdExport, TlsMode};
 use crate::connection::serve;
 use crate::memory::MemoryDevice;
-use crate::server::Shared;
+use crate::server::NbdServerState;
 
 /// Bytes of the export: a block, so that answers to all that a fuzzer sends fit the socket's buffer.
 pub const EXPORT_BYTES: u64 = 4096;
 
 /// Serves a client that sends these bytes and no more. What it would have received.
 pub fn serve_bytes(bytes: &[u8]) -> Vec<u8> {
-    let export = |name: &str, read_only| Export {
+    let export = |name: &str, read_only| NbdExport {
         name: name.into(),
         description: String::new(),
         device: Arc::new(MemoryDevice::new(EXPORT_BYTES)),
         read_only,
     };
-    let shared = Shared::new(vec![export("first", false), export("second", true)], Tls::Off);
+    let shared = NbdServerState::new(vec![export("first", false), export("second", true)], TlsMode::Off);
     let (server, mut client) = UnixStream::pair().expect("a pair of sockets");
     client.set_nonblocking(true).expect("a socket's flag");
     client

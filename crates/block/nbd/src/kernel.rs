@@ -5,13 +5,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use netram_block::Device;
+use netram_block::BlockDevice;
 
-use crate::buffer::Input;
-use crate::command::Session;
+use crate::buffer::InputBuffer;
+use crate::command::NbdSession;
 use crate::limit::HANDSHAKE_TIMEOUT;
-use crate::stats::{Counters, Stats};
-use crate::stream::{Socket, Stream};
+use crate::stats::{NbdCounters, NbdStats};
+use crate::stream::{ClientSocket, NbdStream};
 use crate::transmit::Transmission;
 use crate::wire::export;
 
@@ -26,19 +26,29 @@ pub fn kernel_flags(read_only: bool) -> u16 {
 
 /// Serves the kernel until it disconnects, or closes the other end. What was started is finished then; returns what was
 /// done.
-pub fn serve_kernel(device: &Arc<dyn Device>, socket: OwnedFd, read_only: bool) -> Stats {
-    let mut stream = Stream::new(Socket::new(Arc::new(socket), Instant::now() + HANDSHAKE_TIMEOUT));
+pub fn serve_kernel(device: &Arc<dyn BlockDevice>, socket: OwnedFd, read_only: bool) -> NbdStats {
+    let mut stream = NbdStream::new(ClientSocket::new(
+        Arc::new(socket),
+        Instant::now() + HANDSHAKE_TIMEOUT,
+    ));
     // The kernel may be silent for as long as it likes.
     stream.lift_deadline();
-    let session = Session {
+    let session = NbdSession {
         export: 0,
         structured: false,
         extended: false,
         block_status: false,
         read_only,
     };
-    let counters = Counters::default();
-    let transmission = Transmission::new(&mut stream, device, session, Input::new(), &counters, &|| false);
+    let counters = NbdCounters::default();
+    let transmission = Transmission::new(
+        &mut stream,
+        device,
+        session,
+        InputBuffer::new(),
+        &counters,
+        &|| false,
+    );
     let end = transmission.run();
     tracing::info!("the kernel let the device go: {end}");
     stream.close();

@@ -1,4 +1,4 @@
-//! A network block device server: NBD's fixed newstyle protocol over any [`Device`](netram_block::Device).
+//! A network block device server: NBD's fixed newstyle protocol over any [`Device`](netram_block::BlockDevice).
 //!
 //! ```text
 //! client            connection thread                        device
@@ -14,7 +14,7 @@
 //! | [`command`] | which requests may be carried out |
 //! | `transmit` | in which order requests are started, waited for and answered |
 //! | `stream`, `tls` | bytes over a socket, in clear or encrypted |
-//! | [`Server`] | who may connect, how many, and when it ends |
+//! | [`NbdServer`] | who may connect, how many, and when it ends |
 //! | [`limit`] | every bound |
 //!
 //! The first three are values without sockets, threads or clock. Nothing here knows what a volume is.
@@ -37,9 +37,9 @@ mod tls;
 mod transmit;
 pub mod wire;
 
-pub use config::{Config, Export, StartError, Tls};
+pub use config::{NbdExport, NbdServerConfig, NbdStartError, TlsMode};
 pub use kernel::{kernel_flags, serve_kernel};
 pub use memory::MemoryDevice;
-pub use server::Server;
-pub use stats::Stats;
+pub use server::NbdServer;
+pub use stats::NbdStats;
 pub use tls::{TlsError, TlsFiles, TlsKeys};

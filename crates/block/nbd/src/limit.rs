@@ -33,7 +33,7 @@ pub const STATUS_BYTES_MAX: u64 = 16 << 30;
 /// Connections at one time, all exports together: one thread and about 2 MiB each.
 pub const CONNECTIONS_MAX: usize = 64;
 /// Connections whose client has not chosen an export yet.
-pub const STRANGERS_MAX: usize = 32;
+pub const PENDING_CONNECTIONS_MAX: usize = 32;
 /// How long a client may take to choose one.
 pub const HANDSHAKE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
 /// How long a stopping server lets clients take their last replies.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use netram_block::{BLOCK_BYTES, Device, DeviceError, Geometry, Pending, SECTOR_BYTES};
+use netram_block::{BLOCK_BYTES, BlockDevice, DeviceError, DeviceGeometry, PendingWrite, SECTOR_BYTES};
 
 use crate::limit::REQUEST_BYTES_MAX;
 
@@ -79,9 +79,9 @@ impl Contents {
     }
 }
 
-impl Device for MemoryDevice {
-    fn geometry(&self) -> Geometry {
-        Geometry {
+impl BlockDevice for MemoryDevice {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             bytes: self.look().bytes.len() as u64,
             request_bytes_max: REQUEST_BYTES_MAX,
         }
@@ -94,17 +94,17 @@ impl Device for MemoryDevice {
         Ok(())
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
         let mut contents = self.change();
         let span = contents.span(offset, bytes.len() as u64)?;
         contents.bytes[span].copy_from_slice(bytes);
         let first = offset / BLOCK_BYTES;
         let end = (offset + bytes.len() as u64).div_ceil(BLOCK_BYTES);
         contents.data[first as usize..end as usize].fill(true);
-        Ok(Pending::default())
+        Ok(PendingWrite::default())
     }
 
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         let mut contents = self.change();
         let span = contents.span(offset, length)?;
         contents.bytes[span].fill(0);
@@ -114,14 +114,14 @@ impl Device for MemoryDevice {
         if first < end {
             contents.data[first as usize..end as usize].fill(false);
         }
-        Ok(Pending::default())
+        Ok(PendingWrite::default())
     }
 
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.zero(offset, length)
     }
 
-    fn wait(&self, _: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, _: PendingWrite) -> Result<(), DeviceError> {
         Ok(())
     }
 

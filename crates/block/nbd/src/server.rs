@@ -7,14 +7,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_transport::{Address, BindError, Events, Interest, Poller, Port, Reach, Waker};
+use netram_transport::{
+    Interest, ListenError, ListenScope, ListenSocket, NetAddress, Poller, ReadyEvents, Waker,
+};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_keepidle};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::config::{Config, Export, StartError, Tls, check};
+use crate::config::{NbdExport, NbdServerConfig, NbdStartError, TlsMode, check};
 use crate::connection;
-use crate::limit::{CONNECTIONS_MAX, STOP_GRACE, STRANGERS_MAX};
-use crate::stats::{Counters, Stats};
+use crate::limit::{CONNECTIONS_MAX, PENDING_CONNECTIONS_MAX, STOP_GRACE};
+use crate::stats::{NbdCounters, NbdStats};
 
 /// How long nobody is let in after the system refused (no more file descriptors).
 const PAUSE: Duration = Duration::from_millis(50);
@@ -24,37 +26,37 @@ const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
 /// A connection as the server sees it.
-struct Entry {
+struct ConnectionEntry {
     fd: Arc<OwnedFd>,
     /// The client has not chosen an export yet.
-    stranger: bool,
+    pending: bool,
 }
 
 #[derive(Default)]
 struct Connections {
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, ConnectionEntry>,
     next: u64,
     /// Of all entries, and of some that ended.
     threads: Vec<JoinHandle<()>>,
 }
 
 /// What all threads share.
-pub(crate) struct Shared {
-    pub(crate) exports: Vec<Export>,
-    pub(crate) tls: Tls,
-    pub(crate) counters: Counters,
+pub(crate) struct NbdServerState {
+    pub(crate) exports: Vec<NbdExport>,
+    pub(crate) tls: TlsMode,
+    pub(crate) counters: NbdCounters,
     stopping: AtomicBool,
     connections: Mutex<Connections>,
     /// A connection ended.
     ended: Condvar,
 }
 
-impl Shared {
-    pub(crate) fn new(exports: Vec<Export>, tls: Tls) -> Shared {
-        Shared {
+impl NbdServerState {
+    pub(crate) fn new(exports: Vec<NbdExport>, tls: TlsMode) -> NbdServerState {
+        NbdServerState {
             exports,
             tls,
-            counters: Counters::default(),
+            counters: NbdCounters::default(),
             stopping: AtomicBool::new(false),
             connections: Mutex::default(),
             ended: Condvar::new(),
@@ -74,40 +76,40 @@ impl Shared {
 }
 
 /// Takes a connection out of the books, however its thread ends.
-struct Registered {
-    shared: Arc<Shared>,
+struct ConnectionGuard {
+    shared: Arc<NbdServerState>,
     id: u64,
 }
 
-impl Drop for Registered {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
         self.shared.connections().entries.remove(&self.id);
         self.shared.ended.notify_all();
     }
 }
 
-/// A running server. Dropped, it stops as [`Server::stop`] does.
-pub struct Server {
-    shared: Arc<Shared>,
-    addresses: Vec<Address>,
+/// A running server. Dropped, it stops as [`NbdServer::stop`] does.
+pub struct NbdServer {
+    shared: Arc<NbdServerState>,
+    addresses: Vec<NetAddress>,
     waker: Arc<Waker>,
     acceptor: Option<JoinHandle<()>>,
 }
 
-impl Server {
+impl NbdServer {
     /// Listens, and serves until stopped.
-    pub fn start(config: Config) -> Result<Server, StartError> {
+    pub fn start(config: NbdServerConfig) -> Result<NbdServer, NbdStartError> {
         check(&config)?;
-        let secret = matches!(config.tls, Tls::Require(_));
-        let reach = Reach {
+        let secret = matches!(config.tls, TlsMode::Require(_));
+        let reach = ListenScope {
             other_machines: secret || config.insecure,
             other_users: config.other_users,
         };
         let mut ports = Vec::new();
         for address in &config.listen {
-            let port = Port::bind(address, reach).map_err(|error| match error {
-                BindError::InsecureRefused { address } => StartError::InsecureRefused { address },
-                other => StartError::Bind(other),
+            let port = ListenSocket::bind(address, reach).map_err(|error| match error {
+                ListenError::InsecureRefused { address } => NbdStartError::InsecureRefused { address },
+                other => NbdStartError::Bind(other),
             })?;
             ports.push(port);
         }
@@ -118,12 +120,12 @@ impl Server {
         for (index, port) in ports.iter().enumerate() {
             poller.add(port, index as u64, Interest::Read)?;
         }
-        let shared = Arc::new(Shared::new(config.exports, config.tls));
+        let shared = Arc::new(NbdServerState::new(config.exports, config.tls));
         let theirs = Arc::clone(&shared);
         let acceptor = std::thread::Builder::new()
             .name("netram-nbd".into())
             .spawn(move || accept_all(&theirs, &poller, &ports))?;
-        Ok(Server {
+        Ok(NbdServer {
             shared,
             addresses,
             waker,
@@ -132,12 +134,12 @@ impl Server {
     }
 
     /// Where it listens: names resolved, and the ports that the system chose.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
     }
 
     /// What was done so far.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> NbdStats {
         self.shared.counters.read()
     }
 
@@ -210,14 +212,14 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for NbdServer {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-fn accept_all(shared: &Arc<Shared>, poller: &Poller, ports: &[Port]) {
-    let mut events = Events::with_capacity(EVENTS);
+fn accept_all(shared: &Arc<NbdServerState>, poller: &Poller, ports: &[ListenSocket]) {
+    let mut events = ReadyEvents::with_capacity(EVENTS);
     while !shared.stopping() {
         if let Err(error) = poller.wait(&mut events, None) {
             panic!("waiting for clients failed: {error}");
@@ -228,10 +230,10 @@ fn accept_all(shared: &Arc<Shared>, poller: &Poller, ports: &[Port]) {
     }
 }
 
-fn accept_at(shared: &Arc<Shared>, port: &Port) {
+fn accept_at(shared: &Arc<NbdServerState>, port: &ListenSocket) {
     loop {
         match port.accept() {
-            Ok(Some((socket, peer))) => let_in(shared, socket, peer),
+            Ok(Some((socket, peer))) => admit(shared, socket, peer),
             Ok(None) => return,
             Err(error) => {
                 tracing::error!(%error, "no connection can be accepted; trying again");
@@ -243,7 +245,7 @@ fn accept_at(shared: &Arc<Shared>, port: &Port) {
 }
 
 /// Gives a client its thread, or closes the connection when there are too many.
-fn let_in(shared: &Arc<Shared>, socket: OwnedFd, peer: String) {
+fn admit(shared: &Arc<NbdServerState>, socket: OwnedFd, peer: String) {
     if let Err(error) = rustix::io::ioctl_fionbio(&socket, false) {
         tracing::error!(peer, "a connection cannot be made to wait: {error}");
         return;
@@ -254,24 +256,20 @@ fn let_in(shared: &Arc<Shared>, socket: OwnedFd, peer: String) {
     let fd = Arc::new(socket);
     let registered = {
         let mut connections = shared.connections();
-        let strangers = connections
-            .entries
-            .values()
-            .filter(|entry| entry.stranger)
-            .count();
-        if strangers >= STRANGERS_MAX || connections.entries.len() >= CONNECTIONS_MAX {
+        let strangers = connections.entries.values().filter(|entry| entry.pending).count();
+        if strangers >= PENDING_CONNECTIONS_MAX || connections.entries.len() >= CONNECTIONS_MAX {
             drop(connections);
             tracing::warn!(peer, "client sent away: too many connections");
             return;
         }
         let id = connections.next;
         connections.next += 1;
-        let entry = Entry {
+        let entry = ConnectionEntry {
             fd: Arc::clone(&fd),
-            stranger: true,
+            pending: true,
         };
         connections.entries.insert(id, entry);
-        Registered {
+        ConnectionGuard {
             shared: Arc::clone(shared),
             id,
         }
@@ -283,7 +281,7 @@ fn let_in(shared: &Arc<Shared>, socket: OwnedFd, peer: String) {
             let shared = Arc::clone(&registered.shared);
             connection::serve(&shared, fd, &peer, || {
                 if let Some(entry) = shared.connections().entries.get_mut(&registered.id) {
-                    entry.stranger = false;
+                    entry.pending = false;
                 }
             });
         });

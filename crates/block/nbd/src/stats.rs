@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct NbdStats {
     /// Reads answered with data.
     pub reads: u64,
     /// Their bytes, holes included.
@@ -27,7 +27,7 @@ pub struct Stats {
     pub rejected: u64,
 }
 
-impl Stats {
+impl NbdStats {
     /// The counts with their names, for reports.
     pub fn named(&self) -> [(&'static str, u64); 10] {
         [
@@ -47,7 +47,7 @@ impl Stats {
 
 /// The same while it is counted.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct NbdCounters {
     reads: AtomicU64,
     read_bytes: AtomicU64,
     writes: AtomicU64,
@@ -60,9 +60,9 @@ pub(crate) struct Counters {
     rejected: AtomicU64,
 }
 
-impl Counters {
+impl NbdCounters {
     /// Adds what a connection counted by itself.
-    pub(crate) fn add(&self, stats: &Stats) {
+    pub(crate) fn add(&self, stats: &NbdStats) {
         let pairs = [
             (&self.reads, stats.reads),
             (&self.read_bytes, stats.read_bytes),
@@ -82,9 +82,9 @@ impl Counters {
         }
     }
 
-    pub(crate) fn read(&self) -> Stats {
+    pub(crate) fn read(&self) -> NbdStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Stats {
+        NbdStats {
             reads: read(&self.reads),
             read_bytes: read(&self.read_bytes),
             writes: read(&self.writes),

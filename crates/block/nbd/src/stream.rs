@@ -14,7 +14,7 @@ use crate::limit::CLOSE_TIMEOUT;
 
 /// Whether to wait for bytes that are not here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub(crate) enum ReceiveWait {
     /// Until there are some.
     Some,
     /// Not at all.
@@ -23,7 +23,7 @@ pub(crate) enum Wait {
 
 /// What a receive found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
+pub(crate) enum ReceiveResult {
     /// So many bytes, at least one.
     Bytes(usize),
     /// Nothing yet.
@@ -33,15 +33,15 @@ pub(crate) enum Received {
 }
 
 /// A blocking socket. Shared with the server, which shuts it down to end the connection.
-pub(crate) struct Socket {
+pub(crate) struct ClientSocket {
     fd: Arc<OwnedFd>,
     /// Strangers have one.
     deadline: Option<Instant>,
 }
 
-impl Socket {
-    pub(crate) fn new(fd: Arc<OwnedFd>, deadline: Instant) -> Socket {
-        Socket {
+impl ClientSocket {
+    pub(crate) fn new(fd: Arc<OwnedFd>, deadline: Instant) -> ClientSocket {
+        ClientSocket {
             fd,
             deadline: Some(deadline),
         }
@@ -66,17 +66,17 @@ impl Socket {
         }
     }
 
-    fn receive(&self, into: &mut [u8], wait: Wait) -> io::Result<Received> {
+    fn receive(&self, into: &mut [u8], wait: ReceiveWait) -> io::Result<ReceiveResult> {
         let mut flags = RecvFlags::empty();
         match wait {
-            Wait::Some => self.ready(PollFlags::IN)?,
-            Wait::None => flags = RecvFlags::DONTWAIT,
+            ReceiveWait::Some => self.ready(PollFlags::IN)?,
+            ReceiveWait::None => flags = RecvFlags::DONTWAIT,
         }
         loop {
             match recv(&*self.fd, &mut *into, flags) {
-                Ok((_, 0)) => return Ok(Received::End),
-                Ok((_, count)) => return Ok(Received::Bytes(count)),
-                Err(Errno::AGAIN) => return Ok(Received::Nothing),
+                Ok((_, 0)) => return Ok(ReceiveResult::End),
+                Ok((_, count)) => return Ok(ReceiveResult::Bytes(count)),
+                Err(Errno::AGAIN) => return Ok(ReceiveResult::Nothing),
                 Err(Errno::INTR) => (),
                 Err(errno) => return Err(errno.into()),
             }
@@ -101,16 +101,16 @@ impl Socket {
 
 /// The socket as TLS reads it.
 struct Records<'a> {
-    socket: &'a Socket,
-    wait: Wait,
+    socket: &'a ClientSocket,
+    wait: ReceiveWait,
 }
 
 impl Read for Records<'_> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self.socket.receive(into, self.wait)? {
-            Received::Bytes(count) => Ok(count),
-            Received::Nothing => Err(io::ErrorKind::WouldBlock.into()),
-            Received::End => Ok(0),
+            ReceiveResult::Bytes(count) => Ok(count),
+            ReceiveResult::Nothing => Err(io::ErrorKind::WouldBlock.into()),
+            ReceiveResult::End => Ok(0),
         }
     }
 }
@@ -126,14 +126,14 @@ impl Write for Records<'_> {
 }
 
 /// A connection's bytes.
-pub(crate) struct Stream {
-    socket: Socket,
+pub(crate) struct NbdStream {
+    socket: ClientSocket,
     tls: Option<Box<ServerConnection>>,
 }
 
-impl Stream {
-    pub(crate) fn new(socket: Socket) -> Stream {
-        Stream { socket, tls: None }
+impl NbdStream {
+    pub(crate) fn new(socket: ClientSocket) -> NbdStream {
+        NbdStream { socket, tls: None }
     }
 
     /// The client is no stranger any more: from here on it may take its time.
@@ -146,7 +146,7 @@ impl Stream {
         let mut tls = ServerConnection::new(Arc::clone(config)).map_err(io::Error::other)?;
         let mut records = Records {
             socket: &self.socket,
-            wait: Wait::Some,
+            wait: ReceiveWait::Some,
         };
         while tls.is_handshaking() {
             tls.complete_io(&mut records)?;
@@ -155,7 +155,7 @@ impl Stream {
         Ok(())
     }
 
-    pub(crate) fn receive(&mut self, into: &mut [u8], wait: Wait) -> io::Result<Received> {
+    pub(crate) fn receive(&mut self, into: &mut [u8], wait: ReceiveWait) -> io::Result<ReceiveResult> {
         assert!(!into.is_empty(), "there is room for what comes");
         let Some(tls) = &mut self.tls else {
             return self.socket.receive(into, wait);
@@ -166,17 +166,17 @@ impl Stream {
         };
         loop {
             match tls.reader().read(into) {
-                Ok(0) => return Ok(Received::End),
-                Ok(count) => return Ok(Received::Bytes(count)),
+                Ok(0) => return Ok(ReceiveResult::End),
+                Ok(count) => return Ok(ReceiveResult::Bytes(count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
-                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(Received::End),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(ReceiveResult::End),
                 Err(error) => return Err(error),
             }
             match tls.read_tls(&mut records) {
                 // Cut off without a farewell.
-                Ok(0) => return Ok(Received::End),
+                Ok(0) => return Ok(ReceiveResult::End),
                 Ok(_) => (),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(ReceiveResult::Nothing),
                 Err(error) => return Err(error),
             }
             let processed = tls.process_new_packets();
@@ -198,7 +198,7 @@ impl Stream {
         };
         let mut records = Records {
             socket: &self.socket,
-            wait: Wait::Some,
+            wait: ReceiveWait::Some,
         };
         while !bytes.is_empty() {
             // TLS takes what fits its own buffer, which is bounded.
@@ -223,14 +223,14 @@ impl Stream {
             tls.send_close_notify();
             let mut records = Records {
                 socket: &self.socket,
-                wait: Wait::Some,
+                wait: ReceiveWait::Some,
             };
             // The connection ends in any case.
             let _ = tls.write_tls(&mut records);
         }
         let _ = shutdown(&*self.socket.fd, Shutdown::Write);
         let mut ignored = [0; 4096];
-        while let Ok(Received::Bytes(_)) = self.socket.receive(&mut ignored, Wait::Some) {}
+        while let Ok(ReceiveResult::Bytes(_)) = self.socket.receive(&mut ignored, ReceiveWait::Some) {}
         let _ = shutdown(&*self.socket.fd, Shutdown::Both);
     }
 }
@@ -247,18 +247,18 @@ mod tests {
     fn a_deadline_is_for_all_receives_together() {
         let (server, client) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_millis(30);
-        let mut stream = Stream::new(Socket::new(Arc::new(server.into()), deadline));
+        let mut stream = NbdStream::new(ClientSocket::new(Arc::new(server.into()), deadline));
         let mut into = [0; 8];
         let ended = (0..1_000_000).find_map(|_| {
             (&client).write_all(b"x").unwrap();
-            stream.receive(&mut into, Wait::Some).err()
+            stream.receive(&mut into, ReceiveWait::Some).err()
         });
         assert_eq!(ended.map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
         stream.lift_deadline();
         (&client).write_all(b"y").unwrap();
-        let received = stream.receive(&mut into, Wait::Some).unwrap();
+        let received = stream.receive(&mut into, ReceiveWait::Some).unwrap();
         assert!(
-            matches!(received, Received::Bytes(_)),
+            matches!(received, ReceiveResult::Bytes(_)),
             "time does not matter any more"
         );
     }
@@ -268,7 +268,7 @@ mod tests {
     fn a_deadline_ends_a_send_that_nobody_takes() {
         let (server, _client) = UnixStream::pair().unwrap();
         let deadline = Instant::now() + Duration::from_millis(30);
-        let mut stream = Stream::new(Socket::new(Arc::new(server.into()), deadline));
+        let mut stream = NbdStream::new(ClientSocket::new(Arc::new(server.into()), deadline));
         let more_than_any_buffer = vec![0; 64 << 20];
         let ended = stream.send(&more_than_any_buffer).err();
         assert_eq!(ended.map(|error| error.kind()), Some(io::ErrorKind::TimedOut));

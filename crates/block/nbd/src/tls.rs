@@ -25,11 +25,11 @@ pub struct TlsFiles {
 
 impl TlsFiles {
     /// `ca-cert.pem`, `server-cert.pem` and `server-key.pem`, as nbdkit and qemu have them.
-    pub fn in_folder(folder: &Path) -> TlsFiles {
+    pub fn in_directory(directory: &Path) -> TlsFiles {
         TlsFiles {
-            authority: folder.join("ca-cert.pem"),
-            certificate: folder.join("server-cert.pem"),
-            key: folder.join("server-key.pem"),
+            authority: directory.join("ca-cert.pem"),
+            certificate: directory.join("server-cert.pem"),
+            key: directory.join("server-key.pem"),
         }
     }
 }

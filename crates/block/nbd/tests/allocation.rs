@@ -85,7 +85,7 @@ impl Round {
 /// One test only: the count is the process's.
 #[test]
 fn serving_requests_allocates_nothing() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _device) = serve(&place, 8 * MIB as u64);
     let mut client = Client::structured(&place.socket());
     let mut round = Round::new();

@@ -2,7 +2,7 @@
 //! it can be taken beside other work.
 //!
 //! ```text
-//! cargo run --release -p netram-volume --example passes            # a folder below the current one
+//! cargo run --release -p netram-volume --example passes            # a directory below the current one
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a program for people")]
@@ -12,13 +12,13 @@ use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use netram_block::Device;
+use netram_block::BlockDevice;
 use netram_journal::seal::DataKey;
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::SEAL_TAG_BYTES;
-use netram_proto::port::Kind;
-use netram_proto::wire::{Link, RecordHeader, crc32c, record_bytes};
-use netram_volume::{Place, Volume};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, RecordHeader, crc32c, record_bytes};
+use netram_volume::{Volume, VolumePaths};
 use rustix::time::{ClockId, clock_gettime};
 
 const LARGE: usize = 64 << 10;
@@ -30,11 +30,11 @@ const RUNS: usize = 400;
 const TOGETHER: u64 = 16;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir_in(".")?;
+    let directory = tempfile::tempdir_in(".")?;
     bytes();
-    let path = folder.path().join("volume");
+    let path = directory.path().join("volume");
     Volume::create(&path, VOLUME_BYTES, JOURNAL_BYTES)?;
-    let settings = Place::at(&path).settings()?;
+    let settings = VolumePaths::at(&path).settings()?;
     let (volume, _) = Volume::open_with(&path, &settings)?;
     let data = vec![0xa5; 1 << 20];
     for at in (0..SPAN_BYTES).step_by(data.len()) {
@@ -59,7 +59,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 /// The passes alone, over bytes that are in the processor's cache.
 fn bytes() {
-    let header = RecordHeader::new(Link::default(), Epoch(1), Lsn(0), Kind(32), true, LARGE);
+    let header = RecordHeader::new(
+        ChainPoint::default(),
+        Epoch(1),
+        Lsn(0),
+        RecordKind(32),
+        true,
+        LARGE,
+    );
     let mut record = vec![0; record_bytes(LARGE, true)];
     header.write(&mut record);
     let sealer = DataKey::generate().sealer();

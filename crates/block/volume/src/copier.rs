@@ -10,31 +10,31 @@ use netram_block::BLOCK_BYTES;
 use crate::replica::VolumeDisk;
 
 /// How long it waits after a block did not come, or before it looks for those left out.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The thread, from outside.
 #[derive(Debug)]
-pub(crate) struct Copier {
-    shared: Arc<Shared>,
+pub(crate) struct RestoreCopier {
+    shared: Arc<CopierInner>,
     thread: JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct CopierInner {
     next: AtomicU64,
     stop: AtomicBool,
     pause: Mutex<()>,
     stopped: Condvar,
 }
 
-impl Copier {
-    pub(crate) fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<Copier> {
-        let shared = Arc::new(Shared::default());
+impl RestoreCopier {
+    pub(crate) fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<RestoreCopier> {
+        let shared = Arc::new(CopierInner::default());
         let (disk, theirs) = (Arc::clone(disk), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("netram-copy".to_owned())
             .spawn(move || run(&disk, &theirs))?;
-        Ok(Copier { shared, thread })
+        Ok(RestoreCopier { shared, thread })
     }
 
     /// Blocks that were looked at, of all; `None` once nothing is missing.
@@ -53,7 +53,7 @@ impl Copier {
     }
 }
 
-fn run(disk: &VolumeDisk, shared: &Shared) {
+fn run(disk: &VolumeDisk, shared: &CopierInner) {
     let (mut next, mut complained, mut lost) = (0, false, 0);
     while !shared.stop.load(Ordering::Acquire) {
         match disk.copy_step(next) {
@@ -78,7 +78,7 @@ fn run(disk: &VolumeDisk, shared: &Shared) {
                 if next >= disk.geometry().bytes / BLOCK_BYTES {
                     // Some were passed over: once more, not at once.
                     next = 0;
-                    shared.rest();
+                    shared.wait();
                 }
             }
             Err(error) => {
@@ -86,16 +86,16 @@ fn run(disk: &VolumeDisk, shared: &Shared) {
                     tracing::warn!(%error, "restoring waits");
                 }
                 complained = true;
-                shared.rest();
+                shared.wait();
             }
         }
     }
 }
 
-impl Shared {
-    fn rest(&self) {
+impl CopierInner {
+    fn wait(&self) {
         let pause = self.pause.lock().unwrap_or_else(PoisonError::into_inner);
         let going = |(): &mut ()| !self.stop.load(Ordering::Acquire);
-        drop(self.stopped.wait_timeout_while(pause, PAUSE, going));
+        drop(self.stopped.wait_timeout_while(pause, RETRY_INTERVAL, going));
     }
 }

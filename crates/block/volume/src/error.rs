@@ -3,16 +3,16 @@
 use std::io;
 use std::path::PathBuf;
 
-use netram_block::{ApplyError, GrowError, OpenError as DiskError};
+use netram_block::{ApplyError, DiskGrowError, DiskOpenError as DiskError};
 use netram_proto::port::WaitError;
-use netram_store::SettingsError;
+use netram_store::StoreSettingsError;
 
-use crate::replica::ClaimFound;
+use crate::replica::ClaimFacts;
 use crate::replica::restore::RestoreError;
 
 /// Why no volume was made. Nothing that was there before was touched.
 #[derive(Debug, thiserror::Error)]
-pub enum CreateError {
+pub enum VolumeCreateError {
     /// There is something already.
     #[error(
         "{0} exists already; choose another name, or `netram disk delete` it if it is of no use any more"
@@ -20,14 +20,14 @@ pub enum CreateError {
     Exists(PathBuf),
     /// Its journal could not be made.
     #[error("{0}")]
-    Journal(#[from] netram_journal::CreateError),
+    Journal(#[from] netram_journal::JournalCreateError),
     /// Its size is out of bounds, or a file failed.
     #[error("{path}: {cause}")]
     Volume {
         /// The directory.
         path: PathBuf,
         /// Why.
-        cause: GrowError,
+        cause: DiskGrowError,
     },
     /// The file system refused.
     #[error("cannot create the volume: {path}: {source}")]
@@ -41,7 +41,7 @@ pub enum CreateError {
 
 /// Why a volume could not be opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum VolumeOpenError {
     /// A file is missing or cannot be opened.
     #[error("{path}: {source}; name the directory that `netram disk create` made")]
     File {
@@ -52,10 +52,10 @@ pub enum OpenError {
     },
     /// The settings are wrong.
     #[error("{0}")]
-    Settings(#[from] SettingsError),
+    Settings(#[from] StoreSettingsError),
     /// The journal could not be opened or recovered, or another process has the volume.
     #[error("{0}")]
-    Journal(#[from] netram_journal::OpenError),
+    Journal(#[from] netram_journal::JournalOpenError),
     /// The files do not belong together, are damaged, or recovery stopped.
     #[error("{path}: {cause}")]
     Volume {
@@ -76,7 +76,7 @@ pub enum OpenError {
     #[error(
         "{path}: a restored volume's data lender must hear it before it first serves: {why}. Open it again once that is mended"
     )]
-    Unheard {
+    Unannounced {
         /// The directory.
         path: PathBuf,
         /// Why it is not heard.
@@ -91,7 +91,7 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
         /// Who claimed it, and when.
-        claim: ClaimFound,
+        claim: ClaimFacts,
     },
     /// The operator calls this directory the newest, and another volume has served since.
     #[error(
@@ -101,14 +101,14 @@ pub enum OpenError {
         /// The directory.
         path: PathBuf,
         /// Who claimed it, and when.
-        claim: ClaimFound,
+        claim: ClaimFacts,
     },
     /// The operator calls this directory the newest, and the data lender cannot be asked.
     #[error(
         "{path}: {address} does not say what its copy of this volume is, so nobody can tell whether another volume was restored from it. \
          Bring the data lender back, or take it out of the settings if it is lost"
     )]
-    Unasked {
+    DataLenderSilent {
         /// The directory.
         path: PathBuf,
         /// The data lender.
@@ -131,7 +131,7 @@ pub enum OpenError {
 
 /// Why a volume could not be looked at.
 #[derive(Debug, thiserror::Error)]
-pub enum InspectError {
+pub enum VolumeInspectError {
     /// A file is missing or cannot be opened.
     #[error("{path}: {source}; name the directory that `netram disk create` made")]
     File {
@@ -150,12 +150,12 @@ pub enum InspectError {
     },
     /// The journal is of no use.
     #[error("{0}")]
-    Journal(#[from] netram_journal::OpenError),
+    Journal(#[from] netram_journal::JournalOpenError),
 }
 
 /// Why a volume was not removed, or not all of it.
 #[derive(Debug, thiserror::Error)]
-pub enum DeleteError {
+pub enum VolumeDeleteError {
     /// No volume.
     #[error("{path} is left alone: {cause}")]
     NoVolume {
@@ -166,10 +166,10 @@ pub enum DeleteError {
     },
     /// Lenders may alone have its newest writes.
     #[error("{0}")]
-    NotClosed(#[from] netram_journal::NotClosed),
+    NotClosed(#[from] netram_journal::JournalNotClosed),
     /// Another process has it, or its journal is of no use.
     #[error("{0}")]
-    Journal(#[from] netram_journal::OpenError),
+    Journal(#[from] netram_journal::JournalOpenError),
     /// The file system refused.
     #[error("cannot remove {path}: {source}")]
     Io {
@@ -182,7 +182,7 @@ pub enum DeleteError {
 
 /// Why a volume was not closed cleanly. Its journal has everything, and the next opening applies it.
 #[derive(Debug, thiserror::Error)]
-pub enum CloseError {
+pub enum VolumeCloseError {
     /// The image did not get all of it.
     #[error(
         "the image was not brought up to date: {0}; the journal has everything, and the next opening applies it"

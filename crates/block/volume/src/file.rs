@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use netram_block::Sparse;
+use netram_block::SparseFile;
 use netram_journal::file::{DiskFile, io_error};
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 use rustix::fs::{FallocateFlags, SeekFrom, fallocate, seek};
 use rustix::io::{Errno, pwritev, retry_on_intr};
 
@@ -72,7 +72,7 @@ impl VolumeFile {
     }
 }
 
-impl File for VolumeFile {
+impl StorageFile for VolumeFile {
     fn size(&self) -> Result<u64, IoError> {
         self.disk.size()
     }
@@ -90,7 +90,7 @@ impl File for VolumeFile {
     }
 }
 
-impl Sparse for VolumeFile {
+impl SparseFile for VolumeFile {
     fn punch(&self, offset: u64, length: u64) -> Result<(), IoError> {
         if length == 0 {
             return Ok(());
@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn a_punched_range_reads_as_zeros_and_gives_its_space_back() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         file.extend(1 << 20).unwrap();
         file.write_at(0, &vec![7; 256 * 1024]).unwrap();
         file.sync().unwrap();
@@ -181,8 +181,8 @@ mod tests {
 
     #[test]
     fn pieces_lie_one_behind_the_other_however_many_there_are() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         let bytes: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8).collect();
         for size in [1000, 4096, 300_000] {
             let mut pieces: Vec<&[u8]> = bytes.chunks(size).collect();
@@ -197,14 +197,14 @@ mod tests {
             assert!(found == bytes, "pieces of {size}");
         }
         assert_eq!(file.write_pieces_at(7, &[]), Ok(()));
-        let looked_at = VolumeFile::open(&folder.path().join("image"), false).unwrap();
+        let looked_at = VolumeFile::open(&directory.path().join("image"), false).unwrap();
         assert!(looked_at.write_pieces_at(0, &[&bytes]).is_err());
     }
 
     #[test]
     fn data_is_found_wherever_it_is() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         let end = 8 << 20;
         file.extend(end).unwrap();
         file.write_at(4 << 20, &[7; 4096]).unwrap();
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn a_modelled_disk_takes_its_time_for_each_sync() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         let delay = Duration::from_millis(30);
         let file = file.on_modelled_disk(delay).unwrap();
         let began = std::time::Instant::now();
@@ -236,8 +236,8 @@ mod tests {
 
     #[test]
     fn zeros_are_written_where_there_are_no_holes() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = VolumeFile::create(&folder.path().join("image")).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let file = VolumeFile::create(&directory.path().join("image")).unwrap();
         file.write_at(0, &vec![7; 200_000]).unwrap();
         file.write_zeros(10, 150_000).unwrap();
         let mut bytes = vec![1; 200_000];

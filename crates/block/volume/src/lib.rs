@@ -19,7 +19,7 @@
 //! | module | does |
 //! |---|---|
 //! | [`volume`] | opening with recovery, the thread `netram-stage`, closing |
-//! | [`place`] | the files: making, looking |
+//! | [`paths`] | the files: making, looking |
 //! | `remove` | removing them, and what a crash left of them |
 //! | [`settings`] | lenders, rule, what FLUSH waits for |
 //! | [`control`] | operating it from another process |
@@ -32,12 +32,12 @@
 //! | [`file`] | a real file with holes |
 #![forbid(unsafe_code)]
 
+mod check;
 pub mod control;
 mod copier;
 pub mod error;
 pub mod file;
-pub mod place;
-mod proof;
+pub mod paths;
 mod remove;
 pub mod replica;
 mod resync;
@@ -46,15 +46,17 @@ pub mod settings;
 mod takeover;
 pub mod volume;
 
-pub use control::{Control, ask};
-pub use error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
-pub use netram_block::{Device, Flush};
-pub use place::{Inspected, JOURNAL_BYTES_DEFAULT, Place, unfinished_in};
-pub use proof::VolumeCheck;
-pub use resync::{ResyncError, Resynced, resync};
-pub use scrub::{Findings, Progress, scrub};
+pub use check::VolumeCheck;
+pub use control::{VolumeControl, ask};
+pub use error::{
+    VolumeCloseError, VolumeCreateError, VolumeDeleteError, VolumeInspectError, VolumeOpenError,
+};
+pub use netram_block::{BlockDevice, FlushPolicy};
+pub use paths::{JOURNAL_BYTES_DEFAULT, VolumeInspection, VolumePaths, unfinished_in};
+pub use resync::{ResyncOutcome, VolumeResyncError, resync};
+pub use scrub::{ScrubFindings, TaskProgress, scrub};
 pub use settings::{ModelledDisk, VolumeSettings};
-pub use volume::{Recovered, Volume, VolumeStatus};
+pub use volume::{Volume, VolumeRecovery, VolumeStatus};
 
 // What a front end hands from thread to thread.
 const _: () = {

@@ -7,25 +7,25 @@ use std::fs::{self, File};
 use std::io;
 use std::path::PathBuf;
 
-use netram_block::{Superblock, is_of_a_volume};
-use netram_journal::over::{Deleting, List, PATIENCE, Untold, Windows};
-use netram_journal::{Layout, Place as JournalPlace};
+use netram_block::{VolumeSuperblock, is_of_a_volume};
+use netram_journal::forget::{ForgetList, JournalDeletion, PATIENCE, UnfreedWindow, WindowRelease};
+use netram_journal::{JournalLayout, JournalPaths as JournalPlace};
 
-use crate::error::DeleteError;
+use crate::error::VolumeDeleteError;
 use crate::file::VolumeFile;
-use crate::place::{CONTROL, Place};
-use crate::replica::{StandingFile, scrub_file};
+use crate::paths::{CONTROL, VolumePaths};
+use crate::replica::{ReplicaHeaderFile, scrub_file};
 use crate::settings::VolumeSettings;
 
-impl Place {
+impl VolumePaths {
     /// Removes the volume and everything in it, whole or not. Refuses while it is open, and where there is none.
     ///
     /// Its lenders are told that they may free `windows`. Returns those that were away, and will be told later, or that hold what the volume's log
     /// lacks.
-    pub fn delete(&self, windows: Windows) -> Result<Vec<Untold>, DeleteError> {
+    pub fn delete(&self, windows: WindowRelease) -> Result<Vec<UnfreedWindow>, VolumeDeleteError> {
         self.check_that_it_is_ours()?;
-        let failed = |path: PathBuf| move |source| DeleteError::Io { path, source };
-        let journal = JournalPlace::of(&self.journal(), Layout::Directory);
+        let failed = |path: PathBuf| move |source| VolumeDeleteError::Io { path, source };
+        let journal = JournalPlace::of(&self.journal(), JournalLayout::Directory);
         // Without its lock file no process has the journal or can have it: an earlier removal got that far.
         let _lock = match journal.lock_file().try_exists().unwrap_or(true) {
             true => Some(journal.lock()?),
@@ -40,10 +40,17 @@ impl Place {
         let home = settings.map(|settings| settings.journal).unwrap_or_default();
         let places = [journal.clone()];
         let key = home.key_file.as_deref();
-        let deleting = Deleting::begin(List::usual(), self.root(), &places, windows, &home.lenders, key);
+        let deleting = JournalDeletion::begin(
+            ForgetList::usual(),
+            self.root(),
+            &places,
+            windows,
+            &home.lenders,
+            key,
+        );
         let remove = |path: PathBuf| absent_is_well(fs::remove_file(&path)).map_err(failed(path));
         let sync = || {
-            let synced = File::open(self.root()).and_then(|folder| folder.sync_all());
+            let synced = File::open(self.root()).and_then(|directory| directory.sync_all());
             synced.map_err(failed(self.root().to_path_buf()))
         };
         remove(self.superblock())?;
@@ -51,8 +58,8 @@ impl Place {
         absent_is_well(fs::remove_dir_all(self.journal())).map_err(failed(self.journal()))?;
         remove(self.sums())?;
         remove(self.dirty())?;
-        remove(StandingFile::path(self.root()))?;
-        remove(self.unheard())?;
+        remove(ReplicaHeaderFile::path(self.root()))?;
+        remove(self.unannounced())?;
         remove(scrub_file(self.root()))?;
         remove(self.settings_file())?;
         // Of a process that was killed: nobody has the volume open.
@@ -65,7 +72,7 @@ impl Place {
     }
 
     /// Not a directory that happens to have this name: there is a superblock, or the image or the checksums of one.
-    fn check_that_it_is_ours(&self) -> Result<(), DeleteError> {
+    fn check_that_it_is_ours(&self) -> Result<(), VolumeDeleteError> {
         let left = [self.image(), self.sums()];
         if left
             .iter()
@@ -74,8 +81,8 @@ impl Place {
             return Ok(());
         }
         let path = self.superblock();
-        let file = VolumeFile::open(&path, false).map_err(|source| DeleteError::Io { path, source })?;
-        let read = Superblock::read(&file).map_err(|cause| DeleteError::NoVolume {
+        let file = VolumeFile::open(&path, false).map_err(|source| VolumeDeleteError::Io { path, source })?;
+        let read = VolumeSuperblock::read(&file).map_err(|cause| VolumeDeleteError::NoVolume {
             path: self.root().to_path_buf(),
             cause,
         });

@@ -6,17 +6,17 @@ use std::time::{Duration, Instant};
 use netram_block::BLOCK_BYTES;
 use serde::{Deserialize, Serialize};
 
-use crate::scrub::Progress;
+use crate::scrub::TaskProgress;
 use crate::volume::Volume;
 
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// How long the data lender may be away before that is the answer.
 const AWAY_MAX: Duration = Duration::from_secs(10);
 
 /// What a resync did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Resynced {
+pub struct ResyncOutcome {
     /// Blocks that were sent.
     pub sent_blocks: u64,
     /// How long it took, in milliseconds.
@@ -25,7 +25,7 @@ pub struct Resynced {
 
 /// Why there was none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ResyncError {
+pub enum VolumeResyncError {
     /// There is no data lender.
     #[error(
         "the volume has no data lender; name one in its netram.toml (`data-lender`), and have the volume opened anew"
@@ -42,11 +42,11 @@ pub fn resync(
     volume: &Volume,
     whole: bool,
     cancel: &AtomicBool,
-    each: &mut dyn FnMut(Progress),
-) -> Result<Option<Resynced>, ResyncError> {
+    each: &mut dyn FnMut(TaskProgress),
+) -> Result<Option<ResyncOutcome>, VolumeResyncError> {
     let before = volume.data_lender().unwrap_or_default();
     if !volume.resync(whole) {
-        return Err(ResyncError::NoDataLender);
+        return Err(VolumeResyncError::NoDataLender);
     }
     let began = Instant::now();
     let mut heard = Instant::now();
@@ -54,16 +54,16 @@ pub fn resync(
         if cancel.load(Ordering::Relaxed) {
             return Ok(None);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
         let status = volume.data_lender().unwrap_or_default();
         if status.resyncs > before.resyncs {
-            return Ok(Some(Resynced {
+            return Ok(Some(ResyncOutcome {
                 sent_blocks: status.resync_sent_blocks - before.resync_sent_blocks,
                 took_ms: u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX),
             }));
         }
         if status.undecided && !whole && !status.connected {
-            return Err(ResyncError::Trouble(status.trouble.unwrap_or_default()));
+            return Err(VolumeResyncError::Trouble(status.trouble.unwrap_or_default()));
         }
         if status.connected {
             heard = Instant::now();
@@ -71,12 +71,12 @@ pub fn resync(
             let trouble = status
                 .trouble
                 .unwrap_or_else(|| "the data lender does not answer".to_owned());
-            return Err(ResyncError::Trouble(trouble));
+            return Err(VolumeResyncError::Trouble(trouble));
         }
         let (done, total) = status
             .resync
             .map_or((0, 1), |resync| (resync.done_blocks, resync.total_blocks.max(1)));
-        each(Progress {
+        each(TaskProgress {
             done: done * BLOCK_BYTES,
             total: total * BLOCK_BYTES,
         });

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netram_block::{BLOCK_BYTES, Device, DeviceError, Scrubbed};
+use netram_block::{BLOCK_BYTES, BlockDevice, DeviceError, ScrubStep};
 use serde::{Deserialize, Serialize};
 
 use crate::volume::Volume;
@@ -14,7 +14,7 @@ const NAMED_MAX: usize = 20;
 
 /// How far something long has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Progress {
+pub struct TaskProgress {
     /// Bytes done.
     pub done: u64,
     /// Of so many.
@@ -23,7 +23,7 @@ pub struct Progress {
 
 /// What a scrub found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Findings {
+pub struct ScrubFindings {
     /// Bytes that were read; holes are not.
     pub read_bytes: u64,
     /// Blocks that do not match their checksum.
@@ -38,10 +38,10 @@ pub struct Findings {
     pub missing_blocks: u64,
 }
 
-impl Findings {
-    fn take(&mut self, part: &Scrubbed) {
+impl ScrubFindings {
+    fn take(&mut self, part: &ScrubStep) {
         self.read_bytes += part.blocks * BLOCK_BYTES;
-        self.mended_blocks += part.mended;
+        self.mended_blocks += part.repaired;
         self.missing_blocks += part.missing;
         self.bad_blocks += part.bad.len() as u64;
         let room = NAMED_MAX - self.named.len();
@@ -54,10 +54,10 @@ impl Findings {
 pub fn scrub(
     volume: &Volume,
     cancel: &AtomicBool,
-    each: &mut dyn FnMut(Progress),
-) -> Result<Option<Findings>, DeviceError> {
+    each: &mut dyn FnMut(TaskProgress),
+) -> Result<Option<ScrubFindings>, DeviceError> {
     let total = volume.geometry().bytes;
-    let mut findings = Findings::default();
+    let mut findings = ScrubFindings::default();
     let mut done = 0;
     while done < total {
         if cancel.load(Ordering::Relaxed) {
@@ -66,7 +66,7 @@ pub fn scrub(
         let part = PART_BYTES.min(total - done);
         findings.take(&volume.scrub_part(done / BLOCK_BYTES, part / BLOCK_BYTES)?);
         done += part;
-        each(Progress { done, total });
+        each(TaskProgress { done, total });
     }
     Ok(Some(findings))
 }

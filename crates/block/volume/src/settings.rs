@@ -10,11 +10,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netram_block::{Flush, StagePolicy};
+use netram_block::{FlushPolicy, StagePolicy};
 use netram_block_machine::SourceTiming;
 use netram_journal::JournalConfig;
-use netram_store::{Settings, SettingsError, settings::size};
-use netram_transport::{Address, AddressError, ClusterKey, Security};
+use netram_store::{StoreSettings, StoreSettingsError, settings::size};
+use netram_transport::{ClusterKey, NetAddress, NetAddressError, Security};
 
 /// Bytes of the smallest stage: smaller ones would sync the image for a few writes.
 const STAGE_BYTES_MIN: u64 = 64 * 1024;
@@ -26,13 +26,13 @@ const STAGE_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct VolumeSettings {
     /// Lenders, rule and the rest of the journal's.
-    pub journal: Settings,
+    pub journal: StoreSettings,
     /// What FLUSH waits for.
-    pub flush: Flush,
+    pub flush: FlushPolicy,
     /// When stages end.
     pub policy: StagePolicy,
     /// The lender that keeps a copy of the volume on its own disk.
-    pub data_lender: Option<Address>,
+    pub data_lender: Option<NetAddress>,
     /// The key of its data sessions (`netram lend --data-key-file`); `None`: it is reached as lenders are.
     pub data_lender_key_file: Option<PathBuf>,
     /// When it is out of service, and when its link is given up: no file and no variable says so.
@@ -56,8 +56,8 @@ pub struct ModelledDisk {
     pub files: Duration,
 }
 
-impl From<Settings> for VolumeSettings {
-    fn from(journal: Settings) -> VolumeSettings {
+impl From<StoreSettings> for VolumeSettings {
+    fn from(journal: StoreSettings) -> VolumeSettings {
         VolumeSettings {
             journal,
             ..VolumeSettings::default()
@@ -67,9 +67,9 @@ impl From<Settings> for VolumeSettings {
 
 impl VolumeSettings {
     /// Settings from a file.
-    pub fn load(path: &Path) -> Result<VolumeSettings, SettingsError> {
+    pub fn load(path: &Path) -> Result<VolumeSettings, StoreSettingsError> {
         let keys = ["flush", "stage", "data-lender", "data-lender-key-file"];
-        let (journal, own) = Settings::load_beside(path, &keys)?;
+        let (journal, own) = StoreSettings::load_beside(path, &keys)?;
         let mut settings = VolumeSettings::from(journal);
         for (key, value) in own {
             let text = match value {
@@ -78,8 +78,8 @@ impl VolumeSettings {
             };
             settings.set(&key, &text)?;
         }
-        let folder = path.parent().unwrap_or(Path::new(""));
-        settings.data_lender_key_file = settings.data_lender_key_file.map(|file| folder.join(file));
+        let directory = path.parent().unwrap_or(Path::new(""));
+        settings.data_lender_key_file = settings.data_lender_key_file.map(|file| directory.join(file));
         Ok(settings)
     }
 
@@ -87,7 +87,7 @@ impl VolumeSettings {
     pub fn with_environment(
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<VolumeSettings, SettingsError> {
+    ) -> Result<VolumeSettings, StoreSettingsError> {
         for name in [
             "NETRAM_FLUSH",
             "NETRAM_STAGE",
@@ -103,30 +103,30 @@ impl VolumeSettings {
     }
 
     /// What the journal is opened with.
-    pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
+    pub fn journal_config(&self) -> Result<JournalConfig, StoreSettingsError> {
         let mut config = self.journal.journal_config()?;
         config.modelled_sync_delay = self.modelled.journal;
         let open = matches!(config.security, Security::Insecure) && !self.journal.insecure;
         match self.data_lender.is_some() && self.data_lender_key_file.is_none() && open {
-            true => Err(SettingsError::NoKey),
+            true => Err(StoreSettingsError::NoKey),
             false => Ok(config),
         }
     }
 
     /// How the data lender is reached: with the key of its data sessions, or as `lenders` are.
-    pub fn data_security(&self, lenders: &Security) -> Result<Security, SettingsError> {
+    pub fn data_security(&self, lenders: &Security) -> Result<Security, StoreSettingsError> {
         let Some(path) = &self.data_lender_key_file else {
             return Ok(lenders.clone());
         };
-        let key = ClusterKey::load(path).map_err(|error| SettingsError::Key {
+        let key = ClusterKey::load(path).map_err(|error| StoreSettingsError::Key {
             path: path.clone(),
             reason: error.to_string(),
         })?;
         Ok(Security::Key(key))
     }
 
-    fn set(&mut self, name: &str, text: &str) -> Result<(), SettingsError> {
-        let refused = |reason: &str| SettingsError::Value {
+    fn set(&mut self, name: &str, text: &str) -> Result<(), StoreSettingsError> {
+        let refused = |reason: &str| StoreSettingsError::Value {
             name: name.to_owned(),
             value: text.to_owned(),
             reason: reason.to_owned(),
@@ -134,15 +134,15 @@ impl VolumeSettings {
         match name {
             "flush" | "NETRAM_FLUSH" => {
                 self.flush = match text {
-                    "remote" => Flush::Remote,
-                    "disk" => Flush::Disk,
+                    "remote" => FlushPolicy::Remote,
+                    "disk" => FlushPolicy::Disk,
                     _ => return Err(refused("say `remote` or `disk`")),
                 }
             }
             "data-lender" | "NETRAM_DATA_LENDER" => {
-                let address: Address = text
+                let address: NetAddress = text
                     .parse()
-                    .map_err(|error: AddressError| refused(&error.to_string()))?;
+                    .map_err(|error: NetAddressError| refused(&error.to_string()))?;
                 self.data_lender = Some(address);
             }
             "data-lender-key-file" | "NETRAM_DATA_LENDER_KEY_FILE" => {
@@ -164,9 +164,9 @@ impl VolumeSettings {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> Result<VolumeSettings, SettingsError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("netram.toml");
+    fn load(text: &str) -> Result<VolumeSettings, StoreSettingsError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("netram.toml");
         std::fs::write(&path, text).unwrap();
         VolumeSettings::load(&path)
     }
@@ -177,7 +177,10 @@ mod tests {
             load("lenders = [\"tcp://a:1\"]\ninsecure = true\nflush = \"disk\"\nstage = \"1MiB\"\ndata-lender = \"tcp://b:2\"").unwrap();
         assert_eq!(settings.data_lender, Some("tcp://b:2".parse().unwrap()));
         assert_eq!(settings.journal.lenders.len(), 1);
-        assert_eq!((settings.flush, settings.policy.bytes), (Flush::Disk, 1 << 20));
+        assert_eq!(
+            (settings.flush, settings.policy.bytes),
+            (FlushPolicy::Disk, 1 << 20)
+        );
         let over = settings.with_environment(&|name| match name {
             "NETRAM_FLUSH" => Some("remote".to_owned()),
             "NETRAM_STAGE" => Some("131072".to_owned()),
@@ -185,7 +188,7 @@ mod tests {
             _ => None,
         });
         let over = over.unwrap();
-        assert_eq!((over.flush, over.policy.bytes), (Flush::Remote, 131_072));
+        assert_eq!((over.flush, over.policy.bytes), (FlushPolicy::Remote, 131_072));
         assert_eq!(over.journal.members, Some(1));
     }
 

@@ -6,25 +6,29 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_block::{
-    Device, DeviceError, Disk, DiskStatus, Geometry, GrowError, Options, Pending, Progress, Scrubbed,
-    Superblock, VolumeId, Work,
+    ApplierTask, ApplyProgress, BlockDevice, DeviceError, DeviceGeometry, Disk, DiskGrowError, DiskOptions,
+    DiskStatus, PendingWrite, ScrubStep, VolumeId, VolumeSuperblock,
 };
-use netram_block_machine::Identity;
-use netram_block_machine::message::Follow;
-use netram_journal::over::{Untold, Windows};
+use netram_block_machine::ReplicaIdentity;
+use netram_block_machine::message::FollowRequest;
+use netram_journal::forget::{UnfreedWindow, WindowRelease};
 use netram_journal::seal::DataKey;
 use netram_journal::{Journal, JournalStatus};
 use netram_proto::journal::View;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 use netram_proto::time::Time;
-use netram_transport::{Address, Security};
+use netram_transport::{NetAddress, Security};
 
-use crate::copier::Copier;
-use crate::error::{CloseError, CreateError, DeleteError, InspectError, OpenError};
-use crate::place::{Inspected, Place};
-use crate::proof::{self, VolumeCheck};
-use crate::replica::restore::DataLender;
-use crate::replica::{Copy, DataLenderStatus, Feeder, FeederParts, VolumeDisk, first_word};
+use crate::check::{self, VolumeCheck};
+use crate::copier::RestoreCopier;
+use crate::error::{
+    VolumeCloseError, VolumeCreateError, VolumeDeleteError, VolumeInspectError, VolumeOpenError,
+};
+use crate::paths::{VolumeInspection, VolumePaths};
+use crate::replica::restore::DataLenderEndpoint;
+use crate::replica::{
+    CopySource, DataLenderStatus, FeederParts, ReplicaFeeder, VolumeDisk, announce_first_view,
+};
 use crate::settings::VolumeSettings;
 use crate::takeover;
 
@@ -36,25 +40,25 @@ const RETRY: Duration = Duration::from_secs(1);
 /// An open volume. Closed when dropped.
 #[derive(Debug)]
 pub struct Volume {
-    place: Place,
+    paths: VolumePaths,
     /// `None` only while closing.
     disk: Option<Arc<VolumeDisk>>,
     thread: Option<JoinHandle<()>>,
     opened: Instant,
-    recovered: Recovered,
+    recovered: VolumeRecovery,
     /// Feeds the data lender's copy, if there is one.
-    feeder: Option<Feeder>,
+    feeder: Option<ReplicaFeeder>,
     /// Brings the blocks of a restored volume home.
-    copier: Option<Copier>,
+    copier: Option<RestoreCopier>,
 }
 
 /// What opening found.
 #[derive(Clone, Debug)]
-pub struct Recovered {
+pub struct VolumeRecovery {
     /// What the journal's recovery found.
-    pub journal: netram_journal::Recovered,
+    pub journal: netram_journal::JournalRecovery,
     /// What of it was applied to the image.
-    pub disk: netram_block::Recovered,
+    pub disk: netram_block::DiskRecovery,
 }
 
 /// How a volume stands.
@@ -72,22 +76,25 @@ pub struct VolumeStatus {
 
 impl Volume {
     /// Makes a volume of `bytes` zeros at `path`, with a journal of `journal_bytes`.
-    pub fn create(path: &Path, bytes: u64, journal_bytes: u64) -> Result<VolumeId, CreateError> {
-        Place::at(path).create(bytes, journal_bytes)
+    pub fn create(path: &Path, bytes: u64, journal_bytes: u64) -> Result<VolumeId, VolumeCreateError> {
+        VolumePaths::at(path).create(bytes, journal_bytes)
     }
 
     /// Opens the volume at `path` with the settings found there and in the environment.
-    pub fn open(path: &Path) -> Result<(Volume, Recovered), OpenError> {
-        let settings = Place::at(path).settings()?;
+    pub fn open(path: &Path) -> Result<(Volume, VolumeRecovery), VolumeOpenError> {
+        let settings = VolumePaths::at(path).settings()?;
         Volume::open_with(path, &settings)
     }
 
     /// Recovers the volume at `path`: its journal first, then the image from it.
-    pub fn open_with(path: &Path, settings: &VolumeSettings) -> Result<(Volume, Recovered), OpenError> {
-        let place = Place::at(path);
+    pub fn open_with(
+        path: &Path,
+        settings: &VolumeSettings,
+    ) -> Result<(Volume, VolumeRecovery), VolumeOpenError> {
+        let place = VolumePaths::at(path);
         if let Err(source) = std::fs::metadata(place.superblock()) {
             let path = place.superblock();
-            return Err(OpenError::File { path, source });
+            return Err(VolumeOpenError::File { path, source });
         }
         let mut config = settings.journal_config()?;
         let (window_bytes, security) = (config.window_bytes, settings.data_security(&config.security)?);
@@ -95,25 +102,25 @@ impl Volume {
         let (journal, recovered) = match takeover::admit(&place, settings)? {
             Some(standing) => takeover::recover(&place, standing, config)?,
             None => {
-                config.newest = proof::before_opening(&place, settings, &security)?;
+                config.newest = check::before_opening(&place, settings, &security)?;
                 Journal::open(&place.journal(), config)?
             }
         };
-        be_heard(&place, &journal, settings.data_lender.as_ref(), &security)?;
+        announce(&place, &journal, settings.data_lender.as_ref(), &security)?;
         let files = place.open_modelled_files(settings.data_lender.is_some(), settings.modelled.files)?;
-        let options = Options {
+        let options = DiskOptions {
             policy: settings.policy,
             flush: settings.flush,
-            ..Options::new(journal.id())
+            ..DiskOptions::new(journal.id())
         };
-        let wrong = |cause| OpenError::Volume {
+        let wrong = |cause| VolumeOpenError::Volume {
             path: place.root().to_path_buf(),
             cause,
         };
         let feeding = match &settings.data_lender {
             Some(address) => {
-                let superblock = Superblock::read(&files.superblock).map_err(wrong)?;
-                let follow = follow(&place, &journal, &superblock)?;
+                let superblock = VolumeSuperblock::read(&files.superblock).map_err(wrong)?;
+                let follow = follow_request(&place, &journal, &superblock)?;
                 let (address, view) = (address.clone(), journal.newest_view());
                 Some(FeederParts {
                     timing: settings.data_lender_timing,
@@ -124,17 +131,17 @@ impl Volume {
         };
         let copy = feeding
             .as_ref()
-            .map_or_else(Copy::none, |parts| parts.copy.clone());
+            .map_or_else(CopySource::none, |parts| parts.copy.clone());
         let disk = Disk::open_beside(journal, files, options, copy).map_err(wrong)?;
-        let recovered = Recovered {
+        let recovered = VolumeRecovery {
             journal: recovered,
             disk: disk.recovered(),
         };
-        tell_unverified(&place, recovered.disk.unverified);
+        log_unverified(&place, recovered.disk.unverified);
         let disk = Arc::new(disk);
-        let thread = start(&disk).map_err(OpenError::Thread)?;
+        let thread = start(&disk).map_err(VolumeOpenError::Thread)?;
         let mut volume = Volume {
-            place,
+            paths: place,
             disk: Some(disk),
             thread: Some(thread),
             opened: Instant::now(),
@@ -143,37 +150,40 @@ impl Volume {
             copier: None,
         };
         let disk = volume.disk.as_ref().expect("only closing takes it");
-        let feeder = feeding.map(|parts| Feeder::start(disk, parts)).transpose();
-        let copier = disk.is_restoring().then(|| Copier::start(disk)).transpose();
+        let feeder = feeding.map(|parts| ReplicaFeeder::start(disk, parts)).transpose();
+        let copier = disk
+            .is_restoring()
+            .then(|| RestoreCopier::start(disk))
+            .transpose();
         // From here on an error drops the volume, which closes it.
-        volume.feeder = feeder.map_err(OpenError::Thread)?;
-        volume.copier = copier.map_err(OpenError::Thread)?;
+        volume.feeder = feeder.map_err(VolumeOpenError::Thread)?;
+        volume.copier = copier.map_err(VolumeOpenError::Thread)?;
         Ok((volume, recovered))
     }
 
     /// Asks what opening the volume at `path` would come to, or taking it over. Nothing is changed, here or elsewhere.
-    pub fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeCheck, OpenError> {
-        proof::check(path, settings)
+    pub fn check(path: &Path, settings: &VolumeSettings) -> Result<VolumeCheck, VolumeOpenError> {
+        check::check(path, settings)
     }
 
     /// Looks at the volume at `path` without opening it.
-    pub fn inspect(path: &Path) -> Result<Inspected, InspectError> {
-        Place::at(path).inspect()
+    pub fn inspect(path: &Path) -> Result<VolumeInspection, VolumeInspectError> {
+        VolumePaths::at(path).inspect()
     }
 
     /// Removes the volume at `path`. Refuses while it is open. Returns the lenders that have not freed its `windows`: they are away, and will be told
     /// later, or hold what the volume's log lacks.
-    pub fn delete(path: &Path, windows: Windows) -> Result<Vec<Untold>, DeleteError> {
-        Place::at(path).delete(windows)
+    pub fn delete(path: &Path, windows: WindowRelease) -> Result<Vec<UnfreedWindow>, VolumeDeleteError> {
+        VolumePaths::at(path).delete(windows)
     }
 
     /// Where it is.
-    pub fn place(&self) -> &Place {
-        &self.place
+    pub fn paths(&self) -> &VolumePaths {
+        &self.paths
     }
 
     /// What opening found.
-    pub fn recovered(&self) -> &Recovered {
+    pub fn recovered(&self) -> &VolumeRecovery {
         &self.recovered
     }
 
@@ -205,13 +215,13 @@ impl Volume {
     }
 
     /// Makes the volume larger while it is open.
-    pub fn grow(&self, bytes: u64) -> Result<(), GrowError> {
+    pub fn grow(&self, bytes: u64) -> Result<(), DiskGrowError> {
         self.disk().grow(bytes)
     }
 
     /// How the data lender stands; `None`: there is none, or nothing is known yet.
     pub fn data_lender(&self) -> Option<DataLenderStatus> {
-        self.feeder.as_ref().and_then(Feeder::status)
+        self.feeder.as_ref().and_then(ReplicaFeeder::status)
     }
 
     /// Waits until the data lender's copy has everything, so that blocks can be taken from it: as long as it gets on, and
@@ -247,7 +257,7 @@ impl Volume {
     }
 
     /// Compares `count` blocks of the image, from `first` on, with their checksums; mends what the data lender has.
-    pub fn scrub_part(&self, first: u64, count: u64) -> Result<Scrubbed, DeviceError> {
+    pub fn scrub_part(&self, first: u64, count: u64) -> Result<ScrubStep, DeviceError> {
         self.disk().scrub(first, count)
     }
 
@@ -258,11 +268,11 @@ impl Volume {
 
     /// Brings everything into the image, and releases the members: the next opening needs nobody. Dropping the volume
     /// does the same and tells nobody of an error.
-    pub fn close(mut self) -> Result<(), CloseError> {
+    pub fn close(mut self) -> Result<(), VolumeCloseError> {
         self.shut_down()
     }
 
-    fn shut_down(&mut self) -> Result<(), CloseError> {
+    fn shut_down(&mut self) -> Result<(), VolumeCloseError> {
         let Some(disk) = self.disk.take() else {
             return Ok(());
         };
@@ -273,8 +283,8 @@ impl Volume {
         let panicked = self.thread.take().is_some_and(|thread| thread.join().is_err());
         // What panicked there would panic here again, maybe while unwinding. The next opening applies it from the journal.
         let drained = match panicked {
-            true => Err(CloseError::Panicked),
-            false => disk.drain().map_err(CloseError::Apply),
+            true => Err(VolumeCloseError::Panicked),
+            false => disk.drain().map_err(VolumeCloseError::Apply),
         };
         if let Some(feeder) = self.feeder.take() {
             match drained {
@@ -283,7 +293,7 @@ impl Volume {
             }
         }
         let disk = Arc::try_unwrap(disk).expect("the threads had the only other ones");
-        let closed = disk.into_log().close().map_err(CloseError::Journal);
+        let closed = disk.into_log().close().map_err(VolumeCloseError::Journal);
         drained.and(closed)
     }
 }
@@ -297,41 +307,43 @@ impl Drop for Volume {
 }
 
 /// A restored volume serves only when its data lender has heard it.
-fn be_heard(
-    place: &Place,
+fn announce(
+    place: &VolumePaths,
     journal: &Journal,
-    data_lender: Option<&Address>,
+    data_lender: Option<&NetAddress>,
     security: &Security,
-) -> Result<(), OpenError> {
-    let path = place.unheard();
-    let Some(restored_from) = (place.unheard_by()).map_err(|source| OpenError::File {
+) -> Result<(), VolumeOpenError> {
+    let path = place.unannounced();
+    let Some(restored_from) = (place.unannounced_to()).map_err(|source| VolumeOpenError::File {
         path: path.clone(),
         source,
     })?
     else {
         return Ok(());
     };
-    let superblock = Superblock::read(&place.open_files(false)?.superblock);
-    let superblock = superblock.map_err(|cause| OpenError::Volume {
+    let superblock = VolumeSuperblock::read(&place.open_files(false)?.superblock);
+    let superblock = superblock.map_err(|cause| VolumeOpenError::Volume {
         path: place.root().to_path_buf(),
         cause,
     })?;
-    let follow = follow(place, journal, &superblock)?;
-    let lender = DataLender {
+    let follow = follow_request(place, journal, &superblock)?;
+    let lender = DataLenderEndpoint {
         // It may have another address by now.
         address: data_lender.unwrap_or(&restored_from).clone(),
         security: security.clone(),
     };
-    first_word(&lender, &follow, &journal.newest_view()).map_err(|why| OpenError::Unheard {
-        path: place.root().to_path_buf(),
-        why: Box::new(why),
+    announce_first_view(&lender, &follow, &journal.newest_view()).map_err(|why| {
+        VolumeOpenError::Unannounced {
+            path: place.root().to_path_buf(),
+            why: Box::new(why),
+        }
     })?;
     place
-        .mark_heard()
-        .map_err(|source| OpenError::File { path, source })
+        .mark_announced()
+        .map_err(|source| VolumeOpenError::File { path, source })
 }
 
-fn tell_unverified(place: &Place, blocks: u64) {
+fn log_unverified(place: &VolumePaths, blocks: u64) {
     if blocks > 0 {
         tracing::warn!(
             path = %place.root().display(), blocks,
@@ -342,11 +354,15 @@ fn tell_unverified(place: &Place, blocks: u64) {
 }
 
 /// What a data lender is told of the volume.
-fn follow(place: &Place, journal: &Journal, superblock: &Superblock) -> Result<Follow, OpenError> {
+fn follow_request(
+    place: &VolumePaths,
+    journal: &Journal,
+    superblock: &VolumeSuperblock,
+) -> Result<FollowRequest, VolumeOpenError> {
     let path = place.journal().join("data.key");
-    let key = DataKey::load(&path).map_err(|source| OpenError::File { path, source })?;
-    Ok(Follow {
-        identity: Identity {
+    let key = DataKey::load(&path).map_err(|source| VolumeOpenError::File { path, source })?;
+    Ok(FollowRequest {
+        identity: ReplicaIdentity {
             volume: superblock.volume.0,
             journal: journal.id(),
         },
@@ -374,18 +390,18 @@ struct Leave<'a>(&'a VolumeDisk);
 
 impl Drop for Leave<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.applier_ended();
     }
 }
 
 fn start(disk: &Arc<VolumeDisk>) -> std::io::Result<JoinHandle<()>> {
     let theirs = Arc::clone(disk);
-    disk.attend();
+    disk.applier_started();
     let started = std::thread::Builder::new()
         .name("netram-stage".to_owned())
         .spawn(move || run(&theirs));
     if started.is_err() {
-        disk.leave();
+        disk.applier_ended();
     }
     started
 }
@@ -395,13 +411,13 @@ fn run(disk: &VolumeDisk) {
     let _leave = Leave(disk);
     let origin = Instant::now();
     let mut failed = false;
-    while disk.wait_for_work(if failed { RETRY } else { TICK }) == Work::Look {
+    while disk.wait_for_work(if failed { RETRY } else { TICK }) == ApplierTask::Look {
         disk.tick(Time(
             u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX),
         ));
         let ended = loop {
             match disk.apply_step() {
-                Ok(Progress::Idle) => break Ok(()),
+                Ok(ApplyProgress::Idle) => break Ok(()),
                 Ok(_) => (),
                 Err(error) => break Err(error),
             }
@@ -416,8 +432,8 @@ fn run(disk: &VolumeDisk) {
     }
 }
 
-impl Device for Volume {
-    fn geometry(&self) -> Geometry {
+impl BlockDevice for Volume {
+    fn geometry(&self) -> DeviceGeometry {
         self.disk().geometry()
     }
 
@@ -431,19 +447,19 @@ impl Device for Volume {
         self.disk().read(offset, into)
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
         self.disk().write(offset, bytes)
     }
 
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.disk().zero(offset, length)
     }
 
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.disk().zero(offset, length)
     }
 
-    fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError> {
         self.disk().wait(pending)
     }
 
@@ -478,11 +494,11 @@ mod tests {
     /// Closing panicked too, and did so in a drop: a program that was unwinding was aborted.
     #[test]
     fn a_thread_that_panicked_is_an_error_of_closing_and_loses_nothing() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("volume");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("volume");
         Volume::create(&path, 1 << 20, 1 << 20).unwrap();
         let refused = panicked(&path).close().unwrap_err();
-        assert!(matches!(refused, CloseError::Panicked), "{refused}");
+        assert!(matches!(refused, VolumeCloseError::Panicked), "{refused}");
         drop(panicked(&path));
         let (volume, recovered) = Volume::open_with(&path, &VolumeSettings::default()).unwrap();
         assert_eq!(recovered.disk.records, 1);

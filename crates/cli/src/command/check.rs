@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use netram_journal::Check;
-use netram_proto::journal::{MemberTold, PeerAnswer};
+use netram_journal::OpenCheck;
+use netram_proto::journal::{MemberReport, PeerAnswer};
 use serde_json::{Value, json};
 
 use super::journal::answer_name;
@@ -14,7 +14,7 @@ use crate::output;
 const WOULD_BE_REFUSED: u8 = 3;
 
 /// Ends a check: the operation would succeed, or be refused for this reason.
-pub(crate) fn end(refusal: Option<&dyn std::error::Error>, json: bool) -> Result<ExitCode> {
+pub(crate) fn end_check(refusal: Option<&dyn std::error::Error>, json: bool) -> Result<ExitCode> {
     if !json {
         match refusal {
             None => output::line("it would succeed; nothing was changed")?,
@@ -30,7 +30,7 @@ pub(crate) fn end(refusal: Option<&dyn std::error::Error>, json: bool) -> Result
 }
 
 /// The journal and its members, in sentences.
-pub(crate) fn tell(check: &Check) -> Result<()> {
+pub(crate) fn print_check(check: &OpenCheck) -> Result<()> {
     let members = check.members.len();
     output::line(format_args!("the local log ends at LSN {}", check.local_end))?;
     match (check.needed, members) {
@@ -38,7 +38,10 @@ pub(crate) fn tell(check: &Check) -> Result<()> {
         (needed, members) => output::line(format_args!("{needed} of {members} lenders must answer"))?,
     }
     for (address, answer, told) in &check.members {
-        output::line(format_args!("lender {address}: {}", said(*answer, told.as_ref())))?;
+        output::line(format_args!(
+            "lender {address}: {}",
+            answer_text(*answer, told.as_ref())
+        ))?;
     }
     if let Some(loss) = &check.loss_accepted {
         output::line(format_args!("LOSS WOULD BE ACCEPTED: {loss}"))?;
@@ -46,19 +49,19 @@ pub(crate) fn tell(check: &Check) -> Result<()> {
     Ok(())
 }
 
-fn said(answer: PeerAnswer, told: Option<&MemberTold>) -> String {
+fn answer_text(answer: PeerAnswer, told: Option<&MemberReport>) -> String {
     let Some(told) = told else {
         return answer_name(answer).to_owned();
     };
-    let fence = match told.sealed.0 {
+    let fence = match told.fence_epoch.0 {
         0 => "never fenced".to_owned(),
-        _ if told.in_part => format!("fenced by epoch {}", told.sealed),
-        _ => format!("fenced by epoch {} (writer {})", told.sealed, told.writer),
+        _ if told.partial => format!("fenced by epoch {}", told.fence_epoch),
+        _ => format!("fenced by epoch {} (writer {})", told.fence_epoch, told.writer),
     };
     let holds = match (&told.window, answer) {
-        _ if told.in_part => "an earlier release, which cannot say what it holds".to_owned(),
+        _ if told.partial => "an earlier release, which cannot say what it holds".to_owned(),
         (None, _) | (_, PeerAnswer::Amnesiac) => "does not have the window any more".to_owned(),
-        (Some(window), PeerAnswer::Beyond) => format!(
+        (Some(window), PeerAnswer::AheadOfReplica) => format!(
             "holds LSN {} to {}, and the client went on without its data lender",
             window.trim, window.held
         ),
@@ -68,19 +71,19 @@ fn said(answer: PeerAnswer, told: Option<&MemberTold>) -> String {
 }
 
 /// The same for programs.
-pub(crate) fn as_json(check: &Check) -> Value {
-    let member = |(address, answer, told): &(String, PeerAnswer, Option<MemberTold>)| {
+pub(crate) fn as_json(check: &OpenCheck) -> Value {
+    let member = |(address, answer, told): &(String, PeerAnswer, Option<MemberReport>)| {
         let window = told.as_ref().and_then(|told| told.window);
         json!({
             "address": address,
             "answer": format!("{answer:?}").to_lowercase(),
             "incarnation": told.as_ref().map(|told| told.incarnation.to_string()),
-            "fenced_by_epoch": told.as_ref().map(|told| told.sealed.0),
+            "fenced_by_epoch": told.as_ref().map(|told| told.fence_epoch.0),
             "fenced_by_writer": told.as_ref().map(|told| told.writer.to_string()),
             "generation": window.map(|window| window.generation),
             "trim": window.map(|window| window.trim.0),
             "held": window.map(|window| window.held.0),
-            "earlier_release": told.as_ref().map(|told| told.in_part),
+            "earlier_release": told.as_ref().map(|told| told.partial),
         })
     };
     json!({

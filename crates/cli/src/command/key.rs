@@ -23,9 +23,9 @@ const FINGERPRINT_BYTES: usize = 8;
 ///   netram key show-id /etc/netram/key      # the same on all machines?
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub enum Key {
-    New(New),
-    ShowId(ShowId),
+pub enum KeyCommand {
+    New(NewKey),
+    ShowId(ShowKeyId),
 }
 
 /// Make a new cluster key in FILE
@@ -37,7 +37,7 @@ pub enum Key {
 ///   scp -p cluster.key root@10.0.0.2:/etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct New {
+pub struct NewKey {
     /// The new file
     file: PathBuf,
 }
@@ -49,20 +49,20 @@ pub struct New {
 ///   netram key show-id /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct ShowId {
+pub struct ShowKeyId {
     /// The key's file
     file: PathBuf,
 }
 
-impl Key {
+impl KeyCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Key::New(new) => {
+            KeyCommand::New(new) => {
                 let key = ClusterKey::generate();
                 key.save_new(&new.file).context("making a cluster key")?;
                 output::line(format_args!("{} ({})", new.file.display(), fingerprint(&key)))?;
             }
-            Key::ShowId(show) => {
+            KeyCommand::ShowId(show) => {
                 let what = || format!("loading {}", show.file.display());
                 output::line(fingerprint(&ClusterKey::load(&show.file).with_context(what)?))?;
             }

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_lender::{Config, DataDoor, DataService, Lender, MemoryWatch};
-use netram_transport::{Address, Group, Security, WaitPolicy};
+use netram_lender::{DataListener, DataService, Lender, LenderConfig, MemoryWatch};
+use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 #[cfg(feature = "products")]
-use netram_volume::replica::{Keeper, KeeperLimits};
+use netram_volume::replica::{ReplicaHost, ReplicaHostLimits};
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::options::{Size, Span, Usage, from_text, list_from_text, security};
+use crate::options::{DurationArg, SizeArg, UsageError, from_text, list_from_text, security};
 use crate::output;
 
 /// How long a lender that was asked to stop waits for its clients to move away.
@@ -48,7 +48,7 @@ const GRACE_DEFAULT: Duration = Duration::from_secs(5);
 ///   domain = "ups-1"
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Lend {
+pub struct LendMemory {
     #[command(flatten)]
     settings: Settings,
     /// Read settings from a TOML file; flags and variables override it
@@ -66,11 +66,11 @@ struct Settings {
     /// Where to listen: tcp://host:port or unix:/path; may be given several times. [::] is IPv6 only, 0.0.0.0 is IPv4 only; a link-local address names its interface: [fe80::1%eth0]
     #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
-    listen: Vec<Address>,
+    listen: Vec<NetAddress>,
     /// The multicast group on which appends may come, for journals that ask for it: 239.1.2.3:7421, or 239.1.2.3:7421%eth1
     #[arg(long, value_name = "GROUP", env = "NETRAM_MULTICAST")]
     #[serde(deserialize_with = "from_text")]
-    multicast: Option<Group>,
+    multicast: Option<MulticastGroup>,
     /// The cluster key's file, made with `netram key new`
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
@@ -79,19 +79,19 @@ struct Settings {
     insecure: bool,
     /// How much to lend, in all [default: 256MiB]
     #[arg(long, value_name = "SIZE", env = "NETRAM_MEMORY")]
-    memory: Option<Size>,
+    memory: Option<SizeArg>,
     /// The most that one journal may have [default: no bound but the memory]
     #[arg(long, value_name = "SIZE", env = "NETRAM_QUOTA")]
-    quota: Option<Size>,
+    quota: Option<SizeArg>,
     /// How many journals can be remembered at once that are neither closed nor deleted [default: 1024]
     #[arg(long, value_name = "N", env = "NETRAM_JOURNALS_MAX")]
     journals_max: Option<u32>,
     /// Of the memory, the most that pages of other machines' far memory may take in all; 0: none are taken [default: half]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DEPOSITS")]
-    deposits: Option<Size>,
+    deposits: Option<SizeArg>,
     /// Of this machine's memory, what is to stay available: if less is, far memory has to leave, and what it leaves is given back to the machine; 0: never [default: a twentieth]
     #[arg(long, value_name = "SIZE", env = "NETRAM_KEEP_FREE")]
-    keep_free: Option<Size>,
+    keep_free: Option<SizeArg>,
     /// The percentage of the time for which some program here may wait for memory, before far memory has to leave; counts while less than twice --keep-free is available; 0: it is not looked at [default: 10]
     #[arg(long, value_name = "PERCENT", env = "NETRAM_PRESSURE")]
     pressure: Option<f64>,
@@ -120,16 +120,16 @@ struct Settings {
     /// Where data sessions come in, and only they, with --data-key-file's key: whoever has only the cluster key then gets at no copy [default: where all others do, with the cluster key]
     #[arg(long, value_name = "ADDR", env = "NETRAM_DATA_LISTEN", value_delimiter = ',')]
     #[serde(deserialize_with = "list_from_text")]
-    data_listen: Vec<Address>,
+    data_listen: Vec<NetAddress>,
     /// The key of data sessions, another one than the cluster key
     #[arg(long, value_name = "FILE", env = "NETRAM_DATA_KEY_FILE")]
     data_key_file: Option<PathBuf>,
     /// What all copies may take once their volumes are written in full; a new one beyond that is refused [default: no bound but the disk]
     #[arg(long, value_name = "SIZE", env = "NETRAM_DATA_QUOTA")]
-    data_quota: Option<Size>,
+    data_quota: Option<SizeArg>,
     /// How often each copy is compared with its checksums, while its client is connected; 0s: never [default: 7days]
     #[arg(long, value_name = "TIME", env = "NETRAM_DATA_SCRUB_INTERVAL")]
-    data_scrub_interval: Option<Span>,
+    data_scrub_interval: Option<DurationArg>,
     /// Keep the serving threads on these processors, in order
     #[arg(long, value_name = "CPU", env = "NETRAM_PIN", value_delimiter = ',')]
     pin: Vec<usize>,
@@ -141,7 +141,7 @@ struct Settings {
     huge_pages: bool,
     /// How long to wait for clients to move away when asked to stop [default: 5s]
     #[arg(long, value_name = "TIME", env = "NETRAM_GRACE")]
-    grace: Option<Span>,
+    grace: Option<DurationArg>,
     /// When stopped, give the memory back to the machine instead of keeping it for the next process, unless it holds bytes that clients may still need
     #[arg(long)]
     forget: bool,
@@ -189,20 +189,20 @@ impl Settings {
         }
     }
 
-    fn config(self) -> Result<Config> {
+    fn config(self) -> Result<LenderConfig> {
         if self.listen.is_empty() {
             let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";
-            return Err(Usage(sentence.to_owned()).into());
+            return Err(UsageError(sentence.to_owned()).into());
         }
         let security = security(self.key_file.as_ref(), self.insecure)?;
         let data_door = self.data_door(&security)?;
         let watch = self.watch()?;
-        let default = Config::default();
-        Ok(Config {
+        let default = LenderConfig::default();
+        Ok(LenderConfig {
             listen: self.listen,
             multicast: self.multicast,
             security,
-            data_door,
+            data_listener: data_door,
             memory: self.memory.map_or(default.memory, |size| size.0),
             quota: self.quota.map(|size| size.0),
             journals_max: self.journals_max.unwrap_or(default.journals_max),
@@ -232,7 +232,7 @@ impl Settings {
             Some(percent) => {
                 let sentence =
                     format!("--pressure is a percentage of the time, from 0 to 100, not {percent}");
-                return Err(Usage(sentence).into());
+                return Err(UsageError(sentence).into());
             }
         };
         Ok(MemoryWatch {
@@ -244,24 +244,24 @@ impl Settings {
 
     /// What copies are granted.
     #[cfg(feature = "products")]
-    fn keeper_limits(&self) -> Result<KeeperLimits> {
+    fn keeper_limits(&self) -> Result<ReplicaHostLimits> {
         if self.data.is_none() && (self.data_quota.is_some() || self.data_scrub_interval.is_some()) {
             let sentence = "--data-quota and --data-scrub-interval are for keeping copies of volumes: name their directory with --data";
-            return Err(Usage(sentence.to_owned()).into());
+            return Err(UsageError(sentence.to_owned()).into());
         }
-        let usual = KeeperLimits::default();
-        Ok(KeeperLimits {
+        let usual = ReplicaHostLimits::default();
+        Ok(ReplicaHostLimits {
             quota: self.data_quota.map(|size| size.0),
-            scrub_every: self
+            scrub_interval: self
                 .data_scrub_interval
-                .map_or(usual.scrub_every, |span| Some(span.0)),
+                .map_or(usual.scrub_interval, |span| Some(span.0)),
             ..usual
         })
     }
 
     /// The listeners for data sessions alone, if there are to be any.
-    fn data_door(&self, cluster: &Security) -> Result<Option<DataDoor>> {
-        let usage = |sentence: &str| Err(Usage(sentence.to_owned()).into());
+    fn data_door(&self, cluster: &Security) -> Result<Option<DataListener>> {
+        let usage = |sentence: &str| Err(UsageError(sentence.to_owned()).into());
         match (&self.data, self.data_listen.is_empty(), &self.data_key_file) {
             (_, true, None) => Ok(None),
             (None, ..) => usage(
@@ -282,7 +282,7 @@ impl Settings {
                         "--data-key-file is the cluster key, which all members have: make another with `netram key new FILE`",
                     );
                 }
-                Ok(Some(DataDoor {
+                Ok(Some(DataListener {
                     listen: self.data_listen.clone(),
                     security: own,
                 }))
@@ -291,7 +291,7 @@ impl Settings {
     }
 }
 
-impl Lend {
+impl LendMemory {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
             netram_process::die_with_parent()?;
@@ -305,14 +305,14 @@ impl Lend {
         #[cfg(not(feature = "products"))]
         if settings.data.is_some() {
             let sentence = "this program was built for the demo and keeps no copies of volumes: build it with `make build`";
-            return Err(Usage(sentence.to_owned()).into());
+            return Err(UsageError(sentence.to_owned()).into());
         }
         let config = settings.config()?;
         // Before the lender starts: a signal in between must not end it without grace.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         #[cfg(feature = "products")]
         let keeper = data
-            .map(|folder| Keeper::start_with(&folder, limits).map(Arc::new))
+            .map(|directory| ReplicaHost::start_with(&directory, limits).map(Arc::new))
             .transpose()?;
         #[cfg(feature = "products")]
         let service = keeper.clone().map(|keeper| keeper as Arc<dyn DataService>);
@@ -404,14 +404,14 @@ mod tests {
         let settings =
             file("listen = ['tcp://[::1]:1']\nmemory = '1GiB'\nwait = 'spin'\ninsecure = true").unwrap();
         let flags = Settings {
-            memory: Some(Size(1 << 20)),
+            memory: Some(SizeArg(1 << 20)),
             ..Settings::default()
         };
         let config = flags.or(settings).config().unwrap();
         assert_eq!(config.memory, 1 << 20);
         assert_eq!(config.wait, WaitPolicy::Spin);
         assert_eq!(config.listen[0].to_string(), "tcp://[::1]:1");
-        assert_eq!(config.domain, Config::default().domain);
+        assert_eq!(config.domain, LenderConfig::default().domain);
     }
 
     #[test]
@@ -458,12 +458,12 @@ mod tests {
         assert_eq!(watched("pressure = 5").unwrap(), (100 * 1024, 500));
         assert_eq!(watched("keep-free = '0'\npressure = 0.0").unwrap(), (0, 0));
         for bad in ["pressure = 100.5", "pressure = -1.0", "pressure = nan"] {
-            assert!(watched(bad).unwrap_err().is::<Usage>(), "{bad}");
+            assert!(watched(bad).unwrap_err().is::<UsageError>(), "{bad}");
         }
     }
 
     #[test]
     fn nowhere_to_listen_is_a_usage_error() {
-        assert!(Settings::default().config().unwrap_err().is::<Usage>());
+        assert!(Settings::default().config().unwrap_err().is::<UsageError>());
     }
 }

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use netram_journal::over::{self, List, Untold, Windows};
+use netram_journal::forget::{self, ForgetList, UnfreedWindow, WindowRelease};
 use netram_lender::JournalReport;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
-use netram_proto::journal::Forget as Forgetting;
-use netram_proto::wire::{Cursor, Flag, Frame, FrameKind, Header};
-use netram_transport::{Address, Link, Security};
+use netram_proto::journal::ForgetNotice as Forgetting;
+use netram_proto::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind};
+use netram_transport::{Link, NetAddress, Security};
 
 use super::status;
-use crate::options::{SecurityArgs, Span};
+use crate::options::{DurationArg, SecurityArgs};
 use crate::output;
 
 /// A journal whose client was connected this recently is not forgotten by mistake.
@@ -27,9 +27,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 ///   netram lender tell
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub enum Lender {
-    Forget(Forget),
-    Tell(Tell),
+pub enum LenderCommand {
+    Forget(ForgetJournal),
+    Tell(TellLenders),
 }
 
 /// Have lenders forget a journal that nobody will open again
@@ -43,7 +43,7 @@ pub enum Lender {
 ///   netram lender forget 4f2a...c1 tcp://10.0.0.2:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Forget {
+pub struct ForgetJournal {
     /// The journal's id, as `netram status` shows it
     journal: String,
     /// The lenders: tcp://host:port or unix:/path
@@ -53,7 +53,7 @@ pub struct Forget {
         env = "NETRAM_LENDERS",
         value_delimiter = ','
     )]
-    lenders: Vec<Address>,
+    lenders: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
     /// Although the journal was used of late, or its newest commits may be lost by it
@@ -61,7 +61,7 @@ pub struct Forget {
     force: bool,
     /// How long to wait for each lender
     #[arg(long, value_name = "TIME", default_value = "2s")]
-    timeout: Span,
+    timeout: DurationArg,
 }
 
 /// Tell lenders of deleted journals that were away when they were deleted
@@ -72,26 +72,26 @@ pub struct Forget {
 ///   netram lender tell
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Tell {
+pub struct TellLenders {
     /// How long to wait for them in all
     #[arg(long, value_name = "TIME", default_value = "10s")]
-    timeout: Span,
+    timeout: DurationArg,
 }
 
 /// Which windows of a deleted journal lenders may free.
-pub(crate) fn windows(force: bool) -> Windows {
+pub(crate) fn windows(force: bool) -> WindowRelease {
     match force {
-        true => Windows::All,
-        false => Windows::Logged,
+        true => WindowRelease::All,
+        false => WindowRelease::Logged,
     }
 }
 
 /// Names the lenders that have not freed everything, and says why.
-pub(crate) fn say_untold(untold: &[Untold]) -> Result<()> {
-    for Untold {
+pub(crate) fn report_pending_forgets(untold: &[UnfreedWindow]) -> Result<()> {
+    for UnfreedWindow {
         journal,
         lender,
-        holds,
+        bytes_held: holds,
     } in untold
     {
         match holds {
@@ -109,28 +109,28 @@ pub(crate) fn say_untold(untold: &[Untold]) -> Result<()> {
 }
 
 /// The same as JSON: the lenders that will be told later, and those that keep bytes.
-pub(crate) fn untold_json(untold: &[Untold]) -> (Vec<&str>, Vec<serde_json::Value>) {
-    let away = untold.iter().filter(|one| one.holds.is_none());
+pub(crate) fn pending_forgets_json(untold: &[UnfreedWindow]) -> (Vec<&str>, Vec<serde_json::Value>) {
+    let away = untold.iter().filter(|one| one.bytes_held.is_none());
     let keeps = untold.iter().filter_map(|one| {
-        let bytes = one.holds?;
+        let bytes = one.bytes_held?;
         Some(serde_json::json!({ "lender": one.lender, "bytes": bytes }))
     });
     (away.map(|one| one.lender.as_str()).collect(), keeps.collect())
 }
 
-impl Lender {
+impl LenderCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Lender::Forget(forget) => forget.run(),
-            Lender::Tell(tell) => tell.run(),
+            LenderCommand::Forget(forget) => forget.run(),
+            LenderCommand::Tell(tell) => tell.run(),
         }
     }
 }
 
-impl Tell {
+impl TellLenders {
     fn run(self) -> Result<ExitCode> {
-        let untold = List::usual().map_or_else(Vec::new, |list| list.tell(self.timeout.0));
-        say_untold(&untold)?;
+        let untold = ForgetList::usual().map_or_else(Vec::new, |list| list.tell(self.timeout.0));
+        report_pending_forgets(&untold)?;
         match untold.is_empty() {
             true => Ok(ExitCode::SUCCESS),
             false => Ok(ExitCode::FAILURE),
@@ -139,14 +139,14 @@ impl Tell {
 }
 
 /// A lender's part of the journal.
-struct Kept {
+struct LenderPart {
     epoch: Epoch,
     writer: WriterId,
     has_window: bool,
     bytes: u64,
 }
 
-impl Forget {
+impl ForgetJournal {
     fn run(self) -> Result<ExitCode> {
         let security = self.security.security()?;
         let digits = u128::from_str_radix(&self.journal, 16);
@@ -165,7 +165,7 @@ impl Forget {
         Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    fn at(&self, lender: &Address, journal: JournalId, security: &Security) -> Result<String> {
+    fn at(&self, lender: &NetAddress, journal: JournalId, security: &Security) -> Result<String> {
         let report = status::ask(lender, security, self.timeout.0)?;
         let id = journal.to_string();
         let listed = report.journals.iter().find(|one| one.id == id);
@@ -180,8 +180,8 @@ impl Forget {
         let mut forgetting = Forgetting::deleted(journal, fence, had, &lenders);
         let deadline = Instant::now() + self.timeout.0;
         loop {
-            let mut link = status::reach(lender, security, self.timeout.0)?;
-            over::talk(&mut forgetting, 0, &mut link, deadline);
+            let mut link = status::connect_lender(lender, security, self.timeout.0)?;
+            forget::talk(&mut forgetting, 0, &mut link, deadline);
             if forgetting.holds_more(0).is_some() {
                 bail!("it has got more of the journal a moment ago: a client uses it");
             }
@@ -204,7 +204,7 @@ impl Forget {
         }
     }
 
-    fn check(&self, listed: Option<&JournalReport>, kept: &Kept) -> Result<()> {
+    fn check(&self, listed: Option<&JournalReport>, kept: &LenderPart) -> Result<()> {
         if listed.is_some_and(|journal| journal.sessions > 0) {
             bail!(
                 "a client of the journal is connected: stop it, or delete its journal with its own command"
@@ -234,21 +234,29 @@ impl Forget {
     }
 
     /// Asks what the lender has, and changes nothing.
-    fn look(&self, lender: &Address, journal: JournalId, security: &Security) -> Result<Option<Kept>> {
+    fn look(
+        &self,
+        lender: &NetAddress,
+        journal: JournalId,
+        security: &Security,
+    ) -> Result<Option<LenderPart>> {
         let deadline = Instant::now() + self.timeout.0;
-        let mut link = status::reach(lender, security, self.timeout.0)?;
-        link.send(&[&Header::new(FrameKind::Bind).encode(16), &journal.0.to_le_bytes()])?;
+        let mut link = status::connect_lender(lender, security, self.timeout.0)?;
+        link.send(&[
+            &FrameHeader::new(FrameKind::Bind).encode(16),
+            &journal.0.to_le_bytes(),
+        ])?;
         ask(&mut link, FrameKind::Bound, deadline, |_| Ok(()))?;
-        let mut question = Header::new(FrameKind::Ping);
-        question.flags = Flag::ASKS;
+        let mut question = FrameHeader::new(FrameKind::Ping);
+        question.flags = Flag::PROBE;
         link.send(&[&question.encode(0)])?;
-        ask(&mut link, FrameKind::Told, deadline, |frame| {
-            let writer = Cursor::new(frame.body)
+        ask(&mut link, FrameKind::ProbeReply, deadline, |frame| {
+            let writer = ByteReader::new(frame.body)
                 .u64()
                 .map_err(|_| anyhow::anyhow!("it sent nonsense"))?;
             let window = frame.header.flags & Flag::KNOWN != 0;
             let held = frame.header.lsn.since(frame.header.stable);
-            Ok((frame.header.epoch > Epoch(0)).then_some(Kept {
+            Ok((frame.header.epoch > Epoch(0)).then_some(LenderPart {
                 epoch: frame.header.epoch,
                 writer: WriterId(writer),
                 has_window: window,

@@ -17,7 +17,7 @@ use crate::Netram;
 ///   netram man /usr/local/share/man/man1
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Man {
+pub struct WriteManPages {
     /// An existing directory
     dir: PathBuf,
 }
@@ -27,12 +27,12 @@ pub struct Man {
 ///   netram completions bash > /etc/bash_completion.d/netram
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Completions {
+pub struct PrintCompletions {
     /// The shell
     shell: Shell,
 }
 
-impl Man {
+impl WriteManPages {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let what = || format!("writing man pages into {}", self.dir.display());
         clap_mangen::generate_to(Netram::command(), &self.dir).with_context(what)?;
@@ -40,7 +40,7 @@ impl Man {
     }
 }
 
-impl Completions {
+impl PrintCompletions {
     pub(crate) fn run(self) -> Result<ExitCode> {
         // Gathered first: the generator panics when its output closes.
         let mut script = Vec::new();

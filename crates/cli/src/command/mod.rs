@@ -1,8 +1,6 @@
 //! The subcommands, one file each.
 
 pub(crate) mod check;
-#[cfg(feature = "products")]
-mod disk;
 pub mod journal;
 mod key;
 mod laboratory;
@@ -20,6 +18,8 @@ mod shared;
 #[cfg(feature = "products")]
 mod sqlite;
 mod status;
+#[cfg(feature = "products")]
+mod volume;
 
 use std::process::ExitCode;
 
@@ -31,51 +31,51 @@ pub const PLAY: &str = "play";
 
 /// What the program can be asked to do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
-    Lend(lend::Lend),
+pub enum NetramCommand {
+    Lend(lend::LendMemory),
     #[command(subcommand)]
-    Lender(lender::Lender),
-    Status(status::Status),
+    Lender(lender::LenderCommand),
+    Status(status::ShowLenders),
     #[command(subcommand)]
-    Journal(journal::Journal),
-    #[cfg(feature = "products")]
-    #[command(subcommand)]
-    Rvm(rvm::Rvm),
+    Journal(journal::JournalCommand),
     #[cfg(feature = "products")]
     #[command(subcommand)]
-    Disk(disk::Disk),
-    #[cfg(feature = "products")]
-    Mount(mount::Mount),
-    #[cfg(feature = "products")]
-    Unmount(mount::Unmount),
-    #[cfg(feature = "products")]
-    Recover(mount::Recover),
+    Rvm(rvm::RvmCommand),
     #[cfg(feature = "products")]
     #[command(subcommand)]
-    Sqlite(sqlite::Sqlite),
+    Disk(volume::VolumeCommand),
+    #[cfg(feature = "products")]
+    Mount(mount::MountDirectory),
+    #[cfg(feature = "products")]
+    Unmount(mount::UnmountDirectory),
+    #[cfg(feature = "products")]
+    Recover(mount::RecoverDirectory),
     #[cfg(feature = "products")]
     #[command(subcommand)]
-    Shared(shared::Shared),
+    Sqlite(sqlite::SqliteCommand),
     #[cfg(feature = "products")]
-    Run(run::Run),
+    #[command(subcommand)]
+    Shared(shared::SharedCommand),
+    #[cfg(feature = "products")]
+    Run(run::RunProgram),
     #[cfg(feature = "products")]
     #[command(hide = true, name = netram_far::run::GIVE_BACK)]
-    GiveBack(run::GiveBack),
+    GiveBack(run::ReturnDeposits),
     #[command(subcommand)]
-    Key(key::Key),
-    Man(manual::Man),
-    Completions(manual::Completions),
+    Key(key::KeyCommand),
+    Man(manual::WriteManPages),
+    Completions(manual::PrintCompletions),
 }
 
 /// Serves an attached volume; started by `netram disk attach` only.
 #[derive(Debug, clap::Args)]
 #[command(hide = true, name = PLAY)]
-pub struct Play {
+pub struct PlayPart {
     /// The part, as JSON
     role: String,
 }
 
-impl Play {
+impl PlayPart {
     /// Plays the part; returns when its end has come.
     #[cfg_attr(
         not(feature = "products"),
@@ -84,7 +84,7 @@ impl Play {
     pub fn run(self) -> Result<ExitCode> {
         #[cfg(feature = "products")]
         {
-            let server: disk::server::Server = serde_json::from_str(&self.role)?;
+            let server: volume::server::VolumeServerPart = serde_json::from_str(&self.role)?;
             crate::signals::take_meaningless()?;
             server.run()?;
         }
@@ -121,19 +121,19 @@ impl Laboratory {
     }
 }
 
-impl Command {
+impl NetramCommand {
     /// Whether it serves, or works on what others serve, and starts no program of its user's: it may have as many files
     /// open as the system allows.
     pub fn is_service(&self) -> bool {
         match self {
-            Command::Lend(_) | Command::Journal(_) => true,
+            NetramCommand::Lend(_) | NetramCommand::Journal(_) => true,
             #[cfg(feature = "products")]
-            Command::Disk(_)
-            | Command::Mount(_)
-            | Command::Unmount(_)
-            | Command::Recover(_)
-            | Command::Sqlite(_)
-            | Command::Shared(_) => true,
+            NetramCommand::Disk(_)
+            | NetramCommand::Mount(_)
+            | NetramCommand::Unmount(_)
+            | NetramCommand::Recover(_)
+            | NetramCommand::Sqlite(_)
+            | NetramCommand::Shared(_) => true,
             _ => false,
         }
     }
@@ -141,31 +141,31 @@ impl Command {
     /// Does what it was asked for.
     pub fn run(self) -> Result<ExitCode> {
         match self {
-            Command::Lend(lend) => lend.run(),
-            Command::Lender(lender) => lender.run(),
-            Command::Status(status) => status.run(),
-            Command::Journal(journal) => journal.run(),
+            NetramCommand::Lend(lend) => lend.run(),
+            NetramCommand::Lender(lender) => lender.run(),
+            NetramCommand::Status(status) => status.run(),
+            NetramCommand::Journal(journal) => journal.run(),
             #[cfg(feature = "products")]
-            Command::Rvm(rvm) => rvm.run(),
+            NetramCommand::Rvm(rvm) => rvm.run(),
             #[cfg(feature = "products")]
-            Command::Disk(disk) => disk.run(),
+            NetramCommand::Disk(disk) => disk.run(),
             #[cfg(feature = "products")]
-            Command::Mount(mount) => mount.run(),
+            NetramCommand::Mount(mount) => mount.run(),
             #[cfg(feature = "products")]
-            Command::Unmount(unmount) => unmount.run(),
+            NetramCommand::Unmount(unmount) => unmount.run(),
             #[cfg(feature = "products")]
-            Command::Recover(recover) => recover.run(),
+            NetramCommand::Recover(recover) => recover.run(),
             #[cfg(feature = "products")]
-            Command::Sqlite(sqlite) => sqlite.run(),
+            NetramCommand::Sqlite(sqlite) => sqlite.run(),
             #[cfg(feature = "products")]
-            Command::Shared(shared) => shared.run(),
+            NetramCommand::Shared(shared) => shared.run(),
             #[cfg(feature = "products")]
-            Command::Run(run) => run.run(),
+            NetramCommand::Run(run) => run.run(),
             #[cfg(feature = "products")]
-            Command::GiveBack(give_back) => give_back.run(),
-            Command::Key(key) => key.run(),
-            Command::Man(man) => man.run(),
-            Command::Completions(completions) => completions.run(),
+            NetramCommand::GiveBack(give_back) => give_back.run(),
+            NetramCommand::Key(key) => key.run(),
+            NetramCommand::Man(man) => man.run(),
+            NetramCommand::Completions(completions) => completions.run(),
         }
     }
 }

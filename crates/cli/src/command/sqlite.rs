@@ -5,18 +5,18 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
-use netram_sqlite::{Place, Role};
-use netram_store::Settings;
+use netram_sqlite::{DatabasePaths, FileRole};
+use netram_store::StoreSettings;
 use serde_json::json;
 
-use crate::options::Size;
+use crate::options::SizeArg;
 use crate::output;
 use crate::settings::{self, LenderArgs, put};
 
 /// Bytes of each journal: what may be committed before the disk has it.
 const JOURNAL_BYTES_DEFAULT: u64 = 16 << 20;
 /// Processes that commit at the same time through lenders.
-const SEATS_DEFAULT: u8 = 4;
+const JOURNAL_SLOTS_DEFAULT: u8 = 4;
 
 /// SQLite databases whose commits are held in other machines' memory
 ///
@@ -25,44 +25,44 @@ const SEATS_DEFAULT: u8 = 4;
 /// processes; SQLite is not changed.
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub enum Sqlite {
-    Create(Create),
-    Status(Status),
-    Recover(Recover),
-    Release(Release),
+pub enum SqliteCommand {
+    Create(CreateDatabase),
+    Status(ShowDatabase),
+    Recover(RecoverDatabase),
+    Release(ReleaseDatabase),
 }
 
-impl Sqlite {
+impl SqliteCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Sqlite::Create(create) => create.run(),
-            Sqlite::Status(status) => status.run(),
-            Sqlite::Recover(recover) => recover.run(),
-            Sqlite::Release(release) => release.run(),
+            SqliteCommand::Create(create) => create.run(),
+            SqliteCommand::Status(status) => status.run(),
+            SqliteCommand::Recover(recover) => recover.run(),
+            SqliteCommand::Release(release) => release.run(),
         }
     }
 }
 
 /// Have netram hold a database, or make an empty one
 ///
-/// The database goes into a folder beside it, app.db-netram; a note stays in its place,
+/// The database goes into a directory beside it, app.db-netram; a note stays in its place,
 /// so that who opens it without netram finds no database, instead of one that the
 /// lenders are ahead of. No program may have it open. What is said of lenders here is
-/// in netram.toml in that folder, which may be edited.
+/// in netram.toml in that directory, which may be edited.
 ///
 ///   netram sqlite create app.db --lender tcp://10.0.0.2:7420 \
 ///       --lender tcp://10.0.0.3:7420 --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Create {
+pub struct CreateDatabase {
     /// The database's file, which need not be there
     database: PathBuf,
     /// Journals: so many processes commit through lenders at the same time, more of them by the disk; 1 to 16
-    #[arg(long, value_name = "COUNT", default_value_t = SEATS_DEFAULT, value_parser = clap::value_parser!(u8).range(1..=16))]
+    #[arg(long, value_name = "COUNT", default_value_t = JOURNAL_SLOTS_DEFAULT, value_parser = clap::value_parser!(u8).range(1..=16))]
     seats: u8,
     /// Bytes of each journal: what may be committed before the disk has it
-    #[arg(long, value_name = "SIZE", default_value_t = Size(JOURNAL_BYTES_DEFAULT))]
-    journal_size: Size,
+    #[arg(long, value_name = "SIZE", default_value_t = SizeArg(JOURNAL_BYTES_DEFAULT))]
+    journal_size: SizeArg,
     #[command(flatten)]
     lenders: LenderArgs,
     /// Print JSON
@@ -70,16 +70,16 @@ pub struct Create {
     json: bool,
 }
 
-impl Create {
+impl CreateDatabase {
     fn run(self) -> Result<ExitCode> {
-        let place = Place::of(&self.database)?;
+        let place = DatabasePaths::of(&self.database)?;
         if let Some(user) = netram_mount::users(place.path()).into_iter().next() {
             bail!("{} is in use: {user}; stop it first", place.path().display());
         }
         let mut table = self.lenders.table()?;
         put(&mut table, "key-file", self.lenders.key()?);
         let read = |path: &Path| {
-            let settings = Settings::load(path)?;
+            let settings = StoreSettings::load(path)?;
             settings.journal_config().map(drop).map_err(Into::into)
         };
         let made = place.create(usize::from(self.seats), self.journal_size.0, |path| {
@@ -95,7 +95,7 @@ impl Create {
         match self.json {
             true => output::json(&json!({
                 "database": place.path(),
-                "folder": place.folder(),
+                "directory": place.directory(),
                 "seats": self.seats,
                 "journal_bytes": self.journal_size.0,
             }))?,
@@ -113,7 +113,7 @@ impl Create {
 ///   netram sqlite status app.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Status {
+pub struct ShowDatabase {
     /// The database's file
     database: PathBuf,
     /// Print JSON
@@ -121,19 +121,19 @@ pub struct Status {
     json: bool,
 }
 
-impl Status {
+impl ShowDatabase {
     fn run(self) -> Result<ExitCode> {
-        let place = Place::of(&self.database)?;
-        let look = netram_sqlite::look(&place)?;
+        let place = DatabasePaths::of(&self.database)?;
+        let look = netram_sqlite::database_status(&place)?;
         if self.json {
             output::json(&json!({
                 "database": place.path(),
-                "file": place.file(Role::Main),
+                "file": place.file(FileRole::Main),
                 "settings": place.settings(),
                 "open": look.open,
                 "to_recover": look.to_recover,
-                "seats": look.seats,
-                "seats_taken": look.taken,
+                "seats": look.journal_slots,
+                "seats_taken": look.slots_in_use,
             }))?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -143,9 +143,15 @@ impl Status {
             (false, false) => "is closed",
         };
         output::line(format_args!("{} {stands}", place.path().display()))?;
-        output::line(format_args!("  file      {}", place.file(Role::Main).display()))?;
+        output::line(format_args!(
+            "  file      {}",
+            place.file(FileRole::Main).display()
+        ))?;
         output::line(format_args!("  settings  {}", place.settings().display()))?;
-        output::line(format_args!("  journals  {} of {} taken", look.taken, look.seats))?;
+        output::line(format_args!(
+            "  journals  {} of {} taken",
+            look.slots_in_use, look.journal_slots
+        ))?;
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -160,7 +166,7 @@ impl Status {
 ///   netram sqlite recover app.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Recover {
+pub struct RecoverDatabase {
     /// The database's file
     database: PathBuf,
     /// Go on although acknowledged commits may be missing
@@ -171,9 +177,9 @@ pub struct Recover {
     json: bool,
 }
 
-impl Recover {
+impl RecoverDatabase {
     fn run(self) -> Result<ExitCode> {
-        let place = Place::of(&self.database)?;
+        let place = DatabasePaths::of(&self.database)?;
         let again = netram_sqlite::recover_database(&place, self.accept_loss)?;
         match self.json {
             true => output::json(&json!({
@@ -197,7 +203,7 @@ impl Recover {
 ///   netram sqlite release app.db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Release {
+pub struct ReleaseDatabase {
     /// The database's file
     database: PathBuf,
     /// Go on although acknowledged commits may be missing
@@ -205,12 +211,12 @@ pub struct Release {
     accept_loss: bool,
 }
 
-impl Release {
+impl ReleaseDatabase {
     fn run(self) -> Result<ExitCode> {
-        let place = Place::of(&self.database)?;
+        let place = DatabasePaths::of(&self.database)?;
         let untold = netram_sqlite::release(&place, self.accept_loss)?;
         output::line(format_args!("{} is where it was", place.path().display()))?;
-        super::lender::say_untold(&untold)?;
+        super::lender::report_pending_forgets(&untold)?;
         Ok(ExitCode::SUCCESS)
     }
 }

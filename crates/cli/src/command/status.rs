@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use netram_journal::Away;
-use netram_lender::{CopiesReport, JournalReport, Report};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_transport::{Address, Link, Security, connect};
+use netram_journal::LinkFailure;
+use netram_lender::{CopiesReport, JournalReport, StatusReport};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{Link, NetAddress, Security, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use crate::options::{SecurityArgs, Span};
+use crate::options::{DurationArg, SecurityArgs};
 use crate::output;
 
 /// Time between two looks with `--watch`.
@@ -33,7 +33,7 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 ///   netram status unix:/run/netram.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Status {
+pub struct ShowLenders {
     /// The lenders: tcp://host:port or unix:/path
     #[arg(
         required = true,
@@ -41,7 +41,7 @@ pub struct Status {
         env = "NETRAM_LENDERS",
         value_delimiter = ','
     )]
-    lenders: Vec<Address>,
+    lenders: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
     /// Print JSON: a list with `address`, and `report` or `error`
@@ -52,20 +52,20 @@ pub struct Status {
     watch: bool,
     /// How long to wait for each lender
     #[arg(long, value_name = "TIME", default_value = "2s")]
-    timeout: Span,
+    timeout: DurationArg,
 }
 
 /// What one lender answered.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct LenderAnswer {
     address: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    report: Option<Report>,
+    report: Option<StatusReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }
 
-impl Status {
+impl ShowLenders {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let security = self.security.security()?;
         loop {
@@ -87,7 +87,7 @@ impl Status {
     }
 
     /// Asks all lenders at once, so that a dead one does not hold up the others.
-    fn ask_all(&self, security: &Security) -> Vec<Answer> {
+    fn ask_all(&self, security: &Security) -> Vec<LenderAnswer> {
         std::thread::scope(|scope| {
             let timeout = self.timeout.0;
             let asked: Vec<_> = self
@@ -103,7 +103,7 @@ impl Status {
                         Ok(report) => (Some(report), None),
                         Err(error) => (None, Some(output::sentence(&error))),
                     };
-                    Answer {
+                    LenderAnswer {
                         address: address.to_string(),
                         report,
                         error,
@@ -115,32 +115,40 @@ impl Status {
 }
 
 /// Connects, or says why there is no link, as its clients do.
-pub(super) fn reach(address: &Address, security: &Security, timeout: Duration) -> Result<Link, Away> {
-    connect(address, security, timeout).map_err(|error| Away::from(&error))
+pub(super) fn connect_lender(
+    address: &NetAddress,
+    security: &Security,
+    timeout: Duration,
+) -> Result<Link, LinkFailure> {
+    connect(address, security, timeout).map_err(|error| LinkFailure::from(&error))
 }
 
 /// Asks one lender for its report.
-pub(super) fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Report> {
+pub(super) fn ask(address: &NetAddress, security: &Security, timeout: Duration) -> Result<StatusReport> {
     let deadline = Instant::now() + timeout;
-    let mut link = reach(address, security, timeout)?;
-    link.send(&[&Header::new(FrameKind::Status).encode(0)])?;
+    let mut link = connect_lender(address, security, timeout)?;
+    link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])?;
     loop {
         link.flush()?;
         if let Some(packet) = link.receive()? {
             let frame = Frame::parse(packet)?;
             match frame.header.kind {
                 FrameKind::Report => {
-                    return Report::from_frame_body(frame.body)
+                    return StatusReport::from_frame_body(frame.body)
                         .context("it sent a report that makes no sense");
                 }
-                FrameKind::Refuse if Refusal::from_byte(frame.header.flags) == Some(Refusal::DataOnly) => {
+                FrameKind::Refuse
+                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::DataOnly) =>
+                {
                     bail!("it takes data sessions only at this address: ask at another of its addresses")
                 }
                 // A lender says neither.
-                FrameKind::Shared => {
+                FrameKind::ShareAck => {
                     bail!("it is the server of a shared region: ask it with `netram shared status`")
                 }
-                FrameKind::Refuse if Refusal::from_byte(frame.header.flags) == Some(Refusal::RegionOnly) => {
+                FrameKind::Refuse
+                    if RefusalReason::from_byte(frame.header.flags) == Some(RefusalReason::RegionOnly) =>
+                {
                     bail!(
                         "it belongs to a shared region, and lends nothing: ask the region's server with `netram shared status`"
                     )
@@ -163,13 +171,13 @@ pub(super) fn await_bytes(link: &Link, deadline: Instant) -> Result<()> {
         &mut [PollFd::from_borrowed_fd(link.fd(), PollFlags::IN)],
         Some(&timeout),
     ) {
-        Ok(0) => Err(Away::NoAnswer.into()),
+        Ok(0) => Err(LinkFailure::NoAnswer.into()),
         Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }
 
-fn show(answers: &[Answer]) -> Result<()> {
+fn show(answers: &[LenderAnswer]) -> Result<()> {
     let mut lenders = output::table(
         &[
             "lender", "address", "domain", "state", "used", "free", "lent", "journals", "up",
@@ -231,18 +239,18 @@ fn show(answers: &[Answer]) -> Result<()> {
                     output::bytes(journal.window_bytes)
                 },
                 age.map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
-                heard(journal),
+                last_contact(journal),
             ]);
         }
     }
     output::line(lenders)?;
     for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
         if let Some(copies) = report.copies.filter(|copies| copies.copies > 0) {
-            output::line(kept(&report.name, &copies))?;
+            output::line(copies_line(&report.name, &copies))?;
         }
     }
     for report in answers.iter().filter_map(|answer| answer.report.as_ref()) {
-        if let Some(line) = short(report) {
+        if let Some(line) = pressure_line(report) {
             output::line(line)?;
         }
     }
@@ -256,7 +264,7 @@ fn show(answers: &[Answer]) -> Result<()> {
 }
 
 /// When a client of the journal was connected last.
-fn heard(journal: &JournalReport) -> String {
+fn last_contact(journal: &JournalReport) -> String {
     match journal.last_heard_age_s {
         _ if journal.sessions > 0 => "connected".to_owned(),
         Some(age) => format!("{} ago", output::age(Duration::from_secs(age))),
@@ -265,7 +273,7 @@ fn heard(journal: &JournalReport) -> String {
 }
 
 /// Pages of far memory, by owner; `None`: there are none.
-fn deposits(answers: &[Answer]) -> Option<String> {
+fn deposits(answers: &[LenderAnswer]) -> Option<String> {
     let mut table = output::table(
         &[
             "deposit",
@@ -298,7 +306,7 @@ fn deposits(answers: &[Answer]) -> Option<String> {
 }
 
 /// What came by multicast to whom; `None`: nothing did.
-fn multicast(answers: &[Answer]) -> Option<String> {
+fn multicast(answers: &[LenderAnswer]) -> Option<String> {
     let mut table = output::table(
         &[
             "multicast",
@@ -334,7 +342,7 @@ fn multicast(answers: &[Answer]) -> Option<String> {
 }
 
 /// What a lender does whose machine is short of memory.
-fn short(report: &Report) -> Option<String> {
+fn pressure_line(report: &StatusReport) -> Option<String> {
     let memory = report.memory;
     let limit = memory.deposits_limit.filter(|_| memory.is_short())?;
     let asked = report
@@ -352,7 +360,7 @@ fn short(report: &Report) -> Option<String> {
 }
 
 /// What a data lender's copies take.
-fn kept(name: &str, copies: &CopiesReport) -> String {
+fn copies_line(name: &str, copies: &CopiesReport) -> String {
     let quota = copies.quota.map_or_else(String::new, |quota| {
         format!(", of a quota of {}", output::bytes(quota))
     });
@@ -364,7 +372,7 @@ fn kept(name: &str, copies: &CopiesReport) -> String {
     )
 }
 
-fn state(report: &Report) -> String {
+fn state(report: &StatusReport) -> String {
     if report.stopping {
         return "stopping".to_owned();
     }

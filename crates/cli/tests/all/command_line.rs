@@ -57,21 +57,21 @@ fn what_is_hidden_stays_hidden() {
 
 #[test]
 fn there_is_a_man_page_for_every_subcommand() {
-    let folder = tempfile::tempdir().unwrap();
-    assert_eq!(run(["man", folder.path().to_str().unwrap()]).code, 0);
+    let directory = tempfile::tempdir().unwrap();
+    assert_eq!(run(["man", directory.path().to_str().unwrap()]).code, 0);
     for command in COMMANDS {
         let page = std::iter::once("netram")
             .chain(command.iter().copied())
             .collect::<Vec<_>>()
             .join("-");
-        let text = std::fs::read_to_string(folder.path().join(format!("{page}.1"))).expect(&page);
+        let text = std::fs::read_to_string(directory.path().join(format!("{page}.1"))).expect(&page);
         assert!(text.contains(".SH SYNOPSIS"), "{page}");
     }
-    assert!(!folder.path().join("netram-play.1").exists());
+    assert!(!directory.path().join("netram-play.1").exists());
 }
 
 #[test]
-fn man_pages_need_a_folder_that_is_there() {
+fn man_pages_need_a_directory_that_is_there() {
     let ran = run(["man", "/nowhere"]);
     assert_eq!(ran.code, 1);
     assert!(
@@ -168,8 +168,8 @@ mod key {
 
     #[test]
     fn a_new_key_is_private_named_by_its_id_and_never_overwritten() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
         let file = path.to_str().unwrap();
         let made = run(["key", "new", file]);
         assert_eq!(made.code, 0, "{}", made.err);
@@ -186,8 +186,8 @@ mod key {
 
     #[test]
     fn a_key_that_others_can_read_is_refused_with_the_remedy() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
         let file = path.to_str().unwrap();
         run(["key", "new", file]);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();

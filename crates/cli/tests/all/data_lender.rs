@@ -5,24 +5,24 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use netram_volume::{Device, Volume, VolumeSettings};
+use netram_volume::{BlockDevice, Volume, VolumeSettings};
 use serde_json::Value;
 
-use crate::common::{Lender, Ran, finish, netram};
+use crate::common::{CommandOutput, LenderProcess, finish, netram};
 
 const BLOCK: usize = 4096;
 /// How long anything may take that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with keys, a data lender's copies, and volumes.
+/// A directory with keys, a data lender's copies, and volumes.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Place {
-        let folder = tempfile::Builder::new().prefix("netram-data-").tempdir().unwrap();
-        let place = Place { folder };
+        let directory = tempfile::Builder::new().prefix("netram-data-").tempdir().unwrap();
+        let place = Place { directory };
         for key in ["cluster.key", "data.key"] {
             let made = place.run(&["key", "new", key]);
             assert_eq!(made.code, 0, "{}", made.err);
@@ -31,12 +31,12 @@ impl Place {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    fn run(&self, arguments: &[&str]) -> Ran {
+    fn run(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
-        command.args(arguments).current_dir(self.folder.path());
+        command.args(arguments).current_dir(self.directory.path());
         finish(command.env("NETRAM_DISK_RUN", self.path("run")))
     }
 
@@ -48,7 +48,7 @@ impl Place {
     }
 
     /// A data lender with a key of its own for data sessions.
-    fn lender(&self, name: &str, more: &[&str]) -> Lender {
+    fn lender(&self, name: &str, more: &[&str]) -> LenderProcess {
         let (kept, cluster, data) = (self.path("kept"), self.path("cluster.key"), self.path("data.key"));
         let own = [
             "--listen",
@@ -62,7 +62,7 @@ impl Place {
             "--data-key-file",
             data.to_str().unwrap(),
         ];
-        Lender::start(name, &[&own, more].concat())
+        LenderProcess::start(name, &[&own, more].concat())
     }
 
     fn create(&self, name: &str, data_lender: &str, more: &[&str]) {
@@ -260,7 +260,7 @@ fn a_copy_beyond_the_quota_is_refused_with_the_numbers_and_its_client_goes_on() 
     until("growing is refused", || names(&first));
     write(&first, 1100, 3);
     drop(lender);
-    let lender = Lender::start(
+    let lender = LenderProcess::start(
         "quota",
         &[
             "--listen",

@@ -10,7 +10,7 @@ use crate::common::{finish, netram, start};
 /// Every variable of ours that a source names.
 fn variables() -> BTreeSet<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders: Vec<PathBuf> = [
+    let mut directories: Vec<PathBuf> = [
         "cli",
         "core/journal",
         "memory/store",
@@ -22,11 +22,11 @@ fn variables() -> BTreeSet<String> {
     .map(|name| crates.join(name).join("src"))
     .into();
     let mut names = BTreeSet::new();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
                 continue;
             }
             let source = std::fs::read_to_string(path).unwrap();
@@ -48,8 +48,8 @@ impl Site<'_> {
     /// A lender comes up, is asked, and makes a key: what a first day needs.
     fn works(&self) {
         // What it lends by default is taken at once, and not from a disk.
-        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let (key, socket, memory) = (path("key"), format!("unix:{}", path("socket")), path("memory"));
         self.says(&["key", "new", &key], "");
         let mut lend = (self.0)();

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{Lender, available, run};
-use netram_journal::Away;
+use crate::common::{LenderProcess, available, run};
+use netram_journal::LinkFailure;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ fn json(text: &str) -> Value {
 
 #[test]
 fn status_shows_lenders_that_answer_and_those_that_do_not() {
-    let lender = Lender::start(
+    let lender = LenderProcess::start(
         "status",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
@@ -35,34 +35,34 @@ fn status_shows_lenders_that_answer_and_those_that_do_not() {
         "{}",
         both.out
     );
-    let nothing = Away::NothingListens.to_string();
+    let nothing = LinkFailure::NothingListens.to_string();
     assert!(both.out.contains(&nothing), "{}", both.out);
 }
 
 /// The same sentences as of a client that says why a lender does not count.
 #[test]
 fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let key = |name: &str| {
-        let path = folder.path().join(name).to_str().unwrap().to_owned();
+        let path = directory.path().join(name).to_str().unwrap().to_owned();
         assert_eq!(run(["key", "new", &path]).code, 0);
         path
     };
     let (ours, theirs) = (key("ours"), key("theirs"));
     let listen = ["--listen", "tcp://127.0.0.1:0"];
-    let keyed = Lender::start("keyed", &[&listen[..], &["--key-file", &theirs]].concat());
-    let open = Lender::start("open", &[&listen[..], &["--insecure"]].concat());
+    let keyed = LenderProcess::start("keyed", &[&listen[..], &["--key-file", &theirs]].concat());
+    let open = LenderProcess::start("open", &[&listen[..], &["--insecure"]].concat());
     let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mute = format!("tcp://{}", mute.local_addr().unwrap());
     let cases = [
-        (keyed.address.as_str(), ours.as_str(), Away::WrongKey),
-        (&open.address, &ours, Away::NoKeyThere),
-        ("tcp://127.0.0.1:1", &ours, Away::NothingListens),
-        (&mute, &ours, Away::NoAnswer),
+        (keyed.address.as_str(), ours.as_str(), LinkFailure::WrongKey),
+        (&open.address, &ours, LinkFailure::NoKeyThere),
+        ("tcp://127.0.0.1:1", &ours, LinkFailure::NothingListens),
+        (&mute, &ours, LinkFailure::NoAnswer),
         (
             "tcp://no-such-name.invalid:1",
             &ours,
-            Away::NameNotFound("no-such-name.invalid".into()),
+            LinkFailure::NameNotFound("no-such-name.invalid".into()),
         ),
     ];
     for (address, key, away) in cases {
@@ -77,7 +77,7 @@ fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
         ]);
         let error = json(&said.out)[0]["error"].as_str().unwrap().to_owned();
         // Without a name server nobody says that there is no such name.
-        let unanswered = Away::NameUnanswered("no-such-name.invalid".into()).to_string();
+        let unanswered = LinkFailure::NameUnanswered("no-such-name.invalid".into()).to_string();
         let sentence = error.trim_end_matches('.').to_lowercase();
         let expected = [away.to_string(), unanswered].map(|one| one.to_lowercase());
         assert!(expected.contains(&sentence), "{address}: {error}");
@@ -86,12 +86,12 @@ fn status_says_why_a_lender_does_not_answer_as_its_clients_do() {
 
 #[test]
 fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    available(folder.path(), 1 << 30);
-    let proc = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    available(directory.path(), 1 << 30);
+    let proc = directory.path().to_str().unwrap();
     let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--pressure", "7.5"];
     let watch = ["--keep-free", "512MiB", "--proc", proc];
-    let lender = Lender::start("short", &[listen.as_slice(), &watch].concat());
+    let lender = LenderProcess::start("short", &[listen.as_slice(), &watch].concat());
     let until_short = |short: bool| {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -105,7 +105,7 @@ fn status_tells_of_a_lender_whose_machine_is_short_of_memory() {
         }
     };
     assert!(!until_short(false).contains("short of memory"));
-    available(folder.path(), 0);
+    available(directory.path(), 0);
     let out = until_short(true);
     assert!(out.contains("lending, insecure, short of memory"), "{out}");
     assert!(
@@ -130,13 +130,13 @@ fn how_short_of_memory_a_machine_may_be_is_checked() {
 
 #[test]
 fn a_lender_with_a_key_tells_strangers_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
     let (key, other) = (file("key"), file("other"));
     run(["key", "new", &key]);
     run(["key", "new", &other]);
     let socket = format!("unix:{}", file("lender.sock"));
-    let lender = Lender::start("secure", &["--listen", &socket, "--key-file", &key]);
+    let lender = LenderProcess::start("secure", &["--listen", &socket, "--key-file", &key]);
     assert_eq!(run(["status", &lender.address, "--key-file", &key]).code, 0);
     let wrong = run(["status", &lender.address, "--key-file", &other]);
     assert_eq!(wrong.code, 1);
@@ -161,7 +161,7 @@ fn a_signal_stops_a_lender_and_its_memory_is_kept_or_given_back() {
         let arguments = ["--listen", "tcp://127.0.0.1:0", "--insecure"]
             .into_iter()
             .chain(extra);
-        let mut lender = Lender::start(name, &arguments.collect::<Vec<_>>());
+        let mut lender = LenderProcess::start(name, &arguments.collect::<Vec<_>>());
         assert!(lender.store().exists());
         let signal = if kept { Signal::TERM } else { Signal::INT };
         assert_eq!(lender.stop(signal), Some(0));
@@ -171,7 +171,7 @@ fn a_signal_stops_a_lender_and_its_memory_is_kept_or_given_back() {
 
 #[test]
 fn two_lenders_do_not_lend_the_same_memory() {
-    let lender = Lender::start("first", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
+    let lender = LenderProcess::start("first", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
     let store = lender.store().to_str().unwrap();
     let second = run([
         "lend",
@@ -207,15 +207,15 @@ fn two_lenders_do_not_lend_the_same_memory() {
 
 #[test]
 fn a_lender_reads_its_configuration_file_and_refuses_what_it_does_not_know() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("lend.toml");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lend.toml");
     let file = path.to_str().unwrap();
     std::fs::write(
         &path,
         "listen = ['tcp://127.0.0.1:0']\ninsecure = true\ndomain = 'from-file'\n",
     )
     .unwrap();
-    let lender = Lender::start("config", &["--config", file]);
+    let lender = LenderProcess::start("config", &["--config", file]);
     let status = run(["status", &lender.address, "--insecure", "--json"]);
     assert_eq!(json(&status.out)[0]["report"]["domain"], "from-file");
     std::fs::write(&path, "lisen = ['tcp://127.0.0.1:0']").unwrap();
@@ -230,8 +230,8 @@ fn a_lender_reads_its_configuration_file_and_refuses_what_it_does_not_know() {
 
 #[test]
 fn a_journal_is_made_shown_verified_and_recovered() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
     let dir = path.to_str().unwrap();
     let made = run(["journal", "create", dir, "--size", "1MiB"]);
     assert_eq!(made.code, 0, "{}", made.err);
@@ -255,8 +255,8 @@ fn a_journal_is_made_shown_verified_and_recovered() {
 
 #[test]
 fn what_is_no_journal_is_refused_by_name() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("journal");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("journal");
     let dir = path.to_str().unwrap();
     for command in ["show", "verify", "recover"] {
         let ran = run(["journal", command, dir]);
@@ -272,7 +272,7 @@ fn what_is_no_journal_is_refused_by_name() {
     let ran = run(["journal", "show", dir]);
     assert_eq!(ran.code, 1);
     assert!(ran.err.contains("log"), "{}", ran.err);
-    let tiny = folder.path().join("tiny");
+    let tiny = directory.path().join("tiny");
     assert_eq!(
         run(["journal", "create", tiny.to_str().unwrap(), "--size", "1"]).code,
         1

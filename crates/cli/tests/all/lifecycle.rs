@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use netram_journal::{Journal, JournalConfig};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::limit::WINDOW_BYTES_MIN;
-use netram_proto::port::{Durability, Kind, Log};
-use netram_proto::wire::{Frame, FrameKind, Header, Link as Chain, RecordHeader, finish_record};
-use netram_transport::{Address, Link, Security, connect};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
+use netram_proto::wire::{ChainPoint as Chain, Frame, FrameHeader, FrameKind, RecordHeader, finish_record};
+use netram_transport::{Link, NetAddress, Security, connect};
 use rustix::process::Signal;
 
-use crate::common::{Lender, run};
+use crate::common::{LenderProcess, run};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const ID: JournalId = JournalId(0xABCD << 100);
@@ -36,7 +36,7 @@ fn with_a_record(root: &Path, lender: &str) -> (Journal, JournalConfig) {
     let (journal, _) = Journal::open(root, config.clone()).unwrap();
     journal.wait_for_members(PATIENCE).unwrap();
     let ticket = journal
-        .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
+        .append(RecordKind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
         .unwrap();
     journal.wait(ticket, Durability::Remote).unwrap();
     (journal, config)
@@ -46,11 +46,11 @@ fn with_a_record(root: &Path, lender: &str) -> (Journal, JournalConfig) {
 /// acknowledged was thrown away with the file (rule 23).
 #[test]
 fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_all() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
     let listen = format!("unix:{}", path("lender.sock").display());
     let arguments = ["--listen", &listen, "--insecure"];
-    let mut lender = Lender::start("resized", &arguments);
+    let mut lender = LenderProcess::start("resized", &arguments);
     let (journal, config) = with_a_record(&path("journal"), &listen);
     crashed(&path("journal"), &path("crashed"));
     lender.stop(Signal::KILL);
@@ -82,7 +82,7 @@ fn a_lender_started_with_another_size_refuses_and_as_before_its_client_recovers_
             assert!(refused.err.contains(named), "{named}: {}", refused.err);
         }
     }
-    let again = Lender::start("resized", &arguments);
+    let again = LenderProcess::start("resized", &arguments);
     let (journal, recovered) = Journal::open(&path("crashed"), config).unwrap();
     assert_eq!(recovered.records_from_members, 1);
     let mut found = Vec::new();
@@ -100,25 +100,25 @@ struct Client(Link);
 
 impl Client {
     fn new(address: &str, journal: JournalId) -> Client {
-        let address: Address = address.parse().unwrap();
+        let address: NetAddress = address.parse().unwrap();
         let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
-        let header = |kind| Header {
+        let header = |kind| FrameHeader {
             epoch: Epoch(1),
-            who: 7,
-            ..Header::new(kind)
+            sender: 7,
+            ..FrameHeader::new(kind)
         };
         client.say(
             header(FrameKind::Bind),
             &journal.0.to_le_bytes(),
             FrameKind::Bound,
         );
-        client.say(header(FrameKind::Seal), &[], FrameKind::Sealed);
-        let join = Header {
+        client.say(header(FrameKind::Fence), &[], FrameKind::Fenced);
+        let join = FrameHeader {
             stable: Lsn(1),
             ..header(FrameKind::Join)
         };
         client.say(join, &WINDOW_BYTES_MIN.to_le_bytes(), FrameKind::Ack);
-        let record = RecordHeader::new(Chain::default(), Epoch(1), Lsn(0), Kind(16), false, 100);
+        let record = RecordHeader::new(Chain::default(), Epoch(1), Lsn(0), RecordKind(16), false, 100);
         let mut bytes = vec![0; record.length];
         record.write(&mut bytes);
         finish_record(&mut bytes, journal.into());
@@ -128,20 +128,20 @@ impl Client {
 
     /// The same client comes back, and needs none of what the lender holds.
     fn trim(address: &str, journal: JournalId) {
-        let address: Address = address.parse().unwrap();
+        let address: NetAddress = address.parse().unwrap();
         let mut client = Client(connect(&address, &Security::Insecure, PATIENCE).unwrap());
-        let bind = Header::new(FrameKind::Bind);
+        let bind = FrameHeader::new(FrameKind::Bind);
         client.say(bind, &journal.0.to_le_bytes(), FrameKind::Bound);
-        let ping = Header {
+        let ping = FrameHeader {
             epoch: Epoch(1),
-            who: 7,
+            sender: 7,
             stable: Lsn(u64::MAX),
-            ..Header::new(FrameKind::Ping)
+            ..FrameHeader::new(FrameKind::Ping)
         };
         client.say(ping, &[], FrameKind::Pong);
     }
 
-    fn say(&mut self, header: Header, body: &[u8], answer: FrameKind) {
+    fn say(&mut self, header: FrameHeader, body: &[u8], answer: FrameKind) {
         self.0.send(&[&header.encode(body.len()), body]).unwrap();
         let until = Instant::now() + PATIENCE;
         while Instant::now() < until {
@@ -165,7 +165,7 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
         "--journals-max",
         "2",
     ];
-    let lender = Lender::start("forgets", &arguments);
+    let lender = LenderProcess::start("forgets", &arguments);
     let id = ID.to_string();
     let forget = |more: &[&str]| {
         let usual = ["lender", "forget", &id, &lender.address, "--insecure"];
@@ -230,11 +230,11 @@ fn an_operator_has_a_lender_forget_what_nobody_will_recover_and_nothing_by_mista
 /// The members of its last view are told, without a word of who they are.
 #[test]
 fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
     let listen = format!("unix:{}", path("lender.sock").display());
     let arguments = ["--listen", &listen, "--insecure"];
-    let mut lender = Lender::start("deleted", &arguments);
+    let mut lender = LenderProcess::start("deleted", &arguments);
     let (journal, _) = with_a_record(&path("journal"), &listen);
     crashed(&path("journal"), &path("crashed"));
     let delete = |name: &str, more: &[&str]| {
@@ -251,7 +251,7 @@ fn deleting_a_journal_frees_what_its_lenders_have_and_nothing_else_goes_with_it(
     // The lender does not hear that the writer closed the journal: as after a crash.
     lender.stop(Signal::KILL);
     drop(journal);
-    let lender = Lender::start("deleted", &arguments);
+    let lender = LenderProcess::start("deleted", &arguments);
     assert!(lender.status()["memory"]["used"].as_u64() > Some(0));
 
     let unsaid = delete("crashed", &[]);
@@ -302,15 +302,15 @@ fn without_room_for_a_thread_a_journal_says_why_its_lenders_are_not_heard() {
         return crate::common::skipped("root, to become a user whose limit of processes counts");
     }
     const NOBODY: u32 = 65534;
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let path = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = |name: &str| directory.path().join(name);
     let listen = format!("unix:{}", path("lender.sock").display());
-    let _lender = Lender::start("unheard", &["--listen", &listen, "--insecure"]);
+    let _lender = LenderProcess::start("unheard", &["--listen", &listen, "--insecure"]);
     let (_journal, _) = with_a_record(&path("journal"), &listen);
     crashed(&path("journal"), &path("crashed"));
     let files = std::fs::read_dir(path("crashed")).unwrap();
     let files = files.map(|file| file.unwrap().path());
-    for file in files.chain([path("crashed"), folder.path().to_owned()]) {
+    for file in files.chain([path("crashed"), directory.path().to_owned()]) {
         std::os::unix::fs::chown(file, Some(NOBODY), Some(NOBODY)).unwrap();
     }
     let mut command = std::process::Command::new("prlimit");

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use netram_journal::{Journal, JournalConfig};
-use netram_proto::port::{Durability, Kind, Log};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_transport::Security;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -17,8 +17,8 @@ const ROUNDS: usize = 6;
 
 #[test]
 fn a_client_that_comes_and_goes_costs_one_line_a_session() {
-    let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let path = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+    let path = |name: &str| directory.path().join(name);
     let listen = format!("unix:{}", path("lender.sock").display());
     let log = File::create(path("log")).unwrap();
     let mut lend = netram();
@@ -49,7 +49,7 @@ fn a_client_that_comes_and_goes_costs_one_line_a_session() {
         let (journal, _) = Journal::open(&path("journal"), config.clone()).unwrap();
         journal.wait_for_members(PATIENCE).unwrap();
         let ticket = journal
-            .append(Kind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
+            .append(RecordKind(16), 3, &mut |into| into.copy_from_slice(b"abc"))
             .unwrap();
         journal.wait(ticket, Durability::Remote).unwrap();
         journal.close().unwrap();

@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::{Lender, Ran, finish, netram, start};
+use crate::common::{CommandOutput, LenderProcess, finish, netram, start};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A volume, a folder for it, and its lender.
+/// A volume, a directory for it, and its lender.
 struct Place {
-    folder: tempfile::TempDir,
-    _lender: Lender,
+    directory: tempfile::TempDir,
+    _lender: LenderProcess,
 }
 
 /// A command that has it mounted.
@@ -37,11 +37,11 @@ impl Place {
             crate::common::skipped(format_args!("attaching a volume needs {lacks}"));
             return None;
         }
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        let lender = Lender::start(name, &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let lender = LenderProcess::start(name, &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
         let address = lender.address.clone();
         let place = Place {
-            folder,
+            directory,
             _lender: lender,
         };
         fs::create_dir(place.dir()).unwrap();
@@ -60,19 +60,19 @@ impl Place {
     }
 
     fn dir(&self) -> PathBuf {
-        self.folder.path().join("dir")
+        self.directory.path().join("dir")
     }
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = netram();
         command
             .args(words)
-            .current_dir(self.folder.path())
-            .env("NETRAM_DISK_RUN", self.folder.path().join("run"));
+            .current_dir(self.directory.path())
+            .env("NETRAM_DISK_RUN", self.directory.path().join("run"));
         command
     }
 
-    fn run(&self, words: &[&str]) -> Ran {
+    fn run(&self, words: &[&str]) -> CommandOutput {
         finish(&mut self.command(words))
     }
 

@@ -5,26 +5,26 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
 
-use crate::common::rvm::Place;
+use crate::common::rvm::RvmFixture;
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_store::{Home, Settings};
+use netram_rvm::RestoreMode;
+use netram_store::{Store, StoreSettings};
 
 /// A shell does it, as the guide says.
-fn shell(folder: &Path, script: &str) -> ExitStatus {
+fn shell(directory: &Path, script: &str) -> ExitStatus {
     let mut command = Command::new("sh");
     command
         .args(["-ec", script])
-        .current_dir(folder)
+        .current_dir(directory)
         .status()
         .unwrap()
 }
 
 /// Commits a number, as a program does it that is killed then, or that closes the log.
 fn put(log: &Path, segment: &Path, value: u64, closes: bool) {
-    let opened = Home::at(log).open(&Settings::default()).unwrap();
+    let opened = Store::at(log).open(&StoreSettings::default()).unwrap();
     let region = opened.memory.map(segment.to_str().unwrap(), 0, 0).unwrap();
-    let mut transaction = opened.memory.begin(Mode::Restore);
+    let mut transaction = opened.memory.begin(RestoreMode::Restore);
     transaction.set(&region, 0, &value).unwrap();
     transaction.commit(Durability::Disk).unwrap();
     drop(region);
@@ -35,7 +35,7 @@ fn put(log: &Path, segment: &Path, value: u64, closes: bool) {
 }
 
 fn got(log: &Path, segment: &Path) -> u64 {
-    let opened = Home::at(log).open(&Settings::default()).unwrap();
+    let opened = Store::at(log).open(&StoreSettings::default()).unwrap();
     let region = opened.memory.map(segment.to_str().unwrap(), 0, 0).unwrap();
     region.get(0).unwrap()
 }
@@ -43,13 +43,13 @@ fn got(log: &Path, segment: &Path) -> u64 {
 #[test]
 fn a_directory_is_moved_with_its_segments() {
     for (closes, value) in [(true, 7), (false, 8)] {
-        let place = Place::new();
+        let place = RvmFixture::new();
         fs::create_dir(place.path("new")).unwrap();
         let made = place.rvm(&["create", "bank", "--directory"]);
         assert_eq!(made.code, 0, "{}", made.err);
         fs::write(place.path("bank/a.data"), [0; 4096]).unwrap();
         put(&place.path("bank"), &place.path("bank/a.data"), value, closes);
-        assert!(shell(place.folder.path(), "mv bank new/bank").success());
+        assert!(shell(place.directory.path(), "mv bank new/bank").success());
         assert_eq!(place.json(&["check", "new/bank"])["healthy"], true);
         assert_eq!(
             got(&place.path("new/bank"), &place.path("new/bank/a.data")),
@@ -61,7 +61,7 @@ fn a_directory_is_moved_with_its_segments() {
 
 #[test]
 fn a_log_file_is_moved_with_what_is_beside_it_and_told_of_what_is_not() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     fs::create_dir_all(place.path("new")).unwrap();
     fs::create_dir_all(place.path("far")).unwrap();
     fs::create_dir_all(place.path("farther")).unwrap();
@@ -73,14 +73,14 @@ fn a_log_file_is_moved_with_what_is_beside_it_and_told_of_what_is_not() {
     let log = place.path("new/bank.log");
     assert!(
         shell(
-            place.folder.path(),
+            place.directory.path(),
             "mv bank.log* bank.data new/ && mv far/* farther/"
         )
         .success()
     );
     // Those that a record names are there.
     assert_eq!(got(&log, &place.path("new/bank.data")), 6);
-    // Their names run from the log's folder on.
+    // Their names run from the log's directory on.
     let all = ["relocate", "new/bank.log", "new/far", "farther", "--json"];
     let ran = place.rvm(&all);
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -109,9 +109,9 @@ fn a_log_file_is_moved_with_what_is_beside_it_and_told_of_what_is_not() {
 
 #[test]
 fn a_segment_that_lost_its_attributes_is_taken_by_explicit_word() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     put(&place.path("bank.log"), &place.path("bank.data"), 9, true);
-    assert!(shell(place.folder.path(), "cp bank.data copy && mv copy bank.data").success());
+    assert!(shell(place.directory.path(), "cp bank.data copy && mv copy bank.data").success());
     let refused = place.rvm(&["apply", "bank.log"]);
     assert_eq!(refused.code, 0, "no record names it: {}", refused.err);
     let checked = place.rvm(&["check", "bank.log"]);
@@ -129,11 +129,11 @@ fn a_segment_that_lost_its_attributes_is_taken_by_explicit_word() {
 /// The directory is copied where it should have been moved.
 #[test]
 fn a_copy_is_refused_by_a_sentence_that_names_the_log_to_use() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     put(&place.path("bank.log"), &place.path("bank.data"), 1, false);
     // The segment stays where it is; only the log is copied, and named as it was elsewhere.
     let script = "mkdir copy && cp -a bank.log* copy/ && netram_segment=$(realpath bank.data) && ln -s $netram_segment copy/bank.data";
-    assert!(shell(place.folder.path(), script).success());
+    assert!(shell(place.directory.path(), script).success());
     let refused = place.rvm(&["apply", "copy/bank.log"]);
     assert_eq!(refused.code, 1, "{}", refused.out);
     let original = place.path("bank.log").canonicalize().unwrap();

@@ -3,21 +3,21 @@
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::common::Ran;
-use crate::replica::{Place, Writer};
+use crate::common::CommandOutput;
+use crate::replica::{ReplicaFixture, ReplicaWriter};
 
 /// The exit code of a check that says no.
 const WOULD_BE_REFUSED: i32 = 3;
 
-fn json(ran: &Ran) -> Value {
+fn json(ran: &CommandOutput) -> Value {
     serde_json::from_str(&ran.out).unwrap_or_else(|error| panic!("{error}: {}{}", ran.out, ran.err))
 }
 
 #[test]
 fn a_check_says_who_is_needed_and_changes_nothing() {
-    let place = Place::new("check");
+    let place = ReplicaFixture::new("check");
     let id = place.id();
-    let mut writer = Writer::start(&place);
+    let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
     let from = place.address();
     let restore = ["restore", "new", "--from", &from, "--volume", &id, "--insecure"];
@@ -94,9 +94,9 @@ fn a_check_says_who_is_needed_and_changes_nothing() {
 
 #[test]
 fn whoever_comes_with_the_old_directory_is_told_who_restored_the_volume() {
-    let place = Place::new("word");
+    let place = ReplicaFixture::new("word");
     let id = place.id();
-    let mut writer = Writer::start(&place);
+    let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
     let done = place.kill(writer);
     let from = place.address();

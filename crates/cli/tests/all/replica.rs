@@ -7,11 +7,11 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_volume::{Control, Device, Volume, VolumeSettings};
+use netram_volume::{BlockDevice, Volume, VolumeControl, VolumeSettings};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{Lender, Ran, finish, forks, netram, start};
+use crate::common::{CommandOutput, LenderProcess, finish, forks, netram, start};
 
 const PLACE: &str = "NETRAM_TEST_REPLICA";
 const BLOCK: usize = 4096;
@@ -34,7 +34,7 @@ fn writer() {
     let settings = VolumeSettings::load(&path.join("netram.toml")).unwrap();
     let (volume, _) = Volume::open_with(&path, &settings).unwrap();
     let volume = Arc::new(volume);
-    let _control = Control::start(Arc::clone(&volume), || None).unwrap();
+    let _control = VolumeControl::start(Arc::clone(&volume), || None).unwrap();
     let mut out = std::io::stdout().lock();
     let pause = path.with_file_name("pause");
     for version in newest(&volume).into_iter().max().unwrap_or(0) + 1.. {
@@ -62,28 +62,28 @@ fn newest(volume: &Volume) -> Vec<u64> {
 }
 
 /// A volume with one lender for its newest writes, and one for its copy.
-pub(crate) struct Place {
-    folder: tempfile::TempDir,
-    member: Lender,
-    keeper: Option<Lender>,
+pub(crate) struct ReplicaFixture {
+    directory: tempfile::TempDir,
+    member: LenderProcess,
+    keeper: Option<LenderProcess>,
 }
 
 /// A process that writes.
-pub(crate) struct Writer {
+pub(crate) struct ReplicaWriter {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
     done: u64,
 }
 
-impl Drop for Writer {
+impl Drop for ReplicaWriter {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Writer {
-    pub(crate) fn start(place: &Place) -> Writer {
+impl ReplicaWriter {
+    pub(crate) fn start(place: &ReplicaFixture) -> ReplicaWriter {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
             .args(["--exact", "replica::writer", "--ignored", "--nocapture"])
@@ -91,7 +91,7 @@ impl Writer {
             .stdout(Stdio::piped());
         let mut child = start(&mut command);
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        Writer {
+        ReplicaWriter {
             child,
             lines,
             done: 0,
@@ -126,15 +126,15 @@ impl Writer {
     }
 }
 
-impl Place {
-    pub(crate) fn new(name: &str) -> Place {
-        let folder = tempfile::Builder::new()
+impl ReplicaFixture {
+    pub(crate) fn new(name: &str) -> ReplicaFixture {
+        let directory = tempfile::Builder::new()
             .prefix("netram-replica-")
             .tempdir()
             .unwrap();
-        let member = Lender::start(&format!("{name}-member"), &listen(folder.path(), "member"));
-        let mut place = Place {
-            folder,
+        let member = LenderProcess::start(&format!("{name}-member"), &listen(directory.path(), "member"));
+        let mut place = ReplicaFixture {
+            directory,
             member,
             keeper: None,
         };
@@ -163,10 +163,10 @@ impl Place {
 
     fn start_keeper(&mut self, name: &str) {
         let kept = self.path("kept");
-        let mut arguments = listen(self.folder.path(), "keeper").to_vec();
+        let mut arguments = listen(self.directory.path(), "keeper").to_vec();
         let kept = kept.to_str().unwrap().to_owned();
         arguments.extend(["--data", &kept].map(|one| Box::leak(one.to_owned().into_boxed_str()) as &str));
-        self.keeper = Some(Lender::start(&format!("{name}-keeper"), &arguments));
+        self.keeper = Some(LenderProcess::start(&format!("{name}-keeper"), &arguments));
     }
 
     pub(crate) fn address(&self) -> String {
@@ -186,21 +186,21 @@ impl Place {
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    pub(crate) fn disk(&self, arguments: &[&str]) -> Ran {
+    pub(crate) fn disk(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
         command
             .arg("disk")
             .args(arguments)
-            .current_dir(self.folder.path());
+            .current_dir(self.directory.path());
         finish(command.env("NETRAM_DISK_RUN", self.path("run")))
     }
 
     /// Any command.
-    pub(crate) fn run(&self, arguments: &[&str]) -> Ran {
-        finish(netram().args(arguments).current_dir(self.folder.path()))
+    pub(crate) fn run(&self, arguments: &[&str]) -> CommandOutput {
+        finish(netram().args(arguments).current_dir(self.directory.path()))
     }
 
     /// A subcommand that must go well, with --json.
@@ -211,7 +211,7 @@ impl Place {
     }
 
     /// Waits until members keep what the data lender lacks.
-    pub(crate) fn await_service(&self, writer: &mut Writer) {
+    pub(crate) fn await_service(&self, writer: &mut ReplicaWriter) {
         let began = Instant::now();
         while self.json(&["show", "db"])["live"]["data_lender"]["in_service"] != true {
             assert!(began.elapsed() < PATIENCE, "the data lender is never in service");
@@ -221,7 +221,7 @@ impl Place {
 
     /// Kills the writer when its data lender is in service and members hold nothing that it lacks. At any other moment a
     /// busy machine may just have put it out of service, and what follows would rightly be refused.
-    pub(crate) fn kill(&self, writer: Writer) -> u64 {
+    pub(crate) fn kill(&self, writer: ReplicaWriter) -> u64 {
         std::fs::write(self.path("pause"), "").unwrap();
         let began = Instant::now();
         loop {
@@ -263,17 +263,17 @@ impl Place {
     }
 }
 
-fn listen(folder: &Path, name: &str) -> [&'static str; 3] {
-    let address = format!("unix:{}", folder.join(format!("{name}.sock")).display());
+fn listen(directory: &Path, name: &str) -> [&'static str; 3] {
+    let address = format!("unix:{}", directory.join(format!("{name}.sock")).display());
     ["--insecure", "--listen", Box::leak(address.into_boxed_str())]
 }
 
 #[test]
 fn a_client_and_its_disk_are_lost_and_everything_complete_is_restored() {
-    let mut place = Place::new("lost");
+    let mut place = ReplicaFixture::new("lost");
     let id = place.id();
     for round in 0..2 {
-        let mut writer = Writer::start(&place);
+        let mut writer = ReplicaWriter::start(&place);
         writer.go_on(100);
         place.kill_keeper();
         // Several times the journal, so that it does not reach back.
@@ -313,9 +313,9 @@ fn a_client_and_its_disk_are_lost_and_everything_complete_is_restored() {
 
 #[test]
 fn a_copy_is_taken_over_on_the_data_lenders_machine() {
-    let place = Place::new("over");
+    let place = ReplicaFixture::new("over");
     let id = place.id();
-    let mut writer = Writer::start(&place);
+    let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
     writer.go_on(200);
     let copy = place.path("kept").join(&id);
@@ -352,8 +352,8 @@ fn a_copy_is_taken_over_on_the_data_lenders_machine() {
 
 #[test]
 fn a_flipped_bit_is_mended_by_a_scrub_and_a_forgotten_copy_is_made_anew() {
-    let place = Place::new("flip");
-    let mut writer = Writer::start(&place);
+    let place = ReplicaFixture::new("flip");
+    let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
     writer.go_on(600);
     // What the data lender lacks cannot be mended from it.
@@ -402,8 +402,8 @@ fn a_flipped_bit_is_mended_by_a_scrub_and_a_forgotten_copy_is_made_anew() {
 /// The journal passes by many times while the copy is made anew.
 #[test]
 fn a_copy_is_made_anew_and_comes_into_service_while_its_client_writes_on() {
-    let mut place = Place::new("anew");
-    let mut writer = Writer::start(&place);
+    let mut place = ReplicaFixture::new("anew");
+    let mut writer = ReplicaWriter::start(&place);
     for round in 0..3 {
         place.kill_keeper();
         if round == 1 {
@@ -438,18 +438,18 @@ fn copy_directory(from: &Path, to: &Path) {
 /// An old copy of the client's directory is put back, and has been opened so often that no epoch tells.
 #[test]
 fn a_copy_that_has_more_than_its_client_is_overwritten_at_the_operators_word_only() {
-    let place = Place::new("ahead");
+    let place = ReplicaFixture::new("ahead");
     // Members would refuse the old directory before the data lender could.
     let settings = place.path("db").join("netram.toml");
     let text = std::fs::read_to_string(&settings).unwrap();
     let mut kept: Vec<&str> = text.lines().filter(|line| !line.contains("member")).collect();
     std::fs::write(&settings, kept.join("\n")).unwrap();
-    let mut writer = Writer::start(&place);
+    let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
     let early = place.kill(writer);
     place.check(&place.path("db"), early);
     copy_directory(&place.path("db"), &place.path("old"));
-    let mut writer = Writer::start(&place);
+    let mut writer = ReplicaWriter::start(&place);
     place.await_service(&mut writer);
     writer.go_on(300);
     let late = place.kill(writer);

@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use crate::common::forks;
-use crate::common::rvm::Place;
+use crate::common::rvm::RvmFixture;
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 
 #[test]
 fn damage_is_told_in_sentences_and_ends_in_code_1() {
-    type Harm = fn(&Place);
+    type Harm = fn(&RvmFixture);
     let cases: [(Harm, &str); 8] = [
         (
             |place| place.flip("bank.log", 8192 + 60),
@@ -64,7 +64,7 @@ fn damage_is_told_in_sentences_and_ends_in_code_1() {
         ),
     ];
     for (harm, named) in cases {
-        let place = Place::new();
+        let place = RvmFixture::new();
         place.commit(&[(0, b"first"), (100, b"second"), (200, b"third")]);
         assert_eq!(place.rvm(&["check", "bank.log"]).code, 0);
         harm(&place);
@@ -77,7 +77,7 @@ fn damage_is_told_in_sentences_and_ends_in_code_1() {
 
 #[test]
 fn a_record_that_names_a_segment_that_the_table_lacks_is_damage() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     place.commit(&[(0x8_0000, b"beyond the middle")]);
     let table = place.path("bank.log.segments");
     fs::remove_file(&table).unwrap();
@@ -91,7 +91,7 @@ fn a_record_that_names_a_segment_that_the_table_lacks_is_damage() {
 /// Beside a running program the table that was read may be older than the log that was.
 #[test]
 fn a_table_that_lags_behind_a_program_is_no_damage() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let open = place.open();
     open.write(0, b"committed", Durability::Disk);
     let table = place.path("bank.log.segments");
@@ -106,7 +106,7 @@ fn a_table_that_lags_behind_a_program_is_no_damage() {
 /// What stands behind the damage cannot be seen, so what can be seen is not what was committed.
 #[test]
 fn nothing_of_a_damaged_log_passes_for_all_of_it() {
-    type Harm = fn(&Place);
+    type Harm = fn(&RvmFixture);
     let cases: [(Harm, &str); 2] = [
         (
             |place| place.flip("bank.log", 8192 + 60),
@@ -122,7 +122,7 @@ fn nothing_of_a_damaged_log_passes_for_all_of_it() {
         ),
     ];
     for (harm, named) in cases {
-        let place = Place::new();
+        let place = RvmFixture::new();
         place.commit(&[(0, b"first"), (100, b"second"), (200, b"third")]);
         harm(&place);
         let dumped = place.rvm(&["dump", "bank.log", "bank.data", "--output", "copy"]);
@@ -147,7 +147,7 @@ fn nothing_of_a_damaged_log_passes_for_all_of_it() {
 /// A program that truncates while its log is looked at must not make the look fail.
 #[test]
 fn damage_of_a_log_in_use_is_a_note() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let open = place.open();
     // The records behind the damage prove that there was something.
     for offset in [0, 100, 200] {
@@ -167,7 +167,7 @@ fn damage_of_a_log_in_use_is_a_note() {
 
 #[test]
 fn old_values_that_only_the_file_has_are_told_as_such() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     place.commit(&[(96, b"aaaaaaaa"), (96, b"bbbb")]);
     let history = &["log", "bank.log", "--segment", "0", "--range", "96+8"][..];
     let old = |history: &serde_json::Value, index: usize| {
@@ -198,7 +198,7 @@ fn old_values_that_only_the_file_has_are_told_as_such() {
 
 #[test]
 fn files_of_another_version_are_named_as_such() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let log = fs::File::options()
         .read(true)
         .write(true)
@@ -229,10 +229,10 @@ fn files_of_another_version_are_named_as_such() {
 
 #[test]
 fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let (opened, region) = place.open().take();
     let heap = netram_heap::Heap::format(&opened.memory, region).unwrap();
-    let mut transaction = opened.memory.begin(Mode::Restore);
+    let mut transaction = opened.memory.begin(RestoreMode::Restore);
     for bytes in [10, 100, 9000] {
         let block = heap.alloc_bytes(&mut transaction, &vec![7; bytes]).unwrap();
         heap.set_root(&mut transaction, bytes % 3, block).unwrap();
@@ -270,7 +270,7 @@ fn a_heap_is_accounted_for_and_damage_in_it_is_told() {
 
 #[test]
 fn a_heap_too_large_to_be_looked_into_is_no_damage() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let (opened, region) = place.open().take();
     let heap = netram_heap::Heap::format(&opened.memory, region).unwrap();
     {

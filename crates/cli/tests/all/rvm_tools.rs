@@ -4,15 +4,15 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::rvm::{Place, pattern};
-use crate::common::{Lender, netram, run, start};
+use crate::common::rvm::{RvmFixture, pattern};
+use crate::common::{LenderProcess, netram, run, start};
 use netram_proto::port::Durability;
-use netram_store::Settings;
+use netram_store::StoreSettings;
 use netram_store::loader::{self, HEADER_BYTES};
 
 #[test]
 fn what_was_created_is_shown_and_whole() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let shown = place.json(&["show", "bank.log"]);
     assert_eq!(shown["capacity"], 64 * 1024);
     assert_eq!(shown["in_use"], false);
@@ -52,7 +52,7 @@ fn what_was_created_is_shown_and_whole() {
 
 #[test]
 fn nothing_is_made_over_what_is_there() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let before = place.contents();
     for (arguments, code, named) in [
         (&["create", "bank.log"][..], 1, "exists already"),
@@ -83,7 +83,7 @@ fn nothing_is_made_over_what_is_there() {
 
 #[test]
 fn settings_are_shown_and_no_secret_with_them() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     assert_eq!(run(["key", "new", place.path("k").to_str().unwrap()]).code, 0);
     fs::write(
         place.path("bank.log.toml"),
@@ -112,7 +112,7 @@ fn settings_are_shown_and_no_secret_with_them() {
 
 #[test]
 fn the_log_tells_what_changed_and_who_wrote_each_byte_last() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     place.commit(&[(0, b"first"), (100, b"aaaaaaaa"), (104, b"bbbb"), (102, b"cc")]);
     let all = place.json(&["log", "bank.log"]);
     assert_eq!(all["in_log"], 4);
@@ -166,7 +166,7 @@ fn the_log_tells_what_changed_and_who_wrote_each_byte_last() {
 
 #[test]
 fn a_dump_is_what_was_committed_and_changes_nothing() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     place.commit(&[(0, b"in the log"), (4096, b"only"), (4098, b"newer")]);
     let file = fs::read(place.path("bank.data")).unwrap();
     assert!(file.iter().all(|byte| *byte == 0), "nothing has been applied yet");
@@ -212,7 +212,7 @@ fn a_dump_is_what_was_committed_and_changes_nothing() {
 
 #[test]
 fn a_file_is_loaded_in_parts_that_fit_or_at_once() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let bytes = pattern(400_000, 1);
     fs::write(place.path("file"), &bytes).unwrap();
     let loaded = place.rvm(&["load", "bank.log", "bank.data", "file", "--offset", "1000"]);
@@ -268,7 +268,7 @@ fn a_file_is_loaded_in_parts_that_fit_or_at_once() {
 
 #[test]
 fn an_open_log_can_be_looked_at_and_not_changed() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let open = place.open();
     open.write(0, b"committed", Durability::Disk);
     let shown = place.json(&["show", "bank.log"]);
@@ -296,15 +296,15 @@ fn an_open_log_can_be_looked_at_and_not_changed() {
 
 #[test]
 fn what_members_may_hold_is_said() {
-    let place = Place::new();
-    let lender = Lender::start(
+    let place = RvmFixture::new();
+    let lender = LenderProcess::start(
         "tools",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
-    let settings = Settings {
+    let settings = StoreSettings {
         lenders: vec![lender.address.parse().unwrap()],
         insecure: true,
-        ..Settings::default()
+        ..StoreSettings::default()
     };
     let open = place.open_with(&settings);
     open.opened()
@@ -332,7 +332,7 @@ fn what_members_may_hold_is_said() {
 
 #[test]
 fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     place.commit(&[(0, b"before"), (9000, b"growing")]);
     let smaller = place.rvm(&["grow", "bank.log", "--size", "32KiB"]);
     assert_eq!(smaller.code, 1);
@@ -357,7 +357,7 @@ fn a_log_grows_with_everything_in_it_and_does_not_shrink() {
 /// Growing writes the one place that says where records lie; whoever kills it must find the old log or the new one.
 #[test]
 fn growing_can_be_killed_at_any_moment() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let mut size = 64 * 1024;
     for round in 0..12_u64 {
         let value = round.to_le_bytes();
@@ -367,7 +367,7 @@ fn growing_can_be_killed_at_any_moment() {
         let mut child = start(
             netram()
                 .args(["rvm", "grow", "bank.log", "--size", &text])
-                .current_dir(place.folder.path())
+                .current_dir(place.directory.path())
                 .stdout(std::process::Stdio::null()),
         );
         let (began, moment) = (Instant::now(), Duration::from_micros(round * 1500));
@@ -394,7 +394,7 @@ fn growing_can_be_killed_at_any_moment() {
 /// What C programs do with it is tested with them: `a_heap_made_by_its_tool_is_loaded_by_c` in crates/bindings/librvm.
 #[test]
 fn a_heap_is_made_for_c_programs_and_nothing_over_what_is_there() {
-    let place = Place::new();
+    let place = RvmFixture::new();
     let heap = |segment: &str, address: &str| {
         place.rvm(&[
             "heap",

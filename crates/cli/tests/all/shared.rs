@@ -4,26 +4,26 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use crate::common::forks;
-use crate::common::shared::Place;
+use crate::common::shared::SharedFixture;
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 use netram_rvm::RangeView;
 use netram_rvm::record::encode;
-use netram_shared::server::{Joining, Store};
-use netram_shared_machine::{LockId, Number, Stamp, Version};
+use netram_shared::server::{NewNode, RegionStore};
+use netram_shared_machine::{LockId, LockVersion, RecordNumber, Stamp};
 
 /// A node joins and writes one record; it is in the log, not yet in the table's file.
-fn write(store: &mut Store) {
-    let joining = Joining {
+fn write(store: &mut RegionStore) {
+    let joining = NewNode {
         name: "desk\u{7}".to_owned(),
         view: View::first(JournalId(5)),
         key: Vec::new(),
-        begins: Link::default(),
+        begins: ChainPoint::default(),
     };
     let (node, _) = store.join(joining).unwrap();
     let stamp = Stamp {
-        written: vec![(LockId(3), Version(1))],
+        written: vec![(LockId(3), LockVersion(1))],
         read: Vec::new(),
     };
     let mut preamble = Vec::new();
@@ -35,14 +35,14 @@ fn write(store: &mut Store) {
     };
     let payload = encode(&preamble, &[range]);
     let stored = store
-        .merge(node, Number(1), Some(Link::default()), &payload)
+        .merge(node, RecordNumber(1), Some(ChainPoint::default()), &payload)
         .unwrap();
     store.wait(stored.end).unwrap();
 }
 
 #[test]
 fn what_was_made_is_shown_and_whole() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     let made = place.made();
     assert_eq!(
         (made.code, made.out.contains("16 locks")),
@@ -64,7 +64,7 @@ fn what_was_made_is_shown_and_whole() {
     );
 
     let forks_held = forks();
-    let (mut store, _) = Store::open(&place.path("plan"), || ()).unwrap();
+    let (mut store, _) = RegionStore::open(&place.path("plan"), || ()).unwrap();
     write(&mut store);
     drop(forks_held);
     // Somebody has it open: what is in the log only is seen too.
@@ -90,7 +90,7 @@ fn what_was_made_is_shown_and_whole() {
 
 #[test]
 fn damage_and_contradictions_are_told() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     assert_eq!(place.made().code, 0);
     let table = fs::OpenOptions::new()
         .write(true)
@@ -100,7 +100,7 @@ fn damage_and_contradictions_are_told() {
     table.write_all_at(&7_u64.to_le_bytes(), 512).unwrap();
     let forks_held = forks();
     // The log, which says zero, is applied, and the file damaged again.
-    let refused = Store::open(&place.path("plan"), || ()).map(|(store, _)| store.close());
+    let refused = RegionStore::open(&place.path("plan"), || ()).map(|(store, _)| store.close());
     drop(forks_held);
     assert!(
         refused.is_ok_and(|closed| closed.is_ok()),
@@ -136,7 +136,7 @@ fn damage_and_contradictions_are_told() {
 
 #[test]
 fn a_region_is_made_again_of_copies_only() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     fs::create_dir(place.path("copy")).unwrap();
     let copy = place.path("copy");
     let ran = place.shared("rescue", "plan", &[copy.to_str().unwrap()]);
@@ -147,7 +147,7 @@ fn a_region_is_made_again_of_copies_only() {
 
 #[test]
 fn what_cannot_be_is_refused_and_nothing_is_made() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     let list = place.path("spans");
     for (text, named) in [
         ("0 0 64\n1 32 64\n", "both cover"),

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::common::run;
-use crate::common::shared::{PATIENCE, Place, Server};
+use crate::common::shared::{PATIENCE, SharedFixture, SharedServer};
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::journal::{View, ViewMember};
 use netram_proto::port::Durability;
-use netram_proto::wire::Link;
-use netram_rvm::Mode;
-use netram_shared::channel::{Arrival, Channel, Door, DoorConfig, Service};
-use netram_shared::server::Report;
+use netram_proto::wire::ChainPoint;
+use netram_rvm::RestoreMode;
+use netram_shared::channel::{AcceptedSession, AcceptorConfig, Channel, SessionAcceptor, SessionHandler};
+use netram_shared::server::ServerReport;
 use netram_shared::server::serve::report::{NodeReport, RegionReport};
-use netram_shared::{Node, Options};
-use netram_shared_machine::message::Join;
-use netram_shared_machine::{Hold, LockId, ToNode, ToServer};
-use netram_transport::{Address, ClusterKey, Security};
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::message::JoinRequest;
+use netram_shared_machine::{LockId, LockMode, ToNode, ToServer};
+use netram_transport::{ClusterKey, NetAddress, Security};
 use serde_json::Value;
 
 /// A node, which has said nothing but that it joins.
-fn joined(address: &Address, view: View) -> Channel {
+fn joined(address: &NetAddress, view: View) -> Channel {
     let mut node = Channel::open(address, &Security::Insecure, PATIENCE).unwrap();
-    let join: ToServer<Vec<u8>> = ToServer::Join(Join {
+    let join: ToServer<Vec<u8>> = ToServer::Join(JoinRequest {
         region: None,
         name: "desk".to_owned(),
         view,
         key: Vec::new(),
-        begins: Link::default(),
+        begins: ChainPoint::default(),
         lazy: false,
         link: 0,
     });
@@ -41,7 +41,7 @@ fn joined(address: &Address, view: View) -> Channel {
         if let Some(message) = node.receive().unwrap() {
             assert!(matches!(
                 ToNode::decode(message),
-                Ok(ToNode::Joined(_) | ToNode::Kept { .. })
+                Ok(ToNode::Joined(_) | ToNode::Durable { .. })
             ));
             return node;
         }
@@ -60,10 +60,10 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn a_region_is_served_shown_and_stopped() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     assert_eq!(place.made().code, 0);
     // The node that is played by hand says nothing more.
-    let mut server = Server::start(&place, "plan", &["--lease", "60s"]);
+    let mut server = SharedServer::start(&place, "plan", &["--lease", "60s"]);
     let address = server.address.parse().unwrap();
     let _node = joined(&address, View::first(JournalId(5)));
     let shown = place.json("status", "plan");
@@ -149,12 +149,12 @@ fn a_region_is_served_shown_and_stopped() {
 
 #[test]
 fn a_status_that_cannot_be_had_says_what_to_do() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     let key = place.path("key");
     let (right, wrong) = (ClusterKey::generate(), place.path("other"));
     right.save_new(&key).unwrap();
     ClusterKey::generate().save_new(&wrong).unwrap();
-    let folder = key.display().to_string();
+    let directory = key.display().to_string();
     for (arguments, code, sentence) in [
         (&["tcp://127.0.0.1:1"][..], 2, "no cluster key is given"),
         (&["http://plan:7440", "--insecure"], 2, "http://plan:7440"),
@@ -163,7 +163,11 @@ fn a_status_that_cannot_be_had_says_what_to_do() {
             1,
             "is not on this machine",
         ),
-        (&["tcp://127.0.0.1:1", "--key-file", &folder], 1, "cannot reach"),
+        (
+            &["tcp://127.0.0.1:1", "--key-file", &directory],
+            1,
+            "cannot reach",
+        ),
         (&["nowhere"], 1, "netram shared create"),
     ] {
         let refused = run([&["shared", "status"], arguments].concat());
@@ -175,7 +179,7 @@ fn a_status_that_cannot_be_had_says_what_to_do() {
         );
     }
     assert_eq!(place.made().code, 0);
-    let server = Server::start_with_key(&place, "plan", &key);
+    let server = SharedServer::start_with_key(&place, "plan", &key);
     let ask = |key: &std::path::Path| {
         run([
             "shared",
@@ -214,8 +218,8 @@ fn a_status_that_cannot_be_had_says_what_to_do() {
 /// A server that answers with whatever it likes.
 struct Liar(Vec<u8>);
 
-impl Service for Liar {
-    fn take(&self, mut arrival: Arrival) {
+impl SessionHandler for Liar {
+    fn take(&self, mut arrival: AcceptedSession) {
         arrival.channel.queue(&[&self.0]);
         assert!(arrival.channel.flush().unwrap(), "it is short");
     }
@@ -224,11 +228,11 @@ impl Service for Liar {
 /// Asks a server that answers so, as people do. Returns all that a terminal is given.
 fn told_by_liar(answer: &Value) -> String {
     let listen = vec!["tcp://127.0.0.1:0".parse().unwrap()];
-    let config = DoorConfig {
+    let config = AcceptorConfig {
         tells_status: true,
-        ..DoorConfig::new(listen, Security::Insecure)
+        ..AcceptorConfig::new(listen, Security::Insecure)
     };
-    let door = Door::open(config, Arc::new(Liar(serde_json::to_vec(answer).unwrap()))).unwrap();
+    let door = SessionAcceptor::open(config, Arc::new(Liar(serde_json::to_vec(answer).unwrap()))).unwrap();
     let address = door.addresses()[0].to_string();
     let told = run(["shared", "status", &address, "--insecure"]);
     told.out + &told.err
@@ -237,7 +241,7 @@ fn told_by_liar(answer: &Value) -> String {
 #[test]
 fn whatever_a_server_says_a_terminal_only_shows_it() {
     let red = "\u{1b}[31m";
-    let report = Report {
+    let report = ServerReport {
         region: Some(RegionReport {
             id: red.to_owned(),
             ..RegionReport::default()
@@ -251,7 +255,7 @@ fn whatever_a_server_says_a_terminal_only_shows_it() {
         }],
         missing: vec![red.to_owned()],
         shortened: true,
-        ..Report::default()
+        ..ServerReport::default()
     };
     for (answer, times) in [
         (serde_json::json!({ "status": report }), 7),
@@ -269,9 +273,9 @@ fn whatever_a_server_says_a_terminal_only_shows_it() {
 
 #[test]
 fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     assert_eq!(place.made().code, 0);
-    let server = Server::start(&place, "plan", &["--lease", "300ms"]);
+    let server = SharedServer::start(&place, "plan", &["--lease", "300ms"]);
     let lender = place.path("lender.sock");
     let view = View {
         counting: true,
@@ -320,23 +324,23 @@ fn what_a_lost_lender_had_is_shown_afar_and_given_up_on_the_spot() {
 
 #[test]
 fn a_region_whose_server_is_lost_is_made_again_with_a_log_as_chosen() {
-    let place = Place::new();
+    let place = SharedFixture::new();
     let made = place.shared("create", "plan", &["--size", "64KiB", "--log-size", "1MiB"]);
     assert_eq!(made.code, 0, "{}", made.err);
     // It must end, and not before the node has written, on a busy machine either.
-    let server = Server::start(&place, "plan", &["--lease", "5s"]);
-    let node = Node::join(Options {
+    let server = SharedServer::start(&place, "plan", &["--lease", "5s"]);
+    let node = Node::join(NodeOptions {
         name: "desk".to_owned(),
-        patience: PATIENCE,
-        ..Options::new(
+        server_timeout: PATIENCE,
+        ..NodeOptions::new(
             server.address.parse().unwrap(),
             Security::Insecure,
             place.path("node"),
         )
     })
     .unwrap();
-    let mut txn = node.begin(Mode::Restore).unwrap();
-    txn.acquire(LockId(0), Hold::Exclusive).unwrap();
+    let mut txn = node.begin(RestoreMode::Restore).unwrap();
+    txn.acquire(LockId(0), LockMode::Exclusive).unwrap();
     txn.write(0, b"drawn").unwrap();
     txn.commit(Durability::Remote).unwrap();
     drop(server);

@@ -112,11 +112,11 @@ impl Drop for Service {
     }
 }
 
-fn lend(folder: &Path, name: &str, error: Error) -> Service {
-    Service::start(&mut lender(folder, name), error)
+fn lend(directory: &Path, name: &str, error: Error) -> Service {
+    Service::start(&mut lender(directory, name), error)
 }
 
-fn lender(folder: &Path, name: &str) -> Command {
+fn lender(directory: &Path, name: &str) -> Command {
     let mut command = netram();
     command.args([
         "lend",
@@ -127,9 +127,9 @@ fn lender(folder: &Path, name: &str) -> Command {
         "0s",
         "--store",
     ]);
-    command.arg(folder.join(name).with_extension("mem"));
+    command.arg(directory.join(name).with_extension("mem"));
     command.arg("--listen");
-    command.arg(format!("unix:{}", folder.join(name).display()));
+    command.arg(format!("unix:{}", directory.join(name).display()));
     command
 }
 
@@ -144,8 +144,8 @@ fn come_and_go(address: &str, times: usize) {
 #[test]
 fn a_lender_serves_on_whatever_becomes_of_its_log() {
     for error in [Error::Gone, Error::Full, Error::Unread] {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let mut lender = lend(folder.path(), "a", error);
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let mut lender = lend(directory.path(), "a", error);
         come_and_go(&lender.address, 5);
         lender.hear_what_means_nothing();
         come_and_go(&lender.address, 1);
@@ -156,10 +156,10 @@ fn a_lender_serves_on_whatever_becomes_of_its_log() {
 /// The lender's standard output is a pipe that was full before it began, as where a supervisor that hangs starts it anew.
 #[test]
 fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let address = format!("unix:{}", folder.path().join("a").display());
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let address = format!("unix:{}", directory.path().join("a").display());
     let (out, _reader) = Error::Unread.stream();
-    let mut command = lender(folder.path(), "a");
+    let mut command = lender(directory.path(), "a");
     let child = start(command.stdout(out).stderr(Stdio::null()));
     let lender = Service {
         child,
@@ -168,7 +168,7 @@ fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
         what: "a lender, standard output unread".to_owned(),
     };
     let until = Instant::now() + PATIENCE;
-    while !folder.path().join("a").exists() {
+    while !directory.path().join("a").exists() {
         assert!(Instant::now() < until, "it does not listen");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -179,9 +179,9 @@ fn a_lender_serves_whoever_does_not_read_that_it_is_ready() {
 #[test]
 fn a_volume_is_served_on_when_its_lender_is_lost_and_nobody_hears_of_it() {
     for error in [Error::Gone, Error::Full, Error::Unread] {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let lender = lend(folder.path(), "a", Error::Full);
-        let volume = folder.path().join("db");
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let lender = lend(directory.path(), "a", Error::Full);
+        let volume = directory.path().join("db");
         let mut create = netram();
         create.args(["disk", "create", "--size", "1MiB", "--journal-size", "4MiB"]);
         create.args(["--insecure", "--one-domain", "--lender", &lender.address]);
@@ -191,7 +191,7 @@ fn a_volume_is_served_on_when_its_lender_is_lost_and_nobody_hears_of_it() {
         serve.args(["disk", "serve", "--insecure"]).arg(&volume);
         serve
             .arg("--listen")
-            .arg(format!("unix:{}", folder.path().join("nbd").display()));
+            .arg(format!("unix:{}", directory.path().join("nbd").display()));
         let mut served = Service::start(&mut serve, error);
         drop(lender);
         served.hear_what_means_nothing();
@@ -204,15 +204,15 @@ fn a_volume_is_served_on_when_its_lender_is_lost_and_nobody_hears_of_it() {
 #[test]
 fn a_region_is_served_on_whatever_becomes_of_its_log() {
     for error in [Error::Gone, Error::Full, Error::Unread] {
-        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-        let region = folder.path().join("plan");
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let region = directory.path().join("plan");
         let made = finish(netram().args(["shared", "create", "--size", "1MiB"]).arg(&region));
         assert_eq!(made.code, 0, "{}", made.err);
         let mut serve = netram();
         serve.args(["shared", "serve", "--insecure"]).arg(&region);
         serve
             .arg("--listen")
-            .arg(format!("unix:{}", folder.path().join("door").display()));
+            .arg(format!("unix:{}", directory.path().join("door").display()));
         let mut served = Service::start(&mut serve, error);
         served.hear_what_means_nothing();
         served.stop();

@@ -6,8 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use netram_journal::{Journal, JournalConfig};
-use netram_lender::{Config, Lender};
-use netram_proto::port::{Durability, Kind, Log};
+use netram_lender::{Lender, LenderConfig};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_transport::{ClusterKey, Security, WaitPolicy};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -88,7 +88,7 @@ fn commit(journal: &Journal) {
     for _ in 0..COMMITS {
         let began = Instant::now();
         let ticket = journal
-            .append(Kind(16), 128, &mut |into| into.fill(7))
+            .append(RecordKind(16), 128, &mut |into| into.fill(7))
             .expect("append");
         journal.wait(ticket, Durability::Remote).expect("wait");
         times.push(began.elapsed());
@@ -113,14 +113,14 @@ fn lend(arguments: &[String]) {
         Ok(key) => Security::Key(key),
         Err(_) => Security::Insecure,
     };
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         name: "example".into(),
         listen: vec![arguments[2].parse().expect("an address")],
         security,
         memory: 64 << 20,
         store: Some(arguments[4].clone().into()),
         wait: arguments[5].parse().expect("a wait policy"),
-        ..Config::default()
+        ..LenderConfig::default()
     });
     let lender = lender.expect("a lender");
     // The parent's end closes our input, however it ends.

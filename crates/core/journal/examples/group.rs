@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use netram_journal::{Journal, JournalConfig};
-use netram_lender::{Config, Lender};
-use netram_proto::port::{Durability, Kind, Log};
+use netram_lender::{Lender, LenderConfig};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_transport::Security;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -19,12 +19,12 @@ fn main() {
         .parse()
         .expect("a policy");
     let directory = tempfile::tempdir_in(".").expect("a directory");
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         listen: vec!["tcp://127.0.0.1:0".parse().expect("an address")],
         memory: 64 << 20,
         store: Some(std::path::PathBuf::from("/dev/shm/netram-example-group.mem")),
         pin: vec![1],
-        ..Config::default()
+        ..LenderConfig::default()
     })
     .expect("a lender");
     let mut core = CpuSet::new();
@@ -48,7 +48,7 @@ fn main() {
             scope.spawn(|| {
                 while Instant::now() < end {
                     let ticket = journal
-                        .append(Kind(16), 128, &mut |into| into.fill(7))
+                        .append(RecordKind(16), 128, &mut |into| into.fill(7))
                         .expect("append");
                     journal.wait(ticket, Durability::Remote).expect("wait");
                     let done = count.fetch_add(1, Ordering::Relaxed);

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use netram_proto::id::Lsn;
 use netram_proto::limit::RECORD_HEADER_BYTES;
-use netram_proto::port::{AppendError, Kind, Ticket};
-use netram_proto::wire::{Link as Chain, RecordHeader, finish_record, record_bytes};
+use netram_proto::port::{AppendError, CommitTicket, RecordKind};
+use netram_proto::wire::{ChainPoint as Chain, RecordHeader, finish_record, record_bytes};
 
-use crate::core::{Core, Shared};
-use crate::seal::Sealer;
+use crate::core::{Core, JournalState};
+use crate::seal::RecordSealer;
 
 /// A waiter for room looks up this often: a forgotten wake-up costs a delay, not a hang.
 const ROOM_WAIT_MAX: Duration = Duration::from_millis(10);
 
-impl Shared {
+impl JournalState {
     /// Appends a record; says also what the next one chains to. Waits while the window is full. Takes about 0.1 µs beside copying and sealing the payload.
     pub(crate) fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(Ticket, Chain), AppendError> {
+    ) -> Result<(CommitTicket, Chain), AppendError> {
         if length > self.payload_max {
             return Err(AppendError::TooLarge {
                 bytes: length,
@@ -38,7 +38,7 @@ impl Shared {
             }
             // Back-pressure: the window is full until the disk has more of it (rule 10), and a shared region's server.
             self.counters.window_stalls.fetch_add(1, Ordering::Relaxed);
-            self.poke_disk();
+            self.request_sync();
             self.send(&mut core);
             let waited = self.room.wait_timeout(core, ROOM_WAIT_MAX);
             core = waited.expect("a thread of this journal panicked").0;
@@ -50,7 +50,7 @@ impl Shared {
         drop(core);
         if wakes {
             // The journal was clean: members count again once the keeper has stored a view that says so.
-            self.wake_keeper();
+            self.wake_maintenance();
         }
         self.counters.records.fetch_add(1, Ordering::Relaxed);
         if self.disk.parked.load(Ordering::SeqCst) {
@@ -86,11 +86,11 @@ impl Shared {
 impl Core {
     fn append(
         &mut self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
-        sealer: Option<&Sealer>,
+        sealer: Option<&RecordSealer>,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Ticket {
+    ) -> CommitTicket {
         let stable = self.writer.stable();
         let header = RecordHeader::new(
             self.end,
@@ -111,7 +111,7 @@ impl Core {
             }
             chain = finish_record(record, seed);
         });
-        let ticket = Ticket {
+        let ticket = CommitTicket {
             lsn: header.lsn,
             end: header.next(),
         };

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{CastConfig, CommitRule, Timing, View, Voter, WriterConfig};
+use netram_proto::journal::{CommitRule, MulticastTiming, View, Voter, WriterConfig, WriterTimings};
 use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, LENDERS_MAX, LOG_ALIGN, MEMBERS_MAX, WINDOW_BYTES_MAX,
     WINDOW_BYTES_MIN,
 };
 use netram_transport::multicast::TTL_DEFAULT;
-use netram_transport::{Address, Group, Security, WaitPolicy};
+use netram_transport::{MulticastGroup, NetAddress, Security, WaitPolicy};
 
 /// Bytes of the ring by default: at 100 MB/s of commits it bridges a disk that stalls for 80 ms.
 pub const WINDOW_BYTES_DEFAULT: u64 = 8 * 1024 * 1024;
@@ -24,7 +24,7 @@ pub const DOMAIN_DEFAULT: &str = "default";
 #[derive(Clone, Debug)]
 pub struct JournalConfig {
     /// Lenders that may become members, in order of preference. None: every commit waits for the local disk.
-    pub lenders: Vec<Address>,
+    pub lenders: Vec<NetAddress>,
     /// How links to them are protected.
     pub security: Security,
     /// How many members must hold a record before it is acknowledged.
@@ -41,7 +41,7 @@ pub struct JournalConfig {
     /// Bytes of the ring, and of the window that each member is asked for. Rounded up to whole pages.
     pub window_bytes: u64,
     /// Heartbeats and failure detection.
-    pub timing: Timing,
+    pub timing: WriterTimings,
     /// What a waiting commit does with its core.
     pub wait: WaitPolicy,
     /// How long a record may wait before the disk thread writes and syncs it; zero: at once.
@@ -58,11 +58,11 @@ pub struct JournalConfig {
     /// The operator says that no other directory of this journal is newer, although somebody has fenced it. Never set this by default.
     pub newest: Option<NewestClaim>,
     /// The files are a data lender's copy of a journal whose writer had a disk of its own.
-    pub of_replica: Option<OfReplica>,
+    pub replica_origin: Option<ReplicaOrigin>,
     /// Appends are sent once for all members, to this multicast group; `None`: to each over its own link.
-    pub multicast: Option<Multicast>,
-    /// Who acknowledges beside the members. [`Voter::Server`]: the journal is a node's of a shared region. It opens only when
-    /// nothing is left in it that the server may lack ([`crate::Left`]); its head can be trimmed only up to what the server
+    pub multicast: Option<MulticastOptions>,
+    /// Who acknowledges beside the members. [`Voter::ServerEntry`]: the journal is a node's of a shared region. It opens only when
+    /// nothing is left in it that the server may lack ([`crate::OrphanJournal`]); its head can be trimmed only up to what the server
     /// keeps; appends wait while the window is full of what the server lacks.
     pub voter: Voter,
     /// A delay added to every sync of the log, to model a slower disk in benchmarks. Always label its results.
@@ -79,26 +79,26 @@ pub struct NewestClaim {
 
 /// A journal opened from a data lender's copy: it must be proven that nothing acknowledged was on the writer's disk alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OfReplica {
+pub struct ReplicaOrigin {
     /// The writer had closed the journal, ending here, as far as the copy was told.
     pub closed: Option<Lsn>,
 }
 
 /// How appends are multicast.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Multicast {
+pub struct MulticastOptions {
     /// The group, which the lenders must serve too.
-    pub group: Group,
+    pub group: MulticastGroup,
     /// Bytes of a datagram; `None`: as many as the network there carries whole. More than that is worse than less.
     pub datagram_bytes: Option<usize>,
     /// How many networks datagrams may pass through, their own included.
     pub ttl: u8,
 }
 
-impl Multicast {
+impl MulticastOptions {
     /// To `group`, as its network has it.
-    pub fn to(group: Group) -> Multicast {
-        Multicast {
+    pub fn to(group: MulticastGroup) -> MulticastOptions {
+        MulticastOptions {
             group,
             datagram_bytes: None,
             ttl: TTL_DEFAULT,
@@ -117,7 +117,7 @@ impl Default for JournalConfig {
             domain: DOMAIN_DEFAULT.to_string(),
             one_domain: false,
             window_bytes: WINDOW_BYTES_DEFAULT,
-            timing: Timing::default(),
+            timing: WriterTimings::default(),
             wait: WaitPolicy::default(),
             disk_delay: DISK_DELAY_DEFAULT,
             seal: true,
@@ -125,7 +125,7 @@ impl Default for JournalConfig {
             grace: Duration::from_millis(500),
             accept_loss: false,
             newest: None,
-            of_replica: None,
+            replica_origin: None,
             multicast: None,
             voter: Voter::Disk,
             modelled_sync_delay: Duration::ZERO,
@@ -135,7 +135,7 @@ impl Default for JournalConfig {
 
 impl JournalConfig {
     /// A configuration for `members` members out of `lenders`, the rest at their defaults.
-    pub fn with_lenders(lenders: Vec<Address>, security: Security, members: usize) -> JournalConfig {
+    pub fn with_lenders(lenders: Vec<NetAddress>, security: Security, members: usize) -> JournalConfig {
         JournalConfig {
             lenders,
             security,
@@ -194,7 +194,7 @@ impl JournalConfig {
                 "a datagram of {bytes} bytes is out of bounds; choose {DATAGRAM_BYTES_MIN} to {DATAGRAM_BYTES_MAX}"
             ));
         }
-        let mut seen: Vec<&Address> = Vec::new();
+        let mut seen: Vec<&NetAddress> = Vec::new();
         for address in &self.lenders {
             if seen.contains(&address) {
                 return wrong(format!(
@@ -214,7 +214,7 @@ impl JournalConfig {
     /// What the machine needs to know.
     pub(crate) fn writer_config(&self, window_bytes: u64) -> WriterConfig {
         WriterConfig {
-            lenders: self.lenders.iter().map(Address::to_string).collect(),
+            lenders: self.lenders.iter().map(NetAddress::to_string).collect(),
             rule: self.rule,
             wanted: self.members,
             min: self.min(),
@@ -222,7 +222,7 @@ impl JournalConfig {
             one_domain: self.one_domain,
             window_bytes,
             timing: self.timing,
-            cast: self.multicast.as_ref().map(|_| CastConfig::default()),
+            cast: self.multicast.as_ref().map(|_| MulticastTiming::default()),
             voter: self.voter,
         }
     }

@@ -36,7 +36,7 @@ impl CopyState {
     }
 
     /// `view` is about to be durable here.
-    pub(crate) fn told(&self, view: View) {
+    pub(crate) fn note_view(&self, view: View) {
         let mut inner = self.lock();
         inner.newest = view;
         inner.wake();

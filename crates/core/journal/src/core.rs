@@ -6,40 +6,40 @@ use std::time::Instant;
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
-use netram_proto::journal::{LogFile, Slots, Superblock, View, Writer, WriterStatus};
+use netram_proto::journal::{JournalWriter, LogFile, LogSuperblock, SlotPair, View, WriterStatus};
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
-use netram_proto::wire::{Link as Chain, Seed, record_bytes};
-use netram_transport::{Caster, Link};
+use netram_proto::wire::{ChainPoint as Chain, CrcSeed, record_bytes};
+use netram_transport::{Link, MulticastSender};
 
+use crate::commit_wait::CommitWaiters;
 use crate::config::JournalConfig;
 use crate::copy::CopyState;
-use crate::disk::{DiskWay, DrainPlace};
+use crate::disk::{DiskWriter, SharedDiskWriter};
 use crate::file::DiskFile;
-use crate::links::{Broken, Links};
-use crate::place::{Lock, Place};
-use crate::reason::Reason;
-use crate::seal::Sealer;
-use crate::sys::{Appender, Drain};
-use crate::waiting::Waiting;
+use crate::links::{LenderLinkError, LenderLinks};
+use crate::paths::{JournalLock, JournalPaths};
+use crate::reason::UncountedReason;
+use crate::seal::RecordSealer;
+use crate::sys::{RingAppender, RingDrain};
 
 /// What the lock protects.
 pub(crate) struct Core {
-    pub(crate) writer: Writer,
-    pub(crate) ring: Appender,
-    pub(crate) links: Links,
+    pub(crate) writer: JournalWriter,
+    pub(crate) ring: RingAppender,
+    pub(crate) links: LenderLinks,
     /// Where the next record goes and what it chains to.
     pub(crate) end: Chain,
     pub(crate) disk_error: Option<IoError>,
     pub(crate) closed: bool,
-    pub(crate) seed: Seed,
+    pub(crate) seed: CrcSeed,
 }
 
 /// The log file's superblock, and whether a sync of the file ever failed. One lock for all syncs of the file: the kernel
 /// tells of a failed write once, to whichever sync comes first.
 pub(crate) struct LogSync {
-    slots: Slots,
-    superblock: Superblock,
+    slots: SlotPair,
+    superblock: LogSuperblock,
     failed: Option<CallError>,
 }
 
@@ -55,20 +55,20 @@ pub(crate) struct DiskSignal {
 #[derive(Debug, Default)]
 pub(crate) struct DiskState {
     /// Somebody waits for the disk: sync now.
-    pub(crate) poked: bool,
+    pub(crate) sync_requested: bool,
     pub(crate) stop: bool,
     /// The journal is being closed: what the disk refuses is not waited out any more.
-    pub(crate) hurried: bool,
+    pub(crate) closing: bool,
 }
 
 /// The error numbers that keep files of the journal from being written at the moment; zero: none.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct WriteRefusals {
     pub(crate) log: AtomicI32,
     pub(crate) view: AtomicI32,
 }
 
-impl Refusals {
+impl WriteRefusals {
     /// The one that commits feel first.
     pub(crate) fn any(&self) -> Option<IoError> {
         [&self.log, &self.view]
@@ -81,14 +81,14 @@ impl Refusals {
 
 /// Counters for `status`; relaxed, each written by whoever does the thing.
 #[derive(Debug, Default)]
-pub(crate) struct Counters {
+pub(crate) struct JournalCounters {
     pub(crate) records: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) window_stalls: AtomicU64,
 }
 
 /// Everything that the journal's threads share.
-pub(crate) struct Shared {
+pub(crate) struct JournalState {
     core: Mutex<Core>,
     /// With `core`: the drain let go of ring space, or never will.
     pub(crate) room: Condvar,
@@ -99,61 +99,61 @@ pub(crate) struct Shared {
     pub(crate) tail: AtomicU64,
     pub(crate) head: AtomicU64,
     /// Something ended: fenced, disk failed or closed. Look under the lock.
-    pub(crate) troubled: AtomicBool,
+    pub(crate) halted: AtomicBool,
     /// The members' acknowledgements count at the moment.
     pub(crate) counting: AtomicBool,
-    pub(crate) waiting: Waiting,
+    pub(crate) waiting: CommitWaiters,
     pub(crate) disk: DiskSignal,
     /// The way to the disk: locked by whoever is on it.
-    pub(crate) drain: DrainPlace,
+    pub(crate) drain: SharedDiskWriter,
     /// A copy of the drain's position.
     pub(crate) drained: AtomicU64,
     /// What whoever keeps a copy is told, and says.
     pub(crate) copy: CopyState,
-    pub(crate) keeper: Mutex<bool>,
-    pub(crate) keeper_wake: Condvar,
+    pub(crate) maintenance: Mutex<bool>,
+    pub(crate) maintenance_wake: Condvar,
     pub(crate) log: LogFile<DiskFile>,
     pub(crate) log_sync: Mutex<LogSync>,
     pub(crate) config: JournalConfig,
     /// Opens every sealed record; seals new ones if the configuration says so.
-    pub(crate) sealer: Sealer,
-    pub(crate) counters: Counters,
-    pub(crate) refusals: Refusals,
-    pub(crate) place: Place,
+    pub(crate) sealer: RecordSealer,
+    pub(crate) counters: JournalCounters,
+    pub(crate) refusals: WriteRefusals,
+    pub(crate) paths: JournalPaths,
     pub(crate) payload_max: usize,
     origin: Instant,
     /// The right to write, until the journal is closed.
-    lock: Mutex<Option<Lock>>,
+    lock: Mutex<Option<JournalLock>>,
 }
 
-/// What [`Shared`] is made of.
-pub(crate) struct Parts {
-    pub(crate) writer: Writer,
-    pub(crate) ring: Appender,
-    pub(crate) drain: Drain,
+/// What [`JournalState`] is made of.
+pub(crate) struct JournalStateParts {
+    pub(crate) writer: JournalWriter,
+    pub(crate) ring: RingAppender,
+    pub(crate) drain: RingDrain,
     pub(crate) end: Chain,
     pub(crate) log: LogFile<DiskFile>,
-    pub(crate) slots: Slots,
-    pub(crate) superblock: Superblock,
+    pub(crate) slots: SlotPair,
+    pub(crate) superblock: LogSuperblock,
     pub(crate) config: JournalConfig,
-    pub(crate) sealer: Sealer,
-    pub(crate) place: Place,
-    pub(crate) lock: Lock,
-    pub(crate) waiting: Waiting,
-    pub(crate) caster: Option<Caster>,
+    pub(crate) sealer: RecordSealer,
+    pub(crate) paths: JournalPaths,
+    pub(crate) lock: JournalLock,
+    pub(crate) waiting: CommitWaiters,
+    pub(crate) multicast_sender: Option<MulticastSender>,
     pub(crate) view: View,
 }
 
-impl Shared {
-    pub(crate) fn new(parts: Parts) -> Shared {
+impl JournalState {
+    pub(crate) fn new(parts: JournalStateParts) -> JournalState {
         let end = parts.end;
-        let links = Links::new(parts.writer.lender_count(), parts.caster);
+        let links = LenderLinks::new(parts.writer.lender_count(), parts.multicast_sender);
         let seed = parts.log.seed();
         // A record may take half of the ring and of the log: the other half is what is being written meanwhile.
         let largest = (parts.ring.capacity().min(parts.log.capacity()) / 2)
             .min(netram_proto::limit::RECORD_BYTES_MAX as u64) as usize;
         let payload_max = largest - record_bytes(0, true);
-        Shared {
+        JournalState {
             core: Mutex::new(Core {
                 writer: parts.writer,
                 ring: parts.ring,
@@ -169,15 +169,15 @@ impl Shared {
             ruled: AtomicU64::new(0),
             tail: AtomicU64::new(end.lsn.0),
             head: AtomicU64::new(parts.superblock.head.lsn.0),
-            troubled: AtomicBool::new(false),
+            halted: AtomicBool::new(false),
             counting: AtomicBool::new(false),
             waiting: parts.waiting,
             disk: DiskSignal::default(),
-            drain: Mutex::new(DiskWay::new(parts.drain)),
+            drain: Mutex::new(DiskWriter::new(parts.drain)),
             drained: AtomicU64::new(end.lsn.0),
             copy: CopyState::new(parts.view),
-            keeper: Mutex::new(false),
-            keeper_wake: Condvar::new(),
+            maintenance: Mutex::new(false),
+            maintenance_wake: Condvar::new(),
             log: parts.log,
             log_sync: Mutex::new(LogSync {
                 slots: parts.slots,
@@ -186,9 +186,9 @@ impl Shared {
             }),
             config: parts.config,
             sealer: parts.sealer,
-            counters: Counters::default(),
-            refusals: Refusals::default(),
-            place: parts.place,
+            counters: JournalCounters::default(),
+            refusals: WriteRefusals::default(),
+            paths: parts.paths,
             payload_max,
             origin: Instant::now(),
             lock: Mutex::new(Some(parts.lock)),
@@ -211,10 +211,10 @@ impl Shared {
     }
 
     /// Why each lender does not count, beside the machine's word on it. Allocates.
-    pub(crate) fn reasons(core: &Core, status: &WriterStatus) -> Vec<Option<Reason>> {
+    pub(crate) fn reasons(core: &Core, status: &WriterStatus) -> Vec<Option<UncountedReason>> {
         let lenders = status.lenders.iter().enumerate();
         lenders
-            .map(|(index, lender)| Reason::of(lender, core.links.away(index)))
+            .map(|(index, lender)| UncountedReason::of(lender, core.links.failure(index)))
             .collect()
     }
 
@@ -242,7 +242,7 @@ impl Shared {
     }
 
     fn transmit(&self, core: &mut Core, now: Time) {
-        core.links.cast(&mut core.writer, &core.ring, now);
+        core.links.multicast(&mut core.writer, &core.ring, now);
         for index in 0..core.links.count() {
             if let Err(broken) = core.links.send(index, &mut core.writer, &core.ring, now) {
                 self.lose(core, index, &broken);
@@ -258,11 +258,11 @@ impl Shared {
         }
     }
 
-    fn lose(&self, core: &mut Core, index: usize, broken: &Broken) {
+    fn lose(&self, core: &mut Core, index: usize, broken: &LenderLinkError) {
         tracing::warn!(lender = core.writer.address(index), %broken, "lost the lender");
         core.links.remove(index);
         core.writer.on_lost(index, self.now());
-        self.wake_keeper();
+        self.wake_maintenance();
         self.publish(core);
     }
 
@@ -281,18 +281,18 @@ impl Shared {
             self.copy.stable();
             news = true;
         }
-        news |= changed(&self.ruled, writer.ruled().0);
+        news |= changed(&self.ruled, writer.rule_acked().0);
         let counting = writer.counting();
         if self.counting.load(Ordering::Relaxed) != counting {
             self.counting.store(counting, Ordering::SeqCst);
             if !counting {
                 // Whoever waits for members to acknowledge now waits for the disk.
-                self.poke_disk();
+                self.request_sync();
             }
             news = true;
         }
         let troubled = core.closed || core.disk_error.is_some() || core.writer.fenced().is_some();
-        if troubled && !self.troubled.swap(true, Ordering::SeqCst) {
+        if troubled && !self.halted.swap(true, Ordering::SeqCst) {
             if let Some(seen) = core.writer.fenced() {
                 tracing::error!(
                     held = core.writer.epoch().0,
@@ -304,26 +304,26 @@ impl Shared {
             news = true;
         }
         if core.writer.view_pending() {
-            self.wake_keeper();
+            self.wake_maintenance();
         }
         if news {
             self.waiting.wake();
         }
     }
 
-    pub(crate) fn wake_keeper(&self) {
-        let mut woken = self.keeper.lock().expect("nothing panics under this lock");
+    pub(crate) fn wake_maintenance(&self) {
+        let mut woken = self.maintenance.lock().expect("nothing panics under this lock");
         if !*woken {
             *woken = true;
-            self.keeper_wake.notify_one();
+            self.maintenance_wake.notify_one();
         }
     }
 
     /// Asks the disk thread to sync now.
-    pub(crate) fn poke_disk(&self) {
+    pub(crate) fn request_sync(&self) {
         let mut state = self.disk.state.lock().expect("nothing panics under this lock");
-        if !state.poked {
-            state.poked = true;
+        if !state.sync_requested {
+            state.sync_requested = true;
             self.disk.wake.notify_one();
         }
     }
@@ -339,9 +339,9 @@ impl Shared {
     ) -> RetryVerdict {
         let verdict = policy.failed(failure, self.now(), hurried);
         if let RetryVerdict::Again(pause) = verdict
-            && pause.news
+            && pause.should_log
         {
-            let journal = self.place.root().display();
+            let journal = self.paths.root().display();
             tracing::warn!(%failure, what, %journal, "the local disk refuses a write; trying on");
         }
         verdict
@@ -351,7 +351,7 @@ impl Shared {
     pub(crate) fn poison(&self, error: IoError, what: &str) {
         let mut core = self.core();
         if core.disk_error.is_none() {
-            tracing::error!(%error, what, journal = %self.place.root().display(), "the local disk failed; the journal is read-only");
+            tracing::error!(%error, what, journal = %self.paths.root().display(), "the local disk failed; the journal is read-only");
             core.disk_error = Some(error);
             core.writer.on_disk_failed();
         }
@@ -384,7 +384,7 @@ impl Shared {
         let head = head
             .filter(|head| head.lsn > newest.head.lsn)
             .unwrap_or(newest.head);
-        let superblock = Superblock {
+        let superblock = LogSuperblock {
             head,
             stable: stable.max(newest.stable),
             ..newest

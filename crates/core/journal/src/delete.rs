@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 
-use crate::error::{DeleteError, NotClosed, OpenError, ViewFileError};
+use crate::error::{JournalDeleteError, JournalNotClosed, JournalOpenError, ViewFileError};
+use crate::forget::{ForgetList, JournalDeletion, PATIENCE, UnfreedWindow, WindowRelease};
 use crate::open::open_view;
-use crate::over::{Deleting, List, PATIENCE, Untold, Windows};
-use crate::place::{Layout, Place, remove};
+use crate::paths::{JournalLayout, JournalPaths, remove};
 
-impl Place {
+impl JournalPaths {
     /// Deletes the journal, its segment table and its settings. What a deletion that was cut off has left is deleted, too. Segments stay.
     ///
     /// `lenders` and the members of the last view are told that they may free `windows`. Those returned were away, and will be told when a program
@@ -19,60 +19,60 @@ impl Place {
     ///
     /// # Errors
     /// The journal was not closed and `windows` are not all; it is open, there is none, its directory holds something else, or the system refuses.
-    /// Before [`DeleteError::Io`] some files may be gone: deleting again deletes the rest.
+    /// Before [`JournalDeleteError::Io`] some files may be gone: deleting again deletes the rest.
     pub fn delete(
         &self,
-        list: Option<List>,
-        windows: Windows,
-        lenders: &[Address],
+        list: Option<ForgetList>,
+        windows: WindowRelease,
+        lenders: &[NetAddress],
         key: Option<&Path>,
-    ) -> Result<Vec<Untold>, DeleteError> {
+    ) -> Result<Vec<UnfreedWindow>, JournalDeleteError> {
         // Without its lock file no process has the journal, or can have it: an earlier deletion got that far.
         let _lock = match self.lock_file().try_exists().unwrap_or(true) {
             true => Some(self.lock()?),
             false if self.log().exists() => {
                 let path = self.lock_file();
-                return Err(OpenError::NoLock { path }.into());
+                return Err(JournalOpenError::NoLock { path }.into());
             }
             false => None,
         };
         // Cut off behind the last file, a deletion has left nothing but whom to tell.
         let begun = list.as_ref().is_some_and(|list| list.has_begun(self.root()));
         if !begun && !self.files().iter().any(|file| file.exists()) {
-            return Err(DeleteError::NoJournal {
+            return Err(JournalDeleteError::NoJournal {
                 path: self.root().to_path_buf(),
             });
         }
         if let Some(path) = self.foreign()? {
-            return Err(DeleteError::Foreign { path });
+            return Err(JournalDeleteError::Foreign { path });
         }
         let places = std::slice::from_ref(self);
         if let Some(open) = self.not_closed(self.root(), windows)? {
             return Err(open.into());
         }
-        let deleting = Deleting::begin(list, self.root(), places, windows, lenders, key);
+        let deleting = JournalDeletion::begin(list, self.root(), places, windows, lenders, key);
         let failed = |path: &Path| {
             let path = path.to_path_buf();
-            move |source| DeleteError::Io { path, source }
+            move |source| JournalDeleteError::Io { path, source }
         };
-        let sync = |folder: &Path| {
-            let synced = File::open(folder).and_then(|folder| folder.sync_all());
-            synced.map_err(failed(folder))
+        let sync = |directory: &Path| {
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            synced.map_err(failed(directory))
         };
-        let folder = match self.layout() {
-            Layout::Directory => self.root(),
-            Layout::Beside => self.parent(),
+        let directory = match self.layout() {
+            JournalLayout::Directory => self.root(),
+            JournalLayout::Beside => self.parent(),
         };
         let files = self.files();
-        if folder.exists() {
+        if directory.exists() {
             for (number, file) in files.iter().enumerate() {
                 remove(file).map_err(failed(file))?;
                 // Without its log there is no journal; the lock goes only after the rest.
                 if number == 0 || number + 2 == files.len() {
-                    sync(folder)?;
+                    sync(directory)?;
                 }
             }
-            if self.layout() == Layout::Directory {
+            if self.layout() == JournalLayout::Directory {
                 fs::remove_dir(self.root()).map_err(failed(self.root()))?;
             }
         }
@@ -85,16 +85,20 @@ impl Place {
     ///
     /// # Errors
     /// The system refuses to read the view, which may count on lenders.
-    pub fn not_closed(&self, what: &Path, windows: Windows) -> Result<Option<NotClosed>, OpenError> {
+    pub fn not_closed(
+        &self,
+        what: &Path,
+        windows: WindowRelease,
+    ) -> Result<Option<JournalNotClosed>, JournalOpenError> {
         let file = match open_view(self, false) {
-            _ if windows == Windows::All => return Ok(None),
+            _ if windows == WindowRelease::All => return Ok(None),
             Ok(file) => file,
-            Err(OpenError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+            Err(JournalOpenError::File { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
                 return Ok(None);
             }
             Err(
-                error @ (OpenError::File { .. }
-                | OpenError::View {
+                error @ (JournalOpenError::File { .. }
+                | JournalOpenError::View {
                     source: ViewFileError::Io(_),
                     ..
                 }),
@@ -109,7 +113,7 @@ impl Place {
             .iter()
             .map(|member| member.address.as_str())
             .collect();
-        Ok((view.answers() > 0).then(|| NotClosed {
+        Ok((view.answers() > 0).then(|| JournalNotClosed {
             path: what.to_path_buf(),
             lenders: lenders.join(", "),
         }))
@@ -128,11 +132,11 @@ impl Place {
     }
 
     /// Something in the journal's directory that is not the journal's.
-    fn foreign(&self) -> Result<Option<PathBuf>, DeleteError> {
-        if self.layout() == Layout::Beside || !self.root().exists() {
+    fn foreign(&self) -> Result<Option<PathBuf>, JournalDeleteError> {
+        if self.layout() == JournalLayout::Beside || !self.root().exists() {
             return Ok(None);
         }
-        let failed = |source| DeleteError::Io {
+        let failed = |source| JournalDeleteError::Io {
             path: self.root().to_path_buf(),
             source,
         };

@@ -17,25 +17,25 @@ use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict, SystemCall};
 use netram_proto::id::Lsn;
 use netram_proto::port::Durability;
 
-use crate::core::Shared;
-use crate::sys::Drain;
+use crate::core::JournalState;
+use crate::sys::RingDrain;
 
 /// With nothing to write, the thread looks up this often all the same.
 const IDLE_MAX: Duration = Duration::from_millis(500);
 
 /// The way to the disk.
-pub(crate) type DrainPlace = Mutex<DiskWay>;
+pub(crate) type SharedDiskWriter = Mutex<DiskWriter>;
 
 /// What whoever is on the way to the disk needs.
-pub(crate) struct DiskWay {
+pub(crate) struct DiskWriter {
     /// The ring's reading end; `None` once the disk was given up, so that nobody tries again (rule 9).
-    drain: Option<Drain>,
+    drain: Option<RingDrain>,
     policy: RetryPolicy,
 }
 
-impl DiskWay {
-    pub(crate) fn new(drain: Drain) -> DiskWay {
-        DiskWay {
+impl DiskWriter {
+    pub(crate) fn new(drain: RingDrain) -> DiskWriter {
+        DiskWriter {
             drain: Some(drain),
             policy: RetryPolicy::new(),
         }
@@ -43,7 +43,7 @@ impl DiskWay {
 }
 
 /// How a way to the disk ended.
-enum Stored {
+enum BatchOutcome {
     /// The disk has everything that the ring had.
     Done,
     /// The system refused; to be tried again after this time.
@@ -53,69 +53,69 @@ enum Stored {
 }
 
 /// Runs until the journal is closed and everything is stable, or the disk was given up.
-pub(crate) fn run(shared: &Arc<Shared>) {
+pub(crate) fn run(shared: &Arc<JournalState>) {
     while wait_for_work(shared) {
         let stored = {
             let mut way = shared.drain.lock().expect("nothing panics under this lock");
             store_batch(shared, &mut way)
         };
         match stored {
-            Stored::Done => (),
-            Stored::Refused(pause) => pause_for(shared, pause),
-            Stored::GivenUp => return,
+            BatchOutcome::Done => (),
+            BatchOutcome::Refused(pause) => pause_for(shared, pause),
+            BatchOutcome::GivenUp => return,
         }
     }
 }
 
 /// Waits before a refused write is tried again, whoever asks; not longer than until the journal is to be closed.
-fn pause_for(shared: &Shared, pause: Duration) {
+fn pause_for(shared: &JournalState, pause: Duration) {
     let signal = &shared.disk;
     let state = signal.state.lock().expect("nothing panics under this lock");
-    if state.hurried {
+    if state.closing {
         drop(state);
         return std::thread::sleep(pause);
     }
     let waited = signal
         .wake
-        .wait_timeout_while(state, pause, |state| !state.hurried);
+        .wait_timeout_while(state, pause, |state| !state.closing);
     drop(waited.expect("nothing panics under this lock"));
 }
 
 /// Goes to the disk for a commit of this durability, if only the disk can end it and nobody is on the way; otherwise
 /// asks the thread to go.
-pub(crate) fn go_or_poke(shared: &Shared, durability: Durability) {
+pub(crate) fn write_or_request(shared: &JournalState, durability: Durability) {
     // With lenders, a commit that any vote may end must go on listening to them: the disk may hang.
     let disk_alone = durability == Durability::Disk || shared.config.lenders.is_empty();
     if !disk_alone {
-        return shared.poke_disk();
+        return shared.request_sync();
     }
     match shared.drain.try_lock() {
         // The pause after a refusal is the thread's to keep.
-        Ok(way) if way.policy.failing().is_some() => shared.poke_disk(),
+        Ok(way) if way.policy.failing().is_some() => shared.request_sync(),
         Ok(mut way) => {
             // Members get the record before the sync, not after it.
             shared.send(&mut shared.core());
-            if let Stored::Refused(_) = store_batch(shared, &mut way) {
-                shared.poke_disk();
+            if let BatchOutcome::Refused(_) = store_batch(shared, &mut way) {
+                shared.request_sync();
             }
         }
-        Err(TryLockError::WouldBlock) => shared.poke_disk(),
+        Err(TryLockError::WouldBlock) => shared.request_sync(),
         Err(TryLockError::Poisoned(_)) => unreachable!("nothing panics under this lock"),
     }
 }
 
 /// Writes and syncs what the ring has and the disk lacks.
-fn store_batch(shared: &Shared, way: &mut DiskWay) -> Stored {
-    let DiskWay {
+fn store_batch(shared: &JournalState, way: &mut DiskWriter) -> BatchOutcome {
+    let DiskWriter {
         drain: Some(drain),
         policy,
     } = way
     else {
-        return Stored::GivenUp;
+        return BatchOutcome::GivenUp;
     };
     let end = shared.core().end;
     if end.lsn == drain.position() {
-        return Stored::Done;
+        return BatchOutcome::Done;
     }
     if let Err(failure) = store(shared, drain, end.lsn) {
         let hurried = shared
@@ -123,23 +123,23 @@ fn store_batch(shared: &Shared, way: &mut DiskWay) -> Stored {
             .state
             .lock()
             .expect("nothing panics under this lock")
-            .hurried;
+            .closing;
         return match shared.judge(policy, failure, hurried, "log") {
             RetryVerdict::Again(pause) => {
                 shared.refusals.log.store(failure.error.errno, Ordering::Relaxed);
-                Stored::Refused(Duration::from_nanos(pause.pause.0))
+                BatchOutcome::Refused(Duration::from_nanos(pause.pause.0))
             }
             RetryVerdict::GiveUp => {
                 way.drain = None;
                 shared.poison(failure.error, "log");
-                Stored::GivenUp
+                BatchOutcome::GivenUp
             }
         };
     }
     if policy.failing().is_some() {
         let failures = policy.succeeded();
         shared.refusals.log.store(0, Ordering::Relaxed);
-        tracing::info!(failures, journal = %shared.place.root().display(), "the local disk takes writes again");
+        tracing::info!(failures, journal = %shared.paths.root().display(), "the local disk takes writes again");
     }
     let mut core = shared.core();
     drain.let_go(end.lsn);
@@ -149,17 +149,17 @@ fn store_batch(shared: &Shared, way: &mut DiskWay) -> Stored {
     shared.publish(&mut core);
     drop(core);
     shared.room.notify_all();
-    Stored::Done
+    BatchOutcome::Done
 }
 
-fn store(shared: &Shared, drain: &Drain, end: Lsn) -> Result<(), CallError> {
+fn store(shared: &JournalState, drain: &RingDrain, end: Lsn) -> Result<(), CallError> {
     let written = shared.log.write(drain.position(), drain.up_to(end));
     written.map_err(|error| error.of(SystemCall::Write))?;
     shared.sync_log()
 }
 
 /// Waits until a batch is due. `false`: stop.
-fn wait_for_work(shared: &Shared) -> bool {
+fn wait_for_work(shared: &JournalState) -> bool {
     let signal = &shared.disk;
     let mut state = signal.state.lock().expect("nothing panics under this lock");
     // Where the batch begins that is being waited for, and when it is due. A commit may have taken it to the disk.
@@ -178,14 +178,14 @@ fn wait_for_work(shared: &Shared) -> bool {
                 _ => now + shared.config.disk_delay,
             };
             batch = Some((position, due));
-            if state.poked || state.stop || due <= now {
-                state.poked = false;
+            if state.sync_requested || state.stop || due <= now {
+                state.sync_requested = false;
                 return true;
             }
             let waited = signal.wake.wait_timeout(state, due - now);
             state = waited.expect("nothing panics under this lock").0;
         } else {
-            state.poked = false;
+            state.sync_requested = false;
             signal.parked.store(true, Ordering::SeqCst);
             // An append between the look above and the flag would otherwise go unseen.
             if shared.tail.load(Ordering::SeqCst) == position {

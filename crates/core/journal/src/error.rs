@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{
-    AssembleError, GrowError as GrowRefusal, LogFileError, NotNewest, RecoveryRefusal, ViewError,
+    AssembleError, LogFileError, LogGrowError as GrowRefusal, NotNewestError, RecoveryError, ViewError,
 };
 use netram_proto::port::IoError;
 
-use crate::reason::AwayLenders;
+use crate::reason::UnreachableLenders;
 
 /// Why no journal was created. Nothing that was there before was touched.
 #[derive(Debug, thiserror::Error)]
-pub enum CreateError {
+pub enum JournalCreateError {
     /// There is something already.
     #[error("{0} exists already; choose another name, or remove it if its journal is of no use any more")]
     Exists(PathBuf),
@@ -32,7 +32,7 @@ pub enum CreateError {
 
 /// Why a journal was not deleted.
 #[derive(Debug, thiserror::Error)]
-pub enum DeleteError {
+pub enum JournalDeleteError {
     /// Nothing of a journal is there.
     #[error("{path} is no journal, nor what is left of one")]
     NoJournal {
@@ -41,11 +41,11 @@ pub enum DeleteError {
     },
     /// Lenders may alone have its newest commits.
     #[error("{0}")]
-    NotClosed(#[from] NotClosed),
+    NotClosed(#[from] JournalNotClosed),
     /// The directory has something that is not the journal's: it is part of a mount, a volume or a region.
     #[error(
         "{path} is not the journal's, so nothing was deleted: what the journal belongs to must be given up first \
-         (`netram recover` for a mounted folder, `netram shared merge` for a node); a file of yours can be moved elsewhere"
+         (`netram recover` for a mounted directory, `netram shared merge` for a node); a file of yours can be moved elsewhere"
     )]
     Foreign {
         /// What was found.
@@ -53,7 +53,7 @@ pub enum DeleteError {
     },
     /// Another process has it open.
     #[error("{0}")]
-    Journal(#[from] OpenError),
+    Journal(#[from] JournalOpenError),
     /// The file system refused.
     #[error("cannot remove {path}: {source}; delete it again when that is mended")]
     Io {
@@ -70,14 +70,14 @@ pub enum DeleteError {
     "{path} was not closed, so nothing was deleted: {lenders} may alone have its newest commits. If it is a copy of something that is still \
      wanted, remove it with `rm -r`, which tells no lender; if nobody wants those commits, delete it with --force"
 )]
-pub struct NotClosed {
+pub struct JournalNotClosed {
     pub(crate) path: PathBuf,
     pub(crate) lenders: String,
 }
 
 /// Why a journal could not be opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum JournalOpenError {
     /// A file of the journal is missing or cannot be opened.
     #[error("{path}: {source}; name the directory that `netram journal create` made, or the log file")]
     File {
@@ -143,9 +143,9 @@ pub enum OpenError {
         /// The journal directory.
         path: PathBuf,
         /// What is missing, and what to do.
-        refusal: RecoveryRefusal,
+        refusal: RecoveryError,
         /// Why lenders did not answer.
-        away: Box<AwayLenders>,
+        away: Box<UnreachableLenders>,
     },
     /// The operator calls this directory the newest, and what lenders hold says otherwise.
     #[error("{path}: {source}")]
@@ -153,7 +153,7 @@ pub enum OpenError {
         /// The journal directory.
         path: PathBuf,
         /// What speaks against it.
-        source: NotNewest,
+        source: NotNewestError,
     },
     /// The server of a shared region has fenced this node.
     #[error(
@@ -210,10 +210,10 @@ pub enum OpenError {
 
 /// Why a log did not grow. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
-pub enum GrowError {
+pub enum JournalGrowError {
     /// The journal could not be recovered, which comes first.
     #[error("{0}")]
-    Recovery(#[from] OpenError),
+    Recovery(#[from] JournalOpenError),
     /// The log cannot have that size, or not now.
     #[error("{path}: {source}")]
     Refused {

@@ -4,7 +4,7 @@ use std::fs::File as StdFile;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
 /// A file of the local disk, with an optional delay that models a slower one.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ pub fn io_error(error: &std::io::Error) -> IoError {
     }
 }
 
-impl File for DiskFile {
+impl StorageFile for DiskFile {
     fn size(&self) -> Result<u64, IoError> {
         self.file
             .metadata()

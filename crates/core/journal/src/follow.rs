@@ -11,23 +11,24 @@ use std::time::Duration;
 
 use netram_proto::failure::{CallError, SystemCall};
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::journal::{LogFile, LogFileError, Scan, Slots, Superblock, View};
+use netram_proto::journal::{LogFile, LogFileError, LogScan, LogSuperblock, SlotPair, View};
 use netram_proto::limit::RECORD_BYTES_MAX;
 use netram_proto::port::{
-    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
+    RecordLog, StorageFile, WaitError,
 };
-use netram_proto::wire::{Link as Chain, Seed, record_bytes};
+use netram_proto::wire::{ChainPoint as Chain, CrcSeed, record_bytes};
 
-use crate::error::{CreateError, OpenError};
+use crate::error::{JournalCreateError, JournalOpenError};
 use crate::file::DiskFile;
-use crate::keeper::ViewFile;
+use crate::maintenance::ViewFile;
 use crate::open::{open_log, open_sealer, open_view};
-use crate::place::{Layout, Lock, Place};
+use crate::paths::{JournalLayout, JournalLock, JournalPaths};
 use crate::records;
-use crate::seal::{DataKey, Sealer};
+use crate::seal::{DataKey, RecordSealer};
 
 /// What a journal directory is made of when its records exist elsewhere.
-pub struct Parts {
+pub struct JournalInit {
     /// Which journal.
     pub journal: JournalId,
     /// Bytes that its log can hold.
@@ -41,47 +42,47 @@ pub struct Parts {
 }
 
 /// A journal that follows a writer elsewhere. Its lock is held until it is dropped.
-pub struct Follower {
-    place: Place,
+pub struct JournalFollower {
+    paths: JournalPaths,
     log: LogFile<DiskFile>,
     state: Mutex<State>,
     head: AtomicU64,
     stable: AtomicU64,
     view_file: Mutex<ViewFile>,
-    sealer: Sealer,
+    sealer: RecordSealer,
     /// The log was durable up to here, and is not valid so far any more.
-    lost: Option<Lsn>,
-    _lock: Lock,
+    damaged_below: Option<Lsn>,
+    _lock: JournalLock,
 }
 
 struct State {
-    slots: Slots,
-    superblock: Superblock,
+    slots: SlotPair,
+    superblock: LogSuperblock,
     /// Where the durable records end.
     end: Chain,
     /// A sync failed, or an emptying was cut off: what the disk holds is known only after a new opening (rule 9).
     failed: Option<IoError>,
 }
 
-impl Follower {
+impl JournalFollower {
     /// Makes the directory `root` of `parts`, with an empty log that begins at their start. Durable on return.
-    pub fn create(root: &Path, parts: &Parts) -> Result<(), CreateError> {
-        Place::of(root, Layout::Directory).create_of(parts)
+    pub fn create(root: &Path, parts: &JournalInit) -> Result<(), JournalCreateError> {
+        JournalPaths::of(root, JournalLayout::Directory).create_of(parts)
     }
 
     /// Opens the journal at `root` to go on following. What a crash left behind the valid records is erased: the writer
     /// has it and sends it again, and a remnant that checks would later be taken for a sign of damage before it.
     ///
-    /// Refuses while the disk does not give what it has: this may be the only copy. See [`Follower::lost`] for one that is
+    /// Refuses while the disk does not give what it has: this may be the only copy. See [`JournalFollower::damaged_below`] for one that is
     /// damaged.
-    pub fn open(root: &Path) -> Result<Follower, OpenError> {
-        let place = Place::at(root);
+    pub fn open(root: &Path) -> Result<JournalFollower, JournalOpenError> {
+        let place = JournalPaths::at(root);
         let lock = place.lock()?;
         let (log, slots, superblock) = open_log(&place, true, Duration::ZERO)?;
         let view_file = open_view(&place, true)?;
         let view = view_file.newest();
         if view.journal != superblock.journal {
-            return Err(OpenError::Mixed {
+            return Err(JournalOpenError::Mixed {
                 path: root.to_path_buf(),
                 log: superblock.journal,
                 view: view.journal,
@@ -94,18 +95,18 @@ impl Follower {
         log.file().drop_cache();
         let limit = superblock.head.lsn.plus(log.capacity());
         let scan = log.scan(superblock.head, limit, &mut |_| true);
-        let stored = |source| OpenError::Store {
+        let stored = |source| JournalOpenError::Store {
             path: place.log(),
             epoch,
             source,
         };
-        let lost = judge(&scan, &superblock).map_err(|error| OpenError::Log {
+        let lost = judge(&scan, &superblock).map_err(|error| JournalOpenError::Log {
             path: place.log(),
             source: LogFileError::Io(error),
         })?;
         let beyond = log
             .proof_beyond(scan.end.lsn, limit)
-            .map_err(|error| OpenError::Log {
+            .map_err(|error| JournalOpenError::Log {
                 path: place.log(),
                 source: LogFileError::Io(error),
             })?;
@@ -117,7 +118,7 @@ impl Follower {
         log.rewrite(superblock.stable.max(superblock.head.lsn), scan.end.lsn)
             .map_err(stored)?;
         log.sync().map_err(stored)?;
-        Ok(Follower {
+        Ok(JournalFollower {
             head: AtomicU64::new(superblock.head.lsn.0),
             stable: AtomicU64::new(scan.end.lsn.0),
             state: Mutex::new(State {
@@ -127,17 +128,17 @@ impl Follower {
                 failed: None,
             }),
             view_file: Mutex::new(view_file),
-            place,
+            paths: place,
             log,
             sealer,
-            lost,
+            damaged_below: lost,
             _lock: lock,
         })
     }
 
     /// The directory.
     pub fn root(&self) -> PathBuf {
-        self.place.root().to_path_buf()
+        self.paths.root().to_path_buf()
     }
 
     /// Which journal.
@@ -146,7 +147,7 @@ impl Follower {
     }
 
     /// The journal's share in its records' CRCs.
-    pub fn seed(&self) -> Seed {
+    pub fn seed(&self) -> CrcSeed {
         self.log.seed()
     }
 
@@ -161,10 +162,10 @@ impl Follower {
     }
 
     /// Damage was found when it was opened: the log had been durable up to here, and ends lower now. It is good for nothing but to
-    /// be begun anew ([`Follower::restart`]); until then nothing behind the damage is touched, for whoever must save what
+    /// be begun anew ([`JournalFollower::restart`]); until then nothing behind the damage is touched, for whoever must save what
     /// can be saved.
-    pub fn lost(&self) -> Option<Lsn> {
-        self.lost
+    pub fn damaged_below(&self) -> Option<Lsn> {
+        self.damaged_below
     }
 
     /// The writer's view, as far as it was told here.
@@ -190,7 +191,7 @@ impl Follower {
         Ok(there)
     }
 
-    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`Follower::flush`], which
+    /// Writes bytes of the log, whose place was checked, behind what is durable. They count with [`JournalFollower::flush`], which
     /// must not come before a write that was refused has been repeated.
     pub fn write(&self, at: Lsn, bytes: &[u8]) -> Result<(), IoError> {
         let state = self.state();
@@ -224,7 +225,7 @@ impl Follower {
         // Whatever it was: records that the superblock still names may be gone.
         state.failed = erased.err();
         erased?;
-        let superblock = Superblock {
+        let superblock = LogSuperblock {
             head: start,
             stable: start.lsn,
             ..state.superblock
@@ -236,7 +237,7 @@ impl Follower {
         Ok(())
     }
 
-    fn store(&self, state: &mut State, superblock: Superblock) -> Result<(), IoError> {
+    fn store(&self, state: &mut State, superblock: LogSuperblock) -> Result<(), IoError> {
         let stored = self.log.store(&mut state.slots, &superblock);
         state.failed = final_of(stored);
         stored?;
@@ -254,7 +255,7 @@ impl Follower {
 }
 
 /// What a scan of the log says: `Some` where records are missing that had been durable.
-fn judge(scan: &Scan, superblock: &Superblock) -> Result<Option<Lsn>, IoError> {
+fn judge(scan: &LogScan, superblock: &LogSuperblock) -> Result<Option<Lsn>, IoError> {
     match scan.unreadable {
         // Perhaps the disk gives it the next time. What is behind must not be erased.
         Some(error) => Err(error),
@@ -274,17 +275,22 @@ impl State {
     }
 }
 
-impl Log for Follower {
-    fn append(&self, _: Kind, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+impl RecordLog for JournalFollower {
+    fn append(
+        &self,
+        _: RecordKind,
+        _: usize,
+        _: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<CommitTicket, AppendError> {
         // Only its writer appends, and he is elsewhere.
         Err(AppendError::Closed)
     }
 
-    fn wait(&self, ticket: Ticket, _: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, _: Durability) -> Result<CommitVotes, WaitError> {
         match ticket.end.0 <= self.stable.load(Ordering::Acquire) {
-            true => Ok(Votes {
+            true => Ok(CommitVotes {
                 disk: true,
-                ..Votes::default()
+                ..CommitVotes::default()
             }),
             false => Err(WaitError::Closed),
         }
@@ -316,7 +322,7 @@ impl Log for Follower {
         let mut state = self.state();
         state.check().map_err(LogError::Io)?;
         let link = records::link_at(&self.log, state.superblock.head, state.end, head)?;
-        let superblock = Superblock {
+        let superblock = LogSuperblock {
             head: link,
             stable: state.end.lsn,
             ..state.superblock
@@ -338,14 +344,14 @@ mod tests {
             lsn: Lsn(800),
             chain: 0,
         };
-        let superblock = |stable| Superblock {
+        let superblock = |stable| LogSuperblock {
             journal: JournalId(1),
             capacity: 4096,
             head: Chain::default(),
             stable: Lsn(stable),
             window: 0,
         };
-        let scan = |unreadable| Scan {
+        let scan = |unreadable| LogScan {
             end,
             records: 3,
             proof: Lsn(0),

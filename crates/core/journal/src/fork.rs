@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::place::random;
+use crate::paths::random;
 use crate::sys;
 
 /// The process in which a value was made.

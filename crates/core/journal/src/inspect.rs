@@ -3,51 +3,51 @@
 use std::path::Path;
 
 use netram_proto::id::Lsn;
-use netram_proto::journal::{LogFile, Scan, Superblock, View};
+use netram_proto::journal::{LogFile, LogScan, LogSuperblock, View};
 use netram_proto::port::Record;
 
-use crate::error::OpenError;
+use crate::error::JournalOpenError;
 use crate::file::DiskFile;
 use crate::open::{open_log, open_sealer, open_view};
-use crate::place::Place;
-use crate::seal::Sealer;
+use crate::paths::JournalPaths;
+use crate::seal::RecordSealer;
 
 /// A journal, looked at from outside.
-pub struct Inspect {
+pub struct JournalInspector {
     log: LogFile<DiskFile>,
-    superblock: Superblock,
+    superblock: LogSuperblock,
     view: View,
-    sealer: Sealer,
+    sealer: RecordSealer,
     in_use: bool,
 }
 
-/// What [`Inspect::verify`] found.
+/// What [`JournalInspector::verify`] found.
 #[derive(Clone, Copy, Debug)]
-pub struct Verified {
+pub struct VerifyReport {
     /// Where the valid prefix ends, how many records it has, and what they prove.
-    pub scan: Scan,
+    pub scan: LogScan,
     /// A record that checks but does not open: not this journal's writer sealed it.
     pub forged: Option<Lsn>,
     /// Everything below had been on the disk, by whatever proves the most.
     pub proof: Lsn,
 }
 
-impl Verified {
+impl VerifyReport {
     /// The stretch that had been durable and is bad now.
     pub fn damage(&self) -> Option<(Lsn, Lsn)> {
         (self.scan.end.lsn < self.proof).then_some((self.scan.end.lsn, self.proof))
     }
 }
 
-impl Inspect {
+impl JournalInspector {
     /// Opens the journal at `root`, a directory or a log file, for looking.
-    pub fn open(root: &Path) -> Result<Inspect, OpenError> {
-        let place = Place::at(root);
+    pub fn open(root: &Path) -> Result<JournalInspector, JournalOpenError> {
+        let place = JournalPaths::at(root);
         let in_use = place.is_locked()?;
         let (log, _, superblock) = open_log(&place, false, std::time::Duration::ZERO)?;
         let view = open_view(&place, false)?.newest().clone();
         let sealer = open_sealer(&place)?;
-        Ok(Inspect {
+        Ok(JournalInspector {
             log,
             superblock,
             view,
@@ -62,7 +62,7 @@ impl Inspect {
     }
 
     /// The superblock.
-    pub fn superblock(&self) -> &Superblock {
+    pub fn superblock(&self) -> &LogSuperblock {
         &self.superblock
     }
 
@@ -88,7 +88,7 @@ impl Inspect {
     }
 
     /// Passes every valid record of the local log to `each` until it says `false`; the payload is opened.
-    pub fn verify(&self, each: &mut dyn FnMut(Record<'_>) -> bool) -> Verified {
+    pub fn verify(&self, each: &mut dyn FnMut(Record<'_>) -> bool) -> VerifyReport {
         let limit = self.superblock.head.lsn.plus(self.log.capacity());
         let (mut plain, mut forged, mut stopped) = (Vec::new(), None, false);
         let mut scan = self.log.scan(self.superblock.head, limit, &mut |record| {
@@ -116,6 +116,6 @@ impl Inspect {
                 Err(error) => scan.unreadable = Some(error),
             }
         }
-        Verified { scan, forged, proof }
+        VerifyReport { scan, forged, proof }
     }
 }

@@ -10,21 +10,22 @@ use std::time::{Duration, Instant};
 
 use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::{Kept, LenderStatus, ServerKept, View, Voter, WriterStatus};
+use netram_proto::journal::{JournalLenderStatus, ReplicaAck, ServerAck, View, Voter, WriterStatus};
 use netram_proto::port::{
-    AppendError, Durability, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
+    RecordLog, WaitError,
 };
-use netram_proto::wire::Link as Chain;
+use netram_proto::wire::ChainPoint as Chain;
 use netram_transport::Waker;
 
 use crate::config::JournalConfig;
-use crate::core::Shared;
-use crate::error::{CreateError, GrowError, OpenError};
+use crate::core::JournalState;
+use crate::error::{JournalCreateError, JournalGrowError, JournalOpenError};
 use crate::fork::ForkMark;
-use crate::keeper::ViewFile;
-use crate::open::{self, Check, Grown, Recovered};
-use crate::place::{Layout, Lock, Place};
-use crate::reason::{Reason, Uncounted};
+use crate::maintenance::ViewFile;
+use crate::open::{self, GrowReport, JournalRecovery, OpenCheck};
+use crate::paths::{JournalLayout, JournalLock, JournalPaths};
+use crate::reason::{QuorumError, UncountedReason};
 use crate::records;
 
 /// An open journal: one writer, any number of threads. Closed when dropped.
@@ -33,10 +34,10 @@ use crate::records;
 /// ([`AppendError::Closed`]), and dropping it leaves lock, members and files to the parent.
 pub struct Journal {
     mark: ForkMark,
-    shared: Arc<Shared>,
+    shared: Arc<JournalState>,
     id: JournalId,
     disk: Option<JoinHandle<()>>,
-    keeper: Option<JoinHandle<ViewFile>>,
+    maintenance: Option<JoinHandle<ViewFile>>,
 }
 
 /// How a journal stands.
@@ -49,7 +50,7 @@ pub struct JournalStatus {
     /// Its reign, view and lenders; `writer.blocked` says why commits wait for the disk, if they do.
     pub writer: WriterStatus,
     /// Why each of `writer.lenders` does not count, in the same order; `None`: it does.
-    pub reasons: Vec<Option<Reason>>,
+    pub reasons: Vec<Option<UncountedReason>>,
     /// The local disk's failure, if it failed.
     pub disk_error: Option<IoError>,
     /// The error with which the system refuses to write a file of the journal at the moment (ENOSPC, say). It is tried
@@ -65,12 +66,12 @@ pub struct JournalStatus {
 
 impl JournalStatus {
     /// Why commits wait for the disk, and why each lender does not count. `None`: members acknowledge commits.
-    pub fn uncounted(&self) -> Option<Uncounted> {
+    pub fn quorum_error(&self) -> Option<QuorumError> {
         let lenders = self.writer.lenders.iter().zip(&self.reasons);
-        let why = |(lender, reason): (&LenderStatus, &Option<Reason>)| {
+        let why = |(lender, reason): (&JournalLenderStatus, &Option<UncountedReason>)| {
             Some((lender.address.clone(), reason.clone()?))
         };
-        self.writer.blocked.map(|blocked| Uncounted {
+        self.writer.blocked.map(|blocked| QuorumError {
             blocked,
             configured: self.writer.lenders.len(),
             lenders: lenders.filter_map(why).collect(),
@@ -80,13 +81,13 @@ impl JournalStatus {
 
 impl Journal {
     /// Makes a new journal directory at `root` with a log of `log_bytes`.
-    pub fn create(root: &Path, log_bytes: u64) -> Result<JournalId, CreateError> {
-        Place::of(root, Layout::Directory).create(log_bytes)
+    pub fn create(root: &Path, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
+        JournalPaths::of(root, JournalLayout::Directory).create(log_bytes)
     }
 
     /// Recovers the journal at `root`, a directory or a log file, and starts a reign. Members join in the background:
     /// until they have, commits wait for the local disk (see [`Journal::wait_for_members`]).
-    pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, Recovered), OpenError> {
+    pub fn open(root: &Path, config: JournalConfig) -> Result<(Journal, JournalRecovery), JournalOpenError> {
         Journal::open_and(root, config, &mut || Ok(()))
     }
 
@@ -96,20 +97,20 @@ impl Journal {
         root: &Path,
         config: JournalConfig,
         complete: &mut dyn FnMut() -> Result<(), IoError>,
-    ) -> Result<(Journal, Recovered), OpenError> {
-        Journal::open_locked(Place::at(root).lock()?, config, complete)
+    ) -> Result<(Journal, JournalRecovery), JournalOpenError> {
+        Journal::open_locked(JournalPaths::at(root).lock()?, config, complete)
     }
 
-    /// The same, of a journal that the caller has locked ([`Place::lock`]): nobody else has had it since.
+    /// The same, of a journal that the caller has locked ([`JournalPaths::lock`]): nobody else has had it since.
     pub fn open_locked(
-        lock: Lock,
+        lock: JournalLock,
         config: JournalConfig,
         complete: &mut dyn FnMut() -> Result<(), IoError>,
-    ) -> Result<(Journal, Recovered), OpenError> {
+    ) -> Result<(Journal, JournalRecovery), JournalOpenError> {
         let opened = open::open(lock, config, complete)?;
-        crate::over::tell_in_background();
+        crate::forget::tell_in_background();
         let (shared, id) = (Arc::new(opened.shared), opened.journal);
-        let system = |what| move |source| OpenError::System { what, source };
+        let system = |what| move |source| JournalOpenError::System { what, source };
         let builder = |name: &str| std::thread::Builder::new().name(name.into());
         let for_disk = Arc::clone(&shared);
         let disk = builder("netram-disk")
@@ -117,7 +118,7 @@ impl Journal {
             .map_err(system("starting the disk thread"))?;
         let (for_keeper, view_file) = (Arc::clone(&shared), opened.view_file);
         let keeper = builder("netram-keeper")
-            .spawn(move || crate::keeper::run(&for_keeper, view_file))
+            .spawn(move || crate::maintenance::run(&for_keeper, view_file))
             .map_err(system("starting the keeper thread"))?;
         Ok((
             Journal {
@@ -125,25 +126,25 @@ impl Journal {
                 shared,
                 id,
                 disk: Some(disk),
-                keeper: Some(keeper),
+                maintenance: Some(keeper),
             },
             opened.recovered,
         ))
     }
 
     /// Asks what opening the journal at `root` would come to. Nothing is changed, here or at any lender.
-    pub fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenError> {
+    pub fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, JournalOpenError> {
         open::check(root, config)
     }
 
     /// The same of a data lender's copy that is to be recovered at `root`: its view, and where its log ends.
-    pub fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> Check {
+    pub fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
         open::check_copy(root, view, end, config)
     }
 
     /// Gives the journal at `root`, which nobody may have open, a log of `log_bytes` (rounded up to whole pages). It is
     /// recovered first, and must then hold no record: its user trims it before.
-    pub fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<Grown, GrowError> {
+    pub fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<GrowReport, JournalGrowError> {
         open::grow(root, config, log_bytes)
     }
 
@@ -151,10 +152,10 @@ impl Journal {
     /// a record, beside its payload, to find the next one at this node's members.
     pub fn append_linked(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<(Ticket, Chain), AppendError> {
+    ) -> Result<(CommitTicket, Chain), AppendError> {
         if self.mark.is_child() {
             return Err(AppendError::Closed);
         }
@@ -167,7 +168,7 @@ impl Journal {
     }
 
     /// Waits until the members' acknowledgements count. `Err`: why they still do not.
-    pub fn wait_for_members(&self, timeout: Duration) -> Result<(), Uncounted> {
+    pub fn wait_for_members(&self, timeout: Duration) -> Result<(), QuorumError> {
         let deadline = Instant::now() + timeout;
         loop {
             // Of a clean journal they count from the first append on.
@@ -175,7 +176,7 @@ impl Journal {
             match blocked {
                 None => return Ok(()),
                 Some(_) if Instant::now() >= deadline => {
-                    return self.status().uncounted().map_or(Ok(()), Err);
+                    return self.status().quorum_error().map_or(Ok(()), Err);
                 }
                 Some(_) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -187,7 +188,7 @@ impl Journal {
         let (writer, reasons, disk_error) = {
             let core = self.shared.core();
             let writer = core.writer.status();
-            let reasons = Shared::reasons(&core, &writer);
+            let reasons = JournalState::reasons(&core, &writer);
             (writer, reasons, core.disk_error)
         };
         let counters = &self.shared.counters;
@@ -218,7 +219,7 @@ impl Journal {
     pub fn leave(mut self) -> Result<bool, WaitError> {
         let kept = {
             let core = self.shared.core();
-            core.writer.server_kept().map(|kept| kept.end) == Some(core.end)
+            core.writer.server_ack().map(|kept| kept.end) == Some(core.end)
         };
         let releases = if kept {
             self.shared.config.voter
@@ -230,7 +231,7 @@ impl Journal {
 
     /// `releases`: members are released if the journal is one of this voter's.
     fn shut_down(&mut self, releases: Voter) -> Result<(), WaitError> {
-        let (Some(disk), Some(keeper)) = (self.disk.take(), self.keeper.take()) else {
+        let (Some(disk), Some(keeper)) = (self.disk.take(), self.maintenance.take()) else {
             return Ok(());
         };
         if self.mark.is_child() {
@@ -239,16 +240,16 @@ impl Journal {
             let _parents = ManuallyDrop::new((disk, keeper, Arc::clone(&self.shared)));
             return Err(WaitError::Closed);
         }
-        self.shared.hurry();
+        self.shared.begin_close();
         let end = self.shared.core().end.lsn;
         let voter = self.shared.config.voter;
         let flushed = match voter {
-            Voter::Disk => self.shared.wait(Ticket { lsn: end, end }, Durability::Disk),
+            Voter::Disk => self.shared.wait(CommitTicket { lsn: end, end }, Durability::Disk),
             // The disk thread writes everything before it ends; the server may be silent for ever.
-            Voter::Server => Ok(Votes::default()),
+            Voter::Server => Ok(CommitVotes::default()),
         };
         if releases == voter && flushed.is_ok() {
-            self.shared.meet_lenders();
+            self.shared.connect_before_close();
         }
         self.shared.end();
         let disk_ended = disk.join();
@@ -271,7 +272,7 @@ impl Journal {
         };
         let failed = WaitError::DiskFailed;
         disk_error.map_or(Ok(()), |error| Err(failed(error)))?;
-        let stored = hurried(&self.shared, || self.shared.store_superblock(None, stable));
+        let stored = retry_briefly(&self.shared, || self.shared.store_superblock(None, stable));
         stored.map_err(|failure| failed(failure.error))
     }
 
@@ -280,12 +281,12 @@ impl Journal {
         self.store_end()?;
         let (stable, reigns) = {
             let core = self.shared.core();
-            (core.writer.stable(), core.writer.reigns().clone())
+            (core.writer.stable(), core.writer.epochs().clone())
         };
         // The keeper may have told a view, and been refused the write until now.
         let told = self.shared.copy.newest().version;
         let view = View {
-            reigns,
+            epochs: reigns,
             version: told.max(view_file.newest().version) + 1,
             counting: false,
             clean: None,
@@ -293,10 +294,10 @@ impl Journal {
             members: Vec::new(),
             ..view_file.newest().clone()
         };
-        let stored = hurried(&self.shared, || view_file.store(view.clone()));
+        let stored = retry_briefly(&self.shared, || view_file.store(view.clone()));
         stored.map_err(|failure| WaitError::DiskFailed(failure.error))?;
         let mut core = self.shared.core();
-        self.shared.say_farewell(&mut core);
+        self.shared.announce_close(&mut core);
         Ok(())
     }
 
@@ -312,25 +313,25 @@ impl Journal {
 
     /// What the data lender in service has; `None`: there is none in service. To be said again every few moments, or it
     /// counts as out of service.
-    pub fn set_kept(&self, kept: Option<Kept>) {
+    pub fn set_replica_ack(&self, kept: Option<ReplicaAck>) {
         let mut core = self.shared.core();
-        core.writer.on_kept(kept, self.shared.now());
+        core.writer.on_replica_ack(kept, self.shared.now());
         self.shared.publish(&mut core);
     }
 
     /// The server of a shared region keeps so much. A record that was appended here ends at `kept.end`; what was said before may
     /// come after.
-    pub fn set_server_kept(&self, kept: ServerKept) {
+    pub fn set_server_ack(&self, kept: ServerAck) {
         let mut core = self.shared.core();
-        core.writer.on_server_kept(kept, self.shared.now());
+        core.writer.on_server_ack(kept, self.shared.now());
         self.shared.send(&mut core);
         drop(core);
         self.shared.room.notify_all();
     }
 
     /// What the server of a shared region was heard to keep; `None`: the journal is not a shared one.
-    pub fn server_kept(&self) -> Option<ServerKept> {
-        self.shared.core().writer.server_kept()
+    pub fn server_ack(&self) -> Option<ServerAck> {
+        self.shared.core().writer.server_ack()
     }
 
     /// The number of the view that would count if the server had it. [`Journal::newest_view`] is that view, or is about to be
@@ -343,7 +344,7 @@ impl Journal {
     /// view waits for the server. Then it is to be sent the records before they are acknowledged.
     pub fn needs_server(&self) -> bool {
         let core = self.shared.core();
-        let shared = core.writer.server_kept().is_some();
+        let shared = core.writer.server_ack().is_some();
         shared && (!core.writer.counting() || core.writer.view_for_server().is_some())
     }
 
@@ -368,7 +369,7 @@ impl Journal {
 
     /// Where what is durable here ends, and what the next record chains to.
     pub fn stable_link(&self) -> Chain {
-        self.shared.core().writer.stable_link()
+        self.shared.core().writer.stable_point()
     }
 
     /// What the record at `at`, between the log's head and its stable end, chains to.
@@ -404,17 +405,17 @@ impl Drop for Journal {
     }
 }
 
-impl Log for Journal {
+impl RecordLog for Journal {
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
+    ) -> Result<CommitTicket, AppendError> {
         self.append_linked(kind, length, fill).map(|(ticket, _)| ticket)
     }
 
-    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError> {
         if self.mark.is_child() {
             return Err(WaitError::Closed);
         }
@@ -444,7 +445,7 @@ impl Log for Journal {
             return Err(LogError::Closed);
         }
         let link = self.link_at(head)?;
-        if self.server_kept().is_some_and(|kept| kept.end.lsn < head) {
+        if self.server_ack().is_some_and(|kept| kept.end.lsn < head) {
             return Err(LogError::OutOfRange(head));
         }
         let stable = self.state().stable;
@@ -461,7 +462,10 @@ impl Log for Journal {
 }
 
 /// Does the last work of a journal that is being closed: what the system refuses is tried again for a moment.
-fn hurried(shared: &Shared, mut work: impl FnMut() -> Result<(), CallError>) -> Result<(), CallError> {
+fn retry_briefly(
+    shared: &JournalState,
+    mut work: impl FnMut() -> Result<(), CallError>,
+) -> Result<(), CallError> {
     let mut policy = RetryPolicy::new();
     loop {
         let Err(failure) = work() else { return Ok(()) };
@@ -478,15 +482,17 @@ mod tests {
 
     #[test]
     fn a_journal_whose_view_failed_can_be_closed_with_records_in_the_ring() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("journal");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("journal");
         Journal::create(&root, 1 << 20).unwrap();
         let config = JournalConfig {
             disk_delay: Duration::from_secs(3600),
             ..JournalConfig::default()
         };
         let (journal, _) = Journal::open(&root, config).unwrap();
-        journal.append(Kind(16), 8, &mut |into| into.fill(7)).unwrap();
+        journal
+            .append(RecordKind(16), 8, &mut |into| into.fill(7))
+            .unwrap();
         // What the keeper does when it cannot store a view: from here on nothing becomes stable.
         journal.shared.poison(IoError::EIO, "view");
         let (ended, end) = std::sync::mpsc::channel();
@@ -500,20 +506,25 @@ mod tests {
     /// As a child of `fork` has it: dropping it must leave everything to the parent, whose it is.
     #[test]
     fn a_copy_in_a_child_of_fork_appends_nothing_and_gives_nothing_up() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("journal");
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("journal");
         Journal::create(&root, 1 << 20).unwrap();
         let (mut journal, _) = Journal::open(&root, JournalConfig::default()).unwrap();
-        let ticket = journal.append(Kind(16), 8, &mut |into| into.fill(7)).unwrap();
+        let ticket = journal
+            .append(RecordKind(16), 8, &mut |into| into.fill(7))
+            .unwrap();
         let shared = Arc::clone(&journal.shared);
         journal.mark = ForkMark::of_another();
-        let refused = journal.append(Kind(16), 8, &mut |_| ());
+        let refused = journal.append(RecordKind(16), 8, &mut |_| ());
         assert_eq!(refused, Err(AppendError::Closed));
         assert_eq!(journal.wait(ticket, Durability::Disk), Err(WaitError::Closed));
         assert_eq!(journal.trim(ticket.end), Err(LogError::Closed));
         drop(journal);
         let again = Journal::open(&root, JournalConfig::default());
-        assert!(matches!(again, Err(OpenError::InUse { .. })), "the parent has it");
+        assert!(
+            matches!(again, Err(JournalOpenError::InUse { .. })),
+            "the parent has it"
+        );
         // The parent's threads go on.
         shared.wait(ticket, Durability::Disk).unwrap();
     }

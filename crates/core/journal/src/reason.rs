@@ -5,21 +5,23 @@
 use std::fmt;
 use std::io;
 
-use netram_proto::journal::{Blocked, LenderStatus, LinkPhase, RecoveryRefusal, Refused, Role};
-use netram_proto::wire::Refusal;
-use netram_transport::{ConnectError, Versions};
+use netram_proto::journal::{
+    DiskWaitReason, JournalLenderStatus, LenderRefusal, LenderRole, LinkPhase, RecoveryError,
+};
+use netram_proto::wire::RefusalReason;
+use netram_transport::{ConnectError, VersionRange};
 
 /// Why a lender's acknowledgements do not count at the moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum UncountedReason {
     /// There is no link, because of this.
-    Away(Away),
+    Unreachable(LinkFailure),
     /// There was a link, and it is being made again.
     Lost,
     /// The link is being made: nothing is known yet.
     Connecting,
     /// It would not take the journal.
-    Refused(Refused),
+    Refused(LenderRefusal),
     /// Its memory is that of the lender at this address, too, and counts once.
     AliasOf(String),
     /// It answered, and made no progress.
@@ -36,7 +38,7 @@ pub enum Reason {
 
 /// Why there is no link to a lender.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Away {
+pub enum LinkFailure {
     /// Its name has no address.
     NameNotFound(String),
     /// No name server answered in time.
@@ -46,7 +48,7 @@ pub enum Away {
     /// No answer in time: the machine is off, cut off, or drops what is sent to it.
     NoAnswer,
     /// The network does not lead there.
-    NoWay(String),
+    NoRoute(String),
     /// It has another cluster key.
     WrongKey,
     /// It demands a key, and there is none here.
@@ -58,9 +60,9 @@ pub enum Away {
     /// It speaks other versions of the protocol.
     WrongVersion {
         /// Ours.
-        ours: Versions,
+        ours: VersionRange,
         /// The other side's.
-        theirs: Versions,
+        theirs: VersionRange,
     },
     /// It has as many connections as it takes.
     Busy,
@@ -69,169 +71,175 @@ pub enum Away {
     /// What listens there is another program.
     NotNetram,
     /// This machine refused, a descriptor for instance.
-    Here(String),
+    LocalSystem(String),
 }
 
-impl std::error::Error for Away {}
+impl std::error::Error for LinkFailure {}
 
-impl From<&ConnectError> for Away {
-    fn from(error: &ConnectError) -> Away {
+impl From<&ConnectError> for LinkFailure {
+    fn from(error: &ConnectError) -> LinkFailure {
         match error {
-            ConnectError::Unreachable { source, .. } => Away::of_system(source),
-            ConnectError::NameNotFound { name, .. } => Away::NameNotFound(name.clone()),
-            ConnectError::NameUnanswered { name } => Away::NameUnanswered(name.clone()),
-            ConnectError::TimedOut => Away::NoAnswer,
-            ConnectError::WrongKey => Away::WrongKey,
-            ConnectError::WrongVersion { ours, theirs } => Away::WrongVersion {
+            ConnectError::Unreachable { source, .. } => LinkFailure::of_system(source),
+            ConnectError::NameNotFound { name, .. } => LinkFailure::NameNotFound(name.clone()),
+            ConnectError::NameUnanswered { name } => LinkFailure::NameUnanswered(name.clone()),
+            ConnectError::TimedOut => LinkFailure::NoAnswer,
+            ConnectError::WrongKey => LinkFailure::WrongKey,
+            ConnectError::WrongVersion { ours, theirs } => LinkFailure::WrongVersion {
                 ours: *ours,
                 theirs: *theirs,
             },
-            ConnectError::SecureRequired => Away::KeyRequired,
-            ConnectError::InsecureRequired => Away::NoKeyThere,
-            ConnectError::InsecureRefused { .. } => Away::NoKeyHere,
-            ConnectError::Busy => Away::Busy,
-            ConnectError::CutOff => Away::CutOff,
-            ConnectError::NotNetram => Away::NotNetram,
+            ConnectError::SecureRequired => LinkFailure::KeyRequired,
+            ConnectError::InsecureRequired => LinkFailure::NoKeyThere,
+            ConnectError::InsecureRefused { .. } => LinkFailure::NoKeyHere,
+            ConnectError::Busy => LinkFailure::Busy,
+            ConnectError::CutOff => LinkFailure::CutOff,
+            ConnectError::NotNetram => LinkFailure::NotNetram,
         }
     }
 }
 
-impl Away {
-    fn of_system(error: &io::Error) -> Away {
+impl LinkFailure {
+    fn of_system(error: &io::Error) -> LinkFailure {
         match error.kind() {
             // Of a Unix socket: the file of a lender that has gone, or none.
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Away::NothingListens,
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Away::NoAnswer,
+            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => LinkFailure::NothingListens,
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => LinkFailure::NoAnswer,
             io::ErrorKind::HostUnreachable
             | io::ErrorKind::NetworkUnreachable
             | io::ErrorKind::NetworkDown
-            | io::ErrorKind::AddrNotAvailable => Away::NoWay(error.to_string()),
-            _ => Away::Here(error.to_string()),
+            | io::ErrorKind::AddrNotAvailable => LinkFailure::NoRoute(error.to_string()),
+            _ => LinkFailure::LocalSystem(error.to_string()),
         }
     }
 }
 
-impl Reason {
+impl UncountedReason {
     /// Why this lender does not count. `away`: why there is no link, as far as that is known. `None`: it counts.
-    pub fn of(lender: &LenderStatus, away: Option<&Away>) -> Option<Reason> {
+    pub fn of(lender: &JournalLenderStatus, away: Option<&LinkFailure>) -> Option<UncountedReason> {
         // Of a member whose link was lost the other reasons are old.
         if lender.member && lender.link == LinkPhase::Ready {
             return None;
         }
         Some(match (lender.link, away, lender.refused) {
-            (LinkPhase::Ready, _, _) => Reason::of_linked(lender),
-            (LinkPhase::Down(_) | LinkPhase::Connecting, Some(away), _) => Reason::Away(away.clone()),
+            (LinkPhase::Ready, _, _) => UncountedReason::of_linked(lender),
+            (LinkPhase::Down(_) | LinkPhase::Connecting, Some(away), _) => {
+                UncountedReason::Unreachable(away.clone())
+            }
             // It says so before it has bound the journal, and may end the link with it.
-            (_, _, Some(refused)) if !lender.member => Reason::Refused(refused),
+            (_, _, Some(refused)) if !lender.member => UncountedReason::Refused(refused),
             (LinkPhase::Down(_) | LinkPhase::Connecting, None, _)
                 if lender.member || lender.incarnation.0 != 0 =>
             {
-                Reason::Lost
+                UncountedReason::Lost
             }
-            _ => Reason::Connecting,
+            _ => UncountedReason::Connecting,
         })
     }
 
-    fn of_linked(lender: &LenderStatus) -> Reason {
+    fn of_linked(lender: &JournalLenderStatus) -> UncountedReason {
         match (&lender.alias_of, lender.refused, lender.role) {
-            (Some(other), _, _) => Reason::AliasOf(other.clone()),
-            (None, Some(refused), _) => Reason::Refused(refused),
-            (None, None, _) if lender.stalled => Reason::Stalled,
-            (None, None, _) if lender.stopping => Reason::Stopping,
-            (None, None, Role::Joining | Role::Catching(_)) => Reason::Joining,
-            (None, None, _) if lender.unfit => Reason::OneDomain,
-            (None, None, Role::Spare | Role::Member) => Reason::Spare,
+            (Some(other), _, _) => UncountedReason::AliasOf(other.clone()),
+            (None, Some(refused), _) => UncountedReason::Refused(refused),
+            (None, None, _) if lender.stalled => UncountedReason::Stalled,
+            (None, None, _) if lender.stopping => UncountedReason::Stopping,
+            (None, None, LenderRole::Joining | LenderRole::CatchingUp(_)) => UncountedReason::Joining,
+            (None, None, _) if lender.unfit => UncountedReason::OneDomain,
+            (None, None, LenderRole::Spare | LenderRole::Member) => UncountedReason::Spare,
         }
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for UncountedReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Away(away) => away.fmt(out),
-            Reason::Lost => out.write_str("the link was lost, and is being made again"),
-            Reason::Connecting => out.write_str("it is being connected"),
-            Reason::Refused(refused) => refusal(out, *refused),
-            Reason::AliasOf(other) => write!(
+            UncountedReason::Unreachable(away) => away.fmt(out),
+            UncountedReason::Lost => out.write_str("the link was lost, and is being made again"),
+            UncountedReason::Connecting => out.write_str("it is being connected"),
+            UncountedReason::Refused(refused) => refusal(out, *refused),
+            UncountedReason::AliasOf(other) => write!(
                 out,
                 "its memory is that of the lender at {other}, and counts once: name another lender"
             ),
-            Reason::Stalled => out.write_str("it answers, and makes no progress"),
-            Reason::Stopping => out.write_str("it is stopping"),
-            Reason::Joining => out.write_str("it is being given what the log holds"),
-            Reason::OneDomain => out.write_str(
+            UncountedReason::Stalled => out.write_str("it answers, and makes no progress"),
+            UncountedReason::Stopping => out.write_str("it is stopping"),
+            UncountedReason::Joining => out.write_str("it is being given what the log holds"),
+            UncountedReason::OneDomain => out.write_str(
                 "it is in one power domain with this machine or the members: say what feeds it with `netram lend --domain`",
             ),
-            Reason::Spare => out.write_str("a spare: enough others are members"),
+            UncountedReason::Spare => out.write_str("a spare: enough others are members"),
         }
     }
 }
 
-impl fmt::Display for Away {
+impl fmt::Display for LinkFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Away::NameNotFound(name) => write!(out, "the name {name} has no address"),
-            Away::NameUnanswered(name) => ConnectError::NameUnanswered { name: name.clone() }.fmt(out),
-            Away::NothingListens => out.write_str("nothing listens there: start the lender"),
-            Away::NoAnswer => {
+            LinkFailure::NameNotFound(name) => write!(out, "the name {name} has no address"),
+            LinkFailure::NameUnanswered(name) => ConnectError::NameUnanswered { name: name.clone() }.fmt(out),
+            LinkFailure::NothingListens => out.write_str("nothing listens there: start the lender"),
+            LinkFailure::NoAnswer => {
                 out.write_str("no answer in time: is the machine up, and does a firewall let it answer?")
             }
-            Away::NoWay(why) => write!(out, "the network does not lead there: {why}"),
-            Away::WrongKey => ConnectError::WrongKey.fmt(out),
-            Away::KeyRequired => ConnectError::SecureRequired.fmt(out),
-            Away::NoKeyThere => ConnectError::InsecureRequired.fmt(out),
-            Away::NoKeyHere => out.write_str(
+            LinkFailure::NoRoute(why) => write!(out, "the network does not lead there: {why}"),
+            LinkFailure::WrongKey => ConnectError::WrongKey.fmt(out),
+            LinkFailure::KeyRequired => ConnectError::SecureRequired.fmt(out),
+            LinkFailure::NoKeyThere => ConnectError::InsecureRequired.fmt(out),
+            LinkFailure::NoKeyHere => out.write_str(
                 "it is not on this machine; without a cluster key only local addresses are allowed",
             ),
-            Away::WrongVersion { ours, theirs } => ConnectError::WrongVersion {
+            LinkFailure::WrongVersion { ours, theirs } => ConnectError::WrongVersion {
                 ours: *ours,
                 theirs: *theirs,
             }
             .fmt(out),
-            Away::Busy => ConnectError::Busy.fmt(out),
-            Away::CutOff => ConnectError::CutOff.fmt(out),
-            Away::NotNetram => ConnectError::NotNetram.fmt(out),
-            Away::Here(why) => write!(out, "this machine refused: {why}"),
+            LinkFailure::Busy => ConnectError::Busy.fmt(out),
+            LinkFailure::CutOff => ConnectError::CutOff.fmt(out),
+            LinkFailure::NotNetram => ConnectError::NotNetram.fmt(out),
+            LinkFailure::LocalSystem(why) => write!(out, "this machine refused: {why}"),
         }
     }
 }
 
-fn refusal(out: &mut fmt::Formatter<'_>, refused: Refused) -> fmt::Result {
-    let Refused { why, asked, limit } = refused;
+fn refusal(out: &mut fmt::Formatter<'_>, refused: LenderRefusal) -> fmt::Result {
+    let LenderRefusal {
+        reason: why,
+        asked,
+        limit,
+    } = refused;
     match why {
-        Refusal::NoRoom => write!(
+        RefusalReason::NoRoom => write!(
             out,
             "no room: it has {limit} bytes free, and {asked} are asked for; give it more with `netram lend --memory`, or \
              make the log smaller"
         ),
-        Refusal::OverQuota => write!(
+        RefusalReason::OverQuota => write!(
             out,
             "over its quota: one journal gets {limit} bytes there, and {asked} are asked for"
         ),
-        Refusal::TooManyJournals => write!(
+        RefusalReason::TooManyJournals => write!(
             out,
             "no slot: it holds {limit} journals, and takes no more; `netram status` names them"
         ),
-        Refusal::DataOnly => {
+        RefusalReason::DataOnly => {
             out.write_str("it takes data sessions only at this address: name another of its addresses")
         }
-        Refusal::RegionOnly => out.write_str("it belongs to a shared region, and lends nothing"),
+        RefusalReason::RegionOnly => out.write_str("it belongs to a shared region, and lends nothing"),
         other => write!(out, "it refused: {other:?}"),
     }
 }
 
 /// Why commits wait for the disk: what is missing, and why each lender that is no member does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Uncounted {
+pub struct QuorumError {
     /// What is missing.
-    pub blocked: Blocked,
+    pub blocked: DiskWaitReason,
     /// How many lenders the settings name.
     pub configured: usize,
     /// Each lender that does not count, and why.
-    pub lenders: Vec<(String, Reason)>,
+    pub lenders: Vec<(String, UncountedReason)>,
 }
 
-impl fmt::Display for Uncounted {
+impl fmt::Display for QuorumError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.blocked.fmt(out)?;
         for (index, (address, reason)) in self.lenders.iter().enumerate() {
@@ -241,13 +249,13 @@ impl fmt::Display for Uncounted {
     }
 }
 
-impl std::error::Error for Uncounted {}
+impl std::error::Error for QuorumError {}
 
 /// Lenders that recovery could not reach when it gave up, and why. The sentence of a refusal ends in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AwayLenders(pub Vec<(String, Away)>);
+pub struct UnreachableLenders(pub Vec<(String, LinkFailure)>);
 
-impl fmt::Display for AwayLenders {
+impl fmt::Display for UnreachableLenders {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, (address, away)) in self.0.iter().enumerate() {
             let before = if index == 0 { ". Not reached:" } else { ";" };
@@ -259,16 +267,16 @@ impl fmt::Display for AwayLenders {
 
 /// Why recovery was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Unanswered {
+pub(crate) struct RecoveryFailure {
     /// What could not be proven.
-    pub(crate) refusal: RecoveryRefusal,
+    pub(crate) refusal: RecoveryError,
     /// Why some did not answer.
-    pub(crate) away: AwayLenders,
+    pub(crate) unreachable: UnreachableLenders,
 }
 
-impl fmt::Display for Unanswered {
+impl fmt::Display for RecoveryFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "{}{}", self.refusal, self.away)
+        write!(out, "{}{}", self.refusal, self.unreachable)
     }
 }
 
@@ -279,13 +287,13 @@ mod tests {
 
     use super::*;
 
-    fn lender(link: LinkPhase) -> LenderStatus {
-        LenderStatus {
+    fn lender(link: LinkPhase) -> JournalLenderStatus {
+        JournalLenderStatus {
             address: "tcp://10.0.0.2:7420".to_owned(),
             domain: String::new(),
             incarnation: Incarnation(0),
             link,
-            role: Role::Spare,
+            role: LenderRole::Spare,
             member: false,
             held: Lsn(0),
             refused: None,
@@ -298,40 +306,49 @@ mod tests {
 
     #[test]
     fn what_the_system_says_of_a_connection_is_told_apart() {
-        let of = |errno| Away::of_system(&io::Error::from_raw_os_error(errno));
-        assert_eq!(of(111), Away::NothingListens, "ECONNREFUSED");
-        assert_eq!(of(2), Away::NothingListens, "ENOENT");
-        assert_eq!(of(110), Away::NoAnswer, "ETIMEDOUT");
-        assert!(matches!(of(113), Away::NoWay(_)), "EHOSTUNREACH");
-        assert!(matches!(of(101), Away::NoWay(_)), "ENETUNREACH");
-        assert!(matches!(of(24), Away::Here(_)), "EMFILE");
+        let of = |errno| LinkFailure::of_system(&io::Error::from_raw_os_error(errno));
+        assert_eq!(of(111), LinkFailure::NothingListens, "ECONNREFUSED");
+        assert_eq!(of(2), LinkFailure::NothingListens, "ENOENT");
+        assert_eq!(of(110), LinkFailure::NoAnswer, "ETIMEDOUT");
+        assert!(matches!(of(113), LinkFailure::NoRoute(_)), "EHOSTUNREACH");
+        assert!(matches!(of(101), LinkFailure::NoRoute(_)), "ENETUNREACH");
+        assert!(matches!(of(24), LinkFailure::LocalSystem(_)), "EMFILE");
     }
 
     #[test]
     fn a_lender_that_counts_has_no_reason_and_each_other_has_one() {
         let down = LinkPhase::Down(Time(0));
-        let why = |lender: &LenderStatus| Reason::of(lender, Some(&Away::WrongKey));
-        assert_eq!(why(&lender(down)), Some(Reason::Away(Away::WrongKey)));
-        let member = LenderStatus {
+        let why = |lender: &JournalLenderStatus| UncountedReason::of(lender, Some(&LinkFailure::WrongKey));
+        assert_eq!(
+            why(&lender(down)),
+            Some(UncountedReason::Unreachable(LinkFailure::WrongKey))
+        );
+        let member = JournalLenderStatus {
             member: true,
-            role: Role::Member,
+            role: LenderRole::Member,
             ..lender(LinkPhase::Ready)
         };
         assert_eq!(why(&member), None);
-        assert_eq!(why(&lender(LinkPhase::Ready)), Some(Reason::Spare));
-        assert_eq!(Reason::of(&lender(down), None), Some(Reason::Connecting));
-        let lost = LenderStatus { link: down, ..member };
-        assert_eq!(Reason::of(&lost, None), Some(Reason::Lost));
+        assert_eq!(why(&lender(LinkPhase::Ready)), Some(UncountedReason::Spare));
+        assert_eq!(
+            UncountedReason::of(&lender(down), None),
+            Some(UncountedReason::Connecting)
+        );
+        let lost = JournalLenderStatus { link: down, ..member };
+        assert_eq!(UncountedReason::of(&lost, None), Some(UncountedReason::Lost));
         // A refusal of before is no reason any more once nothing listens.
-        let refused = LenderStatus {
-            refused: Some(Refused {
-                why: Refusal::NoRoom,
+        let refused = JournalLenderStatus {
+            refused: Some(LenderRefusal {
+                reason: RefusalReason::NoRoom,
                 asked: 2,
                 limit: 1,
             }),
             ..lender(LinkPhase::Connecting)
         };
-        let away = Reason::of(&refused, Some(&Away::NothingListens));
-        assert_eq!(away, Some(Reason::Away(Away::NothingListens)));
+        let away = UncountedReason::of(&refused, Some(&LinkFailure::NothingListens));
+        assert_eq!(
+            away,
+            Some(UncountedReason::Unreachable(LinkFailure::NothingListens))
+        );
     }
 }

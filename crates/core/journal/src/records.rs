@@ -4,10 +4,10 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::LogFile;
 use netram_proto::limit::RECORD_HEADER_BYTES;
 use netram_proto::port::{LogError, Record};
-use netram_proto::wire::{Link as Chain, RecordHeader};
+use netram_proto::wire::{ChainPoint as Chain, RecordHeader};
 
 use crate::file::DiskFile;
-use crate::seal::Sealer;
+use crate::seal::RecordSealer;
 
 /// The chain value that the record at `at` must have, checked against what stands there.
 pub(crate) fn link_at(
@@ -39,7 +39,7 @@ pub(crate) fn link_at(
 /// Passes the records from `start` to `stable` to `each`, opened, until it says `false`. Returns where it stopped.
 pub(crate) fn read(
     log: &LogFile<DiskFile>,
-    sealer: &Sealer,
+    sealer: &RecordSealer,
     start: Chain,
     stable: Lsn,
     each: &mut dyn FnMut(Record<'_>) -> bool,

@@ -15,7 +15,7 @@ use netram_proto::wire::RecordHeader;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use zeroize::Zeroizing;
 
-use crate::place::random;
+use crate::paths::random;
 
 /// Bytes of a journal's key.
 pub const KEY_BYTES: usize = 32;
@@ -26,7 +26,7 @@ const AUTHENTICATED: std::ops::Range<usize> = 8..RECORD_HEADER_BYTES;
 pub struct DataKey(Zeroizing<[u8; KEY_BYTES]>);
 
 /// Seals and opens records.
-pub struct Sealer(LessSafeKey);
+pub struct RecordSealer(LessSafeKey);
 
 impl DataKey {
     /// A new key.
@@ -70,13 +70,13 @@ impl DataKey {
     }
 
     /// The key, ready for use.
-    pub fn sealer(&self) -> Sealer {
+    pub fn sealer(&self) -> RecordSealer {
         let key = UnboundKey::new(&AES_256_GCM, &self.0[..]).expect("the key has the cipher's length");
-        Sealer(LessSafeKey::new(key))
+        RecordSealer(LessSafeKey::new(key))
     }
 }
 
-impl Sealer {
+impl RecordSealer {
     /// Encrypts the payload of `record` where it stands and puts the tag behind it. The header is written already.
     pub fn seal(&self, header: &RecordHeader, record: &mut [u8]) {
         assert!(header.sealed);
@@ -117,17 +117,17 @@ fn nonce(header: &RecordHeader) -> Nonce {
 mod tests {
     use super::*;
     use netram_proto::id::{Epoch, Lsn};
-    use netram_proto::port::Kind;
-    use netram_proto::wire::Link;
+    use netram_proto::port::RecordKind;
+    use netram_proto::wire::ChainPoint;
 
     #[test]
     fn a_sealed_record_opens_and_no_tampering_goes_unseen() {
         let sealer = DataKey::generate().sealer();
-        let link = Link {
+        let link = ChainPoint {
             lsn: Lsn(64),
             chain: 1,
         };
-        let header = RecordHeader::new(link, Epoch(2), Lsn(0), Kind(16), true, 11);
+        let header = RecordHeader::new(link, Epoch(2), Lsn(0), RecordKind(16), true, 11);
         let mut record = vec![0; header.length];
         header.write(&mut record);
         record[RECORD_HEADER_BYTES..][..11].copy_from_slice(b"hello world");

@@ -1,7 +1,7 @@
 //! The ring: a piece of memory mapped twice in a row, so that every record lies in one slice however the ring wraps.
 //!
-//! Two handles share it, and nobody else can touch its bytes: the [`Appender`] (under the journal's lock) writes new
-//! records and reads old ones to send them; the [`Drain`] (of whoever goes to the disk) reads what the disk lacks, without the
+//! Two handles share it, and nobody else can touch its bytes: the [`RingAppender`] (under the journal's lock) writes new
+//! records and reads old ones to send them; the [`RingDrain`] (of whoever goes to the disk) reads what the disk lacks, without the
 //! lock, while the appender goes on. They never meet: the appender writes only from the tail on, and never so far that
 //! it would reach what the drain has not let go.
 //!
@@ -21,7 +21,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 /// The memory and the two positions that keep its users apart.
 #[derive(Debug)]
-struct Shared {
+struct RingBuffer {
     /// `2 * capacity` bytes; the second half shows the same memory as the first.
     base: NonNull<u8>,
     capacity: usize,
@@ -31,19 +31,19 @@ struct Shared {
     drained: AtomicU64,
 }
 
-// SAFETY: the memory is reached through `Appender` and `Drain` only, of which there is one each, and their methods keep
+// SAFETY: the memory is reached through `RingAppender` and `RingDrain` only, of which there is one each, and their methods keep
 // what is written apart from what is read (see there).
-unsafe impl Send for Shared {}
+unsafe impl Send for RingBuffer {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for RingBuffer {}
 
 /// Writes records at the tail, and reads them to send them.
 #[derive(Debug)]
-pub(crate) struct Appender(Arc<Shared>);
+pub(crate) struct RingAppender(Arc<RingBuffer>);
 
 /// Reads what has not been let go yet.
 #[derive(Debug)]
-pub(crate) struct Drain(Arc<Shared>);
+pub(crate) struct RingDrain(Arc<RingBuffer>);
 
 /// A word that is zero in a child of `fork`, whatever it was in the parent. `None`: this kernel wipes no page.
 #[inline]
@@ -61,7 +61,7 @@ pub(crate) fn word_wiped_by_fork() -> Option<&'static AtomicU64> {
 }
 
 /// Makes a ring of `capacity` bytes, a multiple of the page size, that is empty at `start`.
-pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(Appender, Drain)> {
+pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(RingAppender, RingDrain)> {
     let capacity = usize::try_from(capacity).map_err(io::Error::other)?;
     assert!(capacity > 0 && capacity.is_multiple_of(rustix::param::page_size()));
     let memory = memfd_create("netram-ring", MemfdFlags::CLOEXEC)?;
@@ -77,7 +77,7 @@ pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(Appender, Drain)> {
     }?;
     let base = NonNull::new(reserved.cast::<u8>()).expect("the kernel maps nothing at zero");
     // From here on dropping `shared` unmaps the reservation, whatever has been mapped into it.
-    let shared = Shared {
+    let shared = RingBuffer {
         base,
         capacity,
         tail: AtomicU64::new(start.0),
@@ -92,10 +92,10 @@ pub(crate) fn ring(capacity: u64, start: Lsn) -> io::Result<(Appender, Drain)> {
         unsafe { mmap(address.cast(), capacity, access, flags, &memory, 0) }?;
     }
     let shared = Arc::new(shared);
-    Ok((Appender(Arc::clone(&shared)), Drain(shared)))
+    Ok((RingAppender(Arc::clone(&shared)), RingDrain(shared)))
 }
 
-impl Drop for Shared {
+impl Drop for RingBuffer {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, `2 * capacity` bytes from `base`, and both handles are gone.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), 2 * self.capacity) };
@@ -103,7 +103,7 @@ impl Drop for Shared {
     }
 }
 
-impl Shared {
+impl RingBuffer {
     /// The address of the byte at `lsn`.
     fn at(&self, lsn: Lsn) -> *mut u8 {
         let offset = (lsn.0 % self.capacity as u64) as usize;
@@ -112,7 +112,7 @@ impl Shared {
     }
 }
 
-impl Appender {
+impl RingAppender {
     /// Bytes the ring holds.
     pub(crate) fn capacity(&self) -> u64 {
         self.0.capacity as u64
@@ -151,7 +151,7 @@ impl Appender {
     }
 }
 
-impl Drain {
+impl RingDrain {
     /// Where the drain stands.
     pub(crate) fn position(&self) -> Lsn {
         Lsn(self.0.drained.load(Ordering::Relaxed))

@@ -9,17 +9,17 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use common::{KIND, Place};
+use common::{KIND, TestJournal};
 use netram_journal::{Journal, JournalConfig};
-use netram_proto::port::{Durability, Log};
+use netram_proto::port::{Durability, RecordLog};
 use netram_transport::WaitPolicy;
 
-struct Counting;
+struct AllocationCounter;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call goes to the system's allocator unchanged.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for AllocationCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller's promise is passed on.
@@ -39,12 +39,12 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: AllocationCounter = AllocationCounter;
 
 #[test]
 fn a_commit_allocates_nothing_however_it_waits() {
     for wait in [WaitPolicy::default(), WaitPolicy::Block] {
-        let place = Place::new();
+        let place = TestJournal::new();
         let _lenders = [place.lender("a"), place.lender("b")];
         Journal::create(&place.journal(), 16 << 20).unwrap();
         let (journal, _) = place.open(JournalConfig {

@@ -11,7 +11,7 @@
 //! A library in somebody else's program has no such thread, or may not need one: it uses [`tell`].
 #![forbid(unsafe_code)]
 
-mod tell;
+mod direct;
 
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::fmt;
@@ -22,18 +22,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-pub use tell::{tell, tell_bytes};
+pub use direct::{try_write_bytes, try_write_line};
 
 /// Lines that wait to be written. The thread is late by that many at most, where writing is slow; more would be old news.
 const WAITING_MAX: usize = 1024;
 
 /// How often a full queue is tried again before the end.
-const LOOK: Duration = Duration::from_millis(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The sentence about lines that were dropped, as a whole line.
-pub type Note = fn(u64) -> String;
+pub type DropNotice = fn(u64) -> String;
 
-enum Item {
+enum QueueItem {
     Line(Vec<u8>),
     /// Everything before was written, or dropped.
     Drained(SyncSender<()>),
@@ -41,14 +41,14 @@ enum Item {
 
 /// Where lines go. Clones share the queue.
 #[derive(Clone)]
-pub struct Lines {
-    queue: SyncSender<Item>,
-    counts: Arc<Counts>,
+pub struct LogWriter {
+    queue: SyncSender<QueueItem>,
+    counts: Arc<QueueCounts>,
 }
 
 /// What the thread and those who say something tell each other beside the queue.
 #[derive(Debug)]
-struct Counts {
+struct QueueCounts {
     dropped: AtomicU64,
     /// Lines that the output has taken or refused.
     ended: AtomicU64,
@@ -56,9 +56,9 @@ struct Counts {
     stuck_at: AtomicU64,
 }
 
-impl Counts {
-    fn new() -> Counts {
-        Counts {
+impl QueueCounts {
+    fn new() -> QueueCounts {
+        QueueCounts {
             dropped: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             // So many lines there never are.
@@ -69,37 +69,37 @@ impl Counts {
 
 /// Lines each of which is written when [`write`](Write::write) returns, if the output takes it in time.
 #[derive(Clone, Debug)]
-pub struct Urgent {
-    lines: Lines,
+pub struct UrgentWriter {
+    lines: LogWriter,
     within: Duration,
 }
 
-impl Lines {
+impl LogWriter {
     /// Starts the thread that writes to `output`.
     ///
     /// # Errors
     /// The system has no room for a thread.
-    pub fn to(output: impl Write + Send + 'static, note: Note) -> io::Result<Lines> {
+    pub fn to(output: impl Write + Send + 'static, note: DropNotice) -> io::Result<LogWriter> {
         let (queue, items) = sync_channel(WAITING_MAX);
-        let counts = Arc::new(Counts::new());
+        let counts = Arc::new(QueueCounts::new());
         let shared = Arc::clone(&counts);
         std::thread::Builder::new()
             .name("netram-log".to_owned())
-            .spawn(move || write_on(output, &items, &shared, note))?;
-        Ok(Lines { queue, counts })
+            .spawn(move || writer_loop(output, &items, &shared, note))?;
+        Ok(LogWriter { queue, counts })
     }
 
     /// Has `line`, which ends with a line feed, written as soon as that can be. Never waits.
-    pub fn say(&self, line: &[u8]) {
-        if self.queue.try_send(Item::Line(line.to_vec())).is_err() {
+    pub fn write_line(&self, line: &[u8]) {
+        if self.queue.try_send(QueueItem::Line(line.to_vec())).is_err() {
             self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The same queue for lines that a process may die of: whoever says one waits until all is written, but
     /// no longer than `within`, and not at all while the output still takes nothing.
-    pub fn urgent(&self, within: Duration) -> Urgent {
-        Urgent {
+    pub fn urgent(&self, within: Duration) -> UrgentWriter {
+        UrgentWriter {
             lines: self.clone(),
             within,
         }
@@ -112,17 +112,17 @@ impl Lines {
     }
 
     /// Has `line` written, and waits for that as [`drain`](Lines::drain) does.
-    fn say_urgently(&self, line: &[u8], within: Duration) {
+    fn write_urgently(&self, line: &[u8], within: Duration) {
         let mut said = false;
         self.wait(
             |until| {
                 said = true;
-                self.put(Item::Line(line.to_vec()), until) && self.is_drained(until)
+                self.put(QueueItem::Line(line.to_vec()), until) && self.is_drained(until)
             },
             within,
         );
         if !said {
-            self.say(line);
+            self.write_line(line);
         }
     }
 
@@ -138,20 +138,20 @@ impl Lines {
         let (tell, told) = sync_channel(1);
         // If there is no answer, standard error takes nothing: that must not keep the process.
         let left = || until.saturating_duration_since(Instant::now());
-        self.put(Item::Drained(tell), until) && told.recv_timeout(left()).is_ok()
+        self.put(QueueItem::Drained(tell), until) && told.recv_timeout(left()).is_ok()
     }
 
     /// Waits for a place in the queue. `false`: there was none in time.
-    fn put(&self, mut item: Item, until: Instant) -> bool {
+    fn put(&self, mut item: QueueItem, until: Instant) -> bool {
         while let Err(TrySendError::Full(again)) = self.queue.try_send(item) {
             if Instant::now() >= until {
-                if matches!(again, Item::Line(_)) {
+                if matches!(again, QueueItem::Line(_)) {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
                 }
                 return false;
             }
             item = again;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(RETRY_INTERVAL);
         }
         true
     }
@@ -162,7 +162,7 @@ impl Lines {
     }
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for LogWriter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Lines")
             .field("dropped", &self.dropped())
@@ -171,9 +171,9 @@ impl fmt::Debug for Lines {
 }
 
 /// Each call of `write` is a line; none fails.
-impl Write for Lines {
+impl Write for LogWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.say(bytes);
+        self.write_line(bytes);
         Ok(bytes.len())
     }
 
@@ -183,9 +183,9 @@ impl Write for Lines {
 }
 
 /// Each call of `write` is a line; none fails.
-impl Write for Urgent {
+impl Write for UrgentWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.lines.say_urgently(bytes, self.within);
+        self.lines.write_urgently(bytes, self.within);
         Ok(bytes.len())
     }
 
@@ -208,10 +208,10 @@ pub fn panic_lines(panic: &PanicHookInfo<'_>) -> String {
 }
 
 /// Until nobody has anything more to say.
-fn write_on(mut output: impl Write, items: &Receiver<Item>, counts: &Counts, note: Note) {
+fn writer_loop(mut output: impl Write, items: &Receiver<QueueItem>, counts: &QueueCounts, note: DropNotice) {
     while let Ok(item) = items.recv() {
         match item {
-            Item::Line(line) => {
+            QueueItem::Line(line) => {
                 let lost = counts.dropped.swap(0, Ordering::Relaxed);
                 let noted = lost == 0 || output.write_all(note(lost).as_bytes()).is_ok();
                 let again = if noted { 0 } else { lost };
@@ -220,7 +220,7 @@ fn write_on(mut output: impl Write, items: &Receiver<Item>, counts: &Counts, not
                 counts.ended.fetch_add(1, Ordering::Relaxed);
             }
             // Whoever asked may have stopped waiting.
-            Item::Drained(tell) => drop(tell.try_send(())),
+            QueueItem::Drained(tell) => drop(tell.try_send(())),
         }
     }
 }
@@ -240,15 +240,15 @@ mod tests {
 
     /// What was written; writing fails while `fails`, and waits for a word each time if there is to be one.
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<(String, bool)>>);
+    struct SharedOutput(Arc<Mutex<(String, bool)>>);
 
-    impl Paper {
+    impl SharedOutput {
         fn now(&self) -> MutexGuard<'_, (String, bool)> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 
-    impl Write for Paper {
+    impl Write for SharedOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let mut paper = self.now();
             if paper.1 {
@@ -265,8 +265,8 @@ mod tests {
 
     #[test]
     fn lines_are_written_in_their_order_before_the_end() {
-        let paper = Paper::default();
-        let mut lines = Lines::to(paper.clone(), note).unwrap();
+        let paper = SharedOutput::default();
+        let mut lines = LogWriter::to(paper.clone(), note).unwrap();
         for number in 0..5 {
             writeln!(lines, "{number}").unwrap();
         }
@@ -276,29 +276,29 @@ mod tests {
 
     #[test]
     fn what_cannot_be_written_is_counted_and_said_as_soon_as_that_can_be() {
-        let paper = Paper::default();
-        let lines = Lines::to(paper.clone(), note).unwrap();
+        let paper = SharedOutput::default();
+        let lines = LogWriter::to(paper.clone(), note).unwrap();
         paper.now().1 = true;
         for _ in 0..3 {
-            lines.say(b"nobody hears it\n");
+            lines.write_line(b"nobody hears it\n");
         }
         lines.drain(LONG);
         assert_eq!(lines.dropped(), 3);
         paper.now().1 = false;
-        lines.say(b"heard\n");
+        lines.write_line(b"heard\n");
         lines.drain(LONG);
         assert_eq!(paper.now().0, "(3 lost)\nheard\n");
         assert_eq!(lines.dropped(), 0);
     }
 
     /// Takes nothing until it is told to go on; tells of each line that it has before it.
-    struct Stuck {
-        paper: Paper,
+    struct StuckOutput {
+        paper: SharedOutput,
         holds: Sender<()>,
         go_on: Receiver<()>,
     }
 
-    impl Write for Stuck {
+    impl Write for StuckOutput {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             // The test may have heard enough.
             let _ = self.holds.send(());
@@ -311,24 +311,24 @@ mod tests {
         }
     }
 
-    struct Held {
-        lines: Lines,
-        paper: Paper,
+    struct StuckBench {
+        lines: LogWriter,
+        paper: SharedOutput,
         holds: Receiver<()>,
         go_on: Sender<()>,
     }
 
-    impl Held {
-        fn new() -> Held {
+    impl StuckBench {
+        fn new() -> StuckBench {
             let ((go_on, told), (tell, holds)) = (channel(), channel());
-            let paper = Paper::default();
-            let stuck = Stuck {
+            let paper = SharedOutput::default();
+            let stuck = StuckOutput {
                 paper: paper.clone(),
                 holds: tell,
                 go_on: told,
             };
-            Held {
-                lines: Lines::to(stuck, note).unwrap(),
+            StuckBench {
+                lines: LogWriter::to(stuck, note).unwrap(),
                 paper,
                 holds,
                 go_on,
@@ -338,13 +338,13 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_reader_that_does_not_read() {
-        let held = Held::new();
+        let held = StuckBench::new();
         // The thread takes the first and is held up with it.
-        held.lines.say(b"x\n");
+        held.lines.write_line(b"x\n");
         held.holds.recv_timeout(LONG).unwrap();
         let more = 3 * WAITING_MAX as u64;
         for _ in 0..WAITING_MAX as u64 + more {
-            held.lines.say(b"x\n");
+            held.lines.write_line(b"x\n");
         }
         assert_eq!(held.lines.dropped(), more);
         drop(held.go_on);
@@ -356,8 +356,8 @@ mod tests {
 
     #[test]
     fn an_urgent_line_is_written_when_its_writer_returns() {
-        let held = Held::new();
-        held.lines.say(b"before\n");
+        let held = StuckBench::new();
+        held.lines.write_line(b"before\n");
         held.holds.recv_timeout(LONG).unwrap();
         let mut urgent = held.lines.urgent(LONG);
         let said = std::thread::spawn(move || writeln!(urgent, "last words"));
@@ -371,13 +371,13 @@ mod tests {
 
     #[test]
     fn an_urgent_line_waits_for_a_place_in_the_queue() {
-        let held = Held::new();
+        let held = StuckBench::new();
         for _ in 0..=WAITING_MAX {
-            held.lines.say(b"x\n");
+            held.lines.write_line(b"x\n");
         }
         held.holds.recv_timeout(LONG).unwrap();
         // The thread has taken one, whose place is taken again.
-        held.lines.say(b"x\n");
+        held.lines.write_line(b"x\n");
         let lost = held.lines.dropped();
         let mut urgent = held.lines.urgent(LONG);
         let said = std::thread::spawn(move || writeln!(urgent, "last words"));
@@ -389,8 +389,8 @@ mod tests {
 
     #[test]
     fn who_has_waited_in_vain_does_not_wait_again_until_something_is_written() {
-        let held = Held::new();
-        held.lines.say(b"held\n");
+        let held = StuckBench::new();
+        held.lines.write_line(b"held\n");
         held.holds.recv_timeout(LONG).unwrap();
         held.lines.urgent(Duration::ZERO).write_all(b"in vain\n").unwrap();
         let since = Instant::now();

@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`wire`] | how frames and records look as bytes; every check on what a peer sent |
 //! | [`session`] | what a connection may say before and after it is bound to a journal |
-//! | [`cast`] | appends sent once for all members, by multicast: datagrams, order, holes |
+//! | [`multicast`] | appends sent once for all members, by multicast: datagrams, order, holes |
 //! | [`member`] | what a lender does for one journal: seal, join, append, trim, read |
 //! | [`journal`] | the writer's views and acknowledgements, the local log, recovery |
 //! | [`failure`] | what a failed system call means: data lost, retry, or report |
@@ -18,12 +18,12 @@
 
 extern crate alloc;
 
-pub mod cast;
 pub mod failure;
 pub mod id;
 pub mod journal;
 pub mod limit;
 pub mod member;
+pub mod multicast;
 pub mod planted;
 pub mod port;
 pub mod session;

@@ -1,7 +1,7 @@
 //! Every bound of the protocol, with its reason, and the relations that must hold between them.
 
 use crate::id::Lsn;
-use crate::time::Span;
+use crate::time::Nanos;
 
 /// Lenders one journal may be configured with. Each costs a connection and a heartbeat.
 pub const LENDERS_MAX: usize = 16;
@@ -31,20 +31,20 @@ pub const DATAGRAM_BYTES_MIN: usize = 548;
 /// fragments of IP, of which one lost is all lost.
 pub const DATAGRAM_BYTES_MAX: usize = FRAME_BODY_BYTES_MAX + DATAGRAM_OVERHEAD_BYTES;
 /// Members that must listen for appends to be multicast. One alone is served better by its own link.
-pub const CAST_MEMBERS_MIN: usize = 2;
+pub const MULTICAST_MEMBERS_MIN: usize = 2;
 /// Bytes on the way to the member that has received most, beyond which no further frame is multicast. With one frame more
 /// it fits the kernel's usual receive buffer (208 KiB, in which a datagram of 1,400 bytes counts for 2,304).
-pub const CAST_FLIGHT_BYTES_MAX: u64 = 64 * 1024;
+pub const MULTICAST_FLIGHT_BYTES_MAX: u64 = 64 * 1024;
 /// A member that has not received this much of what was multicast goes on over its own link until it has caught up.
-pub const CAST_LAG_BYTES_MAX: u64 = 4 * CAST_FLIGHT_BYTES_MAX;
+pub const MULTICAST_LAG_BYTES_MAX: u64 = 4 * MULTICAST_FLIGHT_BYTES_MAX;
 /// The longest that a listener's answer is waited for before what it was sent counts as lost.
-pub const CAST_PATIENCE_MAX: Span = Span::from_ms(250);
+pub const MULTICAST_TIMEOUT_MAX: Nanos = Nanos::from_ms(250);
 /// Bytes that a listening lender keeps of one journal while bytes before them are missing.
-pub const GATHER_BYTES_MAX: usize = 512 * 1024;
+pub const REASSEMBLY_BYTES_MAX: usize = 512 * 1024;
 /// Pieces that it keeps; each costs an allocation.
-pub const GATHER_PIECES_MAX: usize = 1024;
+pub const REASSEMBLY_FRAGMENTS_MAX: usize = 1024;
 /// Holes of one member that the writer remembers. Beyond that they are filled together with what lies between them.
-pub const HOLES_MAX: usize = 8;
+pub const MISSING_RANGES_MAX: usize = 8;
 /// Datagrams of one channel, after which it is replaced by one with another key.
 pub const CHANNEL_DATAGRAMS_MAX: u64 = 1 << 24;
 /// Bytes sealed under one channel's key, after which it is replaced: 2^33 AES blocks, inside what AES-GCM bears.
@@ -61,20 +61,20 @@ pub const RECORD_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The first pause before a refused call is repeated: shorter than a person notices, longer than a burst of calls that
 /// holds the last descriptors.
-pub const RETRY_PAUSE_MIN: Span = Span::from_ms(10);
+pub const RETRY_PAUSE_MIN: Nanos = Nanos::from_ms(10);
 /// The longest such pause: a machine that lacks room costs one call a second, and goes on within one.
-pub const RETRY_PAUSE_MAX: Span = Span::from_ms(1_000);
+pub const RETRY_PAUSE_MAX: Nanos = Nanos::from_ms(1_000);
 
 /// How long work is tried again whose failure nothing is expected to mend (EIO of a write): as long as a silent lender is
 /// waited for.
-pub const FAILURE_PATIENCE: Span = Span::from_ms(500);
+pub const FAILURE_PATIENCE: Nanos = Nanos::from_ms(500);
 
 /// Bytes of the key that seals a journal's records, as a data lender is given it.
 pub const DATA_KEY_BYTES_MAX: usize = 64;
 
 /// Reigns that a view names: how often a volume may be opened while its data lender is away, and the latest still be told
 /// apart. Beyond that some are joined.
-pub const REIGNS_MAX: usize = 16;
+pub const EPOCH_HISTORY_MAX: usize = 16;
 
 /// The smallest local log (its data area), in bytes.
 pub const LOG_BYTES_MIN: u64 = 16 * 1024;
@@ -102,7 +102,7 @@ pub const SLOT_BYTES: usize = 4096;
 
 const _: () = assert!(MEMBERS_MAX <= u8::BITS as usize, "a set of members is one byte");
 const _: () = assert!(MEMBERS_MAX <= LENDERS_MAX);
-const _: () = assert!(REIGNS_MAX >= 3 && REIGNS_MAX <= u8::MAX as usize);
+const _: () = assert!(EPOCH_HISTORY_MAX >= 3 && EPOCH_HISTORY_MAX <= u8::MAX as usize);
 const _: () = assert!(
     FRAME_HEADER_BYTES + FRAME_BODY_BYTES_MAX + 16 <= u16::MAX as usize,
     "a frame fits one Noise message"
@@ -110,15 +110,16 @@ const _: () = assert!(
 const _: () = assert!(DATAGRAM_BYTES_MIN > DATAGRAM_OVERHEAD_BYTES);
 const _: () = assert!(DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES <= FRAME_BODY_BYTES_MAX);
 const _: () = assert!(
-    CAST_LAG_BYTES_MAX + CAST_FLIGHT_BYTES_MAX + FRAME_BODY_BYTES_MAX as u64 <= GATHER_BYTES_MAX as u64,
+    MULTICAST_LAG_BYTES_MAX + MULTICAST_FLIGHT_BYTES_MAX + FRAME_BODY_BYTES_MAX as u64
+        <= REASSEMBLY_BYTES_MAX as u64,
     "whoever has not fallen behind can keep all that is ahead of a hole"
 );
-const _: () = assert!(CAST_LAG_BYTES_MAX >= 2 * CAST_FLIGHT_BYTES_MAX);
+const _: () = assert!(MULTICAST_LAG_BYTES_MAX >= 2 * MULTICAST_FLIGHT_BYTES_MAX);
 const _: () = assert!(RECORD_HEADER_BYTES.is_multiple_of(RECORD_ALIGN));
 const _: () = assert!(LENDERS_MAX <= u16::BITS as usize, "a set of lenders is two bytes");
 const _: () = assert!(LOG_BYTES_MIN.is_multiple_of(LOG_ALIGN));
 const _: () = assert!(
-    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32) + REIGNS_MAX * 20 + 256 <= SLOT_BYTES,
+    MEMBERS_MAX * (ADDRESS_BYTES_MAX + DOMAIN_BYTES_MAX + 32) + EPOCH_HISTORY_MAX * 20 + 256 <= SLOT_BYTES,
     "a full view fits its slot"
 );
 

@@ -1,17 +1,17 @@
 //! Faults that the simulator's own test switches on, one at a time, to show that the simulator finds them.
 //!
-//! Each is one line of a machine gone wrong. Without the crate feature `planted` the type is empty, [`Planted::is`]
+//! Each is one line of a machine gone wrong. Without the crate feature `planted` the type is empty, [`FaultSwitch::is`]
 //! is `false` at compile time, and no trace of this is left in a build.
 
 /// One planted fault. The number in brackets is the rule of `docs/failure-model.md` that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum PlantedFault {
     /// (1) The writer acknowledges when *any* member holds a record, whatever the commit rule says.
     AnyInsteadOfRule,
     /// (1) Acknowledgements of an earlier join or incarnation count.
     StaleAckCounts,
     /// (1) What was multicast counts as held by whoever listens.
-    CastIsHeld,
+    MulticastCountsAsHeld,
     /// (2) A member acknowledges bytes that it has received but not verified as whole records.
     AckUnverified,
     /// (2) A member takes an append that leaves a gap before it.
@@ -21,15 +21,15 @@ pub enum Fault {
     /// (3) A view may be stored although acknowledged records do not satisfy it yet.
     NoViewGate,
     /// (4) A sealed member still takes appends of a lower epoch.
-    SealIgnored,
+    MemberFenceIgnored,
     /// (4) A writer that has been fenced goes on.
-    FenceIgnored,
+    WriterFenceIgnored,
     /// (4) A lender forgets a seal although nobody has said that the journal is over.
-    SealForgotten,
+    FenceForgotten,
     /// (4) A member that leaves the view is told that the journal was closed whole.
     ClosedTooEarly,
     /// (5) Recovery reads a member's window before sealing it.
-    ReadBeforeSeal,
+    ReadBeforeFence,
     /// (5) Recovery is content with one answer, whatever the commit rule says.
     OneAnswerSuffices,
     /// (5) A lender that restarted empty counts as having answered.
@@ -37,7 +37,7 @@ pub enum Fault {
     /// (5) Recovery gives the members up before what it took from them is synced.
     ReleaseBeforeSync,
     /// (6) A record in doubt is taken though a part of it is missing.
-    TornRecordTaken,
+    TornRecordAccepted,
     /// (6) What is spooled is logged after the commit that comes after it.
     SpoolAfterFlush,
     /// (6) What is spooled is forgotten when something must be safe.
@@ -45,7 +45,7 @@ pub enum Fault {
     /// (6) A page of a file is cut in two records, between which the journal may end.
     PageCut,
     /// (6) Recovery takes a record that a member gave and that its seal does not prove.
-    ForgeryTaken,
+    ForgeryAccepted,
     /// (7) Records are accepted without checking that they chain to their predecessor.
     ChainUnchecked,
     /// (8) A bad record below the stable LSN is taken for the end of the log.
@@ -63,11 +63,11 @@ pub enum Fault {
     /// (12) A data lender says that it has what it has not synced.
     FlushedBeforeSync,
     /// (12) A replica is called whole before its log has reached what its blocks may show.
-    SettledTooEarly,
+    ReplicaWholeTooEarly,
     /// (12) A restore is content with some of the members, or with windows that begin above the replica's end.
     RestoreUnproven,
     /// (12) A restore seals a member before it asks who had sealed it.
-    SealedBeforeAsked,
+    FencedBeforeProbe,
     /// (12) A resync sends blocks with writes that the client's disk does not have yet.
     SentBeforeDisk,
     /// (13) The local disk of a shared journal votes.
@@ -75,15 +75,15 @@ pub enum Fault {
     /// (13) A view of a shared journal counts before the server has it.
     ViewBeforeServer,
     /// (13) Members drop what is stable and the server lacks.
-    UnkeptDropped,
+    DroppedBeforeServer,
     /// (14) A lender takes frames of a deposit's earlier session.
     SessionUnfenced,
     /// (14) An owner takes the answer to a page's earlier version for that to the one on its way.
     OldAckCounts,
     /// (14) A page may go from its owner's memory before all its places hold it.
-    GoneBeforeStashed,
+    EvictedBeforeStored,
     /// (14) What an owner had in a deposit's earlier life is still looked for there, and nowhere else.
-    LifeIgnored,
+    DepositLifeIgnored,
     /// (14) A slot is not given back when its page is put elsewhere.
     SlotLeaked,
     /// (14) What could not be written to the spill file counts as written.
@@ -101,7 +101,7 @@ pub enum Fault {
     /// (17) Recovery removes a file that was made since the checkpoint, and makes it anew from records: it has none of bytes that were not recorded.
     UnrecordedRemoved,
     /// (17) A thread that upholds a promise ends at the first refusal.
-    KeeperEnds,
+    ServiceThreadEnds,
     /// (24) A log that is a copy, or older than a segment, is applied to it all the same.
     StampIgnored,
     /// (17) Recovery of a database believes the page cache that a failed sync has left.
@@ -109,19 +109,19 @@ pub enum Fault {
     /// (17) A call that was refused for want of descriptors counts as a failed sync.
     RefusalIsFailure,
     /// (18) A process settles a database before it has the lock of the journal that it is about to empty.
-    SettledBeforeLocked,
+    CheckpointBeforeLock,
     /// (16) A lender is a member under each of its addresses.
     AliasJoins,
     /// (16) Recovery takes a window that was joined anew since the view was stored.
     JoinIgnored,
     /// (16) Recovery asks the addresses in the view and no others.
-    MovedIsGone,
+    MovedCountsAsGone,
     /// (19) A journal is called clean while the disk lacks something.
     CleanTooEarly,
     /// (19) Members count although the durable view calls the journal clean.
     CountsWhileClean,
     /// (20) Recovery believes what a member says that it holds.
-    HeldBelieved,
+    OverclaimBelieved,
     /// (20) A writer that stood still holds that against its members.
     PauseHeldAgainst,
     /// (20) A member that answers and never makes progress stays one.
@@ -138,100 +138,100 @@ pub enum Fault {
     SlowIsDeaf,
 }
 
-impl Fault {
+impl PlantedFault {
     /// All of them, in the order of the rules.
-    pub const ALL: [Fault; 65] = [
-        Fault::AnyInsteadOfRule,
-        Fault::StaleAckCounts,
-        Fault::CastIsHeld,
-        Fault::AckUnverified,
-        Fault::AcceptGap,
-        Fault::ViewBeforeDurable,
-        Fault::NoViewGate,
-        Fault::SealIgnored,
-        Fault::FenceIgnored,
-        Fault::SealForgotten,
-        Fault::ClosedTooEarly,
-        Fault::ReadBeforeSeal,
-        Fault::OneAnswerSuffices,
-        Fault::AmnesiacCounts,
-        Fault::ReleaseBeforeSync,
-        Fault::TornRecordTaken,
-        Fault::SpoolAfterFlush,
-        Fault::SpoolDropped,
-        Fault::PageCut,
-        Fault::ForgeryTaken,
-        Fault::ChainUnchecked,
-        Fault::CorruptionIsEnd,
-        Fault::CutOffIsDone,
-        Fault::SyncRetried,
-        Fault::TrimAboveStable,
-        Fault::OverrunAccepted,
-        Fault::LengthBelieved,
-        Fault::FlushedBeforeSync,
-        Fault::SettledTooEarly,
-        Fault::RestoreUnproven,
-        Fault::SealedBeforeAsked,
-        Fault::SentBeforeDisk,
-        Fault::DiskVotes,
-        Fault::ViewBeforeServer,
-        Fault::UnkeptDropped,
-        Fault::SessionUnfenced,
-        Fault::OldAckCounts,
-        Fault::GoneBeforeStashed,
-        Fault::LifeIgnored,
-        Fault::SlotLeaked,
-        Fault::UnwrittenCounts,
-        Fault::OldBlocksGiven,
-        Fault::SlotsBeforePages,
-        Fault::GivenUpIsCounted,
-        Fault::LateAwaited,
-        Fault::RefusalIsFinal,
-        Fault::UnrecordedRemoved,
-        Fault::KeeperEnds,
-        Fault::StampIgnored,
-        Fault::CacheTrusted,
-        Fault::RefusalIsFailure,
-        Fault::SettledBeforeLocked,
-        Fault::AliasJoins,
-        Fault::JoinIgnored,
-        Fault::MovedIsGone,
-        Fault::CleanTooEarly,
-        Fault::CountsWhileClean,
-        Fault::HeldBelieved,
-        Fault::PauseHeldAgainst,
-        Fault::StallAllowed,
-        Fault::FenceBeforeProof,
-        Fault::HoldingsForgotten,
-        Fault::SleepStopsClock,
-        Fault::SilenceTrusted,
-        Fault::SlowIsDeaf,
+    pub const ALL: [PlantedFault; 65] = [
+        PlantedFault::AnyInsteadOfRule,
+        PlantedFault::StaleAckCounts,
+        PlantedFault::MulticastCountsAsHeld,
+        PlantedFault::AckUnverified,
+        PlantedFault::AcceptGap,
+        PlantedFault::ViewBeforeDurable,
+        PlantedFault::NoViewGate,
+        PlantedFault::MemberFenceIgnored,
+        PlantedFault::WriterFenceIgnored,
+        PlantedFault::FenceForgotten,
+        PlantedFault::ClosedTooEarly,
+        PlantedFault::ReadBeforeFence,
+        PlantedFault::OneAnswerSuffices,
+        PlantedFault::AmnesiacCounts,
+        PlantedFault::ReleaseBeforeSync,
+        PlantedFault::TornRecordAccepted,
+        PlantedFault::SpoolAfterFlush,
+        PlantedFault::SpoolDropped,
+        PlantedFault::PageCut,
+        PlantedFault::ForgeryAccepted,
+        PlantedFault::ChainUnchecked,
+        PlantedFault::CorruptionIsEnd,
+        PlantedFault::CutOffIsDone,
+        PlantedFault::SyncRetried,
+        PlantedFault::TrimAboveStable,
+        PlantedFault::OverrunAccepted,
+        PlantedFault::LengthBelieved,
+        PlantedFault::FlushedBeforeSync,
+        PlantedFault::ReplicaWholeTooEarly,
+        PlantedFault::RestoreUnproven,
+        PlantedFault::FencedBeforeProbe,
+        PlantedFault::SentBeforeDisk,
+        PlantedFault::DiskVotes,
+        PlantedFault::ViewBeforeServer,
+        PlantedFault::DroppedBeforeServer,
+        PlantedFault::SessionUnfenced,
+        PlantedFault::OldAckCounts,
+        PlantedFault::EvictedBeforeStored,
+        PlantedFault::DepositLifeIgnored,
+        PlantedFault::SlotLeaked,
+        PlantedFault::UnwrittenCounts,
+        PlantedFault::OldBlocksGiven,
+        PlantedFault::SlotsBeforePages,
+        PlantedFault::GivenUpIsCounted,
+        PlantedFault::LateAwaited,
+        PlantedFault::RefusalIsFinal,
+        PlantedFault::UnrecordedRemoved,
+        PlantedFault::ServiceThreadEnds,
+        PlantedFault::StampIgnored,
+        PlantedFault::CacheTrusted,
+        PlantedFault::RefusalIsFailure,
+        PlantedFault::CheckpointBeforeLock,
+        PlantedFault::AliasJoins,
+        PlantedFault::JoinIgnored,
+        PlantedFault::MovedCountsAsGone,
+        PlantedFault::CleanTooEarly,
+        PlantedFault::CountsWhileClean,
+        PlantedFault::OverclaimBelieved,
+        PlantedFault::PauseHeldAgainst,
+        PlantedFault::StallAllowed,
+        PlantedFault::FenceBeforeProof,
+        PlantedFault::HoldingsForgotten,
+        PlantedFault::SleepStopsClock,
+        PlantedFault::SilenceTrusted,
+        PlantedFault::SlowIsDeaf,
     ];
 }
 
 /// Which fault, if any, is planted in a machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Planted {
+pub struct FaultSwitch {
     #[cfg(feature = "planted")]
-    fault: Option<Fault>,
+    fault: Option<PlantedFault>,
 }
 
-impl Planted {
+impl FaultSwitch {
     /// No fault: the only value that a shipped build can make.
-    pub const NONE: Planted = Planted {
+    pub const NONE: FaultSwitch = FaultSwitch {
         #[cfg(feature = "planted")]
         fault: None,
     };
 
     /// Plants `fault`.
     #[cfg(feature = "planted")]
-    pub const fn with(fault: Fault) -> Planted {
-        Planted { fault: Some(fault) }
+    pub const fn with(fault: PlantedFault) -> FaultSwitch {
+        FaultSwitch { fault: Some(fault) }
     }
 
     /// Whether `fault` is planted here.
     #[inline(always)]
-    pub fn is(self, fault: Fault) -> bool {
+    pub fn is(self, fault: PlantedFault) -> bool {
         #[cfg(feature = "planted")]
         return self.fault == Some(fault);
         #[cfg(not(feature = "planted"))]

@@ -1,4 +1,4 @@
-//! The two things that layer 1 (`rvm`, later `disk` and `shared`) sees of the world: a [`Log`] and a [`File`].
+//! The two things that layer 1 (`rvm`, later `disk` and `shared`) sees of the world: a [`RecordLog`] and a [`StorageFile`].
 //!
 //! `netram-journal` implements them with sockets and real files, `netram-sim` with a virtual network, clock
 //! and disk. Code written against these traits runs unchanged in both.
@@ -77,12 +77,12 @@ impl core::error::Error for IoError {}
 /// A file of fixed purpose: positioned reads and writes, and a sync that means it.
 ///
 /// All methods take `&self`: callers see to it that writes to the same bytes do not race.
-pub trait File {
+pub trait StorageFile {
     /// The file's size in bytes.
     fn size(&self) -> Result<u64, IoError>;
     /// Fills `into` from `offset`. [`IoError::EOF`] when the file ends before.
     fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), IoError>;
-    /// Writes all of `bytes` at `offset`. Not durable before [`File::sync`].
+    /// Writes all of `bytes` at `offset`. Not durable before [`StorageFile::sync`].
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError>;
     /// Makes everything written before durable (`fdatasync`). After an error nothing written since the last
     /// good sync may be believed to be on the disk, and a later good sync does not change that. A sync that a signal
@@ -94,7 +94,7 @@ pub trait File {
 ///
 /// Kinds below 16 belong to the journal, the rest to its users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Kind(pub u8);
+pub struct RecordKind(pub u8);
 
 /// One record as read back from a log.
 #[derive(Clone, Copy, Debug)]
@@ -106,14 +106,14 @@ pub struct Record<'a> {
     /// The reign that wrote it.
     pub epoch: Epoch,
     /// What the payload is.
-    pub kind: Kind,
-    /// The bytes given to [`Log::append`].
+    pub kind: RecordKind,
+    /// The bytes given to [`RecordLog::append`].
     pub payload: &'a [u8],
 }
 
 /// What an append returns: the place to wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket {
+pub struct CommitTicket {
     /// Where the record begins.
     pub lsn: Lsn,
     /// Where the next record begins; the commit is done when everything below this is held.
@@ -136,7 +136,7 @@ pub enum Durability {
 
 /// What was known to hold the commit when `wait` returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Votes {
+pub struct CommitVotes {
     /// Members of the durable view that acknowledged it.
     pub members: u8,
     /// Whether the members satisfied the commit rule.
@@ -162,7 +162,7 @@ pub enum AppendError {
         /// Payload bytes that fit.
         max: usize,
     },
-    /// The log file has no room. [`Log::trim`] it, then retry.
+    /// The log file has no room. [`RecordLog::trim`] it, then retry.
     Full {
         /// Bytes in use, from the head to the tail.
         used: u64,
@@ -297,20 +297,20 @@ pub struct LogState {
 /// A recovered, open log with one writer.
 ///
 /// Methods take `&self`: a real log is shared by threads, and groups their commits.
-pub trait Log {
+pub trait RecordLog {
     /// Appends one record of `length` payload bytes; `fill` writes all of them, straight into the log's ring.
     ///
     /// Records stand in the log in the order of these calls. When the window is full this waits for the disk
     /// (back-pressure). It never waits for log space: that is [`AppendError::Full`], for the caller to trim.
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError>;
+    ) -> Result<CommitTicket, AppendError>;
 
     /// Waits until the record of `ticket`, and so every record before it, is as safe as `durability` says.
-    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError>;
+    fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError>;
 
     /// Where the log stands now.
     fn state(&self) -> LogState;
@@ -324,17 +324,17 @@ pub trait Log {
     fn trim(&self, head: Lsn) -> Result<(), LogError>;
 }
 
-impl<L: Log + ?Sized> Log for &L {
+impl<L: RecordLog + ?Sized> RecordLog for &L {
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
+    ) -> Result<CommitTicket, AppendError> {
         (**self).append(kind, length, fill)
     }
 
-    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError> {
         (**self).wait(ticket, durability)
     }
 

@@ -8,17 +8,17 @@ pub struct Time(pub u64);
 
 /// A length of time in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Span(pub u64);
+pub struct Nanos(pub u64);
 
-impl Span {
+impl Nanos {
     /// A span of `ms` milliseconds.
-    pub const fn from_ms(ms: u64) -> Span {
-        Span(ms * 1_000_000)
+    pub const fn from_ms(ms: u64) -> Nanos {
+        Nanos(ms * 1_000_000)
     }
 
     /// A span of `us` microseconds.
-    pub const fn from_us(us: u64) -> Span {
-        Span(us * 1_000)
+    pub const fn from_us(us: u64) -> Nanos {
+        Nanos(us * 1_000)
     }
 
     /// The span in whole milliseconds, rounded down.
@@ -29,23 +29,23 @@ impl Span {
 
 impl Time {
     /// The span from `earlier` to `self`; zero when `earlier` is later.
-    pub fn since(self, earlier: Time) -> Span {
-        Span(self.0.saturating_sub(earlier.0))
+    pub fn since(self, earlier: Time) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-impl Add<Span> for Time {
+impl Add<Nanos> for Time {
     type Output = Time;
 
-    fn add(self, span: Span) -> Time {
+    fn add(self, span: Nanos) -> Time {
         Time(self.0.saturating_add(span.0))
     }
 }
 
-impl Sub<Span> for Time {
+impl Sub<Nanos> for Time {
     type Output = Time;
 
-    fn sub(self, span: Span) -> Time {
+    fn sub(self, span: Nanos) -> Time {
         Time(self.0.saturating_sub(span.0))
     }
 }

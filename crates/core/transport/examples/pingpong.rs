@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netram_transport::{Address, ClusterKey, Link, Listener, Progress, Security, connect};
+use netram_transport::{ClusterKey, HandshakeProgress, Link, Listener, NetAddress, Security, connect};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::thread::{CpuSet, sched_setaffinity};
@@ -79,7 +79,7 @@ fn raw_unix() -> io::Result<Ends> {
 }
 
 fn linked(address: &str, security: Security) -> io::Result<Ends> {
-    let address: Address = address.parse().map_err(io::Error::other)?;
+    let address: NetAddress = address.parse().map_err(io::Error::other)?;
     let listener = Listener::bind(&address, security.clone()).map_err(io::Error::other)?;
     let address = listener.address().clone();
     let client = thread::spawn(move || connect(&address, &security, Duration::from_secs(5)));
@@ -89,7 +89,7 @@ fn linked(address: &str, security: Security) -> io::Result<Ends> {
         }
     };
     let lender = loop {
-        if let Progress::Done(link) = pending.advance(Instant::now()).map_err(io::Error::other)? {
+        if let HandshakeProgress::Done(link) = pending.advance(Instant::now()).map_err(io::Error::other)? {
             break link;
         }
     };

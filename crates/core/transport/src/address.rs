@@ -17,11 +17,11 @@ const INTERFACE_BYTES_MAX: usize = 15;
 
 /// Where a lender listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Address {
+pub enum NetAddress {
     /// `tcp://host:port`; IPv6 addresses stand in brackets.
     Tcp {
         /// The machine.
-        host: Host,
+        host: NetHost,
         /// The port; zero lets the system choose when binding.
         port: u16,
     },
@@ -29,9 +29,9 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// A machine in an [`Address`].
+/// A machine in an [`NetAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Host {
+pub enum NetHost {
     /// A literal IPv4 or IPv6 address.
     Ip(IpAddr),
     /// An IPv6 address of this link only, and the interface that the link is at: `fe80::1%eth0`.
@@ -40,32 +40,33 @@ pub enum Host {
     Name(String),
 }
 
-/// Why a text is not an [`Address`].
+/// Why a text is not an [`NetAddress`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not an address: {problem}; write tcp://host:port or unix:/path")]
-pub struct AddressError {
+pub struct NetAddressError {
     /// What was given, cut to a printable length.
     pub text: String,
     /// What is wrong with it.
     pub problem: &'static str,
 }
 
-impl Address {
+impl NetAddress {
     /// Whether only this machine can reach the address: a Unix socket, a loopback IP, or the name `localhost`
     /// (whose resolution is checked again when connecting or binding without a key).
     pub fn is_local(&self) -> bool {
         match self {
-            Address::Unix(_) => true,
-            Address::Tcp {
-                host: Host::Ip(ip), ..
+            NetAddress::Unix(_) => true,
+            NetAddress::Tcp {
+                host: NetHost::Ip(ip),
+                ..
             } => is_loopback(*ip),
             // A link leads to other machines.
-            Address::Tcp {
-                host: Host::Zoned(..),
+            NetAddress::Tcp {
+                host: NetHost::Zoned(..),
                 ..
             } => false,
-            Address::Tcp {
-                host: Host::Name(name),
+            NetAddress::Tcp {
+                host: NetHost::Name(name),
                 ..
             } => name.eq_ignore_ascii_case("localhost"),
         }
@@ -77,10 +78,10 @@ pub(crate) fn is_loopback(ip: IpAddr) -> bool {
     ip.to_canonical().is_loopback()
 }
 
-impl FromStr for Address {
-    type Err = AddressError;
+impl FromStr for NetAddress {
+    type Err = NetAddressError;
 
-    fn from_str(text: &str) -> Result<Address, AddressError> {
+    fn from_str(text: &str) -> Result<NetAddress, NetAddressError> {
         let parsed = if text.len() > ADDRESS_BYTES_MAX {
             Err("it is longer than 256 bytes")
         } else if let Some(rest) = text.strip_prefix("tcp://") {
@@ -90,14 +91,14 @@ impl FromStr for Address {
         } else {
             Err("it begins with neither tcp:// nor unix:")
         };
-        parsed.map_err(|problem| AddressError {
+        parsed.map_err(|problem| NetAddressError {
             text: text.chars().take(64).collect(),
             problem,
         })
     }
 }
 
-fn parse_tcp(rest: &str) -> Result<Address, &'static str> {
+fn parse_tcp(rest: &str) -> Result<NetAddress, &'static str> {
     let (host, port) = if let Some(bracketed) = rest.strip_prefix('[') {
         let (ip, port) = bracketed.split_once(']').ok_or("the bracket is not closed")?;
         (
@@ -113,17 +114,17 @@ fn parse_tcp(rest: &str) -> Result<Address, &'static str> {
         return Err("the port is not a number");
     }
     let port = port.parse().map_err(|_| "the port exceeds 65535")?;
-    Ok(Address::Tcp { host, port })
+    Ok(NetAddress::Tcp { host, port })
 }
 
-fn parse_bracketed(text: &str) -> Result<Host, &'static str> {
+fn parse_bracketed(text: &str) -> Result<NetHost, &'static str> {
     let (ip, zone) = match text.split_once('%') {
         Some((ip, zone)) => (ip, Some(zone)),
         None => (text, None),
     };
     let ip: Ipv6Addr = ip.parse().map_err(|_| "no IPv6 address stands in the brackets")?;
     let Some(zone) = zone else {
-        return Ok(Host::Ip(IpAddr::V6(ip)));
+        return Ok(NetHost::Ip(IpAddr::V6(ip)));
     };
     if !ip.is_unicast_link_local() {
         return Err("only a link-local IPv6 address (fe80::...) has an interface behind %");
@@ -132,10 +133,10 @@ fn parse_bracketed(text: &str) -> Result<Host, &'static str> {
     if zone.is_empty() || zone.len() > INTERFACE_BYTES_MAX || !zone.bytes().all(named) {
         return Err("behind % stands no interface, such as eth0");
     }
-    Ok(Host::Zoned(ip, zone.to_owned()))
+    Ok(NetHost::Zoned(ip, zone.to_owned()))
 }
 
-fn parse_host(host: &str) -> Result<Host, &'static str> {
+fn parse_host(host: &str) -> Result<NetHost, &'static str> {
     if host.is_empty() {
         return Err("the host is missing");
     }
@@ -143,7 +144,7 @@ fn parse_host(host: &str) -> Result<Host, &'static str> {
         return Err("an IPv6 address stands in brackets");
     }
     if let Ok(ip) = host.parse() {
-        return Ok(Host::Ip(ip));
+        return Ok(NetHost::Ip(ip));
     }
     if host.len() > HOST_BYTES_MAX {
         return Err("the host is longer than 253 bytes");
@@ -155,10 +156,10 @@ fn parse_host(host: &str) -> Result<Host, &'static str> {
     if !host.bytes().all(named) {
         return Err("a host name has only letters, digits, '-', '_' and '.'");
     }
-    Ok(Host::Name(host.to_owned()))
+    Ok(NetHost::Name(host.to_owned()))
 }
 
-fn parse_unix(path: &str) -> Result<Address, &'static str> {
+fn parse_unix(path: &str) -> Result<NetAddress, &'static str> {
     if !path.starts_with('/') {
         return Err("the path of a Unix socket is absolute");
     }
@@ -168,25 +169,25 @@ fn parse_unix(path: &str) -> Result<Address, &'static str> {
     if path.contains('\0') {
         return Err("the path contains a zero byte");
     }
-    Ok(Address::Unix(PathBuf::from(path)))
+    Ok(NetAddress::Unix(PathBuf::from(path)))
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for NetAddress {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Address::Tcp { host, port } => write!(out, "tcp://{host}:{port}"),
-            Address::Unix(path) => write!(out, "unix:{}", path.display()),
+            NetAddress::Tcp { host, port } => write!(out, "tcp://{host}:{port}"),
+            NetAddress::Unix(path) => write!(out, "unix:{}", path.display()),
         }
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for NetHost {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Host::Ip(IpAddr::V6(ip)) => write!(out, "[{ip}]"),
-            Host::Ip(ip) => ip.fmt(out),
-            Host::Zoned(ip, zone) => write!(out, "[{ip}%{zone}]"),
-            Host::Name(name) => out.write_str(name),
+            NetHost::Ip(IpAddr::V6(ip)) => write!(out, "[{ip}]"),
+            NetHost::Ip(ip) => ip.fmt(out),
+            NetHost::Zoned(ip, zone) => write!(out, "[{ip}%{zone}]"),
+            NetHost::Name(name) => out.write_str(name),
         }
     }
 }
@@ -204,14 +205,14 @@ mod tests {
             "tcp://lender-3.rack_2.example:1",
             "unix:/run/netram/lender",
         ] {
-            let address: Address = text.parse().unwrap();
+            let address: NetAddress = text.parse().unwrap();
             assert_eq!(address.to_string(), text);
         }
     }
 
     #[test]
     fn only_this_machine_is_local() {
-        let local = |text: &str| text.parse::<Address>().unwrap().is_local();
+        let local = |text: &str| text.parse::<NetAddress>().unwrap().is_local();
         assert!(local("unix:/a"));
         assert!(local("tcp://127.8.9.1:1"));
         assert!(local("tcp://[::1]:1"));
@@ -243,9 +244,17 @@ mod tests {
             ),
             ("unix:run", "the path of a Unix socket is absolute"),
         ] {
-            assert_eq!(text.parse::<Address>().unwrap_err().problem, problem, "{text}");
+            assert_eq!(text.parse::<NetAddress>().unwrap_err().problem, problem, "{text}");
         }
-        assert!(format!("unix:/{}", "a".repeat(107)).parse::<Address>().is_err());
-        assert!(format!("tcp://{}:1", "a".repeat(300)).parse::<Address>().is_err());
+        assert!(
+            format!("unix:/{}", "a".repeat(107))
+                .parse::<NetAddress>()
+                .is_err()
+        );
+        assert!(
+            format!("tcp://{}:1", "a".repeat(300))
+                .parse::<NetAddress>()
+                .is_err()
+        );
     }
 }

@@ -20,12 +20,12 @@ const REKEY_NUMBER: u64 = u64::MAX;
 
 /// The packet does not open: another key, or it was altered, dropped before, repeated or reordered.
 #[derive(Debug)]
-pub(crate) struct DoesNotOpen;
+pub(crate) struct DecryptError;
 
 /// What protects the packets of a link. Sealing and opening together cost about 180 ns for 128 bytes.
 pub(crate) enum Cipher {
     Plain,
-    Noise(Box<Ways>),
+    Noise(Box<DuplexCipher>),
 }
 
 impl Cipher {
@@ -39,17 +39,17 @@ impl Cipher {
 }
 
 /// Both directions of a link, from one end.
-pub(crate) struct Ways {
-    ours: Way,
-    theirs: Way,
+pub(crate) struct DuplexCipher {
+    ours: DirectionCipher,
+    theirs: DirectionCipher,
 }
 
-impl Ways {
+impl DuplexCipher {
     /// The keys that the handshake ended with: for what this end says, and for what it hears.
-    pub(crate) fn new(ours: &[u8; KEY_BYTES], theirs: &[u8; KEY_BYTES]) -> Ways {
-        Ways {
-            ours: Way::new(ours),
-            theirs: Way::new(theirs),
+    pub(crate) fn new(ours: &[u8; KEY_BYTES], theirs: &[u8; KEY_BYTES]) -> DuplexCipher {
+        DuplexCipher {
+            ours: DirectionCipher::new(ours),
+            theirs: DirectionCipher::new(theirs),
         }
     }
 
@@ -68,27 +68,27 @@ impl Ways {
 
     /// Opens `sealed` where it stands: the packet is its first bytes, as many as are returned. What does not open is
     /// of no use afterwards, and the next packet may be tried in its place.
-    pub(crate) fn open(&mut self, sealed: &mut [u8]) -> Result<usize, DoesNotOpen> {
+    pub(crate) fn open(&mut self, sealed: &mut [u8]) -> Result<usize, DecryptError> {
         let opened = self
             .theirs
             .key
             .open_in_place(nonce(self.theirs.number), Aad::empty(), sealed);
-        let length = opened.map_err(|_| DoesNotOpen)?.len();
+        let length = opened.map_err(|_| DecryptError)?.len();
         self.theirs.pass();
         Ok(length)
     }
 }
 
 /// One direction.
-struct Way {
+struct DirectionCipher {
     key: LessSafeKey,
     /// The next packet's.
     number: u64,
 }
 
-impl Way {
-    fn new(key: &[u8; KEY_BYTES]) -> Way {
-        Way {
+impl DirectionCipher {
+    fn new(key: &[u8; KEY_BYTES]) -> DirectionCipher {
+        DirectionCipher {
             key: aead_key(key),
             number: 0,
         }
@@ -140,13 +140,16 @@ mod tests {
     }
 
     /// This end is ours, the other is the library's own transport phase.
-    fn pair() -> (Ways, TransportState) {
+    fn pair() -> (DuplexCipher, TransportState) {
         let (mut client, lender) = hands();
         let (ours, theirs) = client.dangerously_get_raw_split();
-        (Ways::new(&ours, &theirs), lender.into_transport_mode().unwrap())
+        (
+            DuplexCipher::new(&ours, &theirs),
+            lender.into_transport_mode().unwrap(),
+        )
     }
 
-    fn sealed(ways: &mut Ways, packet: &[u8]) -> Vec<u8> {
+    fn sealed(ways: &mut DuplexCipher, packet: &[u8]) -> Vec<u8> {
         let mut target = packet.to_vec();
         target.resize(packet.len() + TAG_BYTES, 0);
         ways.seal(&mut target);
@@ -178,8 +181,8 @@ mod tests {
         let (mut client, mut lender) = hands();
         let (to_lender, to_client) = client.dangerously_get_raw_split();
         assert_eq!((to_lender, to_client), lender.dangerously_get_raw_split());
-        let mut client = Ways::new(&to_lender, &to_client);
-        let mut lender = Ways::new(&to_client, &to_lender);
+        let mut client = DuplexCipher::new(&to_lender, &to_client);
+        let mut lender = DuplexCipher::new(&to_client, &to_lender);
         let first = sealed(&mut client, b"first");
         let second = sealed(&mut client, b"second");
         assert!(lender.open(&mut second.clone()).is_err(), "the first was dropped");

@@ -10,18 +10,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::address::Address;
+use crate::address::NetAddress;
 use crate::cipher::Cipher;
 use crate::error::ConnectError;
 use crate::key::ClusterKey;
 use crate::link::Link;
 use crate::preamble::{self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS};
-use crate::secure::{CONFIRMATION_BYTES, Handshake, MESSAGE_BYTES, Prologue, Security};
-use crate::tcp::Unconnected;
+use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue, Security};
+use crate::tcp::TcpConnectError;
 use crate::{tcp, unix};
 
 /// Connects to a lender and shakes hands with it, within `timeout`, however long a name server takes.
-pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Result<Link, ConnectError> {
+pub fn connect(address: &NetAddress, security: &Security, timeout: Duration) -> Result<Link, ConnectError> {
     let deadline = Instant::now() + timeout;
     if matches!(security, Security::Insecure) && !address.is_local() {
         return Err(ConnectError::InsecureRefused {
@@ -30,19 +30,19 @@ pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Res
     }
     let (socket, at) = reach(address, security, deadline)?;
     let peer = at.map_or_else(|| address.to_string(), |at| format!("tcp://{at}"));
-    let wire = Wire {
+    let wire = HandshakeSocket {
         socket,
         deadline,
         address,
     };
     let cipher = match security {
         Security::Insecure => {
-            greet(&wire, MODE_PLAIN)?;
+            exchange_preambles(&wire, MODE_PLAIN)?;
             Cipher::Plain
         }
-        Security::Key(key) => shake_hands(&wire, key)?,
+        Security::Key(key) => noise_handshake(&wire, key)?,
     };
-    if let (Address::Tcp { host, .. }, Some(at)) = (address, at) {
+    if let (NetAddress::Tcp { host, .. }, Some(at)) = (address, at) {
         tcp::remember(host, at);
     }
     Ok(Link::new(wire.socket, peer, cipher))
@@ -50,7 +50,7 @@ pub fn connect(address: &Address, security: &Security, timeout: Duration) -> Res
 
 /// A connected socket, and where it leads.
 fn reach(
-    address: &Address,
+    address: &NetAddress,
     security: &Security,
     deadline: Instant,
 ) -> Result<(OwnedFd, Option<SocketAddr>), ConnectError> {
@@ -62,8 +62,8 @@ fn reach(
         },
     };
     let (host, port) = match address {
-        Address::Tcp { host, port } => (host, *port),
-        Address::Unix(path) => {
+        NetAddress::Tcp { host, port } => (host, *port),
+        NetAddress::Unix(path) => {
             let socket = unix::connect(path, deadline).map_err(unreachable)?;
             return Ok((socket, None));
         }
@@ -72,18 +72,18 @@ fn reach(
     let name = || host.to_string();
     let reached = tcp::connect(host, port, local_only, deadline);
     let (socket, at) = reached.map_err(|error| match error {
-        Unconnected::Refused => ConnectError::InsecureRefused {
+        TcpConnectError::Refused => ConnectError::InsecureRefused {
             address: address.clone(),
         },
-        Unconnected::NameNotFound(source) => ConnectError::NameNotFound { name: name(), source },
-        Unconnected::NameUnanswered => ConnectError::NameUnanswered { name: name() },
-        Unconnected::Failed(source) => unreachable(source),
+        TcpConnectError::NameNotFound(source) => ConnectError::NameNotFound { name: name(), source },
+        TcpConnectError::NameUnanswered => ConnectError::NameUnanswered { name: name() },
+        TcpConnectError::Failed(source) => unreachable(source),
     })?;
     Ok((socket, Some(at)))
 }
 
 /// Exchanges preambles. What the lender refuses is an error.
-fn greet(wire: &Wire<'_>, mode: u8) -> Result<Prologue, ConnectError> {
+fn exchange_preambles(wire: &HandshakeSocket<'_>, mode: u8) -> Result<Prologue, ConnectError> {
     let client = Preamble::ours(WIRE_VERSION, mode, preamble::STATUS_OK).encode();
     wire.send(&client)?;
     let mut lender = [0; PREAMBLE_BYTES];
@@ -116,13 +116,13 @@ fn judge(reply: Preamble, mode: u8) -> Result<(), ConnectError> {
 }
 
 /// The whole secure handshake, to the confirmation.
-fn shake_hands(wire: &Wire<'_>, key: &ClusterKey) -> Result<Cipher, ConnectError> {
+fn noise_handshake(wire: &HandshakeSocket<'_>, key: &ClusterKey) -> Result<Cipher, ConnectError> {
     let local = |source| ConnectError::Unreachable {
         address: wire.address.clone(),
         source,
     };
-    let prologue = greet(wire, MODE_NOISE)?;
-    let mut noise = Handshake::initiator(key, &prologue).map_err(local)?;
+    let prologue = exchange_preambles(wire, MODE_NOISE)?;
+    let mut noise = NoiseHandshake::initiator(key, &prologue).map_err(local)?;
     wire.send(&noise.write().map_err(local)?)?;
 
     let mut message = [0; MESSAGE_BYTES];
@@ -146,13 +146,13 @@ fn shake_hands(wire: &Wire<'_>, key: &ClusterKey) -> Result<Cipher, ConnectError
 }
 
 /// A connected, non-blocking socket that is waited for, up to a deadline.
-struct Wire<'a> {
+struct HandshakeSocket<'a> {
     socket: OwnedFd,
     deadline: Instant,
-    address: &'a Address,
+    address: &'a NetAddress,
 }
 
-impl Wire<'_> {
+impl HandshakeSocket<'_> {
     fn send(&self, mut bytes: &[u8]) -> Result<(), ConnectError> {
         while !bytes.is_empty() {
             match send(&self.socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use crate::address::Address;
-use crate::preamble::Versions;
+use crate::address::NetAddress;
+use crate::preamble::VersionRange;
 
 /// What ended or held up a [`Link`](crate::Link).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +31,7 @@ pub enum LinkError {
     },
 }
 
-/// Why a lender did not accept a connection. Log it and drop the [`Pending`](crate::Pending).
+/// Why a lender did not accept a connection. Log it and drop the [`PendingHandshake`](crate::PendingHandshake).
 #[derive(Debug, thiserror::Error)]
 pub enum HandshakeError {
     /// The client has another key, or something on the way changed the handshake.
@@ -41,9 +41,9 @@ pub enum HandshakeError {
     #[error("it speaks wire version {theirs}, this process {ours}; run the same netram release on both")]
     WrongVersion {
         /// The versions that this build speaks.
-        ours: Versions,
+        ours: VersionRange,
         /// The versions that the client speaks.
-        theirs: Versions,
+        theirs: VersionRange,
     },
     /// The client came without a key.
     #[error("it came without a cluster key, which is required here")]
@@ -51,7 +51,7 @@ pub enum HandshakeError {
     /// The client came with a key, and this lender runs without.
     #[error("it came with a cluster key, but this process runs with --insecure")]
     InsecureRequired,
-    /// The owner had [refused](crate::Pending::refuse_busy) the client beforehand.
+    /// The owner had [refused](crate::PendingHandshake::refuse_busy) the client beforehand.
     #[error("it was sent away: too many connections")]
     Busy,
     /// The connection ended before the handshake did.
@@ -91,7 +91,7 @@ pub enum ConnectError {
     #[error("cannot reach {address}: {source}")]
     Unreachable {
         /// The lender.
-        address: Address,
+        address: NetAddress,
         /// Why.
         source: io::Error,
     },
@@ -107,9 +107,9 @@ pub enum ConnectError {
     )]
     WrongVersion {
         /// The versions that this build speaks.
-        ours: Versions,
+        ours: VersionRange,
         /// The versions that the lender speaks.
-        theirs: Versions,
+        theirs: VersionRange,
     },
     /// The lender demands a key, and this client was told to go without.
     #[error("the other side requires the cluster key; give both sides the same key file")]
@@ -121,7 +121,7 @@ pub enum ConnectError {
     #[error("{address} is not on this machine; without a cluster key only local addresses are allowed")]
     InsecureRefused {
         /// The lender.
-        address: Address,
+        address: NetAddress,
     },
     /// The lender has too many connections. Retry later.
     #[error("the other side is busy: it has too many connections")]
@@ -136,26 +136,26 @@ pub enum ConnectError {
 
 /// Why a lender cannot listen.
 #[derive(Debug, thiserror::Error)]
-pub enum BindError {
+pub enum ListenError {
     /// Without a key only local addresses are served.
     #[error(
         "{address} can be reached from other machines; without a cluster key only local addresses are served"
     )]
     InsecureRefused {
         /// The address asked for.
-        address: Address,
+        address: NetAddress,
     },
     /// Somebody listens there already.
     #[error("{address} is in use by another process")]
     InUse {
         /// The address asked for.
-        address: Address,
+        address: NetAddress,
     },
     /// The socket cannot be made.
     #[error("cannot listen on {address}: {source}")]
     Failed {
         /// The address asked for.
-        address: Address,
+        address: NetAddress,
         /// Why.
         source: io::Error,
     },

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::cipher::Cipher;
 use crate::key::ClusterKey;
 use crate::link::{Link, PACKET_BYTES_MAX};
-use crate::listen::{Pending, Progress};
+use crate::listen::{HandshakeProgress, PendingHandshake};
 use crate::preamble::{MODE_NOISE, PREAMBLE_BYTES, Preamble, STATUS_OK, WIRE_VERSION, may_begin_preamble};
 use crate::secure::Security;
 
@@ -70,7 +70,7 @@ pub fn handshake(bytes: &[u8]) {
     };
     let now = Instant::now();
     let deadline = now + Duration::from_secs(60);
-    let mut pending = Pending::new(
+    let mut pending = PendingHandshake::new(
         connected(bytes),
         "a fuzzer".into(),
         security,
@@ -81,8 +81,8 @@ pub fn handshake(bytes: &[u8]) {
         pending.refuse_busy();
     }
     match pending.advance(now) {
-        Ok(Progress::Done(link)) => assert!(!secure && !link.is_secure() && how & 2 == 0),
-        Ok(Progress::NeedRead) => panic!("the stranger has sent all that it will"),
+        Ok(HandshakeProgress::Done(link)) => assert!(!secure && !link.is_secure() && how & 2 == 0),
+        Ok(HandshakeProgress::NeedRead) => panic!("the stranger has sent all that it will"),
         Err(_) => (),
     }
 }

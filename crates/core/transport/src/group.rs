@@ -5,7 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::str::FromStr;
 
-use netram_proto::cast::Tune;
+use netram_proto::multicast::ChannelInvite;
 use rustix::io::Errno;
 use rustix::net::netdevice;
 use socket2::Socket;
@@ -15,35 +15,35 @@ const INTERFACE_BYTES_MAX: usize = 15;
 
 /// Where appends are multicast: `239.1.2.3:7421`, or `239.1.2.3:7421%eth1` for a machine with several networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct MulticastGroup {
     /// The group's address and port.
     pub address: SocketAddrV4,
     /// The interface's name; `None`: the system's choice.
     pub interface: Option<String>,
 }
 
-/// Why a text is not a [`Group`].
+/// Why a text is not a [`MulticastGroup`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is not a multicast group: {problem}; write 239.1.2.3:7421 or 239.1.2.3:7421%eth1")]
-pub struct GroupError {
+pub struct MulticastGroupError {
     /// What was given, cut to a printable length.
     pub text: String,
     /// What is wrong with it.
     pub problem: &'static str,
 }
 
-impl FromStr for Group {
-    type Err = GroupError;
+impl FromStr for MulticastGroup {
+    type Err = MulticastGroupError;
 
-    fn from_str(text: &str) -> Result<Group, GroupError> {
-        parse(text).map_err(|problem| GroupError {
+    fn from_str(text: &str) -> Result<MulticastGroup, MulticastGroupError> {
+        parse(text).map_err(|problem| MulticastGroupError {
             text: text.chars().take(64).collect(),
             problem,
         })
     }
 }
 
-fn parse(text: &str) -> Result<Group, &'static str> {
+fn parse(text: &str) -> Result<MulticastGroup, &'static str> {
     let (address, interface) = match text.split_once('%') {
         Some((address, name)) => (address, Some(name)),
         None => (text, None),
@@ -66,13 +66,13 @@ fn parse(text: &str) -> Result<Group, &'static str> {
     {
         return Err("an interface's name has 1 to 15 letters and digits");
     }
-    Ok(Group {
+    Ok(MulticastGroup {
         address,
         interface: interface.map(str::to_owned),
     })
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for MulticastGroup {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.address.fmt(out)?;
         match &self.interface {
@@ -82,9 +82,9 @@ impl fmt::Display for Group {
     }
 }
 
-impl Group {
+impl MulticastGroup {
     /// Whether an invitation means this group. The interface is each machine's own affair.
-    pub fn is_named_by(&self, tune: &Tune) -> bool {
+    pub fn is_named_by(&self, tune: &ChannelInvite) -> bool {
         self.address == SocketAddrV4::new(Ipv4Addr::from(tune.group), tune.port)
     }
 

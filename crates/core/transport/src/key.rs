@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn a_saved_key_loads_as_the_same_key_with_mode_0600() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
         let key = ClusterKey::generate();
         key.save_new(&path).unwrap();
         assert_eq!(
@@ -227,8 +227,8 @@ mod tests {
 
     #[test]
     fn a_key_is_never_overwritten() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
         let first = ClusterKey::generate();
         first.save_new(&path).unwrap();
         assert!(matches!(
@@ -240,8 +240,8 @@ mod tests {
 
     #[test]
     fn a_key_that_others_can_read_is_refused_with_the_remedy() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
         ClusterKey::generate().save_new(&path).unwrap();
         for mode in [0o640, 0o604, 0o620, 0o602, 0o644] {
             std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -268,8 +268,8 @@ mod tests {
                 "{bad}"
             );
         }
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("key");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("key");
         std::fs::write(&path, [0xff; 300]).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert!(matches!(ClusterKey::load(&path), Err(KeyError::Malformed)));

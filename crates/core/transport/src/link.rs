@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::buffer::ByteQueue;
-use crate::cipher::{Cipher, DoesNotOpen, TAG_BYTES};
+use crate::cipher::{Cipher, DecryptError, TAG_BYTES};
 use crate::error::LinkError;
 
 /// Bytes of a packet: one frame, header and body.
@@ -41,7 +41,7 @@ const _: () = assert!(
 );
 
 /// A link between a client and a lender. Made by [`connect`](crate::connect()) and
-/// [`Pending::advance`](crate::Pending::advance).
+/// [`PendingHandshake::advance`](crate::PendingHandshake::advance).
 ///
 /// Methods never block. A caller that sleeps waits for readability (level-triggered) when
 /// [`receive`](Self::receive) has returned `None`, and also for writability while [`flush`](Self::flush)
@@ -58,7 +58,7 @@ pub struct Link {
 
 /// What became of a packet given to [`Link::send`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sent {
+pub enum SendProgress {
     /// The socket has all of it, and everything before.
     Whole,
     /// The socket was full; the rest waits for [`Link::flush`].
@@ -95,9 +95,13 @@ impl Link {
 
     /// Sends the concatenation of `parts` as one packet of 1 to [`PACKET_BYTES_MAX`] bytes, with one system
     /// call. After [`LinkError::Congested`] nothing was taken, and the packet may be given again.
-    pub fn send(&mut self, parts: &[&[u8]]) -> Result<Sent, LinkError> {
+    pub fn send(&mut self, parts: &[&[u8]]) -> Result<SendProgress, LinkError> {
         self.queue(parts)?;
-        Ok(if self.flush()? { Sent::Whole } else { Sent::Queued })
+        Ok(if self.flush()? {
+            SendProgress::Whole
+        } else {
+            SendProgress::Queued
+        })
     }
 
     /// Queues a packet like [`send`](Self::send), without a system call: for answers that go out together with
@@ -162,7 +166,7 @@ impl Link {
         };
         match ways.open(packet) {
             Ok(length) => Ok(Some(&packet[..length])),
-            Err(DoesNotOpen) => {
+            Err(DecryptError) => {
                 self.fault = Some(LinkError::Tampered);
                 Err(LinkError::Tampered)
             }

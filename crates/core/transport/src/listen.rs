@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use crate::address::Address;
+use crate::address::NetAddress;
 use crate::cipher::Cipher;
-use crate::error::{BindError, HandshakeError};
+use crate::error::{HandshakeError, ListenError};
 use crate::link::Link;
-use crate::port::{Port, Reach};
+use crate::listen_socket::{ListenScope, ListenSocket};
 use crate::preamble::{
     self, MODE_NOISE, MODE_PLAIN, PREAMBLE_BYTES, Preamble, WIRE_VERSION, WIRE_VERSIONS, may_begin_preamble,
 };
-use crate::secure::{CONFIRMATION_BYTES, Handshake, MESSAGE_BYTES, Prologue, Security};
+use crate::secure::{CONFIRMATION_BYTES, MESSAGE_BYTES, NoiseHandshake, Prologue, Security};
 
 /// How long a stranger may take to become a link.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -28,7 +28,7 @@ const REFUSALS_MAX: usize = 64;
 
 /// A listening socket for links. Wait for it to be readable, then [`accept`](Self::accept) until `None`.
 pub struct Listener {
-    port: Port,
+    port: ListenSocket,
     security: Arc<Security>,
     /// One clone lives in every [`Pending`]: the count of strangers, which cannot go wrong.
     pending: Arc<()>,
@@ -37,21 +37,21 @@ pub struct Listener {
 impl Listener {
     /// Listens at `address`. Without a key only local addresses are served, and only this user. A Unix socket file
     /// left by a dead process is replaced.
-    pub fn bind(address: &Address, security: Security) -> Result<Listener, BindError> {
+    pub fn bind(address: &NetAddress, security: Security) -> Result<Listener, ListenError> {
         let secure = !matches!(security, Security::Insecure);
-        let reach = Reach {
+        let reach = ListenScope {
             other_machines: secure,
             other_users: secure,
         };
         Ok(Listener {
-            port: Port::bind(address, reach)?,
+            port: ListenSocket::bind(address, reach)?,
             security: Arc::new(security),
             pending: Arc::new(()),
         })
     }
 
     /// Where this listens: names resolved, and the port that the system chose if zero was asked for.
-    pub fn address(&self) -> &Address {
+    pub fn address(&self) -> &NetAddress {
         self.port.address()
     }
 
@@ -62,7 +62,7 @@ impl Listener {
 
     /// The next stranger, or `None` when nobody waits. Errors concern this process (no more file descriptors)
     /// and pass; wait a little before the next call.
-    pub fn accept(&self, now: Instant) -> io::Result<Option<Pending>> {
+    pub fn accept(&self, now: Instant) -> io::Result<Option<PendingHandshake>> {
         for _ in 0..REFUSALS_MAX {
             let Some((socket, peer)) = self.port.accept()? else {
                 return Ok(None);
@@ -72,7 +72,7 @@ impl Listener {
             }
             let security = Arc::clone(&self.security);
             let deadline = now + HANDSHAKE_TIMEOUT;
-            return Ok(Some(Pending::new(
+            return Ok(Some(PendingHandshake::new(
                 socket,
                 peer,
                 security,
@@ -104,23 +104,23 @@ impl std::fmt::Debug for Listener {
 /// Never blocks. Before the stranger has proven the key it costs its socket, this value and one boxed Noise
 /// state; it is never sent more bytes than it has sent. An epoll registration of the socket outlives the
 /// handshake: the [`Link`] owns the same file descriptor.
-pub struct Pending {
+pub struct PendingHandshake {
     /// `None` once it has become a link.
     socket: Option<OwnedFd>,
     peer: String,
     security: Arc<Security>,
     deadline: Instant,
     busy: bool,
-    step: Step,
+    step: AwaitedMessage,
     buffer: [u8; MESSAGE_BYTES],
     filled: usize,
     _counted: Arc<()>,
 }
 
 /// What is awaited from the stranger.
-enum Step {
+enum AwaitedMessage {
     Preamble,
-    Message(Handshake),
+    Message(NoiseHandshake),
     Confirmation(Cipher),
     /// It has become a link, or failed.
     Over,
@@ -128,14 +128,14 @@ enum Step {
 
 /// How far a handshake is.
 #[derive(Debug)]
-pub enum Progress {
+pub enum HandshakeProgress {
     /// The stranger's next bytes have not arrived.
     NeedRead,
     /// The handshake is done.
     Done(Link),
 }
 
-impl Pending {
+impl PendingHandshake {
     /// A stranger who has just connected. `counted` is held for as long as it is one.
     pub(crate) fn new(
         socket: OwnedFd,
@@ -143,14 +143,14 @@ impl Pending {
         security: Arc<Security>,
         deadline: Instant,
         counted: Arc<()>,
-    ) -> Pending {
-        Pending {
+    ) -> PendingHandshake {
+        PendingHandshake {
             socket: Some(socket),
             peer,
             security,
             deadline,
             busy: false,
-            step: Step::Preamble,
+            step: AwaitedMessage::Preamble,
             buffer: [0; MESSAGE_BYTES],
             filled: 0,
             _counted: counted,
@@ -175,29 +175,29 @@ impl Pending {
 
     /// Goes on with the handshake as far as the bytes that have arrived allow. Not to be called again after
     /// `Done` or an error.
-    pub fn advance(&mut self, now: Instant) -> Result<Progress, HandshakeError> {
+    pub fn advance(&mut self, now: Instant) -> Result<HandshakeProgress, HandshakeError> {
         loop {
             let wanted = match self.step {
-                Step::Preamble => PREAMBLE_BYTES,
-                Step::Message(_) => MESSAGE_BYTES,
-                Step::Confirmation(_) => CONFIRMATION_BYTES,
-                Step::Over => panic!("a handshake that is over was advanced"),
+                AwaitedMessage::Preamble => PREAMBLE_BYTES,
+                AwaitedMessage::Message(_) => MESSAGE_BYTES,
+                AwaitedMessage::Confirmation(_) => CONFIRMATION_BYTES,
+                AwaitedMessage::Over => panic!("a handshake that is over was advanced"),
             };
             if !self.fill(wanted)? {
                 return if self.deadline <= now {
                     Err(HandshakeError::TimedOut)
                 } else {
-                    Ok(Progress::NeedRead)
+                    Ok(HandshakeProgress::NeedRead)
                 };
             }
-            let done = match std::mem::replace(&mut self.step, Step::Over) {
-                Step::Preamble => self.on_preamble()?,
-                Step::Message(noise) => self.on_message(noise)?,
-                Step::Confirmation(cipher) => Some(self.on_confirmation(cipher)?),
-                Step::Over => unreachable!("left above"),
+            let done = match std::mem::replace(&mut self.step, AwaitedMessage::Over) {
+                AwaitedMessage::Preamble => self.on_preamble()?,
+                AwaitedMessage::Message(noise) => self.on_message(noise)?,
+                AwaitedMessage::Confirmation(cipher) => Some(self.on_confirmation(cipher)?),
+                AwaitedMessage::Over => unreachable!("left above"),
             };
             if let Some(link) = done {
-                return Ok(Progress::Done(link));
+                return Ok(HandshakeProgress::Done(link));
             }
         }
     }
@@ -240,21 +240,21 @@ impl Pending {
             Security::Insecure => self.become_link(Cipher::Plain).map(Some),
             Security::Key(key) => {
                 let prologue = Prologue { client, lender };
-                let noise = Handshake::responder(key, &prologue).map_err(HandshakeError::Failed)?;
-                self.step = Step::Message(noise);
+                let noise = NoiseHandshake::responder(key, &prologue).map_err(HandshakeError::Failed)?;
+                self.step = AwaitedMessage::Message(noise);
                 Ok(None)
             }
         }
     }
 
-    fn on_message(&mut self, mut noise: Handshake) -> Result<Option<Link>, HandshakeError> {
+    fn on_message(&mut self, mut noise: NoiseHandshake) -> Result<Option<Link>, HandshakeError> {
         if noise.read(&self.buffer).is_err() {
             self.reply(WIRE_VERSION, MODE_NOISE, preamble::STATUS_WRONG_KEY)?;
             return Err(HandshakeError::WrongKey);
         }
         let answer = noise.write().map_err(HandshakeError::Failed)?;
         self.send(&answer)?;
-        self.step = Step::Confirmation(noise.finish());
+        self.step = AwaitedMessage::Confirmation(noise.finish());
         Ok(None)
     }
 
@@ -283,7 +283,7 @@ impl Pending {
                 Err(Errno::INTR) => (),
                 Err(errno) => return Err(cut_off_or_failed(errno)),
             }
-            let greeting = matches!(self.step, Step::Preamble);
+            let greeting = matches!(self.step, AwaitedMessage::Preamble);
             if greeting && !may_begin_preamble(&self.buffer[..self.filled]) {
                 return Err(HandshakeError::NotNetram);
             }
@@ -316,7 +316,7 @@ fn cut_off_or_failed(errno: Errno) -> HandshakeError {
     }
 }
 
-impl AsFd for Pending {
+impl AsFd for PendingHandshake {
     /// # Panics
     /// After the handshake is done: the socket is the link's then.
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -327,7 +327,7 @@ impl AsFd for Pending {
     }
 }
 
-impl std::fmt::Debug for Pending {
+impl std::fmt::Debug for PendingHandshake {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Pending")
             .field("peer", &self.peer)

@@ -10,41 +10,41 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::sys::{self, Family, NoAddress};
+use crate::sys::{self, IpFamily, NoAddressError};
 
 /// Names whose addresses are remembered. They come from settings and views: more are a program that makes them up.
 const NAMES_MAX: usize = 1024;
 
-type Found = Result<Vec<IpAddr>, NoAddress>;
-type Outcome = Arc<OnceLock<Found>>;
+type LookupResult = Result<Vec<IpAddr>, NoAddressError>;
+type PendingLookup = Arc<OnceLock<LookupResult>>;
 
 #[derive(Default)]
-struct Table {
+struct LookupTable {
     /// Look-ups under way, and the process that has their threads: a forked one has none.
-    running: BTreeMap<(String, Family), (u32, Outcome)>,
-    known: BTreeMap<String, Known>,
+    running: BTreeMap<(String, IpFamily), (u32, PendingLookup)>,
+    known: BTreeMap<String, CachedName>,
 }
 
 /// What was found earlier.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct CachedName {
     /// A link came about there.
     good: Option<IpAddr>,
-    answered: BTreeMap<Family, Vec<IpAddr>>,
+    answered: BTreeMap<IpFamily, Vec<IpAddr>>,
 }
 
-static TABLE: Mutex<Table> = Mutex::new(Table {
+static TABLE: Mutex<LookupTable> = Mutex::new(LookupTable {
     running: BTreeMap::new(),
     known: BTreeMap::new(),
 });
-static NEWS: Condvar = Condvar::new();
+static LOOKUP_DONE: Condvar = Condvar::new();
 
-fn table() -> MutexGuard<'static, Table> {
+fn table() -> MutexGuard<'static, LookupTable> {
     TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Table {
-    fn known(&mut self, name: &str) -> &mut Known {
+impl LookupTable {
+    fn known(&mut self, name: &str) -> &mut CachedName {
         if !self.known.contains_key(name) && self.known.len() >= NAMES_MAX {
             self.known.clear();
         }
@@ -58,21 +58,21 @@ pub(crate) fn remember(name: &str, ip: IpAddr) {
 }
 
 /// A question for the addresses of a name.
-pub(crate) struct Question {
+pub(crate) struct NameQuery {
     name: String,
     /// Those that have not been taken.
-    open: Vec<Outcome>,
+    open: Vec<PendingLookup>,
     answered: bool,
 }
 
-impl Question {
+impl NameQuery {
     /// Asks, unless that is under way already. An error: there is no thread for it.
-    pub(crate) fn ask(name: &str) -> io::Result<Question> {
-        let open: io::Result<Vec<Outcome>> = Family::ALL
+    pub(crate) fn ask(name: &str) -> io::Result<NameQuery> {
+        let open: io::Result<Vec<PendingLookup>> = IpFamily::ALL
             .map(|family| look_up(name, family))
             .into_iter()
             .collect();
-        Ok(Question {
+        Ok(NameQuery {
             name: name.to_owned(),
             open: open?,
             answered: false,
@@ -80,7 +80,7 @@ impl Question {
     }
 
     /// The next answer that has come.
-    pub(crate) fn take(&mut self) -> Option<Found> {
+    pub(crate) fn take(&mut self) -> Option<LookupResult> {
         let at = self.open.iter().position(|outcome| outcome.get().is_some())?;
         let found = self.open.swap_remove(at).get().cloned()?;
         self.answered |= found.is_ok();
@@ -112,16 +112,16 @@ impl Question {
             if left == Duration::ZERO {
                 return;
             }
-            let waited = NEWS.wait_timeout(table, left);
+            let waited = LOOKUP_DONE.wait_timeout(table, left);
             table = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
-fn look_up(name: &str, family: Family) -> io::Result<Outcome> {
+fn look_up(name: &str, family: IpFamily) -> io::Result<PendingLookup> {
     let process = std::process::id();
     let key = (name.to_owned(), family);
-    let outcome = Outcome::default();
+    let outcome = PendingLookup::default();
     {
         let mut table = table();
         if let Some((whose, running)) = table.running.get(&key)
@@ -142,7 +142,7 @@ fn look_up(name: &str, family: Family) -> io::Result<Outcome> {
     Ok(outcome)
 }
 
-fn finish(key: (String, Family), outcome: &Outcome) {
+fn finish(key: (String, IpFamily), outcome: &PendingLookup) {
     let found = sys::addresses(&key.0, key.1);
     let mut table = table();
     if let Ok(found) = &found {
@@ -152,7 +152,7 @@ fn finish(key: (String, Family), outcome: &Outcome) {
     let _ = outcome.set(found);
     table.running.remove(&key);
     drop(table);
-    NEWS.notify_all();
+    LOOKUP_DONE.notify_all();
 }
 
 #[cfg(test)]
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn a_name_of_this_machine_has_loopback_addresses_which_are_remembered() {
-        let mut question = Question::ask("localhost").unwrap();
+        let mut question = NameQuery::ask("localhost").unwrap();
         let mut found = Vec::new();
         while question.is_open() {
             question.wait(Instant::now() + Duration::from_secs(10));
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_name_that_cannot_be_has_no_address() {
-        let mut question = Question::ask("a\0b").unwrap();
+        let mut question = NameQuery::ask("a\0b").unwrap();
         question.wait(Instant::now() + Duration::from_secs(10));
         assert!(question.take().expect("an answer").is_err());
     }

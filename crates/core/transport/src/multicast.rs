@@ -1,7 +1,7 @@
 //! Datagrams to a multicast group: the sockets, and the sealing of datagrams.
 //!
 //! A client's [`Caster`] cuts appends into datagrams, seals them under its channel's key and sends each once; every
-//! lender's [`Ear`] that was given the key opens them. What a datagram means is `netram_proto::cast`'s; that one is lost,
+//! lender's [`Ear`] that was given the key opens them. What a datagram means is `netram_proto::multicast`'s; that one is lost,
 //! doubled or late is expected, and nothing here waits or repeats.
 //!
 //! Every datagram is encrypted and authenticated, also where links are not (`--insecure`): the key travels over a link that
@@ -18,12 +18,14 @@ use std::mem;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use netram_proto::cast::{CHANNEL_KEY_BYTES, DatagramHeader, Replay, Tune, cut};
 use netram_proto::limit::{
     CHANNEL_BYTES_MAX, CHANNEL_DATAGRAMS_MAX, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_HEADER_BYTES,
     FRAME_HEADER_BYTES,
 };
-use netram_proto::wire::Header;
+use netram_proto::multicast::{
+    CHANNEL_KEY_BYTES, ChannelInvite, DatagramHeader, ReplayWindow, fragment_append,
+};
+use netram_proto::wire::FrameHeader;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::io::Errno;
@@ -31,7 +33,7 @@ use rustix::net::{SendFlags, send};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use zeroize::{Zeroize, Zeroizing};
 
-pub use crate::group::{Group, GroupError};
+pub use crate::group::{MulticastGroup, MulticastGroupError};
 use crate::sys::{self, BATCH};
 
 /// Bytes of a datagram on an ordinary Ethernet (1,500 bytes), unless it is told: whole, with room for a tunnel's header.
@@ -57,7 +59,7 @@ pub const TTL_DEFAULT: u8 = 1;
 struct ChannelKey(LessSafeKey);
 
 /// The datagram was not sealed with this key, or was changed.
-struct DoesNotOpen;
+struct DatagramDecryptError;
 
 impl ChannelKey {
     fn new(bytes: &[u8; CHANNEL_KEY_BYTES]) -> ChannelKey {
@@ -90,18 +92,22 @@ impl ChannelKey {
     }
 
     /// Opens what stands behind `header`, in place.
-    fn open<'a>(&self, header: &DatagramHeader, sealed: &'a mut [u8]) -> Result<&'a [u8], DoesNotOpen> {
+    fn open<'a>(
+        &self,
+        header: &DatagramHeader,
+        sealed: &'a mut [u8],
+    ) -> Result<&'a [u8], DatagramDecryptError> {
         let nonce = ChannelKey::nonce(header.number);
         match self.0.open_in_place(nonce, Aad::from(header.encode()), sealed) {
             Ok(bytes) => Ok(bytes),
-            Err(_) => Err(DoesNotOpen),
+            Err(_) => Err(DatagramDecryptError),
         }
     }
 }
 
 /// What became of the datagrams of one frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sent {
+pub struct SendCounts {
     /// Datagrams that the kernel took.
     pub sent: u64,
     /// Datagrams that it did not: its buffer is full, or the network is down. They count as lost on the way.
@@ -109,9 +115,9 @@ pub struct Sent {
 }
 
 /// A client's sending end.
-pub struct Caster {
+pub struct MulticastSender {
     socket: Socket,
-    group: Group,
+    group: MulticastGroup,
     datagram_bytes: usize,
     /// The kernel cuts what it is given into datagrams.
     segments: bool,
@@ -127,10 +133,14 @@ pub struct Caster {
     sealed_bytes: u64,
 }
 
-impl Caster {
+impl MulticastSender {
     /// Opens a socket that sends to `group`, in datagrams of at most `datagram_bytes`; `None`: as long as the network there
     /// carries whole.
-    pub fn open(group: &Group, datagram_bytes: Option<usize>, ttl: u8) -> io::Result<Caster> {
+    pub fn open(
+        group: &MulticastGroup,
+        datagram_bytes: Option<usize>,
+        ttl: u8,
+    ) -> io::Result<MulticastSender> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         let index = group.index(&socket)?;
         if index != 0 {
@@ -155,7 +165,7 @@ impl Caster {
         let segments = sys::set_segment(&socket, datagram_bytes).is_ok();
         let datagrams = (TRAIN_BYTES_MAX / datagram_bytes).min(TRAIN_DATAGRAMS_MAX);
         let (channel, secret) = random_channel();
-        Ok(Caster {
+        Ok(MulticastSender {
             socket,
             group: group.clone(),
             datagram_bytes,
@@ -171,7 +181,7 @@ impl Caster {
     }
 
     /// The group.
-    pub fn group(&self) -> &Group {
+    pub fn group(&self) -> &MulticastGroup {
         &self.group
     }
 
@@ -182,7 +192,7 @@ impl Caster {
 
     /// What a lender needs to listen to channel `number`. A higher number than the present one begins another channel,
     /// with a key of its own; a lower one is an invitation that came too late, and gets the present channel.
-    pub fn tune(&mut self, number: u32) -> Tune {
+    pub fn invite(&mut self, number: u32) -> ChannelInvite {
         if number > self.number {
             self.secret.zeroize();
             (self.channel, self.secret) = random_channel();
@@ -191,7 +201,7 @@ impl Caster {
             self.sealed = 0;
             self.sealed_bytes = 0;
         }
-        Tune {
+        ChannelInvite {
             group: self.group.address.ip().octets(),
             port: self.group.address.port(),
             channel: self.channel,
@@ -205,17 +215,17 @@ impl Caster {
     }
 
     /// Whether the key has sealed as much as it may. The machine is to begin another channel.
-    pub fn is_worn(&self) -> bool {
+    pub fn is_exhausted(&self) -> bool {
         self.sealed >= CHANNEL_DATAGRAMS_MAX || self.sealed_bytes >= CHANNEL_BYTES_MAX
     }
 
     /// Sends an append: `header`, and `body`, the bytes of the log from its LSN. About 0.3 µs a datagram for the sealing, and
     /// a system call for as many as 64 KiB hold.
-    pub fn send(&mut self, header: &Header, body: &[u8]) -> Sent {
-        let mut outcome = Sent::default();
+    pub fn send(&mut self, header: &FrameHeader, body: &[u8]) -> SendCounts {
+        let mut outcome = SendCounts::default();
         let mut rest = body;
         let mut length = 0;
-        for (header, bytes) in cut(*header, body.len(), self.datagram_bytes) {
+        for (header, bytes) in fragment_append(*header, body.len(), self.datagram_bytes) {
             let (piece, behind) = rest.split_at(bytes);
             rest = behind;
             // Twice the bound is never reached: the machine is asked for another channel at once, in between frames.
@@ -231,7 +241,7 @@ impl Caster {
     }
 
     /// Puts one datagram into the train at `at`; where it ends.
-    fn seal(&mut self, header: &Header, body: &[u8], at: usize) -> usize {
+    fn seal(&mut self, header: &FrameHeader, body: &[u8], at: usize) -> usize {
         let front = DatagramHeader {
             channel: self.channel,
             number: self.sealed,
@@ -249,7 +259,7 @@ impl Caster {
     }
 
     /// Hands the kernel the first `length` bytes of the train: at once if it cuts them, otherwise one by one.
-    fn send_train(&mut self, length: usize, outcome: &mut Sent) {
+    fn send_train(&mut self, length: usize, outcome: &mut SendCounts) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let train = &self.train[..length];
         let count = length.div_ceil(self.datagram_bytes) as u64;
@@ -292,13 +302,13 @@ fn fitting(mtu: usize) -> usize {
     whole.min(most).max(DATAGRAM_BYTES_MIN)
 }
 
-impl Drop for Caster {
+impl Drop for MulticastSender {
     fn drop(&mut self) {
         self.secret.zeroize();
     }
 }
 
-impl fmt::Debug for Caster {
+impl fmt::Debug for MulticastSender {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Caster")
             .field("group", &self.group)
@@ -328,48 +338,48 @@ fn random_channel() -> (u64, [u8; CHANNEL_KEY_BYTES]) {
 
 /// Datagrams that were dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
+pub struct DropCounts {
     /// Of a channel that nobody here listens to, or no datagram of ours at all.
-    pub strange: u64,
+    pub unknown: u64,
     /// Came before, or so late that it cannot be told.
-    pub doubled: u64,
+    pub duplicate: u64,
     /// Does not open: forged or changed.
     pub forged: u64,
 }
 
 /// A lender's receiving end: one socket, and the channels that somebody here listens to.
-pub struct Ear {
+pub struct MulticastReceiver {
     socket: Socket,
-    group: Group,
-    channels: HashMap<u64, Channel>,
+    group: MulticastGroup,
+    channels: HashMap<u64, ReceiveChannel>,
     /// Datagrams as they came, each in a place of its own.
     slots: Box<[u8]>,
     lengths: [usize; BATCH],
     /// Places that hold one which is still to be looked at.
     waiting: std::ops::Range<usize>,
-    dropped: Dropped,
+    dropped: DropCounts,
 }
 
-struct Channel {
+struct ReceiveChannel {
     /// Who listens, in the owner's words.
     listener: usize,
     secret: Zeroizing<[u8; CHANNEL_KEY_BYTES]>,
     key: ChannelKey,
-    replay: Replay,
+    replay: ReplayWindow,
 }
 
 /// A datagram that is genuine and new.
 #[derive(Debug)]
-pub struct Heard<'a> {
+pub struct ReceivedDatagram<'a> {
     /// Who listens to its channel.
     pub listener: usize,
     /// What it says: one frame, unchecked.
     pub packet: &'a [u8],
 }
 
-impl Ear {
+impl MulticastReceiver {
     /// Joins `group`. Several ears of one machine, in one process or in many, each hear everything.
-    pub fn open(group: &Group) -> io::Result<Ear> {
+    pub fn open(group: &MulticastGroup) -> io::Result<MulticastReceiver> {
         let socket = Socket::new(Domain::IPV4, Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
         let index = group.index(&socket)?;
         socket.set_reuse_address(true)?;
@@ -378,7 +388,7 @@ impl Ear {
         socket.set_multicast_all_v4(false)?;
         socket.join_multicast_v4_n(group.address.ip(), &InterfaceIndexOrAddress::Index(index))?;
         socket.set_recv_buffer_size(RECEIVE_BUFFER_BYTES)?;
-        Ok(Ear {
+        Ok(MulticastReceiver {
             socket,
             group: group.clone(),
             channels: HashMap::new(),
@@ -386,18 +396,18 @@ impl Ear {
             slots: vec![0; BATCH * SLOT_BYTES].into_boxed_slice(),
             lengths: [0; BATCH],
             waiting: 0..0,
-            dropped: Dropped::default(),
+            dropped: DropCounts::default(),
         })
     }
 
     /// The group.
-    pub fn group(&self) -> &Group {
+    pub fn group(&self) -> &MulticastGroup {
         &self.group
     }
 
     /// Hears the channel of `tune` from now on, for `listener`, and no other channel for it. Who listened to it before does
     /// no longer: it is the same client's earlier connection. `false`: a channel of that name has another key.
-    pub fn listen(&mut self, tune: &Tune, listener: usize) -> bool {
+    pub fn listen(&mut self, tune: &ChannelInvite, listener: usize) -> bool {
         if let Some(known) = self.channels.get(&tune.channel)
             && !same(&known.secret, &tune.key)
         {
@@ -405,12 +415,15 @@ impl Ear {
         }
         self.channels
             .retain(|name, channel| channel.listener != listener || *name == tune.channel);
-        let channel = self.channels.entry(tune.channel).or_insert_with(|| Channel {
-            listener,
-            secret: Zeroizing::new(tune.key),
-            key: ChannelKey::new(&tune.key),
-            replay: Replay::default(),
-        });
+        let channel = self
+            .channels
+            .entry(tune.channel)
+            .or_insert_with(|| ReceiveChannel {
+                listener,
+                secret: Zeroizing::new(tune.key),
+                key: ChannelKey::new(&tune.key),
+                replay: ReplayWindow::default(),
+            });
         channel.listener = listener;
         true
     }
@@ -426,7 +439,7 @@ impl Ear {
     }
 
     /// What was dropped so far.
-    pub fn dropped(&self) -> Dropped {
+    pub fn dropped(&self) -> DropCounts {
         self.dropped
     }
 
@@ -437,7 +450,7 @@ impl Ear {
 
     /// The next datagram that is genuine and new; `None`: none has come, or only such that were dropped, and there may be
     /// more. One system call for as many as have come, up to 32.
-    pub fn receive(&mut self) -> io::Result<Option<Heard<'_>>> {
+    pub fn receive(&mut self) -> io::Result<Option<ReceivedDatagram<'_>>> {
         if self.waiting.is_empty() {
             self.waiting =
                 match sys::receive_many(&self.socket, &mut self.slots, SLOT_BYTES, &mut self.lengths) {
@@ -455,7 +468,7 @@ impl Ear {
             if let Some((listener, packet)) = self.open_at(datagram) {
                 self.waiting = index + 1..waiting.end;
                 let packet = &self.slots[packet];
-                return Ok(Some(Heard { listener, packet }));
+                return Ok(Some(ReceivedDatagram { listener, packet }));
             }
         }
         Ok(None)
@@ -467,11 +480,11 @@ impl Ear {
         let known = DatagramHeader::parse(datagram)
             .and_then(|header| Some((header, self.channels.get_mut(&header.channel)?)));
         let Some((header, channel)) = known else {
-            self.dropped.strange += 1;
+            self.dropped.unknown += 1;
             return None;
         };
         if !channel.replay.is_new(header.number) {
-            self.dropped.doubled += 1;
+            self.dropped.duplicate += 1;
             return None;
         }
         let Ok(packet) = channel.key.open(&header, &mut datagram[DATAGRAM_HEADER_BYTES..]) else {
@@ -485,13 +498,13 @@ impl Ear {
     }
 }
 
-impl AsFd for Ear {
+impl AsFd for MulticastReceiver {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-impl fmt::Debug for Ear {
+impl fmt::Debug for MulticastReceiver {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Ear")
             .field("group", &self.group)

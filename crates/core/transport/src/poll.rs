@@ -23,7 +23,7 @@ pub enum Interest {
 
 /// One file descriptor that can go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ready {
+pub struct ReadyEvent {
     /// The number it was added under.
     pub token: u64,
     /// There is something to read, or the end, or an error that reading will tell.
@@ -36,21 +36,21 @@ pub struct Ready {
 pub const EVENTS_MAX: usize = 256;
 
 /// The caller's memory for what [`Poller::wait`] finds.
-pub struct Events {
+pub struct ReadyEvents {
     capacity: usize,
-    found: Vec<Ready>,
+    found: Vec<ReadyEvent>,
 }
 
-impl Events {
+impl ReadyEvents {
     /// Room for `capacity` at a time, at most [`EVENTS_MAX`]; what finds none is reported by the next wait.
-    pub fn with_capacity(capacity: usize) -> Events {
+    pub fn with_capacity(capacity: usize) -> ReadyEvents {
         assert!((1..=EVENTS_MAX).contains(&capacity), "room for {capacity} events");
         let found = Vec::with_capacity(capacity);
-        Events { capacity, found }
+        ReadyEvents { capacity, found }
     }
 
     /// What the last wait found.
-    pub fn iter(&self) -> impl Iterator<Item = Ready> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = ReadyEvent> + '_ {
         self.found.iter().copied()
     }
 
@@ -60,13 +60,13 @@ impl Events {
     }
 }
 
-impl Ready {
+impl ReadyEvent {
     /// The kernel's structure is packed; fields are copied out, never borrowed.
-    fn of(event: &epoll::Event) -> Ready {
+    fn of(event: &epoll::Event) -> ReadyEvent {
         use epoll::EventFlags as Flags;
         let ended = Flags::HUP | Flags::ERR;
         let (flags, data) = (event.flags, event.data);
-        Ready {
+        ReadyEvent {
             token: data.u64(),
             readable: flags.intersects(Flags::IN | Flags::RDHUP | ended),
             writable: flags.intersects(Flags::OUT | ended),
@@ -116,13 +116,13 @@ impl Poller {
 
     /// Waits until something can go on, or `timeout` has passed (`None`: for ever; zero: only looks). A signal
     /// ends the wait with nothing found.
-    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+    pub fn wait(&self, events: &mut ReadyEvents, timeout: Option<Duration>) -> io::Result<()> {
         let timeout = timeout.map(timespec);
         events.found.clear();
         let mut raw = [const { MaybeUninit::uninit() }; EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut raw[..events.capacity], timeout.as_ref()) {
             Ok((found, _)) => {
-                events.found.extend(found.iter().map(Ready::of));
+                events.found.extend(found.iter().map(ReadyEvent::of));
                 Ok(())
             }
             Err(Errno::INTR) => Ok(()),

@@ -24,7 +24,7 @@ use std::fmt;
 /// The wire version that this build prefers: framing, handshake and frames together.
 pub const WIRE_VERSION: u16 = 1;
 /// The wire versions that this build speaks.
-pub const WIRE_VERSIONS: Versions = Versions {
+pub const WIRE_VERSIONS: VersionRange = VersionRange {
     oldest: 1,
     newest: WIRE_VERSION,
 };
@@ -46,16 +46,16 @@ pub(crate) const STATUS_WRONG_KEY: u8 = 5;
 
 /// A range of wire versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Versions {
+pub struct VersionRange {
     /// The oldest version spoken.
     pub oldest: u16,
     /// The newest version spoken.
     pub newest: u16,
 }
 
-impl Versions {
+impl VersionRange {
     /// The newest version that both speak.
-    pub fn common(self, other: Versions) -> Option<u16> {
+    pub fn common(self, other: VersionRange) -> Option<u16> {
         let newest = self.newest.min(other.newest);
         (newest >= self.oldest.max(other.oldest)).then_some(newest)
     }
@@ -66,7 +66,7 @@ impl Versions {
     }
 }
 
-impl fmt::Display for Versions {
+impl fmt::Display for VersionRange {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.oldest == self.newest {
             self.newest.fmt(out)
@@ -82,7 +82,7 @@ pub(crate) struct Preamble {
     pub(crate) version: u16,
     pub(crate) mode: u8,
     pub(crate) status: u8,
-    pub(crate) versions: Versions,
+    pub(crate) versions: VersionRange,
 }
 
 impl Preamble {
@@ -110,7 +110,7 @@ impl Preamble {
     /// `None`: whoever sent this does not speak netram.
     pub(crate) fn decode(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Preamble> {
         let number = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let versions = Versions {
+        let versions = VersionRange {
             oldest: number(10),
             newest: number(12),
         };
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_newest_common_version_is_chosen() {
-        let versions = |oldest, newest| Versions { oldest, newest };
+        let versions = |oldest, newest| VersionRange { oldest, newest };
         assert_eq!(versions(1, 3).common(versions(2, 5)), Some(3));
         assert_eq!(versions(2, 5).common(versions(1, 3)), Some(3));
         assert_eq!(versions(1, 1).common(versions(2, 3)), None);

@@ -19,7 +19,7 @@ use snow::params::NoiseParams;
 use snow::{Builder, HandshakeState};
 use zeroize::Zeroizing;
 
-use crate::cipher::{Cipher, DoesNotOpen, TAG_BYTES, Ways};
+use crate::cipher::{Cipher, DecryptError, DuplexCipher, TAG_BYTES};
 use crate::key::ClusterKey;
 use crate::preamble::PREAMBLE_BYTES;
 
@@ -55,26 +55,26 @@ impl Prologue {
 }
 
 /// A Noise handshake between its first message and its last. Boxed: it is larger than all else a
-/// [`Pending`](crate::Pending) holds, and most strangers never get as far.
-pub(crate) struct Handshake(Box<HandshakeState>);
+/// [`PendingHandshake`](crate::PendingHandshake) holds, and most strangers never get as far.
+pub(crate) struct NoiseHandshake(Box<HandshakeState>);
 
-impl Handshake {
+impl NoiseHandshake {
     /// The client's side.
-    pub(crate) fn initiator(key: &ClusterKey, prologue: &Prologue) -> io::Result<Handshake> {
+    pub(crate) fn initiator(key: &ClusterKey, prologue: &Prologue) -> io::Result<NoiseHandshake> {
         let joined = prologue.joined();
         let state = builder(key, &joined)
             .and_then(Builder::build_initiator)
             .map_err(io::Error::other)?;
-        Ok(Handshake(Box::new(state)))
+        Ok(NoiseHandshake(Box::new(state)))
     }
 
     /// The lender's side.
-    pub(crate) fn responder(key: &ClusterKey, prologue: &Prologue) -> io::Result<Handshake> {
+    pub(crate) fn responder(key: &ClusterKey, prologue: &Prologue) -> io::Result<NoiseHandshake> {
         let joined = prologue.joined();
         let state = builder(key, &joined)
             .and_then(Builder::build_responder)
             .map_err(io::Error::other)?;
-        Ok(Handshake(Box::new(state)))
+        Ok(NoiseHandshake(Box::new(state)))
     }
 
     /// The next message of this side. Fails only with the machine's random generator.
@@ -89,12 +89,12 @@ impl Handshake {
     }
 
     /// Takes the other side's message. It does not open: another key, or altered preambles, or an altered message.
-    pub(crate) fn read(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), DoesNotOpen> {
+    pub(crate) fn read(&mut self, message: &[u8; MESSAGE_BYTES]) -> Result<(), DecryptError> {
         let payload = self
             .0
             .read_message(message, &mut [0; MESSAGE_BYTES])
-            .map_err(|_| DoesNotOpen)?;
-        if payload == 0 { Ok(()) } else { Err(DoesNotOpen) }
+            .map_err(|_| DecryptError)?;
+        if payload == 0 { Ok(()) } else { Err(DecryptError) }
     }
 
     /// The session's cipher. Both messages have been exchanged.
@@ -103,8 +103,8 @@ impl Handshake {
         let (to_lender, to_client) = self.0.dangerously_get_raw_split();
         let (to_lender, to_client) = (Zeroizing::new(to_lender), Zeroizing::new(to_client));
         let ways = match self.0.is_initiator() {
-            true => Ways::new(&to_lender, &to_client),
-            false => Ways::new(&to_client, &to_lender),
+            true => DuplexCipher::new(&to_lender, &to_client),
+            false => DuplexCipher::new(&to_client, &to_lender),
         };
         Cipher::Noise(Box::new(ways))
     }
@@ -135,8 +135,8 @@ mod tests {
                 } else {
                     seen.lender[at] ^= 1
                 }
-                let mut client = Handshake::initiator(&key, &PROLOGUE).unwrap();
-                let mut lender = Handshake::responder(&key, &seen).unwrap();
+                let mut client = NoiseHandshake::initiator(&key, &PROLOGUE).unwrap();
+                let mut lender = NoiseHandshake::responder(&key, &seen).unwrap();
                 assert!(lender.read(&client.write().unwrap()).is_err());
             }
         }
@@ -145,12 +145,17 @@ mod tests {
     #[test]
     fn a_lender_without_the_key_cannot_answer() {
         let (ours, theirs) = (ClusterKey::generate(), ClusterKey::generate());
-        let mut client = Handshake::initiator(&ours, &PROLOGUE).unwrap();
+        let mut client = NoiseHandshake::initiator(&ours, &PROLOGUE).unwrap();
         client.write().unwrap();
         // An impostor that skips its own check of message 1 by talking to a client of its own.
-        let mut impostor = Handshake::responder(&theirs, &PROLOGUE).unwrap();
+        let mut impostor = NoiseHandshake::responder(&theirs, &PROLOGUE).unwrap();
         impostor
-            .read(&Handshake::initiator(&theirs, &PROLOGUE).unwrap().write().unwrap())
+            .read(
+                &NoiseHandshake::initiator(&theirs, &PROLOGUE)
+                    .unwrap()
+                    .write()
+                    .unwrap(),
+            )
             .unwrap();
         assert!(client.read(&impostor.write().unwrap()).is_err());
     }

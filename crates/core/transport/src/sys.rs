@@ -97,41 +97,41 @@ pub(crate) fn receive_many(
 
 /// A family of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Family {
+pub(crate) enum IpFamily {
     V4,
     V6,
 }
 
-impl Family {
-    pub(crate) const ALL: [Family; 2] = [Family::V4, Family::V6];
+impl IpFamily {
+    pub(crate) const ALL: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 }
 
 /// What the system's resolver says of a name without addresses of a family.
 #[derive(Clone, Debug)]
-pub(crate) struct NoAddress(pub(crate) String);
+pub(crate) struct NoAddressError(pub(crate) String);
 
 /// The addresses of a name in one family. Blocks as long as the system's resolver does.
-pub(crate) fn addresses(name: &str, family: Family) -> Result<Vec<IpAddr>, NoAddress> {
-    let name = CString::new(name).map_err(|error| NoAddress(error.to_string()))?;
+pub(crate) fn addresses(name: &str, family: IpFamily) -> Result<Vec<IpAddr>, NoAddressError> {
+    let name = CString::new(name).map_err(|error| NoAddressError(error.to_string()))?;
     // SAFETY: a structure of integers and pointers, for which zeros mean "any".
     let mut hints: libc::addrinfo = unsafe { mem::zeroed() };
     hints.ai_socktype = libc::SOCK_STREAM;
     hints.ai_family = match family {
-        Family::V4 => libc::AF_INET,
-        Family::V6 => libc::AF_INET6,
+        IpFamily::V4 => libc::AF_INET,
+        IpFamily::V6 => libc::AF_INET6,
     };
     let mut first: *mut libc::addrinfo = ptr::null_mut();
     // SAFETY: the name ends with a zero, the hints and the place for the list are locals; the resolver keeps none of them.
     let failed = unsafe { libc::getaddrinfo(name.as_ptr(), ptr::null(), &raw const hints, &raw mut first) };
     match failed {
         0 => (),
-        libc::EAI_SYSTEM => return Err(NoAddress(io::Error::last_os_error().to_string())),
+        libc::EAI_SYSTEM => return Err(NoAddressError(io::Error::last_os_error().to_string())),
         other => {
             // SAFETY: any number has a text.
             let text = unsafe { libc::gai_strerror(other) };
             // SAFETY: it is a constant that ends with a zero.
             let text = unsafe { CStr::from_ptr(text) };
-            return Err(NoAddress(text.to_string_lossy().into_owned()));
+            return Err(NoAddressError(text.to_string_lossy().into_owned()));
         }
     }
     let mut found = Vec::new();

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
-use crate::address::{Host, is_loopback};
-use crate::lookup::{self, Question};
-use crate::race::{Race, Won};
+use crate::address::{NetHost, is_loopback};
+use crate::happy_eyeballs::{ConnectRace, ConnectedSocket};
+use crate::lookup::{self, NameQuery};
 
 /// Addresses tried for one name: a name with more is misconfigured, and each may cost the whole timeout.
 const RESOLVED_MAX: usize = 8;
@@ -17,27 +17,27 @@ const RESOLVED_MAX: usize = 8;
 pub(crate) const BACKLOG: i32 = 1024;
 
 /// A name that was found before is tried there when its look-up takes longer.
-const HEAD_START: Duration = Duration::from_millis(150);
+const CACHED_ADDRESS_DELAY: Duration = Duration::from_millis(150);
 /// A connection on which nothing moves is asked after so long whether the other machine is there. Whoever needs to know earlier has
 /// heartbeats of his own; this is for links that say nothing for long, as those between nodes do.
-const ASKED_AFTER: Duration = Duration::from_secs(10);
-const ASKED_EVERY: Duration = Duration::from_secs(5);
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// What was sent and is not acknowledged for so long ends a connection. The system's own patience is a quarter of an hour.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(20);
+const UNACKED_TIMEOUT: Duration = Duration::from_secs(20);
 /// While a look-up is under way its answer is looked for this often, beside attempts.
-const LOOK: Duration = Duration::from_millis(5);
+const LOOKUP_POLL: Duration = Duration::from_millis(5);
 /// When all addresses of one family have failed, those of the other are waited for so long.
-const OTHER_FAMILY: Duration = Duration::from_millis(250);
+const OTHER_FAMILY_DELAY: Duration = Duration::from_millis(250);
 
 /// The addresses behind `host`, to listen at. Blocks as long as the system's resolver does.
-pub(crate) fn resolve(host: &Host, port: u16) -> io::Result<Vec<SocketAddr>> {
+pub(crate) fn resolve(host: &NetHost, port: u16) -> io::Result<Vec<SocketAddr>> {
     let found: Vec<SocketAddr> = match host {
-        Host::Ip(ip) => vec![SocketAddr::new(*ip, port)],
+        NetHost::Ip(ip) => vec![SocketAddr::new(*ip, port)],
         // Interfaces are numbered anew at every start of a machine: the system's resolver knows their numbers.
-        Host::Zoned(ip, zone) => (format!("{ip}%{zone}").as_str(), port)
+        NetHost::Zoned(ip, zone) => (format!("{ip}%{zone}").as_str(), port)
             .to_socket_addrs()?
             .collect(),
-        Host::Name(name) => (name.as_str(), port)
+        NetHost::Name(name) => (name.as_str(), port)
             .to_socket_addrs()?
             .take(RESOLVED_MAX)
             .collect(),
@@ -54,7 +54,7 @@ pub(crate) fn all_loopback(addresses: &[SocketAddr]) -> bool {
 }
 
 /// Why there is no connection.
-pub(crate) enum Unconnected {
+pub(crate) enum TcpConnectError {
     /// Something of it would leave this machine, and must not.
     Refused,
     NameNotFound(io::Error),
@@ -62,51 +62,51 @@ pub(crate) enum Unconnected {
     Failed(io::Error),
 }
 
-impl From<io::Error> for Unconnected {
-    fn from(error: io::Error) -> Unconnected {
-        Unconnected::Failed(error)
+impl From<io::Error> for TcpConnectError {
+    fn from(error: io::Error) -> TcpConnectError {
+        TcpConnectError::Failed(error)
     }
 }
 
 /// A connection that is being sought.
-struct Search<'a> {
+struct ConnectSearch<'a> {
     port: u16,
     local_only: bool,
-    question: Option<Question>,
-    race: Race,
+    question: Option<NameQuery>,
+    race: ConnectRace,
     /// What the resolver said of the family without addresses.
     missing: Option<io::Error>,
     deadline: Instant,
     known_from: Instant,
     /// All that was found has failed, since then.
     failed: Option<Instant>,
-    host: &'a Host,
+    host: &'a NetHost,
 }
 
 /// Connects to the first address of `host` that answers before `deadline`. The socket returned is non-blocking. A name server that
 /// keeps silent costs what is known of the name nothing but a moment.
 pub(crate) fn connect(
-    host: &Host,
+    host: &NetHost,
     port: u16,
     local_only: bool,
     deadline: Instant,
-) -> Result<(OwnedFd, SocketAddr), Unconnected> {
-    let mut search = Search {
+) -> Result<(OwnedFd, SocketAddr), TcpConnectError> {
+    let mut search = ConnectSearch {
         port,
         local_only,
         question: None,
-        race: Race::default(),
+        race: ConnectRace::default(),
         missing: None,
         deadline,
-        known_from: Instant::now() + HEAD_START,
+        known_from: Instant::now() + CACHED_ADDRESS_DELAY,
         failed: None,
         host,
     };
     match host {
-        Host::Name(name) => search.question = Some(Question::ask(name)?),
+        NetHost::Name(name) => search.question = Some(NameQuery::ask(name)?),
         // No name server knows of these.
         literal => {
-            let found = resolve(literal, port).map_err(Unconnected::NameNotFound)?;
+            let found = resolve(literal, port).map_err(TcpConnectError::NameNotFound)?;
             found.into_iter().try_for_each(|address| search.add(address))?;
         }
     }
@@ -114,21 +114,21 @@ pub(crate) fn connect(
 }
 
 /// A link came about there: should the name not be found next time, this is tried.
-pub(crate) fn remember(host: &Host, address: SocketAddr) {
-    if let Host::Name(name) = host {
+pub(crate) fn remember(host: &NetHost, address: SocketAddr) {
+    if let NetHost::Name(name) = host {
         lookup::remember(name, address.ip());
     }
 }
 
-impl Search<'_> {
-    fn run(mut self) -> Result<Won, Unconnected> {
+impl ConnectSearch<'_> {
+    fn run(mut self) -> Result<ConnectedSocket, TcpConnectError> {
         while Instant::now() < self.deadline {
             self.take_answers()?;
             let asking = self.question.as_ref().filter(|question| question.is_open());
             if !self.race.is_idle() {
                 self.failed = None;
                 let until = match asking {
-                    Some(_) => self.deadline.min(Instant::now() + LOOK),
+                    Some(_) => self.deadline.min(Instant::now() + LOOKUP_POLL),
                     None => self.deadline,
                 };
                 if let Some(won) = self.race.run(until)? {
@@ -144,17 +144,17 @@ impl Search<'_> {
             }
             if self.race.has_failed() && question.is_answered() {
                 let since = *self.failed.get_or_insert(now);
-                if since + OTHER_FAMILY <= now {
+                if since + OTHER_FAMILY_DELAY <= now {
                     break;
                 }
-                until = until.min(since + OTHER_FAMILY);
+                until = until.min(since + OTHER_FAMILY_DELAY);
             }
             question.wait(until);
         }
         Err(self.verdict())
     }
 
-    fn take_answers(&mut self) -> Result<(), Unconnected> {
+    fn take_answers(&mut self) -> Result<(), TcpConnectError> {
         let Some(question) = &mut self.question else {
             return Ok(());
         };
@@ -174,23 +174,25 @@ impl Search<'_> {
             .try_for_each(|ip| self.add(SocketAddr::new(ip, port)))
     }
 
-    fn add(&mut self, address: SocketAddr) -> Result<(), Unconnected> {
+    fn add(&mut self, address: SocketAddr) -> Result<(), TcpConnectError> {
         if self.local_only && !is_loopback(address.ip()) {
-            return Err(Unconnected::Refused);
+            return Err(TcpConnectError::Refused);
         }
         self.race.add(address);
         Ok(())
     }
 
-    fn verdict(mut self) -> Unconnected {
+    fn verdict(mut self) -> TcpConnectError {
         let idle = self.race.is_idle();
         match (self.race.failure().filter(|_| idle), &self.question) {
-            (Some(failure), _) => Unconnected::Failed(failure),
-            (None, Some(question)) if idle && question.is_open() => Unconnected::NameUnanswered,
-            (None, Some(_)) if idle => Unconnected::NameNotFound(self.missing.take().unwrap_or_else(|| {
-                io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host))
-            })),
-            _ => Unconnected::Failed(io::ErrorKind::TimedOut.into()),
+            (Some(failure), _) => TcpConnectError::Failed(failure),
+            (None, Some(question)) if idle && question.is_open() => TcpConnectError::NameUnanswered,
+            (None, Some(_)) if idle => {
+                TcpConnectError::NameNotFound(self.missing.take().unwrap_or_else(|| {
+                    io::Error::new(io::ErrorKind::NotFound, format!("{} has no address", self.host))
+                }))
+            }
+            _ => TcpConnectError::Failed(io::ErrorKind::TimedOut.into()),
         }
     }
 }
@@ -218,10 +220,10 @@ pub(crate) fn listen(address: SocketAddr) -> io::Result<(OwnedFd, SocketAddr)> {
 pub(crate) fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     let asked = TcpKeepalive::new()
-        .with_time(ASKED_AFTER)
-        .with_interval(ASKED_EVERY);
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL);
     socket.set_tcp_keepalive(&asked)?;
-    socket.set_tcp_user_timeout(Some(GIVEN_UP_AFTER))
+    socket.set_tcp_user_timeout(Some(UNACKED_TIMEOUT))
 }
 
 /// Prepares a connection that was accepted. Returns who connected.
@@ -242,7 +244,7 @@ mod tests {
     #[test]
     fn both_ends_of_a_connection_are_watched() {
         let (listener, at) = listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let host = Host::Ip(at.ip());
+        let host = NetHost::Ip(at.ip());
         let deadline = Instant::now() + Duration::from_secs(10);
         let Ok((near, to)) = connect(&host, at.port(), true, deadline) else {
             panic!("it listens")
@@ -254,15 +256,15 @@ mod tests {
         for end in [near, far] {
             let end = Socket::from(end);
             assert!(end.keepalive().unwrap());
-            assert_eq!(end.tcp_keepalive_time().unwrap(), ASKED_AFTER);
-            assert_eq!(end.tcp_user_timeout().unwrap(), Some(GIVEN_UP_AFTER));
+            assert_eq!(end.tcp_keepalive_time().unwrap(), KEEPALIVE_IDLE);
+            assert_eq!(end.tcp_user_timeout().unwrap(), Some(UNACKED_TIMEOUT));
         }
     }
 
     /// Only with the interface's number the kernel knows which link an address of a link is at.
     #[test]
     fn a_link_local_address_has_its_interface() {
-        let found = resolve(&Host::Zoned("fe80::1".parse().unwrap(), "lo".to_owned()), 7420).unwrap();
+        let found = resolve(&NetHost::Zoned("fe80::1".parse().unwrap(), "lo".to_owned()), 7420).unwrap();
         let [SocketAddr::V6(one)] = &found[..] else {
             panic!("{found:?}")
         };
@@ -271,7 +273,7 @@ mod tests {
             (1, 7420),
             "lo is the first interface"
         );
-        let nowhere = Host::Zoned("fe80::1".parse().unwrap(), "none".to_owned());
+        let nowhere = NetHost::Zoned("fe80::1".parse().unwrap(), "none".to_owned());
         assert!(resolve(&nowhere, 7420).is_err());
     }
 }

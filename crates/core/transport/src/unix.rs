@@ -44,9 +44,9 @@ pub(crate) fn connect(path: &Path, deadline: Instant) -> io::Result<OwnedFd> {
 /// connect.
 pub(crate) fn listen(path: &Path, private: bool) -> io::Result<(OwnedFd, SocketFile)> {
     // Between the proof that nobody listens and the removal another lender could start, and lose its socket.
-    // Lenders therefore take turns; the lock is the folder itself, so that no lock file is left behind.
-    let folder = File::open(path.parent().unwrap_or(Path::new("/")))?;
-    flock(&folder, FlockOperation::LockExclusive)?;
+    // Lenders therefore take turns; the lock is the directory itself, so that no lock file is left behind.
+    let directory = File::open(path.parent().unwrap_or(Path::new("/")))?;
+    flock(&directory, FlockOperation::LockExclusive)?;
     let address = SockAddr::unix(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match socket.bind(&address) {

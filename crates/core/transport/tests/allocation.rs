@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use common::*;
 use netram_transport::Link;
 
-struct Counting;
+struct AllocationCounter;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
 // SAFETY: every call is handed to `System` unchanged, which keeps the contract.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for AllocationCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
         // SAFETY: the caller's obligations are `System`'s.
@@ -29,7 +29,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: AllocationCounter = AllocationCounter;
 
 /// Moves one packet without looking at it, and returns its length.
 fn carry(from: &mut Link, to: &mut Link, parts: &[&[u8]]) -> usize {
@@ -45,7 +45,7 @@ fn carry(from: &mut Link, to: &mut Link, parts: &[&[u8]]) -> usize {
 /// One test only: the count is the process's.
 #[test]
 fn sending_and_receiving_allocate_nothing() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let large = packet(1, netram_transport::PACKET_BYTES_MAX);
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);

@@ -7,7 +7,7 @@
 
 use std::error::Error;
 
-use netram_far::{Arena, ArenaConfig, Config, FarVec};
+use netram_far::{Arena, ArenaConfig, FarVec, RemotePagesConfig};
 
 const NUMBERS: usize = 4 << 20;
 const LOCAL_BYTES: u64 = 8 << 20;
@@ -20,10 +20,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let copies = lenders.len().min(2);
     let arena = Arena::open(ArenaConfig {
         local_bytes: LOCAL_BYTES,
-        depot: Config {
+        remote_pages: RemotePagesConfig {
             lenders,
             copies,
-            ..Config::default()
+            ..RemotePagesConfig::default()
         },
         ..ArenaConfig::default()
     })?;

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use netram_far_machine::limit::DEPOSIT_GROW_SLOTS;
-use netram_transport::{Address, Security, WaitPolicy};
+use netram_transport::{NetAddress, Security, WaitPolicy};
 
 /// Settings of a depot. Take the default and name lenders.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct RemotePagesConfig {
     /// The lenders, up to 16; none only with a spill file.
-    pub lenders: Vec<Address>,
+    pub lenders: Vec<NetAddress>,
     /// How links to them are protected.
     pub security: Security,
-    /// In how many places a page is to be: 1 or 2. With 2, a lender may die whenever [`Status`](netram_far_machine::deposit::Status) says that no
+    /// In how many places a page is to be: 1 or 2. With 2, a lender may die whenever [`PageDirectoryStatus`](netram_far_machine::deposit::Status) says that no
     /// page is short, and no page is lost.
     pub copies: usize,
     /// The most pages at each lender.
@@ -28,9 +28,9 @@ pub struct Config {
     pub wait: WaitPolicy,
 }
 
-impl Default for Config {
-    fn default() -> Config {
-        Config {
+impl Default for RemotePagesConfig {
+    fn default() -> RemotePagesConfig {
+        RemotePagesConfig {
             lenders: Vec::new(),
             security: Security::Insecure,
             copies: 2,

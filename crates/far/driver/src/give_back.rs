@@ -4,10 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netram_proto::id::{DepositId, Epoch};
-use netram_proto::wire::{Frame, FrameKind, Header};
-use netram_transport::{Address, ConnectError, Events, Interest, LinkError, Poller, Security, connect};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
+use netram_transport::{
+    ConnectError, Interest, LinkError, NetAddress, Poller, ReadyEvents, Security, connect,
+};
 
-use crate::config::Config;
+use crate::config::RemotePagesConfig;
 
 /// How long a lender has to take the link, and then to answer.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -18,7 +20,7 @@ const ANSWERS: usize = 2;
 
 /// Why a lender is not told.
 #[derive(Debug, thiserror::Error)]
-enum Untold {
+enum GiveBackError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     #[error(transparent)]
@@ -33,7 +35,7 @@ enum Untold {
 
 /// Tells all lenders at once that the owner of this deposit has ended. Its pages are gone there when this returns; a lender that cannot be told
 /// within a few seconds keeps them for its lease. Only for an owner that uses them no more: it would be fenced.
-pub fn give_back(config: &Config, deposit: DepositId) {
+pub fn give_back(config: &RemotePagesConfig, deposit: DepositId) {
     thread::scope(|scope| {
         for address in &config.lenders {
             let give_back = move || {
@@ -49,14 +51,14 @@ pub fn give_back(config: &Config, deposit: DepositId) {
     });
 }
 
-fn tell(address: &Address, security: &Security, deposit: DepositId) -> Result<(), Untold> {
+fn tell(address: &NetAddress, security: &Security, deposit: DepositId) -> Result<(), GiveBackError> {
     let mut link = connect(address, security, PATIENCE)?;
     let poller = Poller::new()?;
     poller.add(&link, 0, Interest::Read)?;
-    let header = |kind| Header {
+    let header = |kind| FrameHeader {
         epoch: LAST,
-        who: deposit.owner(),
-        ..Header::new(kind)
+        sender: deposit.owner(),
+        ..FrameHeader::new(kind)
     };
     let id = deposit.0.to_le_bytes();
     link.queue(&[&header(FrameKind::Deposit).encode(id.len()), &id])?;
@@ -65,15 +67,15 @@ fn tell(address: &Address, security: &Security, deposit: DepositId) -> Result<()
     // Less than any link takes at once.
     link.flush()?;
     let until = Instant::now() + PATIENCE;
-    let mut events = Events::with_capacity(1);
+    let mut events = ReadyEvents::with_capacity(1);
     let mut answers = 0;
     loop {
         while let Some(packet) = link.receive()? {
             match Frame::parse(packet) {
-                Ok(frame) if frame.header.kind == FrameKind::Deposited => answers += 1,
+                Ok(frame) if frame.header.kind == FrameKind::DepositAck => answers += 1,
                 // Whatever it wants back, it gets.
                 Ok(frame) if frame.header.kind == FrameKind::Withdraw => (),
-                _ => return Err(Untold::Misconduct),
+                _ => return Err(GiveBackError::Misconduct),
             }
         }
         if answers >= ANSWERS {
@@ -81,7 +83,7 @@ fn tell(address: &Address, security: &Security, deposit: DepositId) -> Result<()
         }
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(Untold::Silent);
+            return Err(GiveBackError::Silent);
         }
         poller.wait(&mut events, Some(left))?;
     }

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use netram_transport::{Address, ClusterKey, KeyError, Security};
+use netram_transport::{ClusterKey, KeyError, NetAddress, Security};
 
 use crate::arena::ArenaConfig;
-use crate::config::Config;
+use crate::config::RemotePagesConfig;
 
 /// The variable of the environment that has the settings.
 pub const SETTINGS: &str = "NETRAM_RUN_SETTINGS";
@@ -32,7 +32,7 @@ const GROW: u32 = 1024;
 
 /// How a program's heap is to lie in far memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
+pub struct RunSettings {
     /// The file of `netram` itself, which gives back what the program leaves at lenders.
     pub netram: PathBuf,
     /// The cap of local memory, in bytes.
@@ -42,7 +42,7 @@ pub struct Settings {
     /// The least bytes of an allocation that lies there.
     pub threshold_bytes: u64,
     /// The lenders.
-    pub lenders: Vec<Address>,
+    pub lenders: Vec<NetAddress>,
     /// The cluster key's file. `None`: no key.
     pub key_file: Option<PathBuf>,
     /// In how many places a page is to be.
@@ -58,12 +58,12 @@ pub struct Settings {
     /// Programs that the program starts have an arena each, too.
     pub children: bool,
     /// What was moved is told at the end.
-    pub report: Report,
+    pub report: RunReport,
 }
 
 /// Where it is told what was moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum RunReport {
     /// Nowhere.
     None,
     /// In a line on standard error.
@@ -74,7 +74,7 @@ pub enum Report {
 
 /// Why a text is no settings.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SettingsError {
+pub enum RunSettingsError {
     /// No setting is written so.
     #[error("`{0}` is no setting of a run")]
     Line(String),
@@ -83,7 +83,7 @@ pub enum SettingsError {
     Missing(&'static str),
 }
 
-impl Settings {
+impl RunSettings {
     /// The arena that it takes. Reads the key.
     pub fn arena(&self) -> Result<ArenaConfig, KeyError> {
         let security = match &self.key_file {
@@ -96,21 +96,21 @@ impl Settings {
             packed_bytes: self.packed_bytes,
             look_ahead: self.look_ahead,
             patience: PATIENCE,
-            depot: Config {
+            remote_pages: RemotePagesConfig {
                 lenders: self.lenders.clone(),
                 security,
                 copies: self.copies,
                 grow: GROW,
                 spill: self.spill.clone(),
                 spill_bytes: self.spill_bytes,
-                ..Config::default()
+                ..RemotePagesConfig::default()
             },
             ..ArenaConfig::default()
         })
     }
 }
 
-impl fmt::Display for Settings {
+impl fmt::Display for RunSettings {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(out, "netram {}", self.netram.display())?;
         writeln!(out, "local {}", self.local_bytes)?;
@@ -137,23 +137,23 @@ impl fmt::Display for Settings {
             writeln!(out, "children yes")?;
         }
         match &self.report {
-            Report::None => Ok(()),
-            Report::Line => writeln!(out, "report line"),
-            Report::File(path) => writeln!(out, "report-file {}", path.display()),
+            RunReport::None => Ok(()),
+            RunReport::Line => writeln!(out, "report line"),
+            RunReport::File(path) => writeln!(out, "report-file {}", path.display()),
         }
     }
 }
 
-impl FromStr for Settings {
-    type Err = SettingsError;
+impl FromStr for RunSettings {
+    type Err = RunSettingsError;
 
-    fn from_str(text: &str) -> Result<Settings, SettingsError> {
+    fn from_str(text: &str) -> Result<RunSettings, RunSettingsError> {
         let (mut local, mut size, mut threshold, mut copies) = (None, None, None, None);
         let (mut netram, mut lenders, mut key_file) = (None, Vec::new(), None);
         let (mut spill, mut spill_bytes, mut packed) = (None, None, None);
-        let (mut look_ahead, mut children, mut report) = (true, false, Report::None);
+        let (mut look_ahead, mut children, mut report) = (true, false, RunReport::None);
         for line in text.lines() {
-            let bad = || SettingsError::Line(line.to_owned());
+            let bad = || RunSettingsError::Line(line.to_owned());
             let number = |value: &str| value.parse::<u64>().map(Some).map_err(|_| bad());
             match line.split_once(' ').ok_or_else(bad)? {
                 ("netram", value) => netram = Some(PathBuf::from(value)),
@@ -168,21 +168,21 @@ impl FromStr for Settings {
                 ("packed", value) => packed = number(value)?,
                 ("look-ahead", "no") => look_ahead = false,
                 ("children", "yes") => children = true,
-                ("report", "line") => report = Report::Line,
-                ("report-file", value) => report = Report::File(PathBuf::from(value)),
+                ("report", "line") => report = RunReport::Line,
+                ("report-file", value) => report = RunReport::File(PathBuf::from(value)),
                 _ => return Err(bad()),
             }
         }
-        Ok(Settings {
-            netram: netram.ok_or(SettingsError::Missing("netram"))?,
-            local_bytes: local.ok_or(SettingsError::Missing("local"))?,
-            size_bytes: size.ok_or(SettingsError::Missing("size"))?,
-            threshold_bytes: threshold.ok_or(SettingsError::Missing("threshold"))?,
-            copies: copies.ok_or(SettingsError::Missing("copies"))? as usize,
+        Ok(RunSettings {
+            netram: netram.ok_or(RunSettingsError::Missing("netram"))?,
+            local_bytes: local.ok_or(RunSettingsError::Missing("local"))?,
+            size_bytes: size.ok_or(RunSettingsError::Missing("size"))?,
+            threshold_bytes: threshold.ok_or(RunSettingsError::Missing("threshold"))?,
+            copies: copies.ok_or(RunSettingsError::Missing("copies"))? as usize,
             lenders,
             key_file,
             spill,
-            spill_bytes: spill_bytes.ok_or(SettingsError::Missing("spill-bytes"))?,
+            spill_bytes: spill_bytes.ok_or(RunSettingsError::Missing("spill-bytes"))?,
             packed_bytes: packed,
             look_ahead,
             children,
@@ -195,8 +195,8 @@ impl FromStr for Settings {
 mod tests {
     use super::*;
 
-    fn settings() -> Settings {
-        Settings {
+    fn settings() -> RunSettings {
+        RunSettings {
             netram: "/usr/bin/netram of today".into(),
             local_bytes: 1 << 20,
             size_bytes: SIZE_DEFAULT,
@@ -207,25 +207,25 @@ mod tests {
             ],
             key_file: Some("/etc/netram/the key".into()),
             copies: 2,
-            spill: Some("/var/tmp/a folder".into()),
+            spill: Some("/var/tmp/a directory".into()),
             spill_bytes: 1 << 30,
             packed_bytes: Some(1 << 18),
             look_ahead: false,
             children: true,
-            report: Report::File("/tmp/a report".into()),
+            report: RunReport::File("/tmp/a report".into()),
         }
     }
 
     #[test]
     fn settings_are_read_as_they_are_written() {
         assert_eq!(settings().to_string().parse(), Ok(settings()));
-        let plain = Settings {
+        let plain = RunSettings {
             key_file: None,
             spill: None,
             packed_bytes: None,
             look_ahead: true,
             children: false,
-            report: Report::Line,
+            report: RunReport::Line,
             ..settings()
         };
         assert_eq!(plain.to_string().parse(), Ok(plain));
@@ -234,11 +234,11 @@ mod tests {
     #[test]
     fn what_is_no_setting_is_refused_by_its_line() {
         let text = format!("{}colour blue\n", settings());
-        let refused = text.parse::<Settings>().unwrap_err();
-        assert_eq!(refused, SettingsError::Line("colour blue".to_owned()));
+        let refused = text.parse::<RunSettings>().unwrap_err();
+        assert_eq!(refused, RunSettingsError::Line("colour blue".to_owned()));
         let refused = "netram /bin/netram\nlocal 4096\n"
-            .parse::<Settings>()
+            .parse::<RunSettings>()
             .unwrap_err();
-        assert_eq!(refused, SettingsError::Missing("size"));
+        assert_eq!(refused, RunSettingsError::Missing("size"));
     }
 }

@@ -5,48 +5,48 @@
 
 use std::sync::Arc;
 
-use netram_far_machine::deposit::{Mark, Page, SealedBlock, Seals};
+use netram_far_machine::deposit::{BlockMac, Page, PageSeal, SealedBlock};
 use netram_far_machine::limit::PAGE_BYTES;
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use crate::blocks::BlockCipher;
-use crate::pack::Clear;
+use crate::block_cipher::BlockCipher;
+use crate::compression::PlainPage;
 
 /// What proves a page to be the one that left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tag([u8; 16]);
+pub(crate) struct PageTag([u8; 16]);
 
 /// A page's bytes.
-pub(crate) type Bytes = [u8; PAGE_BYTES];
+pub(crate) type PageBytes = [u8; PAGE_BYTES];
 
 /// In which form pages leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum SealForm {
     /// As they are given, compressed or not.
     AsGiven,
     /// Whole: a block is then where it is in the page, and can be had by itself.
     Whole,
 }
 
-/// Seals pages, for whoever has the time. Which tag is a page's is the [`Sealer`]'s to know.
-pub(crate) struct Crypt {
-    form: Form,
+/// Seals pages, for whoever has the time. Which tag is a page's is the [`PageSealer`]'s to know.
+pub(crate) struct PageCipher {
+    form: SealForm,
     key: LessSafeKey,
 }
 
-pub(crate) struct Sealer {
-    crypt: Arc<Crypt>,
+pub(crate) struct PageSealer {
+    cipher: Arc<PageCipher>,
     /// The same key, for blocks by themselves.
     blocks: Arc<BlockCipher>,
     /// By page: of what left last.
-    tags: Vec<Tag>,
+    tags: Vec<PageTag>,
 }
 
-impl Crypt {
+impl PageCipher {
     /// Seals a page. The version is new.
-    pub(crate) fn seal(&self, page: Page, version: u64, clear: &Clear) -> (Arc<[u8]>, Tag) {
+    pub(crate) fn seal(&self, page: Page, version: u64, clear: &PlainPage) -> (Arc<[u8]>, PageTag) {
         let mut sealed: Arc<[u8]> = self.formed(clear, |bytes| bytes.into());
         let bytes = Arc::get_mut(&mut sealed).expect("nobody else has it yet");
         let tag = self.seal_in_place(page, version, bytes);
@@ -54,7 +54,7 @@ impl Crypt {
     }
 
     /// What proves the page under this version. What is sealed for it goes nowhere, so that no version seals two pages.
-    pub(crate) fn tag(&self, page: Page, version: u64, clear: &Clear) -> Tag {
+    pub(crate) fn tag(&self, page: Page, version: u64, clear: &PlainPage) -> PageTag {
         let mut room = [0; PAGE_BYTES];
         self.formed(clear, |bytes| {
             let room = &mut room[..bytes.len()];
@@ -63,20 +63,20 @@ impl Crypt {
         })
     }
 
-    fn seal_in_place(&self, page: Page, version: u64, bytes: &mut [u8]) -> Tag {
+    fn seal_in_place(&self, page: Page, version: u64, bytes: &mut [u8]) -> PageTag {
         let aad = Aad::from(associated(page, version));
         let tag = self.key.seal_in_place_separate_tag(nonce(version), aad, bytes);
         let tag = tag.expect("a page is far smaller than what one nonce may seal");
-        let mut known = Tag::default();
+        let mut known = PageTag::default();
         known.0.copy_from_slice(tag.as_ref());
         known
     }
 
     /// Gives what is to be sealed of a page.
-    fn formed<T>(&self, clear: &Clear, what: impl FnOnce(&[u8]) -> T) -> T {
+    fn formed<T>(&self, clear: &PlainPage, what: impl FnOnce(&[u8]) -> T) -> T {
         match (self.form, clear) {
-            (Form::AsGiven, _) | (Form::Whole, Clear::Whole(_)) => what(clear.parts()),
-            (Form::Whole, Clear::Packed(_)) => {
+            (SealForm::AsGiven, _) | (SealForm::Whole, PlainPage::Whole(_)) => what(clear.parts()),
+            (SealForm::Whole, PlainPage::Packed(_)) => {
                 let mut bytes = [0; PAGE_BYTES];
                 clear.unpack(&mut bytes);
                 what(&bytes)
@@ -85,14 +85,14 @@ impl Crypt {
     }
 }
 
-impl Sealer {
+impl PageSealer {
     /// With a new key.
-    pub(crate) fn generate(form: Form) -> Result<Sealer, Unspecified> {
+    pub(crate) fn generate(form: SealForm) -> Result<PageSealer, Unspecified> {
         let (mut key, mut marks) = ([0; 32], [0; 32]);
         SystemRandom::new().fill(&mut key)?;
         SystemRandom::new().fill(&mut marks)?;
-        Ok(Sealer {
-            crypt: Arc::new(Crypt {
+        Ok(PageSealer {
+            cipher: Arc::new(PageCipher {
                 form,
                 key: LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key)?),
             }),
@@ -107,40 +107,40 @@ impl Sealer {
     }
 
     /// What seals without this.
-    pub(crate) fn crypt(&self) -> Arc<Crypt> {
-        Arc::clone(&self.crypt)
+    pub(crate) fn cipher(&self) -> Arc<PageCipher> {
+        Arc::clone(&self.cipher)
     }
 
     /// What proves what was sealed last of the page.
-    pub(crate) fn tag(&self, page: Page) -> Option<Tag> {
+    pub(crate) fn tag(&self, page: Page) -> Option<PageTag> {
         self.tags.get(page.0 as usize).copied()
     }
 
     /// The page has been sealed, and is put now.
-    pub(crate) fn tell(&mut self, page: Page, tag: Tag) {
+    pub(crate) fn tell(&mut self, page: Page, tag: PageTag) {
         let index = page.0 as usize;
         if index >= self.tags.len() {
-            self.tags.resize(index + 1, Tag::default());
+            self.tags.resize(index + 1, PageTag::default());
         }
         self.tags[index] = tag;
     }
 }
 
-impl Seals for Sealer {
-    type Clear = Clear;
+impl PageSeal for PageSealer {
+    type Clear = PlainPage;
     type Sealed = Arc<[u8]>;
 
-    fn zeros() -> Box<Clear> {
-        Box::new(Clear::whole(&[0; PAGE_BYTES]))
+    fn zeros() -> Box<PlainPage> {
+        Box::new(PlainPage::whole(&[0; PAGE_BYTES]))
     }
 
-    fn seal(&mut self, page: Page, version: u64, clear: &Clear) -> Arc<[u8]> {
-        let (sealed, tag) = self.crypt.seal(page, version, clear);
+    fn seal(&mut self, page: Page, version: u64, clear: &PlainPage) -> Arc<[u8]> {
+        let (sealed, tag) = self.cipher.seal(page, version, clear);
         self.tell(page, tag);
         sealed
     }
 
-    fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<Clear>> {
+    fn open(&self, page: Page, version: u64, sealed: &[u8]) -> Option<Box<PlainPage>> {
         let tag = self.tags.get(page.0 as usize)?;
         let mut whole = [0; PAGE_BYTES + 16];
         let length = sealed.len();
@@ -151,12 +151,12 @@ impl Seals for Sealer {
         whole[..length].copy_from_slice(sealed);
         whole[length..].copy_from_slice(&tag.0);
         let aad = Aad::from(associated(page, version));
-        let opened = self.crypt.key.open_in_place(nonce(version), aad, whole).ok()?;
-        Some(Box::new(Clear::of(opened)))
+        let opened = self.cipher.key.open_in_place(nonce(version), aad, whole).ok()?;
+        Some(Box::new(PlainPage::of(opened)))
     }
 
-    fn mark(&self, blocks: &[SealedBlock], marks: &mut Vec<Mark>) {
-        self.blocks.mark(blocks, marks);
+    fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>) {
+        self.blocks.mac_blocks(blocks, marks);
     }
 
     fn keep(&self, sealed: &[u8]) -> Arc<[u8]> {
@@ -187,26 +187,27 @@ mod tests {
 
     #[test]
     fn a_page_opens_as_what_it_is_and_as_nothing_else() {
-        let mut sealer = Sealer::generate(Form::AsGiven).unwrap();
-        let page = Clear::whole(&[7; PAGE_BYTES]);
+        let mut sealer = PageSealer::generate(SealForm::AsGiven).unwrap();
+        let page = PlainPage::whole(&[7; PAGE_BYTES]);
         let sealed = sealer.seal(Page(3), 9, &page);
         // Another page's tag, so that every page has one.
         sealer.seal(Page(4), 10, &page);
         let mut bytes = sealed.to_vec();
         assert!(bytes.iter().filter(|byte| **byte == 7).count() < 100);
         assert_eq!(*sealer.open(Page(3), 9, &bytes).unwrap(), page);
-        let is_same =
-            |sealer: &Sealer, clear: &Clear| sealer.tag(Page(3)) == Some(sealer.crypt.tag(Page(3), 9, clear));
+        let is_same = |sealer: &PageSealer, clear: &PlainPage| {
+            sealer.tag(Page(3)) == Some(sealer.cipher.tag(Page(3), 9, clear))
+        };
         assert!(is_same(&sealer, &page));
         assert!(sealer.open(Page(4), 9, &bytes).is_none());
         assert!(sealer.open(Page(3), 8, &bytes).is_none());
         assert!(sealer.open(Page(3), 9, &bytes[1..]).is_none());
-        let mut other = Sealer::generate(Form::AsGiven).unwrap();
+        let mut other = PageSealer::generate(SealForm::AsGiven).unwrap();
         other.seal(Page(3), 9, &page);
         assert!(other.open(Page(3), 9, &bytes).is_none());
         bytes[4095] ^= 1;
         assert!(sealer.open(Page(3), 9, &bytes).is_none());
-        let packed = Clear::pack(&[7; PAGE_BYTES]).unwrap();
+        let packed = PlainPage::pack(&[7; PAGE_BYTES]).unwrap();
         assert!(!is_same(&sealer, &packed));
         let sealed = sealer.seal(Page(3), 11, &packed);
         assert_eq!(*sealer.open(Page(3), 11, &sealed).unwrap(), packed);
@@ -215,19 +216,22 @@ mod tests {
 
     #[test]
     fn a_block_opens_without_its_page_and_its_mark_tells_it_from_any_other() {
-        let mut sealer = Sealer::generate(Form::Whole).unwrap();
+        let mut sealer = PageSealer::generate(SealForm::Whole).unwrap();
         let mut clear = [0; PAGE_BYTES];
         for (at, byte) in clear.iter_mut().enumerate() {
             *byte = (at / 16) as u8;
         }
         // As many blocks as a page has, although it would be shorter compressed.
-        let packed = Clear::pack(&clear).unwrap();
+        let packed = PlainPage::pack(&clear).unwrap();
         let sealed = sealer.seal(Page(3), 9, &packed);
         assert_eq!(sealed.len(), PAGE_BYTES);
-        for same in [&packed, &Clear::whole(&clear)] {
-            assert_eq!(sealer.tag(Page(3)), Some(sealer.crypt.tag(Page(3), 9, same)));
+        for same in [&packed, &PlainPage::whole(&clear)] {
+            assert_eq!(sealer.tag(Page(3)), Some(sealer.cipher.tag(Page(3), 9, same)));
         }
-        assert_eq!(*sealer.open(Page(3), 9, &sealed).unwrap(), Clear::whole(&clear));
+        assert_eq!(
+            *sealer.open(Page(3), 9, &sealed).unwrap(),
+            PlainPage::whole(&clear)
+        );
         let numbers = [255, 0, 17, 18];
         let part = |bytes: &[u8], number: u8| {
             let at = usize::from(number) * 16;
@@ -249,7 +253,7 @@ mod tests {
         };
         let mark = |blocks: &[SealedBlock]| {
             let mut marks = Vec::new();
-            sealer.mark(blocks, &mut marks);
+            sealer.mac_blocks(blocks, &mut marks);
             marks
         };
         // More than are encrypted together.

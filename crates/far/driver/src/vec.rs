@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use netram_far_machine::arena::Page;
 use netram_far_machine::limit::PAGE_BYTES;
 
-use crate::arena::{AccessError, Arena};
-use crate::sys::{Area, Pod};
+use crate::arena::{Arena, FarAccessError};
+use crate::sys::{ArenaArea, Pod};
 
 /// A vector in an arena, with a fixed capacity.
 ///
@@ -18,7 +18,7 @@ use crate::sys::{Area, Pod};
 #[derive(Debug)]
 pub struct FarVec<T: Pod> {
     arena: Arena,
-    area: Area,
+    area: ArenaArea,
     length: usize,
     capacity: usize,
     kind: PhantomData<T>,
@@ -26,7 +26,7 @@ pub struct FarVec<T: Pod> {
 
 /// Why there is no vector, or why it does not grow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GrowError {
+pub enum FarVecError {
     /// The arena has not so many addresses in a row.
     #[error("the arena has no {pages} pages in a row")]
     Addresses {
@@ -41,17 +41,17 @@ pub enum GrowError {
     },
     /// The new values cannot be stored.
     #[error(transparent)]
-    Access(#[from] AccessError),
+    Access(#[from] FarAccessError),
 }
 
 impl<T: Pod> FarVec<T> {
     /// An empty vector with room for so many values. Room costs nothing until it is used.
-    pub fn with_capacity(arena: &Arena, capacity: usize) -> Result<FarVec<T>, GrowError> {
+    pub fn with_capacity(arena: &Arena, capacity: usize) -> Result<FarVec<T>, FarVecError> {
         assert!(size_of::<T>() > 0, "a value without bytes needs no arena");
         assert!(align_of::<T>() <= PAGE_BYTES, "a vector begins with a page");
         let bytes = capacity.saturating_mul(size_of::<T>());
         let pages = bytes.div_ceil(PAGE_BYTES).max(1);
-        let area = arena.take(pages).ok_or(GrowError::Addresses { pages })?;
+        let area = arena.take(pages).ok_or(FarVecError::Addresses { pages })?;
         Ok(FarVec {
             arena: arena.clone(),
             area,
@@ -62,7 +62,7 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// So many zeros.
-    pub fn zeros(arena: &Arena, length: usize) -> Result<FarVec<T>, GrowError> {
+    pub fn zeros(arena: &Arena, length: usize) -> Result<FarVec<T>, FarVecError> {
         let mut vec = FarVec::with_capacity(arena, length)?;
         vec.length = length;
         Ok(vec)
@@ -84,9 +84,9 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// Adds a value. Refused while so many pages wait for room at lenders that none may leave.
-    pub fn push(&mut self, value: T) -> Result<(), GrowError> {
+    pub fn push(&mut self, value: T) -> Result<(), FarVecError> {
         if self.length == self.capacity {
-            return Err(GrowError::Full {
+            return Err(FarVecError::Full {
                 capacity: self.capacity,
             });
         }
@@ -115,24 +115,24 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// A value. Where the arena allows [words](crate::WordAccess), one that is away comes without its page, until that has earned to come.
-    pub fn get(&self, index: usize) -> Result<T, AccessError> {
+    pub fn get(&self, index: usize) -> Result<T, FarAccessError> {
         self.get_word(index).map_or_else(|| self.get_in_page(index), Ok)
     }
 
-    fn get_in_page(&self, index: usize) -> Result<T, AccessError> {
+    fn get_in_page(&self, index: usize) -> Result<T, FarAccessError> {
         let pages = self.pages(index);
         self.with_pages(pages, |vec| vec.as_slice()[index])
     }
 
     /// Stores a value. Where the arena allows [words](crate::WordAccess), one whose page is away is kept here until that comes.
-    pub fn set(&mut self, index: usize, value: T) -> Result<(), AccessError> {
+    pub fn set(&mut self, index: usize, value: T) -> Result<(), FarAccessError> {
         match self.set_word(index, value) {
             true => Ok(()),
             false => self.set_in_page(index, value),
         }
     }
 
-    fn set_in_page(&mut self, index: usize, value: T) -> Result<(), AccessError> {
+    fn set_in_page(&mut self, index: usize, value: T) -> Result<(), FarAccessError> {
         let pages = self.pages(index);
         pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
         self.as_mut_slice()[index] = value;
@@ -180,7 +180,7 @@ impl<T: Pod> FarVec<T> {
         &self,
         pages: std::ops::Range<u32>,
         what: impl FnOnce(&Self) -> R,
-    ) -> Result<R, AccessError> {
+    ) -> Result<R, FarAccessError> {
         pages.clone().try_for_each(|page| self.pin(pages.start, page))?;
         let result = what(self);
         pages.for_each(|page| self.arena.unpin(Page(page)));
@@ -188,7 +188,7 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// Pins a page; if that fails, those from `first` on are let go.
-    fn pin(&self, first: u32, page: u32) -> Result<(), AccessError> {
+    fn pin(&self, first: u32, page: u32) -> Result<(), FarAccessError> {
         self.arena.pin(Page(page)).inspect_err(|_| {
             (first..page).for_each(|page| self.arena.unpin(Page(page)));
         })

@@ -1,24 +1,24 @@
-//! The arena's memory, handed out: addresses for the program, pages for [`Runs`].
+//! The arena's memory, handed out: addresses for the program, pages for [`PageRuns`].
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netram_far::{ArenaStatus, Ground};
+use netram_far::{ArenaSpace, ArenaStatus};
 use netram_far_machine::limit::PAGE_BYTES;
 
 use crate::abi;
-use crate::runs::{Pages, Runs};
-use crate::slabs::{Class, SLAB_PAGES, SLOT_ALIGN, Slabs};
+use crate::page_runs::{PageRange, PageRuns};
+use crate::slabs::{SLAB_PAGES, SLOT_ALIGN, SlabClass, SlabTable};
 use crate::start::remark;
 
 /// Pages by which what a core dump has becomes more.
 const DUMP_PAGES: u32 = 4096;
 
-pub(crate) struct Heap {
-    ground: Ground,
+pub(crate) struct PreloadHeap {
+    space: ArenaSpace,
     addresses: Range<usize>,
-    parts: Mutex<Parts>,
+    parts: Mutex<PreloadHeapState>,
     /// The least bytes of an allocation that lies here.
     pub(crate) threshold: usize,
     /// That memory was refused has been said.
@@ -26,25 +26,25 @@ pub(crate) struct Heap {
 }
 
 /// Who has what.
-pub(crate) struct Parts {
-    runs: Runs,
-    slabs: Slabs,
+pub(crate) struct PreloadHeapState {
+    runs: PageRuns,
+    slabs: SlabTable,
     /// So many pages from the first one on are in a core dump, as far as they are here: all that were ever used, and few others.
     dumped: u32,
 }
 
 /// Memory for the program.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PreloadBlock {
     pub(crate) address: usize,
     /// It may have what somebody else has left.
     pub(crate) used: bool,
 }
 
-impl Parts {
+impl PreloadHeapState {
     /// So many pages from the first one on may hold something.
     pub(crate) fn used_pages(&self) -> u32 {
-        match self.runs.held() {
+        match self.runs.taken_pages() {
             0 => 0,
             _ => self.dumped,
         }
@@ -56,17 +56,17 @@ impl Parts {
     }
 }
 
-impl Heap {
-    pub(crate) fn new(ground: Ground, threshold: usize) -> Heap {
+impl PreloadHeap {
+    pub(crate) fn new(ground: ArenaSpace, threshold: usize) -> PreloadHeap {
         let addresses = ground.addresses();
         let pages = (addresses.len() / PAGE_BYTES) as u32;
-        let runs = Runs::new(pages, (addresses.start / PAGE_BYTES) as u64);
-        Heap {
-            ground,
+        let runs = PageRuns::new(pages, (addresses.start / PAGE_BYTES) as u64);
+        PreloadHeap {
+            space: ground,
             addresses,
-            parts: Mutex::new(Parts {
+            parts: Mutex::new(PreloadHeapState {
                 runs,
-                slabs: Slabs::default(),
+                slabs: SlabTable::default(),
                 dumped: 0,
             }),
             threshold,
@@ -84,17 +84,17 @@ impl Heap {
     }
 
     /// Memory, aligned. `None`: there are no more addresses, or no lender has room.
-    pub(crate) fn take(&self, bytes: usize, align: usize) -> Option<Taken> {
+    pub(crate) fn take(&self, bytes: usize, align: usize) -> Option<PreloadBlock> {
         let class = match align <= SLOT_ALIGN {
-            true => Class::of(bytes),
+            true => SlabClass::of(bytes),
             false => None,
         };
         let Some(class) = class else {
             let address = self.take_pages(bytes, align)?;
-            return Some(Taken { address, used: false });
+            return Some(PreloadBlock { address, used: false });
         };
         if let Some(address) = self.lock().slabs.take(class) {
-            return Some(Taken { address, used: true });
+            return Some(PreloadBlock { address, used: true });
         }
         if !self.has_room() {
             return None;
@@ -110,7 +110,7 @@ impl Heap {
         if address.is_none() {
             self.complain_of_size();
         }
-        Some(Taken {
+        Some(PreloadBlock {
             address: address?,
             used: true,
         })
@@ -258,26 +258,26 @@ impl Heap {
 
     /// Whether a page was never written, or given back since.
     pub(crate) fn is_blank(&self, page: usize) -> bool {
-        abi::quietly(|| self.ground.is_blank(page))
+        abi::quietly(|| self.space.is_blank(page))
     }
 
     pub(crate) fn status(&self) -> ArenaStatus {
-        abi::quietly(|| self.ground.status())
+        abi::quietly(|| self.space.status())
     }
 
     /// Bytes that the program has here.
-    pub(crate) fn held(&self) -> u64 {
-        self.lock().runs.held() * PAGE_BYTES as u64
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.lock().runs.taken_pages() * PAGE_BYTES as u64
     }
 
     /// Held while the process forks, so that the child's copy is whole.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Parts> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, PreloadHeapState> {
         // A panic under it ends the process: it cannot leave a function that C has called.
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whole pages that touch these addresses, which lie in the arena.
-    fn pages(&self, addresses: &Range<usize>) -> Pages {
+    fn pages(&self, addresses: &Range<usize>) -> PageRange {
         let end = (addresses.end - self.addresses.start).div_ceil(PAGE_BYTES);
         self.page(addresses.start)..end as u32
     }
@@ -291,22 +291,22 @@ impl Heap {
         self.addresses.start + page as usize * PAGE_BYTES
     }
 
-    fn make_zeros(&self, pages: &Pages) {
-        abi::quietly(|| self.ground.empty(pages.start as usize..pages.end as usize));
+    fn make_zeros(&self, pages: &PageRange) {
+        abi::quietly(|| self.space.empty(pages.start as usize..pages.end as usize));
     }
 
     /// Somebody has a page below this one: a core dump is to have it.
-    fn use_up_to(&self, parts: &mut Parts, end: u32) {
+    fn use_up_to(&self, parts: &mut PreloadHeapState, end: u32) {
         if end > parts.dumped {
             let all = (self.addresses.len() / PAGE_BYTES) as u32;
             let more = end.next_multiple_of(DUMP_PAGES).min(all);
-            self.ground.dump(parts.dumped as usize..more as usize);
+            self.space.dump(parts.dumped as usize..more as usize);
             parts.dumped = more;
         }
     }
 
     fn has_room(&self) -> bool {
-        let room = abi::quietly(|| self.ground.room());
+        let room = abi::quietly(|| self.space.room());
         if let Err(error) = &room {
             self.complain(error);
         }

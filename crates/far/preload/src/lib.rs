@@ -22,9 +22,9 @@
 #![deny(unsafe_code)]
 
 mod abi;
+mod cleanup_process;
 mod heap;
-mod heir;
+mod page_runs;
 mod report;
-mod runs;
 mod slabs;
 mod start;

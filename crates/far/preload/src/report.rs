@@ -3,29 +3,29 @@
 use std::fmt;
 use std::fs;
 
-use netram_far::run::Report;
-use netram_far::{ArenaStatus, Tally};
+use netram_far::run::RunReport;
+use netram_far::{ArenaStatus, ArenaTally};
 use netram_far_machine::limit::PAGE_BYTES;
 
-use crate::heap::Heap;
+use crate::heap::PreloadHeap;
 use crate::start::remark;
 
 /// What is told of a run.
-struct Run {
+struct RunSummary {
     status: ArenaStatus,
-    held: u64,
+    allocated_bytes: u64,
 }
 
 /// Tells it where it is to be told.
-pub(crate) fn tell(heap: &Heap, report: &Report) {
-    let run = Run {
+pub(crate) fn tell(heap: &PreloadHeap, report: &RunReport) {
+    let run = RunSummary {
         status: heap.status(),
-        held: heap.held(),
+        allocated_bytes: heap.allocated_bytes(),
     };
     match report {
-        Report::None => (),
-        Report::Line => remark(format_args!("{run}")),
-        Report::File(path) => {
+        RunReport::None => (),
+        RunReport::Line => remark(format_args!("{run}")),
+        RunReport::File(path) => {
             if let Err(error) = fs::write(path, run.json()) {
                 remark(format_args!("the report was not written: {error}"));
             }
@@ -33,13 +33,16 @@ pub(crate) fn tell(heap: &Heap, report: &Report) {
     }
 }
 
-impl Run {
+impl RunSummary {
     fn json(&self) -> String {
-        let Run { status, held } = self;
-        let Tally {
+        let RunSummary {
+            status,
+            allocated_bytes: held,
+        } = self;
+        let ArenaTally {
             faults,
             zeros,
-            shown,
+            activated: shown,
             unpacked,
             fetched,
             starved,
@@ -50,12 +53,12 @@ impl Run {
             // A program as it is has none.
             words: _,
             written: _,
-            mended: _,
+            patch_fetches: _,
         } = status.tally;
         let (local, used, aside) = (
             bytes(status.frames),
             bytes(status.used),
-            status.aside * PAGE_BYTES,
+            status.pending * PAGE_BYTES,
         );
         format!(
             "{{\"faults\":{faults},\"zeros\":{zeros},\"shown\":{shown},\"unpacked\":{unpacked},\"fetched\":{fetched},\"starved\":{starved},\
@@ -65,7 +68,7 @@ impl Run {
     }
 }
 
-impl fmt::Display for Run {
+impl fmt::Display for RunSummary {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tally = &self.status.tally;
         write!(
@@ -73,7 +76,7 @@ impl fmt::Display for Run {
             "{} faults: {} pages of zeros, {} still here, {} packed here, {} fetched ({}); {} more ahead of need in {} runs that were wanted; {} sent ({})",
             tally.faults,
             tally.zeros,
-            tally.shown,
+            tally.activated,
             tally.unpacked,
             tally.fetched,
             Mib(tally.fetched),

@@ -1,5 +1,5 @@
 //! Allocations of less than a few pages, many in one run of pages: a *slab* has slots of one size. A value: runs come from
-//! [`Runs`](crate::runs::Runs), and go back to it.
+//! [`PageRuns`](crate::page_runs::PageRuns), and go back to it.
 //!
 //! Which slots are taken is known outside of the arena, so that neither taking nor giving one brings a page. What a slot has when it is taken
 //! is what its last holder left.
@@ -28,11 +28,11 @@ const _: () = assert!(SLOT_BYTES_MAX * STEPS <= SLAB_BYTES, "a slab has many slo
 
 /// A slot's size, as one of few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Class(usize);
+pub(crate) struct SlabClass(usize);
 
-impl Class {
+impl SlabClass {
     /// The smallest that has so many bytes. `None`: they get pages of their own.
-    pub(crate) fn of(bytes: usize) -> Option<Class> {
+    pub(crate) fn of(bytes: usize) -> Option<SlabClass> {
         let bytes = bytes.max(SLOT_BYTES_MIN);
         if bytes > SLOT_BYTES_MAX {
             return None;
@@ -41,8 +41,8 @@ impl Class {
         let step = (1 << power) / STEPS;
         let steps = (bytes - (1 << power)).div_ceil(step).min(STEPS);
         match bytes {
-            SLOT_BYTES_MIN => Some(Class(0)),
-            _ => Some(Class((power - SMALLEST) as usize * STEPS + steps)),
+            SLOT_BYTES_MIN => Some(SlabClass(0)),
+            _ => Some(SlabClass((power - SMALLEST) as usize * STEPS + steps)),
         }
     }
 
@@ -59,23 +59,23 @@ impl Class {
 
 #[derive(Debug)]
 struct Slab {
-    class: Class,
+    class: SlabClass,
     count: usize,
     /// A bit a slot.
     taken: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Slabs {
+pub(crate) struct SlabTable {
     /// By their first byte.
     slabs: BTreeMap<usize, Slab>,
     /// Those that have a free slot, by class.
     open: BTreeMap<usize, BTreeSet<usize>>,
 }
 
-impl Slabs {
+impl SlabTable {
     /// A free slot, at the lowest address. `None`: this class needs another slab.
-    pub(crate) fn take(&mut self, class: Class) -> Option<usize> {
+    pub(crate) fn take(&mut self, class: SlabClass) -> Option<usize> {
         let open = self.open.get_mut(&class.0)?;
         let start = *open.first()?;
         let slab = self.slabs.get_mut(&start).expect("what is open is a slab");
@@ -91,7 +91,7 @@ impl Slabs {
     }
 
     /// A run of [`SLAB_PAGES`] becomes a slab.
-    pub(crate) fn add(&mut self, class: Class, start: usize) {
+    pub(crate) fn add(&mut self, class: SlabClass, start: usize) {
         let slots = class.slots();
         let mut taken = vec![0; slots.div_ceil(WORD)];
         // What is beyond the last slot is nobody's.
@@ -125,7 +125,7 @@ impl Slabs {
         (within == 0 && taken).then(|| slab.class.bytes())
     }
 
-    /// Takes a slot back that [`Slabs::bytes`] knows. The addresses of its slab, if that is none any more: its last slot was given back, and its class has
+    /// Takes a slot back that [`SlabTable::bytes`] knows. The addresses of its slab, if that is none any more: its last slot was given back, and its class has
     /// another one with room.
     pub(crate) fn give(&mut self, address: usize) -> Option<Range<usize>> {
         let (start, _) = self.at(address)?;
@@ -155,24 +155,24 @@ mod tests {
 
     #[test]
     fn a_class_has_what_is_asked_for_and_little_more() {
-        assert_eq!(Class::of(1).unwrap().bytes(), SLOT_BYTES_MIN);
+        assert_eq!(SlabClass::of(1).unwrap().bytes(), SLOT_BYTES_MIN);
         for bytes in SLOT_BYTES_MIN..=SLOT_BYTES_MAX {
-            let class = Class::of(bytes).unwrap();
+            let class = SlabClass::of(bytes).unwrap();
             let slot = class.bytes();
             assert!(
                 slot >= bytes && slot - bytes <= bytes / STEPS,
                 "{bytes} in {slot}"
             );
             assert_eq!(slot % SLOT_ALIGN, 0);
-            assert_eq!(Class::of(slot), Some(class));
+            assert_eq!(SlabClass::of(slot), Some(class));
         }
-        assert_eq!(Class::of(SLOT_BYTES_MAX + 1), None);
+        assert_eq!(SlabClass::of(SLOT_BYTES_MAX + 1), None);
     }
 
     #[test]
     fn slots_are_apart_inside_and_known_by_where_they_begin() {
-        let mut slabs = Slabs::default();
-        let class = Class::of(5000).unwrap();
+        let mut slabs = SlabTable::default();
+        let class = SlabClass::of(5000).unwrap();
         assert_eq!(slabs.take(class), None);
         slabs.add(class, 0x10_0000);
         let mut slots: Vec<usize> = std::iter::from_fn(|| slabs.take(class)).collect();
@@ -190,8 +190,8 @@ mod tests {
 
     #[test]
     fn an_empty_slab_goes_when_its_class_has_another() {
-        let mut slabs = Slabs::default();
-        let class = Class::of(20_000).unwrap();
+        let mut slabs = SlabTable::default();
+        let class = SlabClass::of(20_000).unwrap();
         slabs.add(class, 0);
         let first: Vec<usize> = std::iter::from_fn(|| slabs.take(class)).collect();
         slabs.add(class, SLAB_BYTES);

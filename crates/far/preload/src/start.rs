@@ -10,62 +10,62 @@ use std::sync::OnceLock;
 use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
-use netram_far::room::{self, RoomError};
-use netram_far::run::{Settings, SettingsError};
-use netram_far::{Arena, ArenaError, Ground, threads};
-use netram_log::Lines;
+use netram_far::process_limits::{self, ProcessLimitError};
+use netram_far::run::{RunSettings, RunSettingsError};
+use netram_far::{Arena, ArenaError, ArenaSpace, threads};
+use netram_log::LogWriter;
 use tracing::Level;
 use tracing_subscriber::fmt::writer::MakeWriterExt as _;
 
 use crate::abi;
-use crate::heap::Heap;
-use crate::heir;
+use crate::cleanup_process;
+use crate::heap::PreloadHeap;
 
 /// A process that dies, or ends, waits for its last lines no longer than this: where nobody reads them, it
 /// would wait for ever.
-pub(crate) const LAST_WORDS: Duration = Duration::from_millis(200);
+pub(crate) const EXIT_MESSAGE_TIMEOUT: Duration = Duration::from_millis(200);
 
-static LINES: OnceLock<Lines> = OnceLock::new();
+static LINES: OnceLock<LogWriter> = OnceLock::new();
 
 /// Why a program is not run.
 #[derive(Debug)]
-pub(crate) enum StartError {
+pub(crate) enum PreloadStartError {
     /// What `netram run` has told makes no sense: library and program are of two versions.
-    Settings(SettingsError),
+    Settings(RunSettingsError),
     /// The key cannot be read.
     Key(String),
     /// The process may not have enough of something.
-    Room(RoomError),
+    Room(ProcessLimitError),
     /// There is no arena.
     Arena(ArenaError),
     /// The system refused something that every program needs.
     System(&'static str, io::Error),
 }
 
-impl std::fmt::Display for StartError {
+impl std::fmt::Display for PreloadStartError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            StartError::Settings(error) => error.fmt(out),
-            StartError::Key(error) => error.fmt(out),
-            StartError::Room(error) => error.fmt(out),
-            StartError::Arena(error) => match error.source() {
+            PreloadStartError::Settings(error) => error.fmt(out),
+            PreloadStartError::Key(error) => error.fmt(out),
+            PreloadStartError::Room(error) => error.fmt(out),
+            PreloadStartError::Arena(error) => match error.source() {
                 Some(source) => write!(out, "{error}: {source}"),
                 None => error.fmt(out),
             },
-            StartError::System(step, error) => write!(out, "{step}: {error}"),
+            PreloadStartError::System(step, error) => write!(out, "{step}: {error}"),
         }
     }
 }
 
 /// What the environment says. The limits may be others than those that `netram run` had.
-pub(crate) fn settings(text: &str) -> Result<Settings, StartError> {
-    let settings = text.parse().map_err(StartError::Settings)?;
-    room::check(&settings).map_err(StartError::Room)?;
+pub(crate) fn settings(text: &str) -> Result<RunSettings, PreloadStartError> {
+    let settings = text.parse().map_err(PreloadStartError::Settings)?;
+    process_limits::check(&settings).map_err(PreloadStartError::Room)?;
     Ok(settings)
 }
 
 /// A heap, with the threads that serve it. The caller has blocked all signals, and so they are in all of them: no handler of the program's runs there.
-pub(crate) fn heap(settings: &Settings) -> Result<Heap, StartError> {
+pub(crate) fn heap(settings: &RunSettings) -> Result<PreloadHeap, PreloadStartError> {
     let (sender, receiver) = sync_channel(1);
     let wanted = settings.clone();
     let body = move || {
@@ -76,27 +76,27 @@ pub(crate) fn heap(settings: &Settings) -> Result<Heap, StartError> {
     let spawned = std::thread::Builder::new()
         .name("netram-run".to_owned())
         .spawn(body);
-    spawned.map_err(|error| StartError::System("starting a thread", error))?;
-    let ended = |_| StartError::System("starting", io::ErrorKind::Other.into());
+    spawned.map_err(|error| PreloadStartError::System("starting a thread", error))?;
+    let ended = |_| PreloadStartError::System("starting", io::ErrorKind::Other.into());
     let arena = receiver.recv().map_err(ended)??;
-    let ground = Ground::of(&arena).expect("nobody else has had the new arena");
-    Ok(Heap::new(ground, settings.threshold_bytes as usize))
+    let ground = ArenaSpace::of(&arena).expect("nobody else has had the new arena");
+    Ok(PreloadHeap::new(ground, settings.threshold_bytes as usize))
 }
 
 /// Logs by a thread of its own: the program's standard error may be a pipe that nobody reads, or a disk that
 /// is full. An error is written before the process can die of it.
 fn log() -> io::Result<()> {
     let output = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-    let lines = Lines::to(output, |lost| {
+    let lines = LogWriter::to(output, |lost| {
         format!("netram run: {lost} log lines were dropped: standard error did not take them\n")
     })?;
     let lines = LINES.get_or_init(|| lines);
     std::panic::set_hook(Box::new(|panic| {
         let text = format!("netram run: a defect: {}", netram_log::panic_lines(panic));
         // It never fails.
-        let _ = lines.urgent(LAST_WORDS).write_all(text.as_bytes());
+        let _ = lines.urgent(EXIT_MESSAGE_TIMEOUT).write_all(text.as_bytes());
     }));
-    let errors = || lines.urgent(LAST_WORDS);
+    let errors = || lines.urgent(EXIT_MESSAGE_TIMEOUT);
     let logged = tracing_subscriber::fmt()
         .with_max_level(Level::WARN)
         .with_writer(errors.with_max_level(Level::ERROR).or_else(|| lines.clone()))
@@ -109,13 +109,17 @@ fn log() -> io::Result<()> {
 
 /// A sentence on standard error from whoever may be the allocator, or a child with no thread beside it.
 pub(crate) fn remark(sentence: Arguments<'_>) {
-    netram_log::tell(io::stderr(), format_args!("netram run: {sentence}"), LAST_WORDS);
+    netram_log::try_write_line(
+        io::stderr(),
+        format_args!("netram run: {sentence}"),
+        EXIT_MESSAGE_TIMEOUT,
+    );
 }
 
 /// Has the last lines written, before the process ends.
 pub(crate) fn finish() {
     if let Some(lines) = LINES.get() {
-        lines.drain(LAST_WORDS);
+        lines.drain(EXIT_MESSAGE_TIMEOUT);
     }
 }
 
@@ -130,18 +134,19 @@ fn begin_thread() {
     tracing::subscriber::with_default(unheard, || tracing::error!("a thread has begun"));
 }
 
-fn arena(settings: &Settings) -> Result<Arena, StartError> {
+fn arena(settings: &RunSettings) -> Result<Arena, PreloadStartError> {
     threads::on_begin(begin_thread);
-    abi::leave_descriptors().map_err(|error| StartError::System("having descriptors of its own", error))?;
+    abi::leave_descriptors()
+        .map_err(|error| PreloadStartError::System("having descriptors of its own", error))?;
     // Only now: what is logged goes to the standard error that these threads have.
     // A program without standard error runs without a log.
     drop(log());
     let config = settings
         .arena()
-        .map_err(|error| StartError::Key(error.to_string()))?;
-    let arena = Arena::open(config).map_err(StartError::Arena)?;
+        .map_err(|error| PreloadStartError::Key(error.to_string()))?;
+    let arena = Arena::open(config).map_err(PreloadStartError::Arena)?;
     if !settings.lenders.is_empty()
-        && let Err(error) = heir::begin(settings, arena.depot().id())
+        && let Err(error) = cleanup_process::begin(settings, arena.remote_pages().id())
     {
         tracing::warn!(
             %error,

@@ -4,18 +4,19 @@
 //!  0  "NETRAMFC"
 //!  8  version u32 | the journal's id u128 | lsn u64
 //! 36  the next node, how many nodes; then of each, as numbers of seven bits a byte:
-//!     node | kind | mode | user | group | inode | made_ns | how many names, and of each: its folder, its length, its bytes
+//!     node | kind | mode | user | group | inode | made_ns | how many names, and of each: its directory, its length, its bytes
 //!     CRC-32C of all before it, u32
 //! ```
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::wire::{Cursor, crc32c, put_varint};
+use netram_proto::wire::{ByteReader, crc32c, put_varint};
 
 use crate::change::{
-    DecodeError, Made, Node, NodeKind, Owner, Place, bytes, made_node, node_kind, put_bytes,
+    DirectoryDecodeError, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec, bytes, made_node,
+    node_kind, put_bytes,
 };
-use crate::limit::{NAME_BYTES_MAX, NODE_NUMBER_END, NODES_MAX};
-use crate::names::{Identity, Names};
+use crate::limit::{INODE_ID_END, INODES_MAX, NAME_BYTES_MAX};
+use crate::name_table::{InodeIdentity, NameTable};
 
 const MAGIC: &[u8; 8] = b"NETRAMFC";
 const VERSION: u32 = 1;
@@ -29,7 +30,7 @@ pub struct Catalog {
     /// Where.
     pub lsn: Lsn,
     /// The names.
-    pub names: Names,
+    pub names: NameTable,
 }
 
 /// Why bytes are no catalog.
@@ -57,7 +58,7 @@ impl Catalog {
                 continue;
             };
             let identity = entry.identity.unwrap_or_default();
-            let places: Vec<Place<'_>> = self.names.places(node).collect();
+            let places: Vec<DirectoryEntry<'_>> = self.names.names_of(node).collect();
             for number in [
                 node.0,
                 entry.kind as u64,
@@ -71,7 +72,7 @@ impl Catalog {
                 put_varint(&mut to, number);
             }
             for place in places {
-                put_varint(&mut to, place.folder.0);
+                put_varint(&mut to, place.directory.0);
                 put_bytes(&mut to, place.name);
             }
         }
@@ -91,7 +92,7 @@ impl Catalog {
         if crc32c(checked).to_le_bytes() != crc {
             return Err(CatalogError::Damaged);
         }
-        let mut from = Cursor::new(&checked[MAGIC.len()..]);
+        let mut from = ByteReader::new(&checked[MAGIC.len()..]);
         match from.u32() {
             Ok(VERSION) => (),
             _ => return Err(CatalogError::Foreign),
@@ -100,63 +101,63 @@ impl Catalog {
     }
 }
 
-fn read(from: &mut Cursor<'_>) -> Result<Catalog, DecodeError> {
+fn read(from: &mut ByteReader<'_>) -> Result<Catalog, DirectoryDecodeError> {
     let (journal, lsn) = (JournalId(from.u128()?), Lsn(from.u64()?));
     let (next, count) = (from.varint()?, from.varint()? as usize);
-    if !(1..=NODES_MAX).contains(&count) {
-        return Err(DecodeError::Fields);
+    if !(1..=INODES_MAX).contains(&count) {
+        return Err(DirectoryDecodeError::Fields);
     }
-    let mut names = Names::new(0, Owner::default());
+    let mut names = NameTable::new(0, FileOwner::default());
     let mut places = Vec::new();
     for _ in 0..count {
         let node = made_node(from)?;
         let kind = node_kind(from.varint()?)?;
-        let mut number = || u32::try_from(from.varint()?).map_err(|_| DecodeError::Fields);
+        let mut number = || u32::try_from(from.varint()?).map_err(|_| DirectoryDecodeError::Fields);
         let (mode, user, group) = (number()?, number()?, number()?);
-        let identity = Identity {
+        let identity = InodeIdentity {
             inode: from.varint()?,
             made_ns: from.varint()?,
         };
-        let made = Made {
+        let made = InodeSpec {
             kind,
             mode,
-            owner: Owner { user, group },
+            owner: FileOwner { user, group },
             target: b"",
         };
-        if node == Node::ROOT && kind != NodeKind::Folder {
-            return Err(DecodeError::Fields);
+        if node == InodeId::ROOT && kind != InodeKind::Directory {
+            return Err(DirectoryDecodeError::Fields);
         }
         names.add(node, &made);
         if let Some(entry) = names.entry_mut(node) {
             entry.identity = Some(identity);
         }
         for _ in 0..from.varint()? {
-            let folder = Node(from.varint()?);
-            places.push((node, folder, bytes(from, NAME_BYTES_MAX)?));
+            let directory = InodeId(from.varint()?);
+            places.push((node, directory, bytes(from, NAME_BYTES_MAX)?));
         }
     }
-    for (node, folder, name) in places {
-        let place = Place { folder, name };
-        let sound = names.kind(folder) == Some(NodeKind::Folder) && names.look_up(place).is_none();
-        if !sound || node == Node::ROOT {
-            return Err(DecodeError::Fields);
+    for (node, directory, name) in places {
+        let place = DirectoryEntry { directory, name };
+        let sound = names.kind(directory) == Some(InodeKind::Directory) && names.look_up(place).is_none();
+        if !sound || node == InodeId::ROOT {
+            return Err(DirectoryDecodeError::Fields);
         }
         names.name(node, place);
     }
-    if next > NODE_NUMBER_END {
-        return Err(DecodeError::Fields);
+    if next > INODE_ID_END {
+        return Err(DirectoryDecodeError::Fields);
     }
     names.set_next(next);
     match from.rest() {
         [] => Ok(Catalog { journal, lsn, names }),
-        _ => Err(DecodeError::Fields),
+        _ => Err(DirectoryDecodeError::Fields),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Change;
+    use crate::change::DirectoryChange;
 
     /// Whatever was made next had the number 0 then, or a number that another node had.
     #[test]
@@ -166,16 +167,16 @@ mod tests {
             catalog.names.set_next(next);
             Catalog::decode(&catalog.encode()).map(|read| read.names.next())
         };
-        assert_eq!(numbered(NODE_NUMBER_END), Ok(Node(NODE_NUMBER_END)));
-        assert_eq!(numbered(NODE_NUMBER_END + 1), Err(CatalogError::Damaged));
+        assert_eq!(numbered(INODE_ID_END), Ok(InodeId(INODE_ID_END)));
+        assert_eq!(numbered(INODE_ID_END + 1), Err(CatalogError::Damaged));
         let mut catalog = catalog();
-        let made = Made {
-            kind: NodeKind::File,
+        let made = InodeSpec {
+            kind: InodeKind::File,
             mode: 0,
-            owner: Owner::default(),
+            owner: FileOwner::default(),
             target: b"",
         };
-        catalog.names.add(Node(NODE_NUMBER_END), &made);
+        catalog.names.add(InodeId(INODE_ID_END), &made);
         assert_eq!(
             Catalog::decode(&catalog.encode()).err(),
             Some(CatalogError::Damaged)
@@ -183,46 +184,46 @@ mod tests {
     }
 
     fn catalog() -> Catalog {
-        let mut names = Names::new(0o750, Owner { user: 5, group: 6 });
-        for (folder, name, kind) in [
-            (1, "wal", NodeKind::Folder),
-            (2, "000001", NodeKind::File),
-            (1, "link", NodeKind::Symlink),
+        let mut names = NameTable::new(0o750, FileOwner { user: 5, group: 6 });
+        for (directory, name, kind) in [
+            (1, "wal", InodeKind::Directory),
+            (2, "000001", InodeKind::File),
+            (1, "link", InodeKind::Symlink),
         ] {
-            let at = Place {
-                folder: Node(folder),
+            let at = DirectoryEntry {
+                directory: InodeId(directory),
                 name: name.as_bytes(),
             };
-            let made = Made {
+            let made = InodeSpec {
                 kind,
                 mode: 0o600,
-                owner: Owner::default(),
+                owner: FileOwner::default(),
                 target: b"",
             };
             let node = names.next();
             names
-                .apply(&Change::Make {
+                .apply(&DirectoryChange::Make {
                     at,
                     node,
-                    made,
+                    spec: made,
                     identity: None,
                 })
                 .unwrap();
         }
-        let nodes: Vec<Node> = names.nodes().collect();
+        let nodes: Vec<InodeId> = names.nodes().collect();
         for node in nodes {
-            names.entry_mut(node).unwrap().identity = Some(Identity {
+            names.entry_mut(node).unwrap().identity = Some(InodeIdentity {
                 inode: node.0 * 1000,
                 made_ns: u64::MAX - node.0,
             });
         }
-        let second = Place {
-            folder: Node(1),
+        let second = DirectoryEntry {
+            directory: InodeId(1),
             name: b"second",
         };
         names
-            .apply(&Change::Link {
-                node: Node(3),
+            .apply(&DirectoryChange::Link {
+                node: InodeId(3),
                 at: second,
             })
             .unwrap();

@@ -4,10 +4,10 @@ use netram_proto::id::Lsn;
 use netram_proto::port::{AppendError, IoError, LogError, WaitError};
 
 use crate::catalog::CatalogError;
-use crate::change::DecodeError;
-use crate::names::NameError;
+use crate::change::DirectoryDecodeError;
+use crate::name_table::NameError;
 
-/// Why something was not done to a folder.
+/// Why something was not done to a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChangeError {
     /// The names do not allow it. Nothing was changed.
@@ -25,7 +25,7 @@ pub enum ChangeError {
     /// The journal is full, and could not be emptied. Nothing was changed by this; the next one tries again.
     #[error("the journal is full, and could not be emptied: {0}")]
     Full(CheckpointError),
-    /// A checkpoint has failed before, and nothing more is changed: the journal keeps all since the one before it. Mend the disk, and open the folder again.
+    /// A checkpoint has failed before, and nothing more is changed: the journal keeps all since the one before it. Mend the disk, and open the directory again.
     #[error("an earlier checkpoint failed ({0}), and nothing more is changed; mend the disk and mount again")]
     Failed(CheckpointError),
 }
@@ -41,10 +41,10 @@ pub enum CheckpointError {
     Open(IoError),
     /// The catalog could not be written. The one before is as good as it was.
     #[error("writing the catalog: {0}")]
-    Keep(IoError),
+    CatalogIo(IoError),
     /// A file could not be looked at.
     #[error("looking at a file: {0}")]
-    Identity(IoError),
+    Stat(IoError),
     /// The journal's own log failed.
     #[error("the journal: {0}")]
     Log(LogError),
@@ -59,8 +59,8 @@ impl CheckpointError {
         match self {
             CheckpointError::Sync(error)
             | CheckpointError::Open(error)
-            | CheckpointError::Keep(error)
-            | CheckpointError::Identity(error)
+            | CheckpointError::CatalogIo(error)
+            | CheckpointError::Stat(error)
             | CheckpointError::Log(LogError::Io(error)) => error,
             CheckpointError::Log(_) | CheckpointError::Wait(_) => IoError::EIO,
         }
@@ -78,21 +78,23 @@ impl ChangeError {
     }
 }
 
-/// Why a folder could not be opened. Nothing that the journal has was lost by trying.
+/// Why a directory could not be opened. Nothing that the journal has was lost by trying.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
+pub enum DirectoryOpenError {
     /// The catalog cannot be read, or written.
     #[error("the catalog: {0}")]
-    Keep(IoError),
+    CatalogIo(IoError),
     /// The catalog is of no use.
     #[error("the catalog: {0}; restore it, for the journal's records name files by it")]
     Catalog(CatalogError),
     /// The catalog is of another journal.
     #[error("the catalog belongs to another journal")]
     OtherJournal,
-    /// The catalog is of a folder that is not this one.
-    #[error("the journal is another folder's, or this one is a copy of its folder; mount that folder on it")]
-    OtherFolder,
+    /// The catalog is of a directory that is not this one.
+    #[error(
+        "the journal is another directory's, or this one is a copy of its directory; mount that directory on it"
+    )]
+    OtherDirectory,
     /// The journal has records, and the catalog by which they name files is gone.
     #[error("the journal has records of files, and the catalog that names them is missing; restore it")]
     NoCatalog,
@@ -109,17 +111,17 @@ pub enum OpenError {
     /// The journal cannot be read.
     #[error("the journal: {0}")]
     Log(#[from] LogError),
-    /// A record is no change of a folder.
+    /// A record is no change of a directory.
     #[error("the record at LSN {lsn}: {reason}")]
     Record {
         /// Where it begins.
         lsn: Lsn,
         /// What is wrong with it.
-        reason: DecodeError,
+        reason: DirectoryDecodeError,
     },
     /// A record does not fit those before it.
     #[error("the record at LSN {lsn} does not fit what is before it: {reason}")]
-    Story {
+    Inconsistent {
         /// Where it begins.
         lsn: Lsn,
         /// Why.
@@ -131,15 +133,15 @@ pub enum OpenError {
         /// What it was called.
         path: Vec<u8>,
     },
-    /// A file that came to the disk while the folder was not mounted.
-    #[error("{} was put there while the folder was not mounted; move it away, and try again", .path.escape_ascii())]
-    Stranger {
+    /// A file that came to the disk while the directory was not mounted.
+    #[error("{} was put there while the directory was not mounted; move it away, and try again", .path.escape_ascii())]
+    UnknownFile {
         /// Where it is.
         path: Vec<u8>,
     },
-    /// Something that folders do not have.
-    #[error("{} is no file, folder or symbolic link; move it away, and try again", .path.escape_ascii())]
-    Unfit {
+    /// Something that directories do not have.
+    #[error("{} is no file, directory or symbolic link; move it away, and try again", .path.escape_ascii())]
+    Unsupported {
         /// Where it is.
         path: Vec<u8>,
     },

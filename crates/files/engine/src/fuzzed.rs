@@ -3,13 +3,16 @@
 use netram_proto::id::{JournalId, Lsn};
 
 use crate::catalog::Catalog;
-use crate::change::{Allocation, Attributes, Change, Made, Moment, Node, NodeKind, Owner, Place};
-use crate::names::Names;
+use crate::change::{
+    AttributeChange, DirectoryChange, DirectoryEntry, FallocateMode, FileOwner, FileTime, InodeId, InodeKind,
+    InodeSpec,
+};
+use crate::name_table::NameTable;
 
-/// A catalog of a folder with a file in it.
+/// A catalog of a directory with a file in it.
 pub fn a_catalog() -> Catalog {
-    let mut names = Names::new(0o755, Owner::default());
-    for (number, kind) in [(2, NodeKind::Folder), (3, NodeKind::File)] {
+    let mut names = NameTable::new(0o755, FileOwner::default());
+    for (number, kind) in [(2, InodeKind::Directory), (3, InodeKind::File)] {
         let change = make(number, kind, number - 1);
         names.apply(&change).expect("a name that is free");
     }
@@ -20,17 +23,17 @@ pub fn a_catalog() -> Catalog {
     }
 }
 
-fn make(number: u64, kind: NodeKind, folder: u64) -> Change<'static> {
-    Change::Make {
-        node: Node(number),
-        at: Place {
-            folder: Node(folder),
+fn make(number: u64, kind: InodeKind, directory: u64) -> DirectoryChange<'static> {
+    DirectoryChange::Make {
+        node: InodeId(number),
+        at: DirectoryEntry {
+            directory: InodeId(directory),
             name: b"a name",
         },
-        made: Made {
+        spec: InodeSpec {
             kind,
             mode: 0o644,
-            owner: Owner::default(),
+            owner: FileOwner::default(),
             target: b"",
         },
         identity: None,
@@ -38,9 +41,9 @@ fn make(number: u64, kind: NodeKind, folder: u64) -> Change<'static> {
 }
 
 /// What was read is read again as it was, from what it is written as.
-pub fn check(change: &Change<'_>, payload: &[u8]) {
+pub fn check(change: &DirectoryChange<'_>, payload: &[u8]) {
     let again = [&change.head()[..], change.tail()].concat();
-    assert_eq!(Change::decode(change.kind(), &again), Ok(Some(*change)));
+    assert_eq!(DirectoryChange::decode(change.kind(), &again), Ok(Some(*change)));
     assert!(
         again.len() <= payload.len(),
         "the form that is written is the shortest"
@@ -49,39 +52,39 @@ pub fn check(change: &Change<'_>, payload: &[u8]) {
 
 /// Records of each kind.
 pub fn change_seeds() -> Vec<Vec<u8>> {
-    let at = |name| Place {
-        folder: Node(1),
+    let at = |name| DirectoryEntry {
+        directory: InodeId(1),
         name,
     };
-    let node = Node(3);
-    let moment = Moment { s: -5, ns: 999 };
+    let node = InodeId(3);
+    let moment = FileTime { s: -5, ns: 999 };
     let changes = [
-        Change::Write {
+        DirectoryChange::Write {
             node,
             offset: 4096,
             bytes: b"bytes",
         },
-        Change::Resize { node, size: 9 },
-        Change::Allocate {
+        DirectoryChange::Resize { node, size: 9 },
+        DirectoryChange::Allocate {
             node,
-            how: Allocation::Extend,
+            mode: FallocateMode::Extend,
             offset: 0,
             length: 4096,
         },
-        make(3, NodeKind::File, 1),
-        Change::Link {
+        make(3, InodeKind::File, 1),
+        DirectoryChange::Link {
             node,
             at: at(b"link"),
         },
-        Change::Remove { at: at(b"gone") },
-        Change::Rename {
+        DirectoryChange::Remove { at: at(b"gone") },
+        DirectoryChange::Rename {
             from: at(b"one"),
             to: at(b"other"),
             exchange: true,
         },
-        Change::Set {
+        DirectoryChange::SetAttributes {
             node,
-            attributes: Attributes {
+            attributes: AttributeChange {
                 mode: Some(0o600),
                 user: None,
                 group: Some(7),
@@ -89,13 +92,13 @@ pub fn change_seeds() -> Vec<Vec<u8>> {
                 modified: None,
             },
         },
-        Change::Label {
+        DirectoryChange::SetXattr {
             node,
             name: b"user.label",
             value: Some(b"value"),
         },
-        Change::Refused { lsn: Lsn(64) },
+        DirectoryChange::Revoked { lsn: Lsn(64) },
     ];
-    let one = |change: &Change<'_>| [&[change.kind().0], &change.head()[..], change.tail()].concat();
+    let one = |change: &DirectoryChange<'_>| [&[change.kind().0], &change.head()[..], change.tail()].concat();
     changes.iter().map(one).collect()
 }

@@ -1,48 +1,48 @@
-//! A folder of files whose changes are in a journal, held in other machines' RAM, before they are on the disk.
+//! A directory of files whose changes are in a journal, held in other machines' RAM, before they are on the disk.
 //!
 //! Whatever is done to its files is done to those of the disk beneath, which need not be synced for it: a record of it is in the journal, and whoever
 //! syncs a file waits for that. From time to time a *checkpoint* syncs the disk, and gives the journal's records up. After a crash the records since
-//! the last checkpoint are done again ([`Folder::open`]).
+//! the last checkpoint are done again ([`JournaledDirectory::open`]).
 //!
 //! | module | does |
 //! |---|---|
-//! | [`Folder`] | an open folder: changes, syncs, checkpoints |
+//! | [`JournaledDirectory`] | an open directory: changes, syncs, checkpoints |
 //! | `recover` | the journal's way into the disk, after a crash |
-//! | [`Duty`] | what is owed again and again, and that no refusal ends it |
-//! | [`Names`] | which nodes there are, and what they are called |
-//! | [`Change`], [`Catalog`] | the formats |
-//! | [`Tree`], [`Keep`] | what is needed of the disk |
+//! | [`PeriodicTask`] | what is owed again and again, and that no refusal ends it |
+//! | [`NameTable`] | which nodes there are, and what they are called |
+//! | [`DirectoryChange`], [`Catalog`] | the formats |
+//! | [`FileTree`], [`CatalogStore`] | what is needed of the disk |
 //! | [`limit`] | every bound |
 //! | `model` | with the feature of that name, for tests and the simulator: a disk in memory that fails when it is told to |
 //!
-//! It knows the journal only as `netram_proto::port::Log`. Formats and crash arguments: `docs/mount.md`.
+//! It knows the journal only as `netram_proto::port::RecordLog`. Formats and crash arguments: `docs/mount.md`.
 #![forbid(unsafe_code)]
 
 mod catalog;
 mod change;
-mod deed;
-mod duty;
+mod directory;
+mod dirty_ranges;
 mod error;
-mod folder;
+mod file_tree;
 #[doc(hidden)]
 pub mod fuzzed;
 pub mod limit;
 #[cfg(feature = "model")]
 pub mod model;
-mod names;
-mod pending;
+mod name_table;
+mod path_op;
+mod periodic_task;
 mod recover;
-mod tree;
 
 pub use catalog::{Catalog, CatalogError};
 pub use change::{
-    Allocation, Attributes, Change, DecodeError, KIND_CHANGE, KIND_WRITE, Made, Moment, Node, NodeKind,
-    Owner, Place,
+    AttributeChange, DirectoryChange, DirectoryDecodeError, DirectoryEntry, FallocateMode, FileOwner,
+    FileTime, InodeId, InodeKind, InodeSpec, KIND_CHANGE, KIND_WRITE,
 };
-pub use duty::{Duty, Notice, Outcome};
-pub use error::{ChangeError, CheckpointError, OpenError};
-pub use folder::{File, Folder, FolderStatus, Options};
-pub use names::{Identity, NameError, Names};
-pub use pending::Pending;
-pub use recover::Recovered;
-pub use tree::{Found, Keep, Tree};
+pub use directory::{DirectoryOptions, DirectoryStatus, JournaledDirectory, OpenFile};
+pub use dirty_ranges::DirtyRanges;
+pub use error::{ChangeError, CheckpointError, DirectoryOpenError};
+pub use file_tree::{CatalogStore, FileTree, ListedEntry};
+pub use name_table::{InodeIdentity, NameError, NameTable};
+pub use periodic_task::{PeriodicTask, TaskNotice, TaskOutcome};
+pub use recover::DirectoryRecovery;

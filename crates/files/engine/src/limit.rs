@@ -7,21 +7,21 @@ pub const PATH_BYTES_MAX: usize = 4095;
 /// Bytes of where a symbolic link leads, as Linux has it.
 pub const TARGET_BYTES_MAX: usize = 4095;
 /// Bytes of an extended attribute, as Linux has it.
-pub const LABEL_BYTES_MAX: usize = 64 << 10;
-/// Nodes in a folder: each takes about 300 bytes, and the catalog has all of them whenever the journal is trimmed.
-pub const NODES_MAX: usize = 1 << 20;
+pub const XATTR_BYTES_MAX: usize = 64 << 10;
+/// Nodes in a directory: each takes about 300 bytes, and the catalog has all of them whenever the journal is trimmed.
+pub const INODES_MAX: usize = 1 << 20;
 /// No node has this number or a higher one: the next could not be numbered.
-pub const NODE_NUMBER_END: u64 = 1 << 62;
+pub const INODE_ID_END: u64 = 1 << 62;
 /// The name under which recovery lays a node aside, before its number.
-pub const ASIDE: &[u8] = b".netram-aside-";
+pub const ASIDE_PREFIX: &[u8] = b".netram-aside-";
 /// The name of a new file until its record is held. One at a time is made.
-pub const STAGED: &[u8] = b".netram-aside-new";
+pub const STAGED_NAME: &[u8] = b".netram-aside-new";
 /// Files that are made in vain, before one is made that no record can tell from another: where inodes have no time of
 /// birth, each of them may have been used since the last checkpoint.
 pub const STAGINGS_MAX: usize = 16;
 /// Files that are synced and closed at once when too many are open, so that a program that opens one file after another
 /// does not wait for the disk each time.
-pub const CLOSED_AT_ONCE_MIN: usize = 16;
+pub const EVICTION_BATCH_MIN: usize = 16;
 /// Percent of the journal's capacity at which what is in it is brought to the disk.
 pub const CHECKPOINT_PERCENT: u64 = 50;
 /// Bytes of a file that are written and not recorded: what a sync has to send at most, but for what is written meanwhile.

@@ -1,60 +1,60 @@
-//! A disk in memory that fails when it is told to: what the tests and the simulator have beneath a folder. Of no use to anybody else, and only there with
+//! A disk in memory that fails when it is told to: what the tests and the simulator have beneath a directory. Of no use to anybody else, and only there with
 //! the feature `model`.
 //!
 //! It keeps, in a power failure, what was synced; and of the rest any first part of what was done to names, and of what was done in files any of it, a write page
 //! by page.
 
-mod acts;
+mod unsynced;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use netram_proto::port::IoError;
 
-use self::acts::{Act, Naming};
-use crate::change::{Allocation, Attributes, Made, NodeKind, Owner};
+use self::unsynced::{InodeOp, NameOp};
+use crate::change::{AttributeChange, FallocateMode, FileOwner, InodeKind, InodeSpec};
+use crate::file_tree::{CatalogStore, FileTree, ListedEntry};
 use crate::limit::PAGE_BYTES;
-use crate::names::Identity;
-use crate::tree::{Found, Keep, Tree};
+use crate::name_table::InodeIdentity;
 
 /// What an inode is, and what is in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inode {
+pub struct ModelInode {
     /// What it is.
-    pub kind: NodeKind,
+    pub kind: InodeKind,
     /// What is in a file, or where a symbolic link leads.
     pub bytes: Vec<u8>,
     /// Its permissions.
     pub mode: u32,
     /// Whose it is.
-    pub owner: Owner,
+    pub owner: FileOwner,
     /// Its extended attributes.
-    pub labels: BTreeMap<Vec<u8>, Vec<u8>>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     made: u64,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Inside {
-    inodes: BTreeMap<u64, Inode>,
+struct ModelState {
+    inodes: BTreeMap<u64, ModelInode>,
     names: BTreeMap<Vec<u8>, u64>,
     /// As they are on the platter, with what has come since.
-    synced_inodes: BTreeMap<u64, Inode>,
+    synced_inodes: BTreeMap<u64, ModelInode>,
     synced_names: BTreeMap<Vec<u8>, u64>,
-    acts: BTreeMap<u64, Vec<Act>>,
-    namings: Vec<Naming>,
+    inode_ops: BTreeMap<u64, Vec<InodeOp>>,
+    name_ops: Vec<NameOp>,
     count: u64,
     /// Operations that are done until all fail, as if the power were gone.
-    left: Option<u64>,
+    ops_until_failure: Option<u64>,
     /// One that was not done, for that.
     stopped: bool,
     /// Operations until one fails, and no other.
-    slip: Option<u64>,
+    ops_until_error: Option<u64>,
     /// So many bytes there is room for.
     room: Option<u64>,
     /// No catalog is kept any more.
-    keeps_none: bool,
+    rejects_catalog: bool,
     /// No file is opened any more: the process has no descriptor left.
-    opens_none: bool,
+    rejects_opens: bool,
     /// Syncs that failed and lost what they should have carried.
     lost_syncs: u64,
     /// Which disk it is.
@@ -64,7 +64,7 @@ struct Inside {
 /// The disk, and where the catalog is kept. Handles are of one disk.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk {
-    inside: Arc<Mutex<Inside>>,
+    state: Arc<Mutex<ModelState>>,
     catalog: Arc<Mutex<Option<Vec<u8>>>>,
 }
 
@@ -72,58 +72,58 @@ const ENOENT: IoError = IoError { errno: 2 };
 const EEXIST: IoError = IoError { errno: 17 };
 const ENOTEMPTY: IoError = IoError { errno: 39 };
 
-impl Inside {
+impl ModelState {
     fn step(&mut self) -> Result<(), IoError> {
-        match self.left {
+        match self.ops_until_failure {
             Some(0) => {
                 self.stopped = true;
                 return Err(IoError::EIO);
             }
-            Some(left) => self.left = Some(left - 1),
+            Some(left) => self.ops_until_failure = Some(left - 1),
             None => (),
         }
-        match self.slip {
+        match self.ops_until_error {
             Some(0) => {
-                self.slip = None;
+                self.ops_until_error = None;
                 return Err(IoError::EIO);
             }
-            slip => self.slip = slip.map(|left| left - 1),
+            slip => self.ops_until_error = slip.map(|left| left - 1),
         }
         Ok(())
     }
 
-    fn act(&mut self, inode: u64, act: Act) -> Result<(), IoError> {
+    fn do_op(&mut self, inode: u64, act: InodeOp) -> Result<(), IoError> {
         self.step()?;
-        self.done(inode, act)
+        self.apply_op(inode, act)
     }
 
-    fn done(&mut self, inode: u64, act: Act) -> Result<(), IoError> {
+    fn apply_op(&mut self, inode: u64, act: InodeOp) -> Result<(), IoError> {
         let Some(there) = self.inodes.get_mut(&inode) else {
             return Err(ENOENT);
         };
         act.carry_out(there);
-        self.acts.entry(inode).or_default().push(act);
+        self.inode_ops.entry(inode).or_default().push(act);
         Ok(())
     }
 
     /// What the platter has of it: at first only that it was made.
-    fn on_platter(&self, inode: u64) -> Option<Inode> {
+    fn on_platter(&self, inode: u64) -> Option<ModelInode> {
         if let Some(synced) = self.synced_inodes.get(&inode) {
             return Some(synced.clone());
         }
         let mut new = self.inodes.get(&inode)?.clone();
-        new.labels.clear();
+        new.xattrs.clear();
         // Where a link leads is with its name.
-        if new.kind != NodeKind::Symlink {
+        if new.kind != InodeKind::Symlink {
             new.bytes.clear();
         }
         Some(new)
     }
 
-    fn name(&mut self, naming: Naming) -> Result<(), IoError> {
+    fn name(&mut self, naming: NameOp) -> Result<(), IoError> {
         self.step()?;
         naming.carry_out(&mut self.names);
-        self.namings.push(naming);
+        self.name_ops.push(naming);
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl Inside {
     }
 
     fn opens(&self, path: &[u8]) -> Result<u64, IoError> {
-        match self.opens_none {
+        match self.rejects_opens {
             true => Err(IoError::EMFILE),
             false => self.find(path),
         }
@@ -160,16 +160,16 @@ impl MemoryDisk {
     /// One that can be told from others.
     pub fn number(number: u64) -> MemoryDisk {
         let disk = MemoryDisk::default();
-        disk.inside.lock().unwrap().disk = number;
-        let root = Inode {
-            kind: NodeKind::Folder,
+        disk.state.lock().unwrap().disk = number;
+        let root = ModelInode {
+            kind: InodeKind::Directory,
             bytes: Vec::new(),
             mode: 0o700,
-            owner: Owner::default(),
-            labels: BTreeMap::new(),
+            owner: FileOwner::default(),
+            xattrs: BTreeMap::new(),
             made: 0,
         };
-        let mut inside = disk.inside.lock().unwrap();
+        let mut inside = disk.state.lock().unwrap();
         inside.inodes.insert(0, root.clone());
         inside.synced_inodes.insert(0, root);
         drop(inside);
@@ -178,28 +178,34 @@ impl MemoryDisk {
 
     /// The process is gone, and what it has done is not. The next one begins, and the disk does again what it is asked to.
     pub fn kill(&self) {
-        let mut inside = self.inside.lock().unwrap();
-        (inside.left, inside.stopped, inside.slip) = (None, false, None);
-        (inside.opens_none, inside.keeps_none) = (false, false);
+        let mut inside = self.state.lock().unwrap();
+        (inside.ops_until_failure, inside.stopped, inside.ops_until_error) = (None, false, None);
+        (inside.rejects_opens, inside.rejects_catalog) = (false, false);
     }
 
     /// The power is gone. `keep` says of each thing that was not synced whether it got to the platter: of names, the first that did not ends it.
     pub fn power_off(&self, mut keep: impl FnMut() -> bool) {
-        let mut inside = self.inside.lock().unwrap();
+        let mut inside = self.state.lock().unwrap();
         let inside = &mut *inside;
         let mut names = inside.synced_names.clone();
-        for naming in inside.namings.iter().take_while(|_| keep()) {
+        for naming in inside.name_ops.iter().take_while(|_| keep()) {
             naming.carry_out(&mut names);
         }
         let mut inodes = BTreeMap::new();
         for inode in names.values().chain(&[0]) {
             let mut there = inside.on_platter(*inode).expect("what is named is there");
-            for act in inside.acts.get(inode).into_iter().flatten().filter(|_| keep()) {
+            for act in inside
+                .inode_ops
+                .get(inode)
+                .into_iter()
+                .flatten()
+                .filter(|_| keep())
+            {
                 act.carry_out(&mut there);
             }
             inodes.insert(*inode, there);
         }
-        *inside = Inside {
+        *inside = ModelState {
             synced_inodes: inodes.clone(),
             synced_names: names.clone(),
             inodes,
@@ -207,59 +213,59 @@ impl MemoryDisk {
             count: inside.count,
             room: inside.room,
             disk: inside.disk,
-            ..Inside::default()
+            ..ModelState::default()
         };
     }
 
     /// After so many more operations all fail.
     pub fn fail_after(&self, operations: u64) {
-        self.inside.lock().unwrap().left = Some(operations);
+        self.state.lock().unwrap().ops_until_failure = Some(operations);
     }
 
     /// Whether an operation was not done for that.
     pub fn has_stopped(&self) -> bool {
-        self.inside.lock().unwrap().stopped
+        self.state.lock().unwrap().stopped
     }
 
     /// Number of syncs that failed: the page cache then shows what the platter never got.
     pub fn lost_syncs(&self) -> u64 {
-        self.inside.lock().unwrap().lost_syncs
+        self.state.lock().unwrap().lost_syncs
     }
 
     /// Whether some operation is about to fail.
     pub fn is_failing(&self) -> bool {
-        let inside = self.inside.lock().unwrap();
-        inside.left.is_some() || inside.slip.is_some()
+        let inside = self.state.lock().unwrap();
+        inside.ops_until_failure.is_some() || inside.ops_until_error.is_some()
     }
 
     /// After so many more operations one fails, and no other.
-    pub fn slip_after(&self, operations: u64) {
-        self.inside.lock().unwrap().slip = Some(operations);
+    pub fn fail_once_after(&self, operations: u64) {
+        self.state.lock().unwrap().ops_until_error = Some(operations);
     }
 
     /// Catalogs are kept, or there is no room for them.
-    pub fn set_keeps(&self, keeps: bool) {
-        self.inside.lock().unwrap().keeps_none = !keeps;
+    pub fn set_catalog_writable(&self, keeps: bool) {
+        self.state.lock().unwrap().rejects_catalog = !keeps;
     }
 
     /// Files are opened and made, or there is no descriptor for them.
-    pub fn set_opens(&self, opens: bool) {
-        self.inside.lock().unwrap().opens_none = !opens;
+    pub fn set_opens_allowed(&self, opens: bool) {
+        self.state.lock().unwrap().rejects_opens = !opens;
     }
 
     /// There is room for so many bytes in all. `None`: for any number.
     pub fn set_room(&self, room: Option<u64>) {
-        self.inside.lock().unwrap().room = room;
+        self.state.lock().unwrap().room = room;
     }
 
-    /// What somebody does who goes behind the folder's back.
-    pub fn intrude(&self, path: &[u8]) {
+    /// What somebody does who goes behind the directory's back.
+    pub fn create_foreign_file(&self, path: &[u8]) {
         self.make(
             path,
-            &Made {
-                kind: NodeKind::File,
+            &InodeSpec {
+                kind: InodeKind::File,
                 mode: 0,
-                owner: Owner::default(),
+                owner: FileOwner::default(),
                 target: b"",
             },
         )
@@ -267,8 +273,8 @@ impl MemoryDisk {
     }
 
     /// All paths, and what is there.
-    pub fn contents(&self) -> BTreeMap<Vec<u8>, Inode> {
-        let inside = self.inside.lock().unwrap();
+    pub fn contents(&self) -> BTreeMap<Vec<u8>, ModelInode> {
+        let inside = self.state.lock().unwrap();
         let there = |(path, inode): (&Vec<u8>, &u64)| {
             let mut inode = inside.inodes[inode].clone();
             inode.made = 0;
@@ -278,18 +284,18 @@ impl MemoryDisk {
     }
 
     /// Which names are one file's.
-    pub fn same(&self, one: &[u8], other: &[u8]) -> bool {
-        let inside = self.inside.lock().unwrap();
+    pub fn is_same_file(&self, one: &[u8], other: &[u8]) -> bool {
+        let inside = self.state.lock().unwrap();
         inside.find(one) == inside.find(other)
     }
 }
 
-impl Tree for MemoryDisk {
+impl FileTree for MemoryDisk {
     type File = u64;
-    type Held = u64;
+    type SyncHandle = u64;
 
     fn open(&self, path: &[u8]) -> Result<u64, IoError> {
-        self.inside.lock().unwrap().opens(path)
+        self.state.lock().unwrap().opens(path)
     }
 
     fn may_write(&self, _file: &u64) -> bool {
@@ -300,20 +306,20 @@ impl Tree for MemoryDisk {
         self.open(path)
     }
 
-    fn stage(&self, path: &[u8], made: &Made<'_>) -> Result<(u64, Identity), IoError> {
-        if self.inside.lock().unwrap().opens_none {
+    fn stage(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(u64, InodeIdentity), IoError> {
+        if self.state.lock().unwrap().rejects_opens {
             return Err(IoError::EMFILE);
         }
-        if self.inside.lock().unwrap().names.contains_key(path) {
+        if self.state.lock().unwrap().names.contains_key(path) {
             self.remove(path, false)?;
         }
         self.make(path, made)?;
         let inode = self.open(path)?;
-        Ok((inode, Identity { inode, made_ns: 0 }))
+        Ok((inode, InodeIdentity { inode, made_ns: 0 }))
     }
 
     fn read(&self, file: &u64, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
-        let inside = self.inside.lock().unwrap();
+        let inside = self.state.lock().unwrap();
         let bytes = &inside.inodes.get(file).ok_or(ENOENT)?.bytes;
         let there = bytes.get(offset as usize..).unwrap_or_default();
         let length = there.len().min(into.len());
@@ -322,7 +328,7 @@ impl Tree for MemoryDisk {
     }
 
     fn write(&self, file: &u64, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+        let mut inside = self.state.lock().unwrap();
         let used: usize = inside.inodes.values().map(|inode| inode.bytes.len()).sum();
         if inside.room.is_some_and(|room| (used + bytes.len()) as u64 > room) {
             return Err(IoError::ENOSPC);
@@ -332,43 +338,45 @@ impl Tree for MemoryDisk {
         while !rest.is_empty() {
             let room = (PAGE_BYTES - at % PAGE_BYTES).min(rest.len() as u64);
             let (page, more) = rest.split_at(room as usize);
-            inside.done(*file, Act::Write(at, page.to_vec()))?;
+            inside.apply_op(*file, InodeOp::Write(at, page.to_vec()))?;
             (at, rest) = (at + room, more);
         }
         Ok(())
     }
 
     fn resize(&self, file: &u64, size: u64) -> Result<(), IoError> {
-        self.inside.lock().unwrap().act(*file, Act::Resize(size))
+        self.state.lock().unwrap().do_op(*file, InodeOp::Resize(size))
     }
 
-    fn allocate(&self, file: &u64, how: Allocation, offset: u64, length: u64) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+    fn allocate(&self, file: &u64, how: FallocateMode, offset: u64, length: u64) -> Result<(), IoError> {
+        let mut inside = self.state.lock().unwrap();
         let size = inside.inodes.get(file).ok_or(ENOENT)?.bytes.len() as u64;
         match how {
-            Allocation::KeepSize => Ok(()),
-            Allocation::Extend => inside.act(*file, Act::Resize(size.max(offset + length))),
-            Allocation::Punch | Allocation::ZeroKeepSize => inside.act(*file, Act::Punch(offset, length)),
-            Allocation::Zero => {
-                inside.act(*file, Act::Punch(offset, length))?;
-                inside.act(*file, Act::Resize(size.max(offset + length)))
+            FallocateMode::KeepSize => Ok(()),
+            FallocateMode::Extend => inside.do_op(*file, InodeOp::Resize(size.max(offset + length))),
+            FallocateMode::Punch | FallocateMode::ZeroKeepSize => {
+                inside.do_op(*file, InodeOp::Punch(offset, length))
+            }
+            FallocateMode::Zero => {
+                inside.do_op(*file, InodeOp::Punch(offset, length))?;
+                inside.do_op(*file, InodeOp::Resize(size.max(offset + length)))
             }
         }
     }
 
     fn sync_file(&self, file: &u64) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+        let mut inside = self.state.lock().unwrap();
         let step = inside.step();
         if inside.stopped {
             return step;
         }
         if step.is_err() {
             // As Linux has it: what a sync that fails should have carried is taken for clean, and no later one carries it.
-            inside.acts.remove(file);
+            inside.inode_ops.remove(file);
             inside.lost_syncs += 1;
             return step;
         }
-        let acts = inside.acts.remove(file).unwrap_or_default();
+        let acts = inside.inode_ops.remove(file).unwrap_or_default();
         if let Some(mut there) = inside.on_platter(*file) {
             acts.iter().for_each(|act| act.carry_out(&mut there));
             inside.synced_inodes.insert(*file, there);
@@ -376,70 +384,70 @@ impl Tree for MemoryDisk {
         Ok(())
     }
 
-    fn hold(&self, path: &[u8]) -> Result<u64, IoError> {
+    fn open_for_sync(&self, path: &[u8]) -> Result<u64, IoError> {
         self.open(path)
     }
 
-    fn sync_held(&self, inode: &u64) -> Result<(), IoError> {
+    fn sync_handle(&self, inode: &u64) -> Result<(), IoError> {
         self.sync_file(inode)?;
-        let mut inside = self.inside.lock().unwrap();
-        if inside.inodes[inode].kind == NodeKind::Folder {
+        let mut inside = self.state.lock().unwrap();
+        if inside.inodes[inode].kind == InodeKind::Directory {
             // As with a disk that has a journal of its own: what was done to names before is there as well.
             inside.synced_names = inside.names.clone();
-            inside.namings.clear();
+            inside.name_ops.clear();
         }
         Ok(())
     }
 
-    fn forget(&self, path: &[u8]) {
-        let mut inside = self.inside.lock().unwrap();
+    fn drop_cache(&self, path: &[u8]) {
+        let mut inside = self.state.lock().unwrap();
         let inode = inside.find(path).ok();
         let there = inode.and_then(|inode| Some((inode, inside.on_platter(inode)?)));
         if let Some((inode, mut there)) = there {
-            let acts = inside.acts.get(&inode).into_iter().flatten();
+            let acts = inside.inode_ops.get(&inode).into_iter().flatten();
             acts.for_each(|act| act.carry_out(&mut there));
             inside.inodes.insert(inode, there);
         }
     }
 
-    fn make(&self, path: &[u8], made: &Made<'_>) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+    fn make(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), IoError> {
+        let mut inside = self.state.lock().unwrap();
         inside.free(path)?;
         inside.count += 1;
         let number = inside.count;
-        let inode = Inode {
+        let inode = ModelInode {
             kind: made.kind,
             bytes: made.target.to_vec(),
             mode: made.mode,
             owner: made.owner,
-            labels: BTreeMap::new(),
+            xattrs: BTreeMap::new(),
             made: number,
         };
-        inside.name(Naming::Add(path.to_vec(), number))?;
+        inside.name(NameOp::Add(path.to_vec(), number))?;
         inside.inodes.insert(number, inode);
         Ok(())
     }
 
     fn link(&self, path: &[u8], new: &[u8]) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+        let mut inside = self.state.lock().unwrap();
         let inode = inside.find(path)?;
         inside.free(new)?;
-        inside.name(Naming::Add(new.to_vec(), inode))
+        inside.name(NameOp::Add(new.to_vec(), inode))
     }
 
-    fn remove(&self, path: &[u8], folder: bool) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+    fn remove(&self, path: &[u8], directory: bool) -> Result<(), IoError> {
+        let mut inside = self.state.lock().unwrap();
         let inode = inside.find(path)?;
-        assert_eq!(inside.inodes[&inode].kind == NodeKind::Folder, folder);
+        assert_eq!(inside.inodes[&inode].kind == InodeKind::Directory, directory);
         let below = [path, b"/"].concat();
         if inside.names.keys().any(|other| other.starts_with(&below)) {
             return Err(ENOTEMPTY);
         }
-        inside.name(Naming::Remove(path.to_vec()))
+        inside.name(NameOp::Remove(path.to_vec()))
     }
 
     fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+        let mut inside = self.state.lock().unwrap();
         let there = inside.find(from)?;
         if exchange {
             inside.find(to)?;
@@ -447,41 +455,41 @@ impl Tree for MemoryDisk {
         if inside.find(to) == Ok(there) {
             return Ok(());
         }
-        inside.name(Naming::Rename(from.to_vec(), to.to_vec(), exchange))
+        inside.name(NameOp::Rename(from.to_vec(), to.to_vec(), exchange))
     }
 
-    fn set(&self, path: &[u8], attributes: &Attributes) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+    fn set_attributes(&self, path: &[u8], attributes: &AttributeChange) -> Result<(), IoError> {
+        let mut inside = self.state.lock().unwrap();
         let inode = inside.find(path)?;
-        let Attributes {
+        let AttributeChange {
             mode, user, group, ..
         } = *attributes;
-        inside.act(inode, Act::Mode(mode, user, group))
+        inside.do_op(inode, InodeOp::Mode(mode, user, group))
     }
 
-    fn label(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let mut inside = self.state.lock().unwrap();
         let inode = inside.find(path)?;
-        inside.act(inode, Act::Label(name.to_vec(), value.map(<[u8]>::to_vec)))
+        inside.do_op(inode, InodeOp::SetXattr(name.to_vec(), value.map(<[u8]>::to_vec)))
     }
 
-    fn set_file(&self, file: &u64, attributes: &Attributes) -> Result<(), IoError> {
-        let Attributes {
+    fn set_attributes_of_file(&self, file: &u64, attributes: &AttributeChange) -> Result<(), IoError> {
+        let AttributeChange {
             mode, user, group, ..
         } = *attributes;
-        self.inside
+        self.state
             .lock()
             .unwrap()
-            .act(*file, Act::Mode(mode, user, group))
+            .do_op(*file, InodeOp::Mode(mode, user, group))
     }
 
-    fn label_file(&self, file: &u64, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
-        let label = Act::Label(name.to_vec(), value.map(<[u8]>::to_vec));
-        self.inside.lock().unwrap().act(*file, label)
+    fn set_xattr_of_file(&self, file: &u64, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let label = InodeOp::SetXattr(name.to_vec(), value.map(<[u8]>::to_vec));
+        self.state.lock().unwrap().do_op(*file, label)
     }
 
-    fn list(&self, path: &[u8]) -> Result<Vec<Found>, IoError> {
-        let inside = self.inside.lock().unwrap();
+    fn list(&self, path: &[u8]) -> Result<Vec<ListedEntry>, IoError> {
+        let inside = self.state.lock().unwrap();
         inside.find(path)?;
         let prefix = match path {
             b"" => Vec::new(),
@@ -489,10 +497,10 @@ impl Tree for MemoryDisk {
         };
         let found = |(other, inode): (&Vec<u8>, &u64)| {
             let name = other.strip_prefix(&prefix[..])?;
-            (!name.contains(&b'/')).then(|| Found {
+            (!name.contains(&b'/')).then(|| ListedEntry {
                 name: name.to_vec(),
                 kind: Some(inside.inodes[inode].kind),
-                identity: Identity {
+                identity: InodeIdentity {
                     inode: *inode,
                     made_ns: 0,
                 },
@@ -501,32 +509,32 @@ impl Tree for MemoryDisk {
         Ok(inside.names.iter().filter_map(found).collect())
     }
 
-    fn identity(&self, path: &[u8]) -> Result<Identity, IoError> {
-        let inode = self.inside.lock().unwrap().find(path)?;
+    fn identity(&self, path: &[u8]) -> Result<InodeIdentity, IoError> {
+        let inode = self.state.lock().unwrap().find(path)?;
         let made_ns = if inode == 0 {
-            self.inside.lock().unwrap().disk
+            self.state.lock().unwrap().disk
         } else {
             0
         };
-        Ok(Identity { inode, made_ns })
+        Ok(InodeIdentity { inode, made_ns })
     }
 
-    fn ownership(&self, path: &[u8]) -> Result<(u32, Owner), IoError> {
-        let inside = self.inside.lock().unwrap();
+    fn ownership(&self, path: &[u8]) -> Result<(u32, FileOwner), IoError> {
+        let inside = self.state.lock().unwrap();
         let inode = &inside.inodes[&inside.find(path)?];
         Ok((inode.mode, inode.owner))
     }
 }
 
-impl Keep for MemoryDisk {
+impl CatalogStore for MemoryDisk {
     fn load(&self) -> Result<Option<Vec<u8>>, IoError> {
         Ok(self.catalog.lock().unwrap().clone())
     }
 
     fn store(&self, bytes: &[u8]) -> Result<(), IoError> {
-        let mut inside = self.inside.lock().unwrap();
+        let mut inside = self.state.lock().unwrap();
         inside.step()?;
-        if inside.keeps_none {
+        if inside.rejects_catalog {
             return Err(IoError::ENOSPC);
         }
         *self.catalog.lock().unwrap() = Some(bytes.to_vec());
@@ -534,7 +542,7 @@ impl Keep for MemoryDisk {
     }
 
     fn clear(&self) -> Result<(), IoError> {
-        self.inside.lock().unwrap().step()?;
+        self.state.lock().unwrap().step()?;
         *self.catalog.lock().unwrap() = None;
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use netram_files::Keep;
+use netram_files::CatalogStore;
 use netram_proto::port::IoError;
 use netram_store::durable;
 
@@ -14,14 +14,14 @@ pub(crate) struct CatalogFile {
     path: PathBuf,
 }
 
-fn told(error: io::Error) -> IoError {
+fn io_error_of(error: io::Error) -> IoError {
     IoError {
         errno: error.raw_os_error().unwrap_or(IoError::EIO.errno),
     }
 }
 
 impl CatalogFile {
-    /// The catalog of the journal in this folder.
+    /// The catalog of the journal in this directory.
     pub(crate) fn of(journal: &Path) -> CatalogFile {
         CatalogFile {
             path: journal.join("catalog"),
@@ -29,24 +29,24 @@ impl CatalogFile {
     }
 }
 
-impl Keep for CatalogFile {
+impl CatalogStore for CatalogFile {
     fn load(&self) -> Result<Option<Vec<u8>>, IoError> {
         match fs::read(&self.path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(told(error)),
+            Err(error) => Err(io_error_of(error)),
         }
     }
 
     fn store(&self, bytes: &[u8]) -> Result<(), IoError> {
-        durable::replace(&self.path, bytes).map_err(told)
+        durable::replace(&self.path, bytes).map_err(io_error_of)
     }
 
     fn clear(&self) -> Result<(), IoError> {
         match fs::remove_file(&self.path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(told(error)),
-            Ok(()) => durable::sync(self.path.parent().unwrap_or(Path::new("."))).map_err(told),
+            Err(error) => Err(io_error_of(error)),
+            Ok(()) => durable::sync(self.path.parent().unwrap_or(Path::new("."))).map_err(io_error_of),
         }
     }
 }
@@ -57,8 +57,8 @@ mod tests {
 
     #[test]
     fn the_last_one_is_kept_until_it_is_cleared() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = CatalogFile::of(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let file = CatalogFile::of(directory.path());
         assert_eq!(file.load(), Ok(None));
         file.store(b"first").unwrap();
         file.store(b"second").unwrap();

@@ -1,8 +1,8 @@
-//! How many files of a folder may be open at a time.
+//! How many files of a directory may be open at a time.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that are needed beside those of files: of the journal and its links, of standard input and output, of the catalog's two, and of a folder that
+/// Descriptors that are needed beside those of files: of the journal and its links, of standard input and output, of the catalog's two, and of a directory that
 /// is listed or synced.
 const OTHERS: u64 = 48;
 /// More are of no use: a checkpoint syncs each of them.

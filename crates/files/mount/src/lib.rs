@@ -1,16 +1,16 @@
-//! A folder on this machine whose synced files are held in other machines' RAM: for any program's log.
+//! A directory on this machine whose synced files are held in other machines' RAM: for any program's log.
 //!
-//! [`Mount::begin`] takes a folder, does again what its journal has of it, and mounts a FUSE file system in its place. Programs find their files there as
+//! [`Mount::begin`] takes a directory, does again what its journal has of it, and mounts a FUSE file system in its place. Programs find their files there as
 //! before. A sync waits for the lenders, and not for the disk, to which everything goes in the background.
 //!
 //! | module | does |
 //! |---|---|
 //! | `mount` | taking, mounting, ending, recovering |
-//! | `keeper` | the threads that record, and that make checkpoints |
+//! | `maintenance` | the threads that record, and that make checkpoints |
 //! | `descriptors` | how many files may be open |
-//! | `fuse` | what the kernel asks, answered by `netram_files::Folder` |
-//! | `beneath` | the disk beneath |
-//! | `ground` | a folder that is taken: where its files are meanwhile |
+//! | `fuse` | what the kernel asks, answered by `netram_files::JournaledDirectory` |
+//! | `backing_fs` | the disk beneath |
+//! | `backing_directory` | a directory that is taken: where its files are meanwhile |
 //! | `catalog_file` | the catalog's file |
 //! | `stamp` | how far a journal's records are in the files: an older one is told by it |
 //! | [`users`] | who has something open there |
@@ -18,22 +18,23 @@
 //! What programs may expect: `docs/mount.md`.
 #![forbid(unsafe_code)]
 
-mod beneath;
+mod backing_directory;
+mod backing_fs;
 mod catalog_file;
 mod descriptors;
 mod error;
 mod fuse;
-mod ground;
-mod keeper;
+mod maintenance;
 mod mount;
 mod stamp;
 mod users;
 
+pub use backing_directory::BackingDirectoryError;
 pub use error::MountError;
-pub use ground::GroundError;
 pub use mount::{
-    Mount, Options, Report, check, create_journal, is_given_back_within, is_mounted, recover, unmount,
+    Mount, MountOptions, MountReport, check, create_journal, is_given_back_within, is_mounted, recover,
+    unmount,
 };
-pub use netram_files::Recovered;
-pub use stamp::OlderJournal;
-pub use users::{User, users};
+pub use netram_files::DirectoryRecovery;
+pub use stamp::StaleJournal;
+pub use users::{MountUser, users};

@@ -1,4 +1,4 @@
-//! Taking a folder, mounting it, ending that, and recovering one that was mounted when everything stopped.
+//! Taking a directory, mounting it, ending that, and recovering one that was mounted when everything stopped.
 
 use std::fs;
 use std::io;
@@ -9,32 +9,32 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use netram_files::{ChangeError, Folder, FolderStatus, OpenError, Recovered};
-use netram_journal::{Journal, Layout, Place};
-use netram_proto::planted::Planted;
+use netram_files::{ChangeError, DirectoryOpenError, DirectoryRecovery, DirectoryStatus, JournaledDirectory};
+use netram_journal::{Journal, JournalLayout, JournalPaths};
+use netram_proto::planted::FaultSwitch;
 use netram_proto::port::Durability;
-use netram_store::Home;
+use netram_store::Store;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount as unmount_at};
 
-use crate::beneath::Beneath;
+use crate::backing_directory::BackingDirectory;
+use crate::backing_fs::BackingFs;
 use crate::catalog_file::CatalogFile;
 use crate::descriptors;
 use crate::error::MountError;
-use crate::fuse::Face;
-use crate::ground::Ground;
-use crate::keeper::Keeper;
-use crate::stamp::{Stamp, StampFile};
+use crate::fuse::FuseFilesystem;
+use crate::maintenance::MaintenanceThreads;
+use crate::stamp::{JournalStamp, StampFile};
 use crate::users::users;
 
-/// How often it is looked whether a folder is free again.
+/// How often it is looked whether a directory is free again.
 const LOOK: Duration = Duration::from_millis(50);
 /// What the kernel calls what is mounted.
 const SOURCE: &str = "netram";
 
-/// How a folder is mounted.
+/// How a directory is mounted.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct MountOptions {
     /// What a sync waits for.
     pub durability: Durability,
     /// Everything is brought to the disk once in so long; sooner if the journal is half full.
@@ -49,9 +49,9 @@ pub struct Options {
     pub modelled_sync_delay: Duration,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for MountOptions {
+    fn default() -> MountOptions {
+        MountOptions {
             durability: Durability::Remote,
             checkpoint: Duration::from_secs(5),
             threads: 4,
@@ -64,26 +64,26 @@ impl Default for Options {
 
 /// What was found at the beginning.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct MountReport {
     /// What of the journal was done again.
-    pub recovered: Recovered,
-    /// Files, folders and links.
+    pub recovered: DirectoryRecovery,
+    /// Files, directories and links.
     pub nodes: usize,
 }
 
-/// A folder with its journal and its disk.
-pub(crate) struct Held {
-    pub(crate) folder: Folder<Journal, Beneath, CatalogFile>,
+/// A directory with its journal and its disk.
+pub(crate) struct MountState {
+    pub(crate) journaled: JournaledDirectory<Journal, BackingFs, CatalogFile>,
     dir: PathBuf,
-    ground: Ground,
+    backing: BackingDirectory,
     stamp: StampFile,
 }
 
-impl Held {
+impl MountState {
     /// Records what was written, and says how far the journal has come.
     pub(crate) fn record_written(&self) -> Result<(), ChangeError> {
-        let recorded = self.folder.record_written();
-        self.stamp.follow(self.folder.log());
+        let recorded = self.journaled.record_written();
+        self.stamp.update(self.journaled.log());
         recorded
     }
 
@@ -92,14 +92,14 @@ impl Held {
     }
 }
 
-/// A folder that is mounted.
+/// A directory that is mounted.
 pub struct Mount {
-    held: Arc<Held>,
+    state: Arc<MountState>,
     session: BackgroundSession,
-    keeper: Keeper,
+    maintenance: MaintenanceThreads,
 }
 
-/// Whether such a folder could be mounted on such a journal, which need not be there yet.
+/// Whether such a directory could be mounted on such a journal, which need not be there yet.
 pub fn check(dir: &Path, journal: &Path) -> Result<(), MountError> {
     let dir = resolve(dir)?;
     let journal = match journal.canonicalize() {
@@ -119,34 +119,38 @@ fn are_apart(dir: &Path, journal: &Path) -> Result<(), MountError> {
     }
 }
 
-/// Makes a journal for a folder, unless it is there. `true`: it was made.
+/// Makes a journal for a directory, unless it is there. `true`: it was made.
 pub fn create_journal(journal: &Path, log_bytes: u64) -> Result<bool, MountError> {
-    if Place::at(journal).log().exists() {
+    if JournalPaths::at(journal).log().exists() {
         return Ok(false);
     }
-    Place::of(journal, Layout::Directory).create(log_bytes)?;
+    JournalPaths::of(journal, JournalLayout::Directory).create(log_bytes)?;
     Ok(true)
 }
 
 impl Mount {
-    /// Takes a folder, brings it to where the journal ends, and mounts it.
-    pub fn begin(dir: &Path, journal: &Path, options: Options) -> Result<(Mount, Report), MountError> {
+    /// Takes a directory, brings it to where the journal ends, and mounts it.
+    pub fn begin(
+        dir: &Path,
+        journal: &Path,
+        options: MountOptions,
+    ) -> Result<(Mount, MountReport), MountError> {
         let dir = resolve(dir)?;
         if is_mounted(&dir) {
-            match is_dead(&dir) {
+            match is_unresponsive(&dir) {
                 true => detach(&dir)?,
                 false => return Err(MountError::Mounted { dir }),
             }
         }
-        let journal = journal.canonicalize().map_err(|source| MountError::Folder {
+        let journal = journal.canonicalize().map_err(|source| MountError::NoDirectory {
             dir: journal.to_path_buf(),
             source,
         })?;
-        let (held, recovered) = hold(&dir, &journal, options)?;
+        let (held, recovered) = take_directory(&dir, &journal, options)?;
         let held = Arc::new(held);
-        let report = Report {
+        let report = MountReport {
             recovered,
-            nodes: held.folder.names().len() - 1,
+            nodes: held.journaled.names().len() - 1,
         };
         let session = start(&held, options).map_err(|source| MountError::Fuse {
             dir: held.dir.clone(),
@@ -159,75 +163,76 @@ impl Mount {
                 return Err(error);
             }
         };
-        let keeper = Keeper::start(&held, options.checkpoint).map_err(|source| MountError::Fuse {
-            dir: held.dir.clone(),
-            source,
-        })?;
+        let keeper =
+            MaintenanceThreads::start(&held, options.checkpoint).map_err(|source| MountError::Fuse {
+                dir: held.dir.clone(),
+                source,
+            })?;
         let mount = Mount {
-            held,
+            state: held,
             session,
-            keeper,
+            maintenance: keeper,
         };
         Ok((mount, report))
     }
 
     /// Where it is.
     pub fn dir(&self) -> &Path {
-        &self.held.dir
+        &self.state.dir
     }
 
     /// How it stands.
-    pub fn status(&self) -> FolderStatus {
-        self.held.folder.status()
+    pub fn status(&self) -> DirectoryStatus {
+        self.state.journaled.status()
     }
 
     /// How its journal stands.
     pub fn journal(&self) -> &Journal {
-        self.held.folder.log()
+        self.state.journaled.log()
     }
 
-    /// Waits until somebody has unmounted it, brings everything to the disk, and gives the folder back.
+    /// Waits until somebody has unmounted it, brings everything to the disk, and gives the directory back.
     pub fn wait(self) -> Result<(), MountError> {
         let Mount {
-            held,
+            state: held,
             session,
-            keeper,
+            maintenance: keeper,
         } = self;
         let ended = session.join();
         if let Err(error) = ended {
             tracing::error!(%error, "the kernel's side of the mount ended with an error");
         }
-        keeper.end();
+        keeper.stop();
         give_back(held)
     }
 }
 
-/// Brings a folder to where its journal ends, and gives it back: as if it had been mounted and unmounted. Its journal is found beside it.
-pub fn recover(dir: &Path, accept_loss: bool) -> Result<Recovered, MountError> {
+/// Brings a directory to where its journal ends, and gives it back: as if it had been mounted and unmounted. Its journal is found beside it.
+pub fn recover(dir: &Path, accept_loss: bool) -> Result<DirectoryRecovery, MountError> {
     let dir = resolve(dir)?;
     if is_mounted(&dir) {
-        match is_dead(&dir) {
+        match is_unresponsive(&dir) {
             true => detach(&dir)?,
             false => return Err(MountError::Mounted { dir }),
         }
     }
-    let journal = Ground::at(&dir).journal()?;
-    let options = Options {
+    let journal = BackingDirectory::at(&dir).journal()?;
+    let options = MountOptions {
         accept_loss,
-        ..Options::default()
+        ..MountOptions::default()
     };
-    let (held, recovered) = hold(&dir, &journal, options)?;
+    let (held, recovered) = take_directory(&dir, &journal, options)?;
     give_back(Arc::new(held))?;
     Ok(recovered)
 }
 
-/// Unmounts a folder. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be recovered.
+/// Unmounts a directory. Whoever serves it gives it back then; `false`: nobody does any more, and it is to be recovered.
 pub fn unmount(dir: &Path) -> Result<bool, MountError> {
     let dir = resolve(dir)?;
     if !is_mounted(&dir) {
         return Err(MountError::NotMounted { dir });
     }
-    if is_dead(&dir) {
+    if is_unresponsive(&dir) {
         detach(&dir)?;
         return Ok(false);
     }
@@ -263,9 +268,9 @@ fn by_helper(dir: &Path, flags: &[&str]) -> Result<(), MountError> {
     }
 }
 
-/// Whether a folder is free again within so long.
+/// Whether a directory is free again within so long.
 pub fn is_given_back_within(dir: &Path, patience: Duration) -> bool {
-    let (ground, until) = (Ground::at(dir), Instant::now() + patience);
+    let (ground, until) = (BackingDirectory::at(dir), Instant::now() + patience);
     while ground.is_taken() {
         if Instant::now() > until {
             return false;
@@ -307,7 +312,7 @@ fn escaped(path: &Path) -> Vec<u8> {
 }
 
 /// Whether nobody answers there any more. Attributes the kernel has kept; how much room there is it asks each time.
-fn is_dead(dir: &Path) -> bool {
+fn is_unresponsive(dir: &Path) -> bool {
     rustix::fs::statvfs(dir).is_err_and(|errno| errno == Errno::NOTCONN)
 }
 
@@ -321,9 +326,9 @@ fn detach(dir: &Path) -> Result<(), MountError> {
     }
 }
 
-/// The folder's path without links. A mount whose server is gone cannot be looked at, so the last name is not.
+/// The directory's path without links. A mount whose server is gone cannot be looked at, so the last name is not.
 fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
-    let failed = |source| MountError::Folder {
+    let failed = |source| MountError::NoDirectory {
         dir: dir.to_path_buf(),
         source,
     };
@@ -344,14 +349,18 @@ fn resolve(dir: &Path) -> Result<PathBuf, MountError> {
     }
 }
 
-fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered), MountError> {
+fn take_directory(
+    dir: &Path,
+    journal: &Path,
+    asked: MountOptions,
+) -> Result<(MountState, DirectoryRecovery), MountError> {
     are_apart(dir, journal)?;
-    let mut settings = Home::at(journal).settings()?;
+    let mut settings = Store::at(journal).settings()?;
     settings.accept_loss |= asked.accept_loss;
     let loss_accepted = settings.accept_loss;
     let mut config = settings.journal_config()?;
     config.modelled_sync_delay = asked.modelled_sync_delay;
-    let ground = Ground::at(dir);
+    let ground = BackingDirectory::at(dir);
     // What is open now would go on to be written where nobody records it.
     if let Some(user) = users(dir).into_iter().next() {
         return Err(MountError::InUse {
@@ -359,17 +368,19 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
             user,
         });
     }
-    Stamp::check(&ground.stamp(), &ground.files(), journal).map_err(|older| MountError::Older {
-        dir: dir.to_path_buf(),
-        older,
+    JournalStamp::check(&ground.stamp(), &ground.files(), journal).map_err(|older| {
+        MountError::StaleJournal {
+            dir: dir.to_path_buf(),
+            older,
+        }
     })?;
     let (log, _) = Journal::open(journal, config)?;
     let was_taken = ground.is_taken();
     ground.take(journal)?;
-    let failed = |source: OpenError| {
+    let failed = |source: DirectoryOpenError| {
         // Recovery that finds something wrong has changed nothing: who was not mounted before does not miss his files now.
         if !was_taken && let Err(error) = ground.give_back() {
-            tracing::warn!(folder = %dir.display(), %error, "it could not be given back; `netram recover` does that");
+            tracing::warn!(directory = %dir.display(), %error, "it could not be given back; `netram recover` does that");
         }
         MountError::Open {
             dir: dir.to_path_buf(),
@@ -377,34 +388,34 @@ fn hold(dir: &Path, journal: &Path, asked: Options) -> Result<(Held, Recovered),
         }
     };
     let files = ground.files();
-    let beneath = Beneath::at(&files, asked.modelled_sync_delay)
-        .map_err(|source| MountError::Folder { dir: files, source })?;
-    let options = netram_files::Options {
+    let beneath = BackingFs::at(&files, asked.modelled_sync_delay)
+        .map_err(|source| MountError::NoDirectory { dir: files, source })?;
+    let options = netram_files::DirectoryOptions {
         journal: log.id(),
         durability: asked.durability,
         loss_accepted,
         files_max: descriptors::for_files(asked.threads),
-        planted: Planted::NONE,
+        planted: FaultSwitch::NONE,
     };
     let catalog = CatalogFile::of(journal);
     let stamp = StampFile::begin(&ground.stamp(), &log);
-    let (folder, recovered) = match Folder::open(log, beneath, catalog, options) {
+    let (directory, recovered) = match JournaledDirectory::open(log, beneath, catalog, options) {
         Ok(opened) => opened,
         Err(refusal) => {
-            stamp.put_back();
+            stamp.restore();
             return Err(failed(refusal));
         }
     };
-    let held = Held {
-        folder,
+    let held = MountState {
+        journaled: directory,
         dir: dir.to_path_buf(),
-        ground,
+        backing: ground,
         stamp,
     };
     Ok((held, recovered))
 }
 
-fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
+fn start(held: &Arc<MountState>, options: MountOptions) -> io::Result<BackgroundSession> {
     let root = rustix::process::geteuid().is_root();
     let mut config = Config::default();
     config.mount_options = vec![
@@ -418,18 +429,21 @@ fn start(held: &Arc<Held>, options: Options) -> io::Result<BackgroundSession> {
     config.acl = if root { SessionACL::All } else { SessionACL::Owner };
     config.n_threads = Some(options.threads);
     config.clone_fd = options.threads > 1;
-    let face = Face::new(Arc::clone(held), options.passthrough);
+    let face = FuseFilesystem::new(Arc::clone(held), options.passthrough);
     Session::new(face, &held.dir, &config)?.spawn()
 }
 
-fn give_back(held: Arc<Held>) -> Result<(), MountError> {
+fn give_back(held: Arc<MountState>) -> Result<(), MountError> {
     let Some(held) = Arc::into_inner(held) else {
         unreachable!("the threads that had it have ended");
     };
-    let Held {
-        folder, dir, ground, ..
+    let MountState {
+        journaled: directory,
+        dir,
+        backing: ground,
+        ..
     } = held;
-    let log = folder
+    let log = directory
         .close()
         .map_err(|source| MountError::Close { dir, source })?;
     drop(log);

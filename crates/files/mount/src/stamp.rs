@@ -1,7 +1,7 @@
-//! The stamp: how far a journal's records are in the files of a folder.
+//! The stamp: how far a journal's records are in the files of a directory.
 //!
 //! The files are written while the journal grows, so a copy of the journal, or an older one that was put back in its place, would put old
-//! bytes over newer ones. Before a journal is opened for a folder, what the folder was last told is compared with what the journal has:
+//! bytes over newer ones. Before a journal is opened for a directory, what the directory was last told is compared with what the journal has:
 //! the newest always has it.
 //!
 //! ```text
@@ -11,7 +11,7 @@
 //! ```
 //!
 //! It is durable before anything is changed under a reign, and written over some 20 times a second while the journal grows. That need
-//! not be durable: what the machine forgets in a loss of power, the files may lack as well. Where the disk refuses it, the folder goes on
+//! not be durable: what the machine forgets in a loss of power, the files may lack as well. Where the disk refuses it, the directory goes on
 //! without: no journal is refused for that, and an older one is told by the stamp before, if at all.
 
 use std::fs::File;
@@ -20,18 +20,18 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use netram_journal::{Inspect, Journal};
+use netram_journal::{Journal, JournalInspector};
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::wire::{Cursor, crc32c};
+use netram_proto::wire::{ByteReader, crc32c};
 use netram_store::durable;
 
 const MAGIC: &[u8; 8] = b"NETRAMST";
 const CRC_AT: usize = 40;
 const BYTES: usize = CRC_AT + 4;
 
-/// What a folder was told of its journal.
+/// What a directory was told of its journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct JournalStamp {
     journal: JournalId,
     epoch: Epoch,
     lsn: Lsn,
@@ -45,28 +45,28 @@ pub(crate) struct Stamp {
      lie in {}; whoever removes {} has the older journal's records put over them",
     .journal.display(), .stamp.epoch, .stamp.lsn, .files.display(), .file.display()
 )]
-pub struct OlderJournal {
+pub struct StaleJournal {
     journal: PathBuf,
-    stamp: Stamp,
+    stamp: JournalStamp,
     epoch: Epoch,
     end: Lsn,
     files: PathBuf,
     file: PathBuf,
 }
 
-/// A folder's stamp, kept up to date.
+/// A directory's stamp, kept up to date.
 #[derive(Debug)]
 pub(crate) struct StampFile {
     path: PathBuf,
     /// Its contents before this reign.
     before: Option<Vec<u8>>,
     /// The file, and what it says; `None`: the disk refuses it.
-    written: Mutex<Option<(File, Stamp)>>,
+    written: Mutex<Option<(File, JournalStamp)>>,
 }
 
-impl Stamp {
-    fn of(journal: &Journal) -> Stamp {
-        Stamp {
+impl JournalStamp {
+    fn of(journal: &Journal) -> JournalStamp {
+        JournalStamp {
             journal: journal.id(),
             epoch: journal.newest_view().epoch,
             lsn: journal.stable_link().lsn,
@@ -85,25 +85,25 @@ impl Stamp {
     }
 
     /// `None`: these are no stamp. One that was being written when the power failed says nothing.
-    fn decode(bytes: &[u8]) -> Option<Stamp> {
+    fn decode(bytes: &[u8]) -> Option<JournalStamp> {
         let (checked, crc) = bytes.split_at_checked(CRC_AT)?;
         let sound =
             bytes.len() == BYTES && checked.starts_with(MAGIC) && crc32c(checked).to_le_bytes() == crc;
-        let mut from = Cursor::new(&checked[MAGIC.len()..]);
+        let mut from = ByteReader::new(&checked[MAGIC.len()..]);
         let journal = JournalId(from.u128().ok()?);
         let (epoch, _) = (Epoch(from.u32().ok()?), from.u32().ok()?);
         let lsn = Lsn(from.u64().ok()?);
-        sound.then_some(Stamp { journal, epoch, lsn })
+        sound.then_some(JournalStamp { journal, epoch, lsn })
     }
 
     /// Refuses a journal that is older than the files. Nothing is changed, and no lender is asked. What cannot be read is for the opening to
     /// tell, and another journal than the last for the catalog.
-    pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), Box<OlderJournal>> {
+    pub(crate) fn check(file: &Path, files: &Path, journal: &Path) -> Result<(), Box<StaleJournal>> {
         let bytes = std::fs::read(file).ok();
-        let Some(stamp) = bytes.and_then(|bytes| Stamp::decode(&bytes)) else {
+        let Some(stamp) = bytes.and_then(|bytes| JournalStamp::decode(&bytes)) else {
             return Ok(());
         };
-        let Ok(found) = Inspect::open(journal) else {
+        let Ok(found) = JournalInspector::open(journal) else {
             return Ok(());
         };
         let (view, superblock) = (found.view(), found.superblock());
@@ -120,7 +120,7 @@ impl Stamp {
             }
             verified.scan.end.lsn
         };
-        Err(Box::new(OlderJournal {
+        Err(Box::new(StaleJournal {
             journal: journal.to_path_buf(),
             stamp,
             epoch: view.epoch,
@@ -139,34 +139,34 @@ impl StampFile {
             before: std::fs::read(path).ok(),
             written: Mutex::new(None),
         };
-        let written = file.create(Stamp::of(journal));
+        let written = file.create(JournalStamp::of(journal));
         if let Err(error) = &written {
             let stamp = path.display();
-            tracing::warn!(%error, %stamp, "the folder is not told how far its journal is: an older copy of that would not be refused; it is tried again");
+            tracing::warn!(%error, %stamp, "the directory is not told how far its journal is: an older copy of that would not be refused; it is tried again");
         }
         *file.written.lock().unwrap_or_else(PoisonError::into_inner) = written.ok();
         file
     }
 
-    fn create(&self, stamp: Stamp) -> io::Result<(File, Stamp)> {
+    fn create(&self, stamp: JournalStamp) -> io::Result<(File, JournalStamp)> {
         durable::replace(&self.path, &stamp.encode())?;
         Ok((File::options().write(true).open(&self.path)?, stamp))
     }
 
     /// Nothing was changed under this reign after all.
-    pub(crate) fn put_back(self) {
+    pub(crate) fn restore(self) {
         let restored = match &self.before {
             Some(bytes) => durable::replace(&self.path, bytes),
             None => std::fs::remove_file(&self.path),
         };
         if let Err(error) = restored {
-            tracing::debug!(%error, "the folder's stamp stays");
+            tracing::debug!(%error, "the directory's stamp stays");
         }
     }
 
     /// Says how far the journal has come on its disk.
-    pub(crate) fn follow(&self, journal: &Journal) {
-        let stamp = Stamp::of(journal);
+    pub(crate) fn update(&self, journal: &Journal) {
+        let stamp = JournalStamp::of(journal);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         let done = match &mut *written {
             Some((_, last)) if *last == stamp => Ok(()),
@@ -174,7 +174,7 @@ impl StampFile {
             None => self.create(stamp).map(|made| *written = Some(made)),
         };
         if let Err(error) = done {
-            tracing::debug!(%error, "the folder's stamp could not be written; it is tried again");
+            tracing::debug!(%error, "the directory's stamp could not be written; it is tried again");
         }
     }
 }
@@ -185,18 +185,18 @@ mod tests {
 
     #[test]
     fn a_stamp_comes_back_and_one_that_is_cut_off_or_changed_says_nothing() {
-        let stamp = Stamp {
+        let stamp = JournalStamp {
             journal: JournalId(7 << 100),
             epoch: Epoch(9),
             lsn: Lsn(1 << 40),
         };
         let bytes = stamp.encode();
-        assert_eq!(Stamp::decode(&bytes), Some(stamp));
+        assert_eq!(JournalStamp::decode(&bytes), Some(stamp));
         for at in 0..BYTES {
-            assert_eq!(Stamp::decode(&bytes[..at]), None, "{at}");
+            assert_eq!(JournalStamp::decode(&bytes[..at]), None, "{at}");
             let mut changed = bytes;
             changed[at] ^= 1;
-            assert_eq!(Stamp::decode(&changed), None, "{at}");
+            assert_eq!(JournalStamp::decode(&changed), None, "{at}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Who has something open in a folder, as far as `/proc` shows it: of others' processes only root sees that.
+//! Who has something open in a directory, as far as `/proc` shows it: of others' processes only root sees that.
 
 use std::fmt;
 use std::fs;
@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 /// A process that has something open there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub struct MountUser {
     /// Its number.
     pub pid: u32,
     /// What it is called.
     pub name: String,
-    /// What it has open: a file, or the folder that it is in.
+    /// What it has open: a file, or the directory that it is in.
     pub path: PathBuf,
 }
 
-impl fmt::Display for User {
+impl fmt::Display for MountUser {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
@@ -27,17 +27,17 @@ impl fmt::Display for User {
     }
 }
 
-/// Who has something open in `folder`, but for this process.
-pub fn users(folder: &Path) -> Vec<User> {
+/// Who has something open in `directory`, but for this process.
+pub fn users(directory: &Path) -> Vec<MountUser> {
     let own = std::process::id();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     { processes }
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .filter(|pid: &u32| *pid != own)
         .filter_map(|pid| {
-            let path = open_in(pid, folder)?;
+            let path = open_in(pid, directory)?;
             let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            Some(User {
+            Some(MountUser {
                 pid,
                 name: name.trim().to_owned(),
                 path,
@@ -46,8 +46,8 @@ pub fn users(folder: &Path) -> Vec<User> {
         .collect()
 }
 
-fn open_in(pid: u32, folder: &Path) -> Option<PathBuf> {
-    let within = |path: &PathBuf| path.starts_with(folder);
+fn open_in(pid: u32, directory: &Path) -> Option<PathBuf> {
+    let within = |path: &PathBuf| path.starts_with(directory);
     let links = ["cwd", "root"].map(|link| PathBuf::from(format!("/proc/{pid}/{link}")));
     let descriptors = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
@@ -70,9 +70,9 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn whoever_has_a_file_open_or_stands_in_the_folder_is_found() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().canonicalize().unwrap();
+    fn whoever_has_a_file_open_or_stands_in_the_directory_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().canonicalize().unwrap();
         assert_eq!(users(&path), []);
         fs::write(path.join("log"), b"").unwrap();
         for cwd in [false, true] {

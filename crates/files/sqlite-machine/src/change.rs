@@ -9,21 +9,21 @@
 //! Little endian. Each process has a journal of its own; the number says in which order records of all of
 //! them are.
 
-use netram_proto::port::Kind;
-use netram_proto::wire::Cursor;
+use netram_proto::port::RecordKind;
+use netram_proto::wire::ByteReader;
 
 /// Bytes are written.
-pub const KIND_WRITE: Kind = Kind(80);
+pub const KIND_WRITE: RecordKind = RecordKind(80);
 /// A file gets a length.
-pub const KIND_RESIZE: Kind = Kind(81);
+pub const KIND_RESIZE: RecordKind = RecordKind(81);
 /// A file is removed.
-pub const KIND_REMOVE: Kind = Kind(82);
+pub const KIND_REMOVE: RecordKind = RecordKind(82);
 /// Bytes before those that are written.
 pub const HEADER_BYTES: usize = 17;
 
 /// Which file of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Role {
+pub enum FileRole {
     /// The database.
     Main,
     /// Its write-ahead log.
@@ -32,23 +32,23 @@ pub enum Role {
     Journal,
 }
 
-impl Role {
+impl FileRole {
     /// All of them.
-    pub const ALL: [Role; 3] = [Role::Main, Role::Wal, Role::Journal];
+    pub const ALL: [FileRole; 3] = [FileRole::Main, FileRole::Wal, FileRole::Journal];
 
     /// What its name has that the database's has not.
     pub fn suffix(self) -> &'static str {
         match self {
-            Role::Main => "",
-            Role::Wal => "-wal",
-            Role::Journal => "-journal",
+            FileRole::Main => "",
+            FileRole::Wal => "-wal",
+            FileRole::Journal => "-journal",
         }
     }
 }
 
 /// What is done to one of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed<'a> {
+pub enum FileOp<'a> {
     /// Bytes are written, to a file that is made if there is none.
     Write {
         /// Where.
@@ -67,18 +67,18 @@ pub enum Deed<'a> {
 
 /// A record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change<'a> {
+pub struct DatabaseChange<'a> {
     /// Which one, among those of all processes.
     pub number: u64,
     /// To which file.
-    pub role: Role,
+    pub role: FileRole,
     /// What is done.
-    pub deed: Deed<'a>,
+    pub op: FileOp<'a>,
 }
 
 /// Why a record is of no use: it is damaged, or of something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum DatabaseDecodeError {
     /// A kind that databases do not have.
     #[error("its kind {0} is none of a SQLite database's")]
     Kind(u8),
@@ -87,22 +87,22 @@ pub enum DecodeError {
     Fields,
 }
 
-impl<'a> Change<'a> {
+impl<'a> DatabaseChange<'a> {
     /// What kind of record it is.
-    pub fn kind(&self) -> Kind {
-        match self.deed {
-            Deed::Write { .. } => KIND_WRITE,
-            Deed::Resize { .. } => KIND_RESIZE,
-            Deed::Remove => KIND_REMOVE,
+    pub fn kind(&self) -> RecordKind {
+        match self.op {
+            FileOp::Write { .. } => KIND_WRITE,
+            FileOp::Resize { .. } => KIND_RESIZE,
+            FileOp::Remove => KIND_REMOVE,
         }
     }
 
     /// Bytes that its payload takes.
     pub fn payload_bytes(&self) -> usize {
-        match self.deed {
-            Deed::Write { bytes, .. } => HEADER_BYTES + bytes.len(),
-            Deed::Resize { .. } => HEADER_BYTES,
-            Deed::Remove => HEADER_BYTES - 8,
+        match self.op {
+            FileOp::Write { bytes, .. } => HEADER_BYTES + bytes.len(),
+            FileOp::Resize { .. } => HEADER_BYTES,
+            FileOp::Remove => HEADER_BYTES - 8,
         }
     }
 
@@ -110,42 +110,51 @@ impl<'a> Change<'a> {
     pub fn encode(&self, into: &mut [u8]) {
         into[..8].copy_from_slice(&self.number.to_le_bytes());
         into[8] = self.role as u8;
-        match self.deed {
-            Deed::Write { offset, bytes } => {
+        match self.op {
+            FileOp::Write { offset, bytes } => {
                 into[9..HEADER_BYTES].copy_from_slice(&offset.to_le_bytes());
                 into[HEADER_BYTES..].copy_from_slice(bytes);
             }
-            Deed::Resize { size } => into[9..].copy_from_slice(&size.to_le_bytes()),
-            Deed::Remove => (),
+            FileOp::Resize { size } => into[9..].copy_from_slice(&size.to_le_bytes()),
+            FileOp::Remove => (),
         }
     }
 
     /// Reads a record. `None`: it is the journal's own.
-    pub fn decode(kind: Kind, payload: &'a [u8]) -> Result<Option<Change<'a>>, DecodeError> {
+    pub fn decode(
+        kind: RecordKind,
+        payload: &'a [u8],
+    ) -> Result<Option<DatabaseChange<'a>>, DatabaseDecodeError> {
         if kind.0 < 16 {
             return Ok(None);
         }
         if !(KIND_WRITE.0..=KIND_REMOVE.0).contains(&kind.0) {
-            return Err(DecodeError::Kind(kind.0));
+            return Err(DatabaseDecodeError::Kind(kind.0));
         }
-        let mut from = Cursor::new(payload);
-        let short = |_| DecodeError::Fields;
+        let mut from = ByteReader::new(payload);
+        let short = |_| DatabaseDecodeError::Fields;
         let (number, role) = (from.u64().map_err(short)?, from.u8().map_err(short)?);
-        let role = *Role::ALL.get(usize::from(role)).ok_or(DecodeError::Fields)?;
+        let role = *FileRole::ALL
+            .get(usize::from(role))
+            .ok_or(DatabaseDecodeError::Fields)?;
         let deed = match kind {
-            KIND_WRITE => Deed::Write {
+            KIND_WRITE => FileOp::Write {
                 offset: from.u64().map_err(short)?,
                 bytes: from.rest(),
             },
-            KIND_RESIZE => Deed::Resize {
+            KIND_RESIZE => FileOp::Resize {
                 size: from.u64().map_err(short)?,
             },
-            _ => Deed::Remove,
+            _ => FileOp::Remove,
         };
-        let change = Change { number, role, deed };
+        let change = DatabaseChange {
+            number,
+            role,
+            op: deed,
+        };
         match payload.len() == change.payload_bytes() {
             true => Ok(Some(change)),
-            false => Err(DecodeError::Fields),
+            false => Err(DatabaseDecodeError::Fields),
         }
     }
 }
@@ -154,27 +163,27 @@ impl<'a> Change<'a> {
 mod tests {
     use super::*;
 
-    fn all() -> Vec<Change<'static>> {
+    fn all() -> Vec<DatabaseChange<'static>> {
         let deeds = [
-            Deed::Write {
+            FileOp::Write {
                 offset: 1 << 40,
                 bytes: b"a page",
             },
-            Deed::Resize { size: u64::MAX },
-            Deed::Remove,
+            FileOp::Resize { size: u64::MAX },
+            FileOp::Remove,
         ];
-        { Role::ALL.into_iter() }
+        { FileRole::ALL.into_iter() }
             .flat_map(|role| {
-                deeds.map(|deed| Change {
+                deeds.map(|deed| DatabaseChange {
                     number: 77,
                     role,
-                    deed,
+                    op: deed,
                 })
             })
             .collect()
     }
 
-    fn payload(change: &Change<'_>) -> Vec<u8> {
+    fn payload(change: &DatabaseChange<'_>) -> Vec<u8> {
         let mut payload = vec![0; change.payload_bytes()];
         change.encode(&mut payload);
         payload
@@ -183,9 +192,12 @@ mod tests {
     #[test]
     fn changes_come_back_as_they_were() {
         for change in all() {
-            assert_eq!(Change::decode(change.kind(), &payload(&change)), Ok(Some(change)));
+            assert_eq!(
+                DatabaseChange::decode(change.kind(), &payload(&change)),
+                Ok(Some(change))
+            );
         }
-        assert_eq!(Change::decode(Kind(3), b"the journal's"), Ok(None));
+        assert_eq!(DatabaseChange::decode(RecordKind(3), b"the journal's"), Ok(None));
     }
 
     #[test]
@@ -193,16 +205,25 @@ mod tests {
         for change in all() {
             let payload = payload(&change);
             for cut in 0..payload.len().min(HEADER_BYTES) {
-                assert!(Change::decode(change.kind(), &payload[..cut]).is_err());
+                assert!(DatabaseChange::decode(change.kind(), &payload[..cut]).is_err());
             }
             if change.kind() != KIND_WRITE {
                 let longer = [&payload[..], &[0]].concat();
-                assert_eq!(Change::decode(change.kind(), &longer), Err(DecodeError::Fields));
+                assert_eq!(
+                    DatabaseChange::decode(change.kind(), &longer),
+                    Err(DatabaseDecodeError::Fields)
+                );
             }
             let mut other = payload.clone();
             other[8] = 3;
-            assert_eq!(Change::decode(change.kind(), &other), Err(DecodeError::Fields));
+            assert_eq!(
+                DatabaseChange::decode(change.kind(), &other),
+                Err(DatabaseDecodeError::Fields)
+            );
         }
-        assert_eq!(Change::decode(Kind(64), &[0; 17]), Err(DecodeError::Kind(64)));
+        assert_eq!(
+            DatabaseChange::decode(RecordKind(64), &[0; 17]),
+            Err(DatabaseDecodeError::Kind(64))
+        );
     }
 }

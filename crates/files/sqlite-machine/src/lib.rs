@@ -7,28 +7,28 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | [`Party`] | one process of those that have a database open: what it writes is recorded when it is synced |
-//! | [`Seats`] | the journals of a database, of which a process takes a free one |
-//! | [`Ledger`] | what those processes know of each other |
+//! | [`DatabaseWriter`] | one process of those that have a database open: what it writes is recorded when it is synced |
+//! | [`JournalSlots`] | the journals of a database, of which a process takes a free one |
+//! | [`SharedIndex`] | what those processes know of each other |
 //! | [`recover()`] | the journals' way into the files, after the machine has crashed |
-//! | [`Change`] | the format |
-//! | [`Beneath`] | what is needed of the disk |
+//! | [`DatabaseChange`] | the format |
+//! | [`BackingFiles`] | what is needed of the disk |
 //!
 //! `docs/sqlite.md` says why nothing is lost.
 #![forbid(unsafe_code)]
 
-mod beneath;
+mod backing_files;
 pub mod change;
-mod ledger;
+mod database_writer;
+mod journal_merge;
+mod journal_slots;
 pub mod limit;
-mod merge;
-mod party;
 mod recover;
-mod seats;
+mod shared_index;
 
-pub use beneath::Beneath;
-pub use change::{Change, DecodeError, Deed, Role};
-pub use ledger::{Ledger, SLOTS, WORDS, Words};
-pub use party::{Contents, Counts, Party, PartyError, Synced};
-pub use recover::{RecoverError, Recovered, recover};
-pub use seats::{SeatError, Seats};
+pub use backing_files::BackingFiles;
+pub use change::{DatabaseChange, DatabaseDecodeError, FileOp, FileRole};
+pub use database_writer::{DatabaseWriter, DatabaseWriterError, FileContents, SyncMedium, WriterCounts};
+pub use journal_slots::{JournalSlotError, JournalSlots};
+pub use recover::{DatabaseRecoverError, DatabaseRecovery, recover};
+pub use shared_index::{INDEX_WORDS, PROCESS_SLOTS, SharedIndex, SharedWords};

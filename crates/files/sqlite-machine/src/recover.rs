@@ -6,16 +6,16 @@
 //! disk holds after a crash: any part of it.
 
 use netram_proto::failure::CallError;
-use netram_proto::planted::{Fault, Planted};
-use netram_proto::port::{IoError, Log, LogError};
+use netram_proto::planted::{FaultSwitch, PlantedFault};
+use netram_proto::port::{IoError, LogError, RecordLog};
 
-use crate::beneath::Beneath;
-use crate::change::{Change, DecodeError, Deed, Role};
-use crate::merge::Merge;
+use crate::backing_files::BackingFiles;
+use crate::change::{DatabaseChange, DatabaseDecodeError, FileOp, FileRole};
+use crate::journal_merge::JournalMerge;
 
 /// What was done again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Recovered {
+pub struct DatabaseRecovery {
     /// Records.
     pub records: u64,
     /// Bytes written.
@@ -26,16 +26,16 @@ pub struct Recovered {
 
 /// Why a database is not recovered. Nothing that was acknowledged is lost by trying.
 #[derive(Debug, thiserror::Error)]
-pub enum RecoverError {
+pub enum DatabaseRecoverError {
     /// A journal cannot be read.
     #[error("{0}")]
     Log(LogError),
     /// A journal has something else in it.
     #[error("a record of a journal is of no use: {0}")]
-    Record(#[from] DecodeError),
+    Record(#[from] DatabaseDecodeError),
     /// Two records have one number.
     #[error("the journals are not of one database: record {number} is there twice")]
-    Twice {
+    Duplicate {
         /// Which one.
         number: u64,
     },
@@ -63,43 +63,43 @@ pub enum RecoverError {
     },
 }
 
-fn disk(what: &'static str) -> impl FnOnce(IoError) -> RecoverError {
-    move |source| RecoverError::Disk { what, source }
+fn disk(what: &'static str) -> impl FnOnce(IoError) -> DatabaseRecoverError {
+    move |source| DatabaseRecoverError::Disk { what, source }
 }
 
 /// Does again what these journals have. Nobody else has the database open, and all journals that it has are
 /// here.
 ///
 /// The journals are read twice: whatever is wrong with a record is known before anything is written.
-pub fn recover<L: Log, B: Beneath>(
+pub fn recover<L: RecordLog, B: BackingFiles>(
     logs: &[L],
     beneath: &B,
-    planted: Planted,
-) -> Result<Recovered, RecoverError> {
+    planted: FaultSwitch,
+) -> Result<DatabaseRecovery, DatabaseRecoverError> {
     let start = beneath.start().map_err(disk("reading where records begin"))?;
-    let mut recovered = Recovered {
+    let mut recovered = DatabaseRecovery {
         next: start,
-        ..Recovered::default()
+        ..DatabaseRecovery::default()
     };
-    let mut records = Merge::of(logs);
+    let mut records = JournalMerge::of(logs);
     while let Some(record) = records.next()? {
         recovered.next = recovered.next.max(record.number + 1);
         record.change()?;
     }
     if !beneath
-        .exists(Role::Main)
+        .exists(FileRole::Main)
         .map_err(disk("looking for the database"))?
     {
-        return Err(RecoverError::Missing);
+        return Err(DatabaseRecoverError::Missing);
     }
     // What journals have is not all that is in the files: SQLite looks at the rest, too, and must find what
     // the disk has.
-    if !planted.is(Fault::CacheTrusted) {
+    if !planted.is(PlantedFault::CacheTrusted) {
         beneath
-            .distrust_cache()
+            .drop_cache()
             .map_err(disk("reading the database's files anew"))?;
     }
-    let mut records = Merge::of(logs);
+    let mut records = JournalMerge::of(logs);
     while let Some(record) = records.next()? {
         if record.number < start {
             continue;
@@ -108,22 +108,24 @@ pub fn recover<L: Log, B: Beneath>(
         let applied = apply(beneath, &record.change()?);
         recovered.bytes += applied.map_err(disk("writing what a journal has"))?;
     }
-    beneath.sync().map_err(RecoverError::Sync)?;
-    beneath.set_start(recovered.next).map_err(RecoverError::Sync)?;
+    beneath.sync().map_err(DatabaseRecoverError::Sync)?;
+    beneath
+        .set_start(recovered.next)
+        .map_err(DatabaseRecoverError::Sync)?;
     for log in logs {
-        log.trim(log.state().tail).map_err(RecoverError::Log)?;
+        log.trim(log.state().tail).map_err(DatabaseRecoverError::Log)?;
     }
     Ok(recovered)
 }
 
-fn apply<B: Beneath>(beneath: &B, change: &Change<'_>) -> Result<u64, IoError> {
+fn apply<B: BackingFiles>(beneath: &B, change: &DatabaseChange<'_>) -> Result<u64, IoError> {
     let role = change.role;
-    match change.deed {
-        Deed::Write { offset, bytes } => {
+    match change.op {
+        FileOp::Write { offset, bytes } => {
             beneath.write(role, offset, bytes)?;
             Ok(bytes.len() as u64)
         }
-        Deed::Resize { size } => beneath.resize(role, size).map(|()| 0),
-        Deed::Remove => beneath.remove(role).map(|()| 0),
+        FileOp::Resize { size } => beneath.resize(role, size).map(|()| 0),
+        FileOp::Remove => beneath.remove(role).map(|()| 0),
     }
 }

@@ -9,41 +9,42 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_journal::{
-    ForkMark, Journal, JournalConfig, Lock as JournalLock, OpenError as JournalError, Uncounted,
+    ForkMark, Journal, JournalConfig, JournalLock, JournalOpenError as JournalError, QuorumError,
 };
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 use netram_proto::port::Durability;
 use netram_sqlite_machine::{
-    Contents, Ledger, Party, PartyError, RecoverError, Recovered, Role, SLOTS, Seats, Synced, recover,
+    DatabaseRecoverError, DatabaseRecovery, DatabaseWriter, DatabaseWriterError, FileContents, FileRole,
+    JournalSlots, PROCESS_SLOTS, SharedIndex, SyncMedium, recover,
 };
-use netram_store::{Settings, SettingsError};
+use netram_store::{StoreSettings, StoreSettingsError};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::disk::{Disk, Lock, lock_file, try_lock, wait_for_lock};
-use crate::place::{Place, PlaceError};
-use crate::vfs::{Mapping, warn};
+use crate::database_disk::{DatabaseDisk, FileLock, lock_file, try_lock, wait_for_lock};
+use crate::paths::{DatabasePaths, DatabaseStateError};
+use crate::vfs::{IndexMapping, warn};
 
 /// How often it is looked whether the journal is to be emptied.
-const LOOK: Duration = Duration::from_millis(50);
+const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(50);
 /// Everything is brought to the disk once in so long; sooner if the journal is half full.
-const CHECKPOINT: Duration = Duration::from_secs(5);
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Whoever commits once and goes does so by the disk: a journal takes as long to open.
-const FIRST: Duration = Duration::from_millis(20);
+const FIRST_ATTEMPT_DELAY: Duration = Duration::from_millis(20);
 /// A journal that could not be opened is tried again after this.
-const AGAIN: Duration = Duration::from_secs(5);
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long lenders may take to become members before it is said that commits wait for the disk.
-const JOINING: Duration = Duration::from_secs(3);
+const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a database is not opened. What was committed is in its journals, and at their lenders.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum DatabaseOpenError {
     /// It is not held, or not where it should be.
     #[error(transparent)]
-    Place(#[from] PlaceError),
+    State(#[from] DatabaseStateError),
     /// The settings are of no use.
     #[error(transparent)]
-    Settings(#[from] SettingsError),
+    Settings(#[from] StoreSettingsError),
     /// A journal could not be recovered: a lender is missing, for one.
     #[error(transparent)]
     Journal(#[from] JournalError),
@@ -53,19 +54,19 @@ pub enum OpenError {
         /// The database.
         path: PathBuf,
         /// Why.
-        source: RecoverError,
+        source: DatabaseRecoverError,
     },
     /// What a process left that was killed could not be brought to the disk.
     #[error("{}: {source}", .path.display())]
-    Party {
+    Writer {
         /// The database.
         path: PathBuf,
         /// Why.
-        source: PartyError,
+        source: DatabaseWriterError,
     },
     /// Too many have it open.
-    #[error("{} is open in {SLOTS} processes already", .path.display())]
-    Crowded {
+    #[error("{} is open in {PROCESS_SLOTS} processes already", .path.display())]
+    TooManyProcesses {
         /// The database.
         path: PathBuf,
     },
@@ -88,23 +89,23 @@ pub enum OpenError {
 /// A database that this process has open.
 pub struct Database {
     inner: Arc<Inner>,
-    seat: JoinHandle<()>,
+    maintenance_thread: JoinHandle<()>,
 }
 
 struct Inner {
-    place: Place,
-    party: Party<Journal, Disk>,
+    paths: DatabasePaths,
+    writer: DatabaseWriter<Journal, DatabaseDisk>,
     config: JournalConfig,
-    keeper: Mutex<Keeper>,
+    maintenance: Mutex<MaintenanceState>,
     wake: Condvar,
     /// Shared with other processes that have it open.
-    _open: Lock,
-    _slot: Lock,
+    _open: FileLock,
+    _slot: FileLock,
     mark: ForkMark,
 }
 
 #[derive(Default)]
-struct Keeper {
+struct MaintenanceState {
     /// Somebody has synced: there is to be a journal.
     wanted: bool,
     ended: bool,
@@ -112,34 +113,33 @@ struct Keeper {
     trouble: Option<String>,
 }
 
-pub(crate) fn at(path: PathBuf) -> impl FnOnce(io::Error) -> OpenError {
-    move |source| OpenError::Io { path, source }
+pub(crate) fn at(path: PathBuf) -> impl FnOnce(io::Error) -> DatabaseOpenError {
+    move |source| DatabaseOpenError::Io { path, source }
 }
 
 impl Database {
     /// Opens a database that netram holds. The first one after a crash of the machine brings the journals
     /// into it.
-    pub fn open(place: &Place) -> Result<(Database, Recovered), OpenError> {
-        place.check_held()?;
+    pub fn open(place: &DatabasePaths) -> Result<(Database, DatabaseRecovery), DatabaseOpenError> {
+        place.check_managed()?;
         let config = config(place, false)?;
-        let main = place.file(Role::Main);
-        let disk = Disk::at(place).map_err(at(main))?;
-        let shared = Shared::of(place)?;
-        let (open, recovered) = come_in(place, &disk, &shared, &config)?;
+        let main = place.file(FileRole::Main);
+        let disk = DatabaseDisk::at(place).map_err(at(main))?;
+        let shared = MappedIndex::of(place)?;
+        let (open, recovered) = join(place, &disk, &shared, &config)?;
         // It was given back while this waited to come in.
-        place.check_held()?;
+        place.check_managed()?;
         let (number, slot) = take_slot(place)?;
-        let party = Party::join(disk, shared.ledger, number, Durability::Remote, Planted::NONE).map_err(
-            |source| OpenError::Party {
-                path: place.path().to_path_buf(),
-                source,
-            },
-        )?;
+        let party = DatabaseWriter::join(disk, shared.index, number, Durability::Remote, FaultSwitch::NONE)
+            .map_err(|source| DatabaseOpenError::Writer {
+            path: place.path().to_path_buf(),
+            source,
+        })?;
         let inner = Arc::new(Inner {
-            place: place.clone(),
-            party,
+            paths: place.clone(),
+            writer: party,
             config,
-            keeper: Mutex::default(),
+            maintenance: Mutex::default(),
             wake: Condvar::new(),
             _open: open,
             _slot: slot,
@@ -148,14 +148,20 @@ impl Database {
         let kept = Arc::clone(&inner);
         let seat = std::thread::Builder::new()
             .name("netram-seat".to_owned())
-            .spawn(move || kept.keep())
+            .spawn(move || kept.maintain())
             .map_err(at(place.path().to_path_buf()))?;
-        Ok((Database { inner, seat }, recovered))
+        Ok((
+            Database {
+                inner,
+                maintenance_thread: seat,
+            },
+            recovered,
+        ))
     }
 
     /// Where it is.
-    pub fn place(&self) -> &Place {
-        &self.inner.place
+    pub fn paths(&self) -> &DatabasePaths {
+        &self.inner.paths
     }
 
     /// Whether this is a child of the process that has it open. Nothing is done to it there, and it is not
@@ -165,35 +171,39 @@ impl Database {
     }
 
     /// Writes to one of its files.
-    pub fn write<T>(&self, role: Role, offset: u64, length: u64, act: impl FnOnce() -> T) -> T {
-        self.inner.party.write(role, offset, length, act)
+    pub fn write<T>(&self, role: FileRole, offset: u64, length: u64, act: impl FnOnce() -> T) -> T {
+        self.inner.writer.write(role, offset, length, act)
     }
 
     /// Gives one of its files a length.
-    pub fn resize<T>(&self, role: Role, size: u64, act: impl FnOnce() -> T) -> T {
-        self.inner.party.resize(role, size, act)
+    pub fn resize<T>(&self, role: FileRole, size: u64, act: impl FnOnce() -> T) -> T {
+        self.inner.writer.resize(role, size, act)
     }
 
     /// Removes one of its files, which is durable when this returns.
-    pub fn remove<T, E: From<PartyError>>(
+    pub fn remove<T, E: From<DatabaseWriterError>>(
         &self,
-        role: Role,
+        role: FileRole,
         act: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        self.want();
-        self.inner.party.remove(role, act)
+        self.request_journal();
+        self.inner.writer.remove(role, act)
     }
 
     /// Makes what was written to one of its files durable.
-    pub fn sync(&self, role: Role, file: &mut dyn Contents) -> Result<Synced, PartyError> {
-        self.want();
-        self.inner.party.sync(role, file)
+    pub fn sync(
+        &self,
+        role: FileRole,
+        file: &mut dyn FileContents,
+    ) -> Result<SyncMedium, DatabaseWriterError> {
+        self.request_journal();
+        self.inner.writer.sync(role, file)
     }
 
     /// The first that is made durable is by the disk, while the journal is opened. Whoever only reads needs
     /// none.
-    fn want(&self) {
-        let mut keeper = self.inner.keeper();
+    fn request_journal(&self) {
+        let mut keeper = self.inner.maintenance();
         if !keeper.wanted {
             keeper.wanted = true;
             self.inner.wake.notify_all();
@@ -201,41 +211,48 @@ impl Database {
     }
 
     /// Brings all of it to the disk, and needs no lender any more.
-    pub fn close(self) -> Result<(), PartyError> {
+    pub fn close(self) -> Result<(), DatabaseWriterError> {
         if self.is_of_parent() {
             let _parents = std::mem::ManuallyDrop::new(self);
             return Ok(());
         }
-        let Database { inner, seat } = self;
-        inner.keeper().ended = true;
+        let Database {
+            inner,
+            maintenance_thread: seat,
+        } = self;
+        inner.maintenance().ended = true;
         inner.wake.notify_all();
         // It has the database's file open, too, which must not be closed when somebody has opened it anew.
         let _ = seat.join();
-        let closed = match inner.party.has_records() {
-            true => inner.party.checkpoint(),
+        let closed = match inner.writer.has_records() {
+            true => inner.writer.checkpoint(),
             false => Ok(()),
         };
-        drop(inner.party.give_up());
+        drop(inner.writer.detach_journal());
         closed
     }
 }
 
 impl Inner {
-    fn keeper(&self) -> MutexGuard<'_, Keeper> {
-        self.keeper.lock().unwrap_or_else(PoisonError::into_inner)
+    fn maintenance(&self) -> MutexGuard<'_, MaintenanceState> {
+        self.maintenance.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks after the journal, until the database is closed.
-    fn keep(&self) {
+    fn maintain(&self) {
         let (mut tried, mut last, mut told): (Option<Instant>, _, _) = (None, Instant::now(), false);
         let mut joining = true;
         loop {
             {
                 // Who only reads is not looked after.
-                let idle = |keeper: &mut Keeper| !keeper.wanted && !keeper.ended;
-                let keeper = self.wake.wait_while(self.keeper(), idle);
+                let idle = |keeper: &mut MaintenanceState| !keeper.wanted && !keeper.ended;
+                let keeper = self.wake.wait_while(self.maintenance(), idle);
                 let keeper = keeper.unwrap_or_else(PoisonError::into_inner);
-                let pause = if tried.is_some() { LOOK } else { FIRST };
+                let pause = if tried.is_some() {
+                    MAINTENANCE_INTERVAL
+                } else {
+                    FIRST_ATTEMPT_DELAY
+                };
                 let paused = self
                     .wake
                     .wait_timeout_while(keeper, pause, |keeper| !keeper.ended);
@@ -243,18 +260,18 @@ impl Inner {
                     return;
                 }
             }
-            if self.party.log().is_none() && tried.is_none_or(|tried| tried.elapsed() > AGAIN) {
+            if self.writer.log().is_none() && tried.is_none_or(|tried| tried.elapsed() > RETRY_INTERVAL) {
                 tried = Some(Instant::now());
-                self.sit();
+                self.take_journal_slot();
             }
-            joining = joining && !self.has_looked_at_lenders(tried);
-            let due = last.elapsed() > CHECKPOINT && self.party.has_records();
-            if due || self.party.is_crowded() {
+            joining = joining && !self.has_checked_lenders(tried);
+            let due = last.elapsed() > CHECKPOINT_INTERVAL && self.writer.has_records();
+            if due || self.writer.needs_checkpoint() {
                 last = Instant::now();
-                if let Err(error) = self.party.checkpoint()
+                if let Err(error) = self.writer.checkpoint()
                     && !std::mem::replace(&mut told, true)
                 {
-                    let database = self.place.path().display();
+                    let database = self.paths.path().display();
                     warn(&format!("{database} is not brought to the disk: {error}"));
                 }
             }
@@ -263,62 +280,64 @@ impl Inner {
 
     /// Says once why lenders do not count, unless they do; they are given time for it. Whether it has been
     /// looked.
-    fn has_looked_at_lenders(&self, sat_down: Option<Instant>) -> bool {
-        let Some(log) = self.party.log() else {
+    fn has_checked_lenders(&self, sat_down: Option<Instant>) -> bool {
+        let Some(log) = self.writer.log() else {
             return false;
         };
-        if sat_down.is_none_or(|at| at.elapsed() < JOINING) {
+        if sat_down.is_none_or(|at| at.elapsed() < MEMBERS_PATIENCE) {
             return false;
         }
-        if let Err(why) = members(&log, Duration::ZERO) {
+        if let Err(why) = check_members(&log, Duration::ZERO) {
             warn(&format!(
                 "{}: commits wait for the disk: {why}",
-                self.place.path().display()
+                self.paths.path().display()
             ));
         }
         true
     }
 
     /// Takes a journal that no other process has.
-    fn sit(&self) {
-        let trouble = self.try_to_sit().err();
-        let before = std::mem::replace(&mut self.keeper().trouble, trouble.clone());
+    fn take_journal_slot(&self) {
+        let trouble = self.try_take_journal_slot().err();
+        let before = std::mem::replace(&mut self.maintenance().trouble, trouble.clone());
         if let Some(trouble) = trouble
             && before.as_ref() != Some(&trouble)
         {
-            let database = self.place.path().display();
+            let database = self.paths.path().display();
             warn(&format!(
                 "{database} has no journal, and its commits go to the disk: {trouble}"
             ));
         }
     }
 
-    fn try_to_sit(&self) -> Result<(), String> {
-        let journals = Journals {
-            seats: self.place.seats(),
+    fn try_take_journal_slot(&self) -> Result<(), String> {
+        let journals = JournalDirs {
+            dirs: self.paths.journal_slots(),
             config: &self.config,
         };
-        self.party.take_seat(&journals).map_err(|error| error.to_string())
+        self.writer
+            .take_journal_slot(&journals)
+            .map_err(|error| error.to_string())
     }
 }
 
 /// A database's journals, of which this process takes one.
-struct Journals<'a> {
-    seats: Vec<PathBuf>,
+struct JournalDirs<'a> {
+    dirs: Vec<PathBuf>,
     config: &'a JournalConfig,
 }
 
-impl Seats for Journals<'_> {
-    type Lock = JournalLock;
+impl JournalSlots for JournalDirs<'_> {
+    type JournalSlotLock = JournalLock;
     type Log = Journal;
     type Error = JournalError;
 
     fn count(&self) -> usize {
-        self.seats.len()
+        self.dirs.len()
     }
 
     fn lock(&self, seat: usize) -> Result<Option<JournalLock>, JournalError> {
-        match netram_journal::Place::at(&self.seats[seat]).lock() {
+        match netram_journal::JournalPaths::at(&self.dirs[seat]).lock() {
             Ok(lock) => Ok(Some(lock)),
             Err(JournalError::InUse { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -337,24 +356,24 @@ impl Seats for Journals<'_> {
 }
 
 /// What the settings beside the database say, and the environment over them.
-pub(crate) fn settings(place: &Place) -> Result<Settings, OpenError> {
+pub(crate) fn settings(place: &DatabasePaths) -> Result<StoreSettings, DatabaseOpenError> {
     let file = place.settings();
     let settings = match file.exists() {
-        true => Settings::load(&file)?,
-        false => Settings::default(),
+        true => StoreSettings::load(&file)?,
+        false => StoreSettings::default(),
     };
     Ok(settings.with_environment(&|name| std::env::var(name).ok())?)
 }
 
 /// How the journals of the database at `place` are opened.
-pub(crate) fn config(place: &Place, accept_loss: bool) -> Result<JournalConfig, OpenError> {
+pub(crate) fn config(place: &DatabasePaths, accept_loss: bool) -> Result<JournalConfig, DatabaseOpenError> {
     let mut settings = settings(place)?;
     settings.accept_loss |= accept_loss;
     Ok(settings.journal_config()?)
 }
 
 /// Whether lenders count, or why they do not, if the settings name any.
-fn members(journal: &Journal, patience: Duration) -> Result<(), Uncounted> {
+fn check_members(journal: &Journal, patience: Duration) -> Result<(), QuorumError> {
     match journal.status().writer.lenders.is_empty() {
         true => Ok(()),
         false => journal.wait_for_members(patience),
@@ -363,88 +382,88 @@ fn members(journal: &Journal, patience: Duration) -> Result<(), Uncounted> {
 
 /// Why commits of a database will wait for the disk that has just been taken, and that nobody has written to.
 /// `None`: lenders count, or there are to be none; or the journal is somebody's already, who says it.
-pub fn why_lenders_wait(place: &Place) -> Result<Option<Uncounted>, OpenError> {
-    let Some(seat) = place.seats().into_iter().next() else {
+pub fn why_lenders_wait(place: &DatabasePaths) -> Result<Option<QuorumError>, DatabaseOpenError> {
+    let Some(seat) = place.journal_slots().into_iter().next() else {
         return Ok(None);
     };
     match Journal::open(&seat, config(place, false)?) {
-        Ok((journal, _)) => Ok(members(&journal, JOINING).err()),
+        Ok((journal, _)) => Ok(check_members(&journal, MEMBERS_PATIENCE).err()),
         Err(JournalError::InUse { .. }) => Ok(None),
         Err(error) => Err(error.into()),
     }
 }
 
 /// What the processes of a database have in memory together.
-pub(crate) struct Shared {
-    pub(crate) ledger: Ledger,
+pub(crate) struct MappedIndex {
+    pub(crate) index: SharedIndex,
     /// What the ledger is marked with while it counts: this boot of the machine, and this file. A copy of it
     /// is of no boot.
-    life: u64,
+    boot_mark: u64,
 }
 
-impl Shared {
-    pub(crate) fn of(place: &Place) -> Result<Shared, OpenError> {
-        let mapping = Mapping::of(&place.ledger()).map_err(at(place.ledger()))?;
-        let file = mapping.number().map_err(at(place.ledger()))?;
+impl MappedIndex {
+    pub(crate) fn of(place: &DatabasePaths) -> Result<MappedIndex, DatabaseOpenError> {
+        let mapping = IndexMapping::of(&place.shared_index()).map_err(at(place.shared_index()))?;
+        let file = mapping.number().map_err(at(place.shared_index()))?;
         let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
         let boot = u64::from_str_radix(&digits, 16).unwrap_or(1);
-        Ok(Shared {
-            ledger: Ledger::new(Box::new(mapping)),
-            life: (boot ^ file.rotate_left(32)) | 1,
+        Ok(MappedIndex {
+            index: SharedIndex::new(Box::new(mapping)),
+            boot_mark: (boot ^ file.rotate_left(32)) | 1,
         })
     }
 
     /// Whether the files have all that was written, as the machine's memory shows them.
-    pub(crate) fn counts(&self) -> bool {
-        self.ledger.is_of(self.life)
+    pub(crate) fn is_current(&self) -> bool {
+        self.index.is_of_boot(self.boot_mark)
     }
 
     /// Everything is on the disk, and the next record has this number.
-    pub(crate) fn begin(&self, next: u64) {
-        self.ledger.begin(self.life, next);
+    pub(crate) fn reset(&self, next: u64) {
+        self.index.reset(self.boot_mark, next);
     }
 }
 
 /// Joins those that have it open. Whoever is the first since the machine's memory was lost recovers it.
-fn come_in(
-    place: &Place,
-    disk: &Disk,
-    shared: &Shared,
+fn join(
+    place: &DatabasePaths,
+    disk: &DatabaseDisk,
+    shared: &MappedIndex,
     config: &JournalConfig,
-) -> Result<(Lock, Recovered), OpenError> {
+) -> Result<(FileLock, DatabaseRecovery), DatabaseOpenError> {
     let path = place.open();
     let file = Arc::new(lock_file(&path).map_err(at(path.clone()))?);
-    let mut recovered = Recovered::default();
+    let mut recovered = DatabaseRecovery::default();
     loop {
-        let lock = Lock::of(Arc::clone(&file));
-        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && !shared.counts() {
+        let lock = FileLock::of(Arc::clone(&file));
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() && !shared.is_current() {
             recovered = recover_all(place, disk, shared, config)?;
         }
         wait_for_lock(&file, FlockOperation::LockShared).map_err(at(path.clone()))?;
-        if shared.counts() {
+        if shared.is_current() {
             return Ok((lock, recovered));
         }
-        if shared.ledger.has_failed() {
-            return Err(OpenError::Party {
+        if shared.index.has_failed() {
+            return Err(DatabaseOpenError::Writer {
                 path: place.path().to_path_buf(),
-                source: PartyError::Failed,
+                source: DatabaseWriterError::Failed,
             });
         }
         // Whoever was the first has failed, and is about to leave.
         drop(lock);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(MAINTENANCE_INTERVAL);
     }
 }
 
 /// Brings the journals into the files, of which nobody else has one open.
 pub(crate) fn recover_all(
-    place: &Place,
-    disk: &Disk,
-    shared: &Shared,
+    place: &DatabasePaths,
+    disk: &DatabaseDisk,
+    shared: &MappedIndex,
     config: &JournalConfig,
-) -> Result<Recovered, OpenError> {
-    let seats = place.seats();
+) -> Result<DatabaseRecovery, DatabaseOpenError> {
+    let seats = place.journal_slots();
     check_all(&seats, config)?;
     let journals = seats.into_iter().map(|seat| {
         let (journal, _) = Journal::open(&seat, config.clone())?;
@@ -453,12 +472,13 @@ pub(crate) fn recover_all(
     let journals = journals.collect::<Result<Vec<Journal>, JournalError>>()?;
     // Until then nothing was changed, whatever was refused. From here on a crash leaves files that are of no
     // moment.
-    shared.ledger.doubt();
-    let recovered = recover(&journals, disk, Planted::NONE).map_err(|source| OpenError::Recover {
-        path: place.path().to_path_buf(),
-        source,
-    })?;
-    shared.begin(recovered.next);
+    shared.index.invalidate();
+    let recovered =
+        recover(&journals, disk, FaultSwitch::NONE).map_err(|source| DatabaseOpenError::Recover {
+            path: place.path().to_path_buf(),
+            source,
+        })?;
+    shared.reset(recovered.next);
     Ok(recovered)
 }
 
@@ -492,14 +512,14 @@ fn check_all(seats: &[PathBuf], config: &JournalConfig) -> Result<(), JournalErr
     Ok(())
 }
 
-fn take_slot(place: &Place) -> Result<(usize, Lock), OpenError> {
-    for number in 0..SLOTS {
+fn take_slot(place: &DatabasePaths) -> Result<(usize, FileLock), DatabaseOpenError> {
+    for number in 0..PROCESS_SLOTS {
         let path = place.slot(number);
         if let Some(lock) = try_lock(&path).map_err(at(path))? {
             return Ok((number, lock));
         }
     }
-    Err(OpenError::Crowded {
+    Err(DatabaseOpenError::TooManyProcesses {
         path: place.path().to_path_buf(),
     })
 }

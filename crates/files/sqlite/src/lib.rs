@@ -10,8 +10,8 @@
 //! |---|---|
 //! | [`vfs`] | what SQLite calls |
 //! | [`Database`] | a database that this process has open: its locks, its journal, the thread that looks after both |
-//! | [`Place`] | where a database is while netram holds it |
-//! | `disk` | the files of one database, and what its processes share on the disk |
+//! | [`DatabasePaths`] | where a database is while netram holds it |
+//! | `database_disk` | the files of one database, and what its processes share on the disk |
 //!
 //! `netram-sqlite-machine` decides what is recorded, settled and done again, without files, sockets and threads; the
 //! simulator runs the same.
@@ -21,13 +21,13 @@
 //! Unsafe is what is in [`vfs`] alone.
 
 mod database;
-mod disk;
-mod held;
-mod place;
+mod database_disk;
+mod manage;
+mod paths;
 pub mod vfs;
 
-pub use database::{Database, OpenError, why_lenders_wait};
-pub use held::{Look, look, recover_database, release};
-pub use netram_sqlite_machine::{Recovered, Role};
-pub use place::{Place, PlaceError, SEATS_MAX};
-pub use vfs::{NAME, RegisterError, Sqlite, register};
+pub use database::{Database, DatabaseOpenError, why_lenders_wait};
+pub use manage::{DatabaseStatus, database_status, recover_database, release};
+pub use netram_sqlite_machine::{DatabaseRecovery, FileRole};
+pub use paths::{DatabasePaths, DatabaseStateError, JOURNAL_SLOTS_MAX};
+pub use vfs::{RegisterError, SqliteFunctions, VFS_NAME, register};

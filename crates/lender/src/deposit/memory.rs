@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use netram_far_machine::deposit::{NoSlots, SlotMemory};
+use netram_far_machine::deposit::{NoSlotsError, SlotMemory};
 use netram_far_machine::limit::PAGE_BYTES;
 
 use crate::limit::CHUNK_BYTES_MIN;
 use crate::memory::Chunk;
-use crate::shared::Shared;
+use crate::state::DaemonState;
 
 const _: () = assert!(
     CHUNK_BYTES_MIN.is_multiple_of(PAGE_BYTES as u64),
@@ -16,12 +16,12 @@ const _: () = assert!(
 
 /// Slots of one deposit. Gives its chunks back when it goes.
 pub(crate) struct DepositMemory {
-    shared: Arc<Shared>,
+    shared: Arc<DaemonState>,
     chunks: Vec<Chunk>,
 }
 
 impl DepositMemory {
-    pub(crate) fn new(shared: Arc<Shared>) -> DepositMemory {
+    pub(crate) fn new(shared: Arc<DaemonState>) -> DepositMemory {
         DepositMemory {
             shared,
             chunks: Vec::new(),
@@ -40,11 +40,11 @@ impl DepositMemory {
 
     /// The first so many bytes of a slot.
     pub(crate) fn piece(&self, slot: u32, bytes: usize) -> &[u8] {
-        let (chunk, within) = self.place(slot);
+        let (chunk, within) = self.locate(slot);
         self.chunks[chunk].region.bytes(within, bytes)
     }
 
-    fn place(&self, slot: u32) -> (usize, usize) {
+    fn locate(&self, slot: u32) -> (usize, usize) {
         let offset = u64::from(slot) * PAGE_BYTES as u64;
         let shift = self.shared.store.chunk_shift();
         ((offset >> shift) as usize, (offset & ((1 << shift) - 1)) as usize)
@@ -52,32 +52,32 @@ impl DepositMemory {
 }
 
 impl SlotMemory for DepositMemory {
-    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         let bytes = u64::from(slots) * PAGE_BYTES as u64;
         let count = bytes.div_ceil(1 << self.shared.store.chunk_shift()) as usize;
         let limit = self.shared.deposits.limit();
         self.shared
             .store
             .resize_deposit(&mut self.chunks, count, limit)
-            .map_err(|possible| NoSlots {
+            .map_err(|possible| NoSlotsError {
                 possible: (possible / PAGE_BYTES as u64).min(u32::MAX.into()) as u32,
             })
     }
 
     fn write(&mut self, slot: u32, bytes: &[u8]) {
         assert!(bytes.len() <= PAGE_BYTES);
-        let (chunk, within) = self.place(slot);
+        let (chunk, within) = self.locate(slot);
         self.chunks[chunk].region.write(within, bytes);
     }
 
     fn read(&self, slot: u32, at: usize, into: &mut [u8]) {
         assert!(at + into.len() <= PAGE_BYTES);
-        let (chunk, within) = self.place(slot);
+        let (chunk, within) = self.locate(slot);
         into.copy_from_slice(self.chunks[chunk].region.bytes(within + at, into.len()));
     }
 
-    fn soon(&self, slot: u32, at: usize) {
-        let (chunk, within) = self.place(slot);
+    fn prefetch(&self, slot: u32, at: usize) {
+        let (chunk, within) = self.locate(slot);
         self.chunks[chunk].region.soon(within + at);
     }
 }

@@ -14,20 +14,20 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use netram_far_machine::deposit::{Holder, level, wish};
+use netram_far_machine::deposit::{DepositServer, level, slots_to_keep};
 use netram_far_machine::limit::{DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::id::{DepositId, Epoch};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_transport::{Events, Interest, Link, LinkError, Poller, WaitPolicy, WaitStep};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents, WaitPolicy, WaitStep};
 
 use crate::limit::{DEPOSITS_MAX, DIRECT_CONNECTIONS_MAX, DIRECT_ROUNDS, HOUSEKEEPING};
 use crate::report::DepositReport;
-use crate::shared::{Permit, Shared};
+use crate::state::{ConnectionPermit, DaemonState};
 use crate::superblock::fresh_incarnation;
 use memory::DepositMemory;
-use pressure::Watch;
-use session::{Ending, Session};
+use pressure::PressureWatch;
+use session::{DepositSession, DepositSessionEnd};
 
 const WAKER: u64 = u64::MAX;
 const EVENTS: usize = 64;
@@ -37,37 +37,40 @@ const STOPPING_TICK: Duration = Duration::from_millis(10);
 /// A connection whose first frame opens a deposit's session.
 pub(crate) struct DepositArrival {
     pub(crate) link: Link,
-    pub(crate) header: Header,
+    pub(crate) header: FrameHeader,
     pub(crate) id: DepositId,
-    pub(crate) permit: Permit,
+    pub(crate) permit: ConnectionPermit,
 }
 
 /// One deposit, and the session that speaks for it.
 struct Deposit {
-    holder: Holder,
+    server: DepositServer,
     memory: DepositMemory,
     session: Option<usize>,
 }
 
 /// The thread that keeps deposits.
-pub(crate) struct Keeper {
-    shared: Arc<Shared>,
+pub(crate) struct DepositThread {
+    shared: Arc<DaemonState>,
     poller: Poller,
     inbox: Receiver<DepositArrival>,
     deposits: BTreeMap<DepositId, Deposit>,
-    sessions: Vec<Option<Session>>,
-    watch: Watch,
+    sessions: Vec<Option<DepositSession>>,
+    watch: PressureWatch,
     now: Instant,
     housekeeping: Instant,
 }
 
-impl Keeper {
-    pub(crate) fn new(shared: Arc<Shared>, inbox: Receiver<DepositArrival>) -> std::io::Result<Keeper> {
+impl DepositThread {
+    pub(crate) fn new(
+        shared: Arc<DaemonState>,
+        inbox: Receiver<DepositArrival>,
+    ) -> std::io::Result<DepositThread> {
         let poller = Poller::new()?;
-        poller.add(shared.keeper_waker(), WAKER, Interest::Read)?;
+        poller.add(shared.deposit_waker(), WAKER, Interest::Read)?;
         let now = Instant::now();
-        Ok(Keeper {
-            watch: Watch::new(Arc::clone(&shared), now),
+        Ok(DepositThread {
+            watch: PressureWatch::new(Arc::clone(&shared), now),
             shared,
             poller,
             inbox,
@@ -81,7 +84,7 @@ impl Keeper {
     /// Serves until the lender stops. Waits as hard as the shards do, but only while there is a session.
     pub(crate) fn run(mut self) {
         let policy = self.shared.config.wait;
-        let mut events = Events::with_capacity(EVENTS);
+        let mut events = ReadyEvents::with_capacity(EVENTS);
         let mut idle_since = self.now;
         let mut rounds = 0_u32;
         loop {
@@ -108,7 +111,7 @@ impl Keeper {
             } else if policy == WaitPolicy::Spin {
                 std::hint::spin_loop();
             }
-            if self.now >= self.housekeeping && self.keep_house() {
+            if self.now >= self.housekeeping && self.housekeep() {
                 return;
             }
         }
@@ -122,7 +125,7 @@ impl Keeper {
         heard
     }
 
-    fn wait(&mut self, events: &mut Events, timeout: Duration) -> bool {
+    fn wait(&mut self, events: &mut ReadyEvents, timeout: Duration) -> bool {
         if let Err(error) = self.poller.wait(events, Some(timeout)) {
             panic!("waiting for deposits' sessions failed: {error}");
         }
@@ -140,7 +143,7 @@ impl Keeper {
     }
 
     fn take_arrivals(&mut self) {
-        if let Err(error) = self.shared.keeper_waker().drain() {
+        if let Err(error) = self.shared.deposit_waker().drain() {
             panic!("the waker of deposits failed: {error}");
         }
         while let Ok(arrival) = self.inbox.try_recv() {
@@ -160,9 +163,9 @@ impl Keeper {
         } = arrival;
         let lease = self.lease();
         let answer = match self.deposit(id) {
-            Some(deposit) => deposit.holder.open(&header, lease),
+            Some(deposit) => deposit.server.open(&header, lease),
             None => {
-                let mut refusal = self.shared.refusal(Refusal::NoDeposit);
+                let mut refusal = self.shared.refusal(RefusalReason::NoDeposit);
                 refusal.stable.0 = DEPOSITS_MAX as u64;
                 refusal
             }
@@ -180,11 +183,11 @@ impl Keeper {
             .get_mut(&id)
             .and_then(|deposit| deposit.session.take())
         {
-            self.end(old, Ending::Replaced);
+            self.end(old, DepositSessionEnd::Replaced);
         }
         let index = self.vacancy();
         let added = self.poller.add(&link, index as u64, Interest::Read);
-        let mut session = Session::new(link, id, header.epoch, permit, self.now);
+        let mut session = DepositSession::new(link, id, header.epoch, permit, self.now);
         let said = session.say(&answer, &[], self.now);
         self.sessions[index] = Some(session);
         if let Some(deposit) = self.deposits.get_mut(&id) {
@@ -193,7 +196,7 @@ impl Keeper {
         match (added, said) {
             (Err(error), _) => {
                 tracing::error!(%error, "a connection could not be waited for");
-                self.end(index, Ending::Stopping);
+                self.end(index, DepositSessionEnd::Stopping);
             }
             (Ok(()), Err(ending)) => self.end(index, ending),
             // Packets behind the first may have left the kernel already, which will not tell of them.
@@ -214,7 +217,7 @@ impl Keeper {
         if !self.deposits.contains_key(&id) {
             let life = fresh_incarnation().ok().filter(|_| !full)?;
             let deposit = Deposit {
-                holder: Holder::new(id, life, self.time()),
+                server: DepositServer::new(id, life, self.time()),
                 memory: DepositMemory::new(Arc::clone(&self.shared)),
                 session: None,
             };
@@ -241,9 +244,9 @@ impl Keeper {
             let Some(deposit) = self.deposits.get_mut(&session.id) else {
                 unreachable!("a deposit outlives its session")
             };
-            let slots = deposit.holder.slots();
-            let turn = session.turn(&mut deposit.holder, &mut deposit.memory, &self.shared, self.now);
-            let (id, resized) = (session.id, deposit.holder.slots() != slots);
+            let slots = deposit.server.slots();
+            let turn = session.turn(&mut deposit.server, &mut deposit.memory, &self.shared, self.now);
+            let (id, resized) = (session.id, deposit.server.slots() != slots);
             match turn {
                 Ok(more) => heard |= more,
                 Err(ending) => {
@@ -252,7 +255,7 @@ impl Keeper {
                 }
             }
             watch(&self.poller, session, index);
-            let again = !session.outbox.stuck() && session.outbox.link.has_buffered();
+            let again = !session.outbox.is_blocked() && session.outbox.link.has_buffered();
             if resized {
                 self.ask_back();
                 self.publish(id);
@@ -263,20 +266,22 @@ impl Keeper {
         }
     }
 
-    fn end(&mut self, index: usize, ending: Ending) {
+    fn end(&mut self, index: usize, ending: DepositSessionEnd) {
         let Some(session) = self.sessions[index].take() else {
             return;
         };
         let now = self.time();
         let (id, peer) = (session.id, session.outbox.link.peer());
         match ending {
-            Ending::Link(LinkError::Closed) | Ending::Stopping | Ending::Replaced => {
+            DepositSessionEnd::Link(LinkError::Closed)
+            | DepositSessionEnd::Stopping
+            | DepositSessionEnd::Replaced => {
                 tracing::debug!(deposit = %id, peer, "a deposit's owner has left");
             }
             ending => tracing::warn!(deposit = %id, peer, ?ending, "a deposit's session was ended"),
         }
         if let Some(deposit) = self.deposits.get_mut(&id) {
-            deposit.holder.leave(session.epoch, now);
+            deposit.server.end_session(session.epoch, now);
             deposit.session = deposit.session.filter(|at| *at != index);
         }
         drop(session);
@@ -284,7 +289,7 @@ impl Keeper {
     }
 
     /// Looks at timers. `true`: the thread is done.
-    fn keep_house(&mut self) -> bool {
+    fn housekeep(&mut self) -> bool {
         let time = self.time();
         if self.watch.look(self.now, time) || self.watch.is_pressed() {
             self.ask_back();
@@ -293,18 +298,18 @@ impl Keeper {
         for index in 0..self.sessions.len() {
             let overdue = self.sessions[index].as_ref().and_then(|session| {
                 let (idle, slow) = (limits.idle_timeout, limits.slow_reader_timeout);
-                session.outbox.overdue(self.now, idle, slow)
+                session.outbox.timeout(self.now, idle, slow)
             });
             if let Some(overdue) = overdue {
                 self.end(index, overdue.into());
             }
         }
         let (now, lease) = (self.time(), self.lease());
-        let over = |(id, deposit): (&DepositId, &Deposit)| deposit.holder.is_over(now, lease).then_some(*id);
+        let over = |(id, deposit): (&DepositId, &Deposit)| deposit.server.is_over(now, lease).then_some(*id);
         let over: Vec<DepositId> = self.deposits.iter().filter_map(over).collect();
         for id in over {
             if let Some(deposit) = self.deposits.remove(&id) {
-                let (slots, held) = (deposit.holder.slots(), deposit.holder.held());
+                let (slots, held) = (deposit.server.slots(), deposit.server.used_slots());
                 tracing::debug!(deposit = %id, slots, held, "a deposit has ended");
             }
             self.shared.deposits.unlist(id);
@@ -324,13 +329,17 @@ impl Keeper {
         let attended = self
             .deposits
             .values()
-            .filter(|deposit| deposit.holder.is_attended());
-        let slots: u32 = attended.map(|deposit| deposit.holder.slots()).sum();
+            .filter(|deposit| deposit.server.has_session());
+        let slots: u32 = attended.map(|deposit| deposit.server.slots()).sum();
         let over = self.shared.deadline().is_none_or(|deadline| deadline <= self.now);
         if slots > 0 && !over {
             return false;
         }
-        let left: u32 = self.deposits.values().map(|deposit| deposit.holder.held()).sum();
+        let left: u32 = self
+            .deposits
+            .values()
+            .map(|deposit| deposit.server.used_slots())
+            .sum();
         if left > 0 {
             tracing::warn!(
                 pages = left,
@@ -338,21 +347,21 @@ impl Keeper {
             );
         }
         for index in 0..self.sessions.len() {
-            self.end(index, Ending::Stopping);
+            self.end(index, DepositSessionEnd::Stopping);
         }
         true
     }
 
     /// Tells an owner once, as soon as it reads its answers.
     fn withdraw_from(&mut self, index: usize) {
-        let untold = |session: &&mut Session| !session.told && !session.outbox.stuck();
+        let untold = |session: &&mut DepositSession| !session.withdrawn && !session.outbox.is_blocked();
         let Some(session) = self.sessions[index].as_mut().filter(untold) else {
             return;
         };
-        session.told = true;
-        let header = Header {
-            who: self.shared.incarnation().0,
-            ..Header::new(FrameKind::Withdraw)
+        session.withdrawn = true;
+        let header = FrameHeader {
+            sender: self.shared.incarnation().0,
+            ..FrameHeader::new(FrameKind::Withdraw)
         };
         let said = session.say(&header, &[], self.now);
         watch(&self.poller, session, index);
@@ -374,15 +383,15 @@ impl Keeper {
         for index in 0..self.sessions.len() {
             let Some(session) = self.sessions[index]
                 .as_mut()
-                .filter(|session| !session.outbox.stuck())
+                .filter(|session| !session.outbox.is_blocked())
             else {
                 continue;
             };
             let Some(deposit) = self.deposits.get_mut(&session.id) else {
                 unreachable!("a deposit outlives its session")
             };
-            let holder = &mut deposit.holder;
-            let Some(header) = holder.ask_back(wish(holder.slots(), holder.keep(), level)) else {
+            let holder = &mut deposit.server;
+            let Some(header) = holder.ask_back(slots_to_keep(holder.slots(), holder.keep(), level)) else {
                 continue;
             };
             let said = session.say(&header, &[], self.now);
@@ -402,18 +411,18 @@ impl Keeper {
             id,
             DepositReport {
                 id: id.to_string(),
-                slots: deposit.holder.slots(),
-                held: deposit.holder.held(),
+                slots: deposit.server.slots(),
+                held: deposit.server.used_slots(),
                 bytes: deposit.memory.lent_bytes(),
-                connected: deposit.holder.is_attended(),
-                session: deposit.holder.epoch().0,
-                asked_back: deposit.holder.asked_back(),
+                connected: deposit.server.has_session(),
+                session: deposit.server.epoch().0,
+                asked_back: deposit.server.asked_back(),
             },
         );
     }
 
-    fn lease(&self) -> Span {
-        Span::from_ms(self.shared.config.limits.deposit_lease.as_millis() as u64)
+    fn lease(&self) -> Nanos {
+        Nanos::from_ms(self.shared.config.limits.deposit_lease.as_millis() as u64)
     }
 
     fn time(&self) -> Time {
@@ -422,7 +431,7 @@ impl Keeper {
 }
 
 /// Waits for room to write while answers wait, and only then.
-fn watch(poller: &Poller, session: &mut Session, index: usize) {
+fn watch(poller: &Poller, session: &mut DepositSession, index: usize) {
     if let Err(error) = session.outbox.watch(poller, index) {
         // Its next frame has it tried again, which a client sends within a heartbeat.
         tracing::error!(%error, "a connection could not be waited for otherwise; trying on");
@@ -430,7 +439,7 @@ fn watch(poller: &Poller, session: &mut Session, index: usize) {
 }
 
 /// The deposit that a session's first frame names.
-pub(crate) fn named(frame: &Frame<'_>) -> Option<(Header, DepositId)> {
+pub(crate) fn named(frame: &Frame<'_>) -> Option<(FrameHeader, DepositId)> {
     let id = DepositId(u128::from_le_bytes(frame.body.try_into().ok()?));
     (frame.header.epoch > Epoch(0)).then_some((frame.header, id))
 }

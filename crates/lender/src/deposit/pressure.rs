@@ -1,22 +1,22 @@
-//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is decides `netram_far_machine::deposit::Pressure`.
+//! Looks at how short of memory the machine is, and has the store follow what may be lent. What that is decides `netram_far_machine::deposit::MemoryPressure`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_far_machine::deposit::{Pressure, PressureSettings, Reading};
+use netram_far_machine::deposit::{MemoryPressure, MemoryReading, PressureSettings};
 use netram_proto::failure::RetryBackoff;
 use netram_proto::port::IoError;
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 
 use crate::file::bytes_of;
 use crate::limit::PRESSURE_LOOK;
-use crate::shared::Shared;
+use crate::state::DaemonState;
 
 /// The watch over the machine's memory.
-pub(super) struct Watch {
-    shared: Arc<Shared>,
-    pressure: Pressure,
+pub(super) struct PressureWatch {
+    shared: Arc<DaemonState>,
+    pressure: MemoryPressure,
     meminfo: PathBuf,
     /// How long programs wait; `None`: nobody looks, or the kernel does not say.
     waits: Option<PathBuf>,
@@ -27,15 +27,15 @@ pub(super) struct Watch {
     refused_until: Option<Instant>,
 }
 
-impl Watch {
-    pub(super) fn new(shared: Arc<Shared>, now: Instant) -> Watch {
+impl PressureWatch {
+    pub(super) fn new(shared: Arc<DaemonState>, now: Instant) -> PressureWatch {
         let config = &shared.config.watch;
         let (most, meminfo) = (shared.config.deposits_bytes(), config.proc.join("meminfo"));
         let mut settings = PressureSettings {
             most,
             keep_free: config.keep_free,
             waits: config.waits,
-            calm: Span::from_ms(config.calm.as_millis() as u64),
+            calm: Nanos::from_ms(config.calm.as_millis() as u64),
         };
         if !shared.store.can_give_back() {
             if settings.keep_free > 0 || settings.waits > 0 {
@@ -56,9 +56,9 @@ impl Watch {
             }
             says
         });
-        let pressure = Pressure::new(settings, most.saturating_sub(shared.store.given_back()));
+        let pressure = MemoryPressure::new(settings, most.saturating_sub(shared.store.given_back()));
         shared.deposits.set_limit(pressure.limit());
-        Watch {
+        PressureWatch {
             shared,
             pressure,
             meminfo,
@@ -84,7 +84,7 @@ impl Watch {
         let (was, most) = (self.limit(), self.shared.config.deposits_bytes());
         if now >= self.next && self.pressure.is_on() {
             self.next = now + PRESSURE_LOOK;
-            let reading = Reading {
+            let reading = MemoryReading {
                 available: { std::fs::read_to_string(&self.meminfo).ok() }
                     .and_then(|meminfo| bytes_of(&meminfo, "MemAvailable:")),
                 waited: self.waits.as_deref().and_then(waited),
@@ -97,7 +97,7 @@ impl Watch {
         was != self.limit()
     }
 
-    fn tell(&self, was: u64, most: u64, reading: Reading) {
+    fn tell(&self, was: u64, most: u64, reading: MemoryReading) {
         let limit = self.limit();
         if limit == was {
             return;
@@ -138,7 +138,7 @@ impl Watch {
         };
         let errno = error.raw_os_error().unwrap_or(IoError::EIO.errno);
         let pause = self.refusals.failed(IoError { errno });
-        if pause.news {
+        if pause.should_log {
             tracing::error!(%error, "memory could not be given back to the machine, or taken again; trying on");
         }
         self.refused_until = Some(now + Duration::from_nanos(pause.pause.0));

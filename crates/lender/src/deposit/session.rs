@@ -2,25 +2,25 @@
 
 use std::time::Instant;
 
-use netram_far_machine::deposit::{Asked, Holder, Lent, page_head};
+use netram_far_machine::deposit::{DepositReply, DepositServer, SlotRequest, page_header};
 use netram_far_machine::limit::{FRAME_PAGES_MAX, PAGE_HEADER_BYTES};
 use netram_proto::id::{DepositId, Epoch};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, LinkError};
 
 use super::memory::DepositMemory;
-use crate::outbox::{Outbox, Overdue};
-use crate::shared::{Permit, Shared};
+use crate::outbox::{Outbox, SessionTimeout};
+use crate::state::{ConnectionPermit, DaemonState};
 
 /// Why a session ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum DepositSessionEnd {
     /// The owner went, or the link broke.
     Link(LinkError),
     /// A later session of the same deposit has begun.
     Replaced,
     /// It was refused, and told: it makes no sense, or is fenced.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// Nothing was heard for too long.
     Idle,
     /// The owner did not read its answers.
@@ -29,43 +29,54 @@ pub(super) enum Ending {
     Stopping,
 }
 
-impl From<LinkError> for Ending {
-    fn from(error: LinkError) -> Ending {
-        Ending::Link(error)
+impl From<LinkError> for DepositSessionEnd {
+    fn from(error: LinkError) -> DepositSessionEnd {
+        DepositSessionEnd::Link(error)
     }
 }
 
-impl From<Overdue> for Ending {
-    fn from(overdue: Overdue) -> Ending {
+impl From<SessionTimeout> for DepositSessionEnd {
+    fn from(overdue: SessionTimeout) -> DepositSessionEnd {
         match overdue {
-            Overdue::Idle => Ending::Idle,
-            Overdue::SlowReader => Ending::SlowReader,
+            SessionTimeout::Idle => DepositSessionEnd::Idle,
+            SessionTimeout::SlowReader => DepositSessionEnd::SlowReader,
         }
     }
 }
 
-pub(super) struct Session {
+pub(super) struct DepositSession {
     pub(super) outbox: Outbox,
     pub(super) id: DepositId,
     pub(super) epoch: Epoch,
     /// The owner knows that the lender is about to stop.
-    pub(super) told: bool,
-    _permit: Permit,
+    pub(super) withdrawn: bool,
+    _permit: ConnectionPermit,
 }
 
-impl Session {
-    pub(super) fn new(link: Link, id: DepositId, epoch: Epoch, permit: Permit, now: Instant) -> Session {
-        Session {
+impl DepositSession {
+    pub(super) fn new(
+        link: Link,
+        id: DepositId,
+        epoch: Epoch,
+        permit: ConnectionPermit,
+        now: Instant,
+    ) -> DepositSession {
+        DepositSession {
             outbox: Outbox::new(link, now),
             id,
             epoch,
-            told: false,
+            withdrawn: false,
             _permit: permit,
         }
     }
 
     /// Sends a frame, with everything that waits.
-    pub(super) fn say(&mut self, header: &Header, body: &[u8], now: Instant) -> Result<(), Ending> {
+    pub(super) fn say(
+        &mut self,
+        header: &FrameHeader,
+        body: &[u8],
+        now: Instant,
+    ) -> Result<(), DepositSessionEnd> {
         self.queue(header, body)?;
         Ok(self.outbox.flush(now)?)
     }
@@ -73,11 +84,11 @@ impl Session {
     /// Takes what has arrived and answers it. `true`: something had. Nothing is allocated but by a resize, and for blocks.
     pub(super) fn turn(
         &mut self,
-        holder: &mut Holder,
+        holder: &mut DepositServer,
         memory: &mut DepositMemory,
-        shared: &Shared,
+        shared: &DaemonState,
         now: Instant,
-    ) -> Result<bool, Ending> {
+    ) -> Result<bool, DepositSessionEnd> {
         if !self.outbox.ready(now)? {
             return Ok(false);
         }
@@ -89,11 +100,11 @@ impl Session {
                         shared.deposits.count(frame.header.kind);
                         holder.handle(&frame, memory)
                     }
-                    Err(_) => Lent::Frame(shared.refusal(Refusal::Malformed)),
+                    Err(_) => DepositReply::Frame(shared.refusal(RefusalReason::Malformed)),
                 },
                 Ok(None) => break,
                 Err(error) => {
-                    ended = Err(Ending::Link(error));
+                    ended = Err(DepositSessionEnd::Link(error));
                     break;
                 }
             };
@@ -104,7 +115,7 @@ impl Session {
             }
         }
         if frames > 0 {
-            self.outbox.hear(now);
+            self.outbox.note_contact(now);
             // What was answered before the session went wrong is still true.
             let sent = self.outbox.flush(now);
             ended?;
@@ -115,35 +126,40 @@ impl Session {
         Ok(frames > 0)
     }
 
-    fn answer(&mut self, lent: &Lent, memory: &DepositMemory, shared: &Shared) -> Result<(), Ending> {
+    fn answer(
+        &mut self,
+        lent: &DepositReply,
+        memory: &DepositMemory,
+        shared: &DaemonState,
+    ) -> Result<(), DepositSessionEnd> {
         match lent {
-            Lent::Frame(header) => {
+            DepositReply::Frame(header) => {
                 self.queue(header, &[])?;
                 if header.kind != FrameKind::Refuse {
                     return Ok(());
                 }
                 shared.deposits.refused(header.flags);
-                match Refusal::from_byte(header.flags) {
-                    Some(Refusal::NoRoom) | None => Ok(()),
-                    Some(refusal) => Err(Ending::Refused(refusal)),
+                match RefusalReason::from_byte(header.flags) {
+                    Some(RefusalReason::NoRoom) | None => Ok(()),
+                    Some(refusal) => Err(DepositSessionEnd::Refused(refusal)),
                 }
             }
-            Lent::Pong(header, number) => self.queue(header, &number.to_le_bytes()),
-            Lent::Blocks(header, body) => self.queue(header, body),
-            Lent::Pages(header, asked, count) => self.queue_pages(header, &asked[..*count], memory),
+            DepositReply::Pong(header, number) => self.queue(header, &number.to_le_bytes()),
+            DepositReply::Blocks(header, body) => self.queue(header, body),
+            DepositReply::Pages(header, asked, count) => self.queue_pages(header, &asked[..*count], memory),
         }
     }
 
     /// Queues pages without gathering them first.
     fn queue_pages(
         &mut self,
-        header: &Header,
-        asked: &[Asked],
+        header: &FrameHeader,
+        asked: &[SlotRequest],
         memory: &DepositMemory,
-    ) -> Result<(), Ending> {
+    ) -> Result<(), DepositSessionEnd> {
         let mut heads = [[0; PAGE_HEADER_BYTES]; FRAME_PAGES_MAX];
         for (head, page) in heads.iter_mut().zip(asked) {
-            *head = page_head(page.slot, page.version, page.bytes.into());
+            *head = page_header(page.slot, page.version, page.bytes.into());
         }
         let bytes: usize = asked
             .iter()
@@ -159,7 +175,7 @@ impl Session {
         Ok(self.outbox.queue(&parts[..1 + 2 * asked.len()])?)
     }
 
-    fn queue(&mut self, header: &Header, body: &[u8]) -> Result<(), Ending> {
+    fn queue(&mut self, header: &FrameHeader, body: &[u8]) -> Result<(), DepositSessionEnd> {
         Ok(self.outbox.queue(&[&header.encode(body.len()), body])?)
     }
 }

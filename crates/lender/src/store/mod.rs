@@ -10,7 +10,7 @@
 //! empty under a fresh random incarnation, so that nobody takes it for a member that holds data. It does not start where windows of this boot
 //! would be lost that have bytes (rule 23), unless it is told to discard them.
 
-mod hollow;
+mod unbacked;
 
 use std::fs::File;
 use std::io;
@@ -22,14 +22,14 @@ use netram_proto::id::{Epoch, Incarnation, JournalId};
 use netram_proto::limit::WINDOW_BYTES_MAX;
 use netram_proto::member::{Member, MemberState, Window};
 
-use crate::error::{StoreError, Windows};
+use crate::error::{OccupiedWindows, WindowStoreError};
 use crate::file::{failed, has_hole, is_memory, is_whole, open_locked, reserve};
 use crate::limit::{CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, CHUNKS_MAX, JOURNALS_MAX};
 use crate::memory::{Chunk, JournalMemory};
-use crate::slot::{Found, STATE_BYTES, Slot, SlotState, newest, slot_bytes};
-use crate::slots::Slots;
-use crate::superblock::{self, Geometry, SUPERBLOCK_BYTES, Superblock, boot_id, fresh_incarnation};
-use crate::sys::Region;
+use crate::slot::{STATE_BYTES, Slot, SlotContents, SlotState, newest, slot_bytes};
+use crate::slots::SlotPool;
+use crate::superblock::{self, SUPERBLOCK_BYTES, StoreGeometry, StoreSuperblock, boot_id, fresh_incarnation};
+use crate::sys::StoreSlice;
 
 /// What a store is to be.
 #[derive(Clone, Debug)]
@@ -56,9 +56,9 @@ pub struct StoreConfig {
 
 /// Whether a store took up what an earlier process left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum StoreOrigin {
     /// It did: same boot, same shape, every slot checks.
-    Kept,
+    Restored,
     /// There was none.
     New,
     /// It was left by another boot of the kernel.
@@ -72,7 +72,7 @@ pub enum Origin {
 }
 
 /// A member as an earlier process left it, checked.
-pub struct Kept {
+pub struct RestoredMember {
     /// The member.
     pub member: Member,
     /// Its memory.
@@ -82,65 +82,69 @@ pub struct Kept {
 }
 
 /// The lent memory. Chunks and slots are handed out under a lock, never on the way of an append.
-pub struct Store {
+pub struct WindowStore {
     path: PathBuf,
     /// Held open for its lock.
     file: File,
     incarnation: Incarnation,
-    origin: Origin,
-    geometry: Geometry,
+    origin: StoreOrigin,
+    geometry: StoreGeometry,
     quota: u64,
     chunk_shift: u32,
     pools: Mutex<Pools>,
     chunks_free: AtomicU64,
-    chunks_hollow: AtomicU64,
+    chunks_unbacked: AtomicU64,
 }
 
 #[derive(Default)]
 struct Pools {
     chunks: Vec<Chunk>,
     /// Chunks that nobody has, with no memory behind them.
-    hollow: Vec<Chunk>,
-    slots: Slots,
+    unbacked: Vec<Chunk>,
+    slots: SlotPool,
     /// Chunks that deposits have.
     deposits: u64,
 }
 
-impl Store {
+impl WindowStore {
     /// Takes up the store at `config.path`, or makes one, and returns the members found in it, but for those of journals that are over.
-    pub fn open(config: &StoreConfig) -> Result<(Arc<Store>, Vec<Kept>), StoreError> {
+    pub fn open(config: &StoreConfig) -> Result<(Arc<WindowStore>, Vec<RestoredMember>), WindowStoreError> {
         let geometry = geometry(config)?;
         let path = &config.path;
         let file = open_locked(path)?;
         let in_memory = is_memory(&file).map_err(failed(path, "inspect"))?;
         if !in_memory && !config.allow_disk {
-            return Err(StoreError::NotMemory { path: path.clone() });
+            return Err(WindowStoreError::NotMemory { path: path.clone() });
         }
         let boot = boot_id().map_err(failed(path, "read the boot id for"))?;
         let mut origin = match read_superblock(&file).map_err(failed(path, "read"))? {
-            _ if !in_memory => Origin::OnDisk,
-            None if file.metadata().map_err(failed(path, "inspect"))?.len() == 0 => Origin::New,
+            _ if !in_memory => StoreOrigin::OnDisk,
+            None if file.metadata().map_err(failed(path, "inspect"))?.len() == 0 => StoreOrigin::New,
             None => {
                 check_format(&file, config)?;
-                Origin::Damaged
+                StoreOrigin::Damaged
             }
-            Some(found) if found.boot != boot => Origin::OtherBoot,
-            Some(found) if found.geometry != geometry => Origin::OtherShape,
-            Some(_) => Origin::Kept,
+            Some(found) if found.boot != boot => StoreOrigin::OtherBoot,
+            Some(found) if found.geometry != geometry => StoreOrigin::OtherShape,
+            Some(_) => StoreOrigin::Restored,
         };
         let mut found = None;
-        if origin == Origin::Kept {
+        if origin == StoreOrigin::Restored {
             found = take_up(&file, geometry, config)?;
-            origin = if found.is_some() { origin } else { Origin::Damaged };
+            origin = if found.is_some() {
+                origin
+            } else {
+                StoreOrigin::Damaged
+            };
         }
-        if matches!(origin, Origin::OtherShape | Origin::Damaged) && !config.discard_windows {
+        if matches!(origin, StoreOrigin::OtherShape | StoreOrigin::Damaged) && !config.discard_windows {
             keep_windows(&file, origin, path)?;
         }
         let (incarnation, pools, slots) = match found {
             Some(found) => found,
             None => start_empty(&file, geometry, boot, config)?,
         };
-        let store = Arc::new(Store {
+        let store = Arc::new(WindowStore {
             path: path.clone(),
             file,
             incarnation,
@@ -152,10 +156,10 @@ impl Store {
                 .min(geometry.chunks * geometry.chunk_bytes),
             chunk_shift: geometry.chunk_bytes.trailing_zeros(),
             chunks_free: AtomicU64::new(pools.chunks.len() as u64),
-            chunks_hollow: AtomicU64::new(pools.hollow.len() as u64),
+            chunks_unbacked: AtomicU64::new(pools.unbacked.len() as u64),
             pools: Mutex::new(pools),
         });
-        let (over, going_on): (Vec<Occupied>, Vec<Occupied>) = slots
+        let (over, going_on): (Vec<OccupiedSlot>, Vec<OccupiedSlot>) = slots
             .into_iter()
             .partition(|found| found.state.member.may_be_forgotten());
         over.into_iter()
@@ -170,7 +174,7 @@ impl Store {
     }
 
     /// Whether an earlier process's memory was taken up.
-    pub fn origin(&self) -> Origin {
+    pub fn origin(&self) -> StoreOrigin {
         self.origin
     }
 
@@ -205,14 +209,14 @@ impl Store {
     }
 
     /// The member and the memory of a journal that was never seen, or is over; `None` if the lender has as many journals as it can that are not.
-    pub fn journal(self: &Arc<Store>, journal: JournalId) -> Option<(Member, JournalMemory)> {
+    pub fn journal(self: &Arc<WindowStore>, journal: JournalId) -> Option<(Member, JournalMemory)> {
         let (slot, state) = self.pools().slots.take(journal)?;
         let Some(state) = state else {
             let memory = JournalMemory::new(Arc::clone(self), slot, journal);
             return Some((Member::new(journal, self.incarnation), memory));
         };
         let chunks = Vec::new();
-        let kept = restore(self, Occupied { slot, state, chunks });
+        let kept = restore(self, OccupiedSlot { slot, state, chunks });
         Some((kept.member, kept.memory))
     }
 
@@ -294,19 +298,19 @@ impl Store {
 }
 
 /// A slot that holds a journal, and the chunks of its window.
-struct Occupied {
+struct OccupiedSlot {
     slot: Slot,
     state: SlotState,
     chunks: Vec<Chunk>,
 }
 
-type Laid = (Incarnation, Pools, Vec<Occupied>);
+type StoreLayout = (Incarnation, Pools, Vec<OccupiedSlot>);
 
-fn restore(store: &Arc<Store>, found: Occupied) -> Kept {
-    let Occupied { slot, state, chunks } = found;
-    let mut memory = JournalMemory::kept(Arc::clone(store), slot, chunks, state);
+fn restore(store: &Arc<WindowStore>, found: OccupiedSlot) -> RestoredMember {
+    let OccupiedSlot { slot, state, chunks } = found;
+    let mut memory = JournalMemory::restored(Arc::clone(store), slot, chunks, state);
     if let Some(member) = Member::restore(state.journal, store.incarnation, state.member, &memory) {
-        return Kept {
+        return RestoredMember {
             member,
             memory,
             window_lost: false,
@@ -321,22 +325,22 @@ fn restore(store: &Arc<Store>, found: Occupied) -> Kept {
     let Some(member) = Member::restore(state.journal, store.incarnation, sealed, &memory) else {
         unreachable!("a member without a window has no bytes to check")
     };
-    Kept {
+    RestoredMember {
         member,
         memory,
         window_lost: true,
     }
 }
 
-fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
-    let bad = |what, got, must| Err(StoreError::BadGeometry { what, got, must });
+fn geometry(config: &StoreConfig) -> Result<StoreGeometry, WindowStoreError> {
+    let bad = |what, got, must| Err(WindowStoreError::BadGeometry { what, got, must });
     let chunk = config.chunk_bytes;
     if !chunk.is_power_of_two() || !(CHUNK_BYTES_MIN..=CHUNK_BYTES_MAX).contains(&chunk) {
         return bad("bytes of a chunk", chunk, "a power of two from 4 KiB to 1 GiB");
     }
     let chunks = config.memory / chunk;
     if chunks == 0 || chunks > CHUNKS_MAX {
-        return Err(StoreError::Memory {
+        return Err(WindowStoreError::Memory {
             got: config.memory,
             least: chunk,
             most: chunk.saturating_mul(CHUNKS_MAX),
@@ -346,7 +350,7 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
         return bad("journals", config.journals_max.into(), "from 1 to 65,536");
     }
     let list = chunks.min(WINDOW_BYTES_MAX.div_ceil(chunk));
-    Ok(Geometry {
+    Ok(StoreGeometry {
         slots: config.journals_max,
         slot_bytes: slot_bytes(list),
         chunk_bytes: chunk,
@@ -354,26 +358,26 @@ fn geometry(config: &StoreConfig) -> Result<Geometry, StoreError> {
     })
 }
 
-fn read_superblock(file: &File) -> io::Result<Option<Superblock>> {
+fn read_superblock(file: &File) -> io::Result<Option<StoreSuperblock>> {
     let mut bytes = [0; superblock::BYTES];
     match std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0) {
         Ok(()) => (),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(None),
         Err(error) => return Err(error),
     }
-    let whole = |block: &Superblock| {
+    let whole = |block: &StoreSuperblock| {
         file.metadata()
             .is_ok_and(|file| file.len() == block.geometry.file_bytes())
     };
-    Ok(Superblock::decode(&bytes).filter(whole))
+    Ok(StoreSuperblock::decode(&bytes).filter(whole))
 }
 
 /// Refuses to go on over a store of another format: it cannot be told what is in it (rule 23).
-fn check_format(file: &File, config: &StoreConfig) -> Result<(), StoreError> {
+fn check_format(file: &File, config: &StoreConfig) -> Result<(), WindowStoreError> {
     let mut bytes = [0; superblock::BYTES];
     let read = std::os::unix::fs::FileExt::read_exact_at(file, &mut bytes, 0);
     match read.ok().and_then(|()| superblock::other_version(&bytes)) {
-        Some(version) if !config.discard_windows => Err(StoreError::OtherFormat {
+        Some(version) if !config.discard_windows => Err(WindowStoreError::OtherFormat {
             path: config.path.clone(),
             version,
         }),
@@ -382,7 +386,7 @@ fn check_format(file: &File, config: &StoreConfig) -> Result<(), StoreError> {
 }
 
 /// Refuses if some window has bytes that a client may still need (rule 23).
-fn keep_windows(file: &File, origin: Origin, path: &Path) -> Result<(), StoreError> {
+fn keep_windows(file: &File, origin: StoreOrigin, path: &Path) -> Result<(), WindowStoreError> {
     let Some(block) = read_superblock(file).map_err(failed(path, "read"))? else {
         return Ok(());
     };
@@ -398,32 +402,36 @@ fn keep_windows(file: &File, origin: Origin, path: &Path) -> Result<(), StoreErr
     if windows.is_empty() {
         return Ok(());
     }
-    Err(StoreError::Windows {
+    Err(WindowStoreError::Windows {
         path: path.to_owned(),
-        damaged: origin == Origin::Damaged,
-        windows: Windows(windows),
+        damaged: origin == StoreOrigin::Damaged,
+        windows: OccupiedWindows(windows),
         memory: block.geometry.chunks * block.geometry.chunk_bytes,
         journals_max: block.geometry.slots,
     })
 }
 
 /// What a valid superblock promises, or `None` if the slots do not keep it.
-fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Option<Laid>, StoreError> {
+fn take_up(
+    file: &File,
+    geometry: StoreGeometry,
+    config: &StoreConfig,
+) -> Result<Option<StoreLayout>, WindowStoreError> {
     let whole = is_whole(file).map_err(failed(&config.path, "inspect"))?;
     let (superblock, slots, chunks) = lay_out(file, geometry, config, whole)?;
     let mut bytes = [0; superblock::BYTES];
     bytes.copy_from_slice(superblock.bytes(0, superblock::BYTES));
-    let Some(block) = Superblock::decode(&bytes) else {
+    let Some(block) = StoreSuperblock::decode(&bytes) else {
         return Ok(None);
     };
     let mut chunks: Vec<Option<Chunk>> = chunks.into_iter().map(Some).collect();
     let (mut free, mut occupied) = (Vec::new(), Vec::new());
     for mut slot in slots {
         match slot.find() {
-            Found::Empty => free.push(slot),
+            SlotContents::Empty => free.push(slot),
             // Whose seal stood there is not known any more, and no seal may be forgotten.
-            Found::Damaged => return Ok(None),
-            Found::Journal(state, numbers) => {
+            SlotContents::Damaged => return Ok(None),
+            SlotContents::Journal(state, numbers) => {
                 let window = state.window_bytes.div_ceil(geometry.chunk_bytes);
                 let taken: Option<Vec<Chunk>> = numbers
                     .iter()
@@ -433,7 +441,7 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
                 let Some(chunks) = taken.filter(|_| agrees) else {
                     return Ok(None);
                 };
-                occupied.push(Occupied { slot, state, chunks });
+                occupied.push(OccupiedSlot { slot, state, chunks });
             }
         }
     }
@@ -445,8 +453,8 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
     let (hollow, chunks) = chunks.into_iter().flatten().rev().partition(is_hollow);
     let pools = Pools {
         chunks,
-        hollow,
-        slots: Slots::all_empty(free),
+        unbacked: hollow,
+        slots: SlotPool::all_empty(free),
         deposits: 0,
     };
     Ok(Some((block.incarnation, pools, occupied)))
@@ -455,17 +463,17 @@ fn take_up(file: &File, geometry: Geometry, config: &StoreConfig) -> Result<Opti
 /// Makes the store anew. The superblock comes last, so that a store that was cut off here is not believed.
 fn start_empty(
     file: &File,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     boot: u128,
     config: &StoreConfig,
-) -> Result<Laid, StoreError> {
+) -> Result<StoreLayout, WindowStoreError> {
     let path = &config.path;
     reserve(file, geometry.file_bytes(), path)?;
     let (mut superblock, slots, mut chunks) = lay_out(file, geometry, config, true)?;
     let incarnation = fresh_incarnation().map_err(failed(path, "draw an incarnation for"))?;
     superblock.write(
         0,
-        &Superblock {
+        &StoreSuperblock {
             incarnation,
             boot,
             geometry,
@@ -476,15 +484,15 @@ fn start_empty(
     chunks.reverse();
     let pools = Pools {
         chunks,
-        hollow: Vec::new(),
-        slots: Slots::all_empty(slots),
+        unbacked: Vec::new(),
+        slots: SlotPool::all_empty(slots),
         deposits: 0,
     };
     Ok((incarnation, pools, Vec::new()))
 }
 
 /// Where a chunk is in the file.
-fn chunk_at(geometry: Geometry, chunk: &Chunk) -> u64 {
+fn chunk_at(geometry: StoreGeometry, chunk: &Chunk) -> u64 {
     let first = geometry.file_bytes() - geometry.chunks * geometry.chunk_bytes;
     first + u64::from(chunk.index) * geometry.chunk_bytes
 }
@@ -492,23 +500,23 @@ fn chunk_at(geometry: Geometry, chunk: &Chunk) -> u64 {
 /// Cuts the file. `touch`: there is memory behind all of it, and it is to be at hand.
 fn lay_out(
     file: &File,
-    geometry: Geometry,
+    geometry: StoreGeometry,
     config: &StoreConfig,
     touch: bool,
-) -> Result<(Region, Vec<Slot>, Vec<Chunk>), StoreError> {
+) -> Result<(StoreSlice, Vec<Slot>, Vec<Chunk>), WindowStoreError> {
     let path = &config.path;
-    let length = usize::try_from(geometry.file_bytes()).map_err(|_| StoreError::NoMemory {
+    let length = usize::try_from(geometry.file_bytes()).map_err(|_| WindowStoreError::NoMemory {
         asked: geometry.file_bytes(),
         free: usize::MAX as u64,
     })?;
-    let whole = Region::map(file, length, touch).map_err(failed(path, "map"))?;
+    let whole = StoreSlice::map(file, length, touch).map_err(failed(path, "map"))?;
     if config.huge_pages
         && let Err(error) = whole.advise_huge_pages()
     {
         tracing::warn!(%error, "no huge pages for the lent memory; going on with ordinary ones");
     }
     if config.mlock {
-        whole.lock(touch).map_err(|source| StoreError::Lock {
+        whole.lock(touch).map_err(|source| WindowStoreError::Lock {
             asked: length as u64,
             source,
         })?;

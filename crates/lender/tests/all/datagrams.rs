@@ -3,34 +3,34 @@
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
-use crate::common::{PATIENCE, START, Writer, config, memory_dir, receive, until};
-use netram_lender::{Config, Lender};
+use crate::common::{PATIENCE, START, TestWriter, config, memory_dir, receive, until};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::limit::DATAGRAM_BYTES_MAX;
-use netram_proto::wire::{Flag, FrameKind, Header};
-use netram_transport::{Caster, Ear, Group};
+use netram_proto::wire::{Flag, FrameHeader, FrameKind};
+use netram_transport::{MulticastGroup, MulticastReceiver, MulticastSender};
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
 /// A lender that hears a group of this test's own, somebody who may send there, and somebody who overhears it.
-struct Place {
+struct MulticastFixture {
     lender: Lender,
-    group: Group,
+    group: MulticastGroup,
     spy: UdpSocket,
     _dir: tempfile::TempDir,
 }
 
-impl Place {
+impl MulticastFixture {
     /// `None`: nothing can be multicast over this machine's loopback, and the test has said so.
-    fn new() -> Option<Place> {
+    fn new() -> Option<MulticastFixture> {
         match overhear() {
             Ok((spy, group)) => {
                 let dir = memory_dir();
-                let config = Config {
+                let config = LenderConfig {
                     multicast: Some(group.clone()),
                     ..config(&dir)
                 };
                 let lender = Lender::start(config).unwrap();
-                Some(Place {
+                Some(MulticastFixture {
                     lender,
                     group,
                     spy,
@@ -45,12 +45,12 @@ impl Place {
     }
 
     /// A writer whose session listens to `caster`'s channel.
-    fn writer(&self, caster: &mut Caster) -> Writer {
-        let mut writer = Writer::join(&self.lender.addresses()[0], 1, 1);
-        let mut header = writer.header(FrameKind::Tune);
+    fn writer(&self, caster: &mut MulticastSender) -> TestWriter {
+        let mut writer = TestWriter::join(&self.lender.addresses()[0], 1, 1);
+        let mut header = writer.header(FrameKind::Invite);
         header.lsn = Lsn(1);
-        let tuned = writer.ask(header, &caster.tune(1).encode());
-        assert_eq!(tuned.header.kind, FrameKind::Tuned, "{tuned:?}");
+        let tuned = writer.ask(header, &caster.invite(1).encode());
+        assert_eq!(tuned.header.kind, FrameKind::Listening, "{tuned:?}");
         writer
     }
 
@@ -60,7 +60,7 @@ impl Place {
 }
 
 /// A socket that hears what goes over a group that nobody else has, and may send there.
-fn overhear() -> std::io::Result<(UdpSocket, Group)> {
+fn overhear() -> std::io::Result<(UdpSocket, MulticastGroup)> {
     let host = Ipv4Addr::new(239, 78, std::process::id() as u8, 1);
     let spy = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
     spy.set_reuse_address(true)?;
@@ -70,20 +70,20 @@ fn overhear() -> std::io::Result<(UdpSocket, Group)> {
     spy.set_read_timeout(Some(PATIENCE))?;
     let spy = UdpSocket::from(spy);
     let port = spy.local_addr()?.port();
-    let group: Group = format!("{host}:{port}%lo")
+    let group: MulticastGroup = format!("{host}:{port}%lo")
         .parse()
         .map_err(std::io::Error::other)?;
     // Joins as the lender will, and is gone again.
-    Ear::open(&group)?;
+    MulticastReceiver::open(&group)?;
     spy.send_to(b"?", group.address)?;
     spy.recv(&mut [0; 16])?;
     Ok((spy, group))
 }
 
 /// A generator of bytes that a failing run can repeat.
-struct Random(u64);
+struct TestRng(u64);
 
-impl Random {
+impl TestRng {
     fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -97,7 +97,7 @@ impl Random {
 }
 
 /// Multicasts the next record. Returns its bytes.
-fn cast(caster: &mut Caster, writer: &mut Writer, payload: &[u8]) -> Vec<u8> {
+fn cast(caster: &mut MulticastSender, writer: &mut TestWriter, payload: &[u8]) -> Vec<u8> {
     let mut header = writer.header(FrameKind::Append);
     header.lsn = writer.at.lsn;
     header.stable = writer.stable;
@@ -108,14 +108,16 @@ fn cast(caster: &mut Caster, writer: &mut Writer, payload: &[u8]) -> Vec<u8> {
 
 #[test]
 fn hostile_datagrams_cost_their_counting_and_nothing_genuine() {
-    let Some(place) = Place::new() else { return };
+    let Some(place) = MulticastFixture::new() else {
+        return;
+    };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(1400), 1).unwrap();
+    let mut caster = MulticastSender::open(group, Some(1400), 1).unwrap();
     // A client of the same group whom this lender does not know.
-    let mut stranger = Caster::open(group, Some(1400), 1).unwrap();
-    stranger.tune(1);
+    let mut stranger = MulticastSender::open(group, Some(1400), 1).unwrap();
+    stranger.invite(1);
     let mut writer = place.writer(&mut caster);
-    let mut random = Random(0xDA7A_6AA5);
+    let mut random = TestRng(0xDA7A_6AA5);
     let (mut log, mut hostile, mut genuine) = (Vec::new(), 0, 0);
     let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
     for round in 0..60 {
@@ -133,7 +135,7 @@ fn hostile_datagrams_cost_their_counting_and_nothing_genuine() {
         // The spy hears its own words too.
         let heard = loop {
             let length = place.spy.recv(&mut buffer).unwrap();
-            if buffer[..8] == caster.tune(1).channel.to_le_bytes() && length > 100 {
+            if buffer[..8] == caster.invite(1).channel.to_le_bytes() && length > 100 {
                 break buffer[..length].to_vec();
             }
         };
@@ -164,28 +166,28 @@ fn hostile_datagrams_cost_their_counting_and_nothing_genuine() {
     let append = writer.header(FrameKind::Append);
     let at = writer.at.lsn;
     for header in [
-        Header {
+        FrameHeader {
             epoch: Epoch(2),
             lsn: at,
             ..append
         },
-        Header {
-            who: 5,
+        FrameHeader {
+            sender: 5,
             lsn: at,
             ..append
         },
-        Header {
+        FrameHeader {
             flags: Flag::FRESH,
             lsn: at.plus(8),
             stable: at.plus(8),
             ..append
         },
-        Header {
+        FrameHeader {
             kind: FrameKind::Leave,
             ..append
         },
-        Header {
-            kind: FrameKind::Seal,
+        FrameHeader {
+            kind: FrameKind::Fence,
             epoch: Epoch(9),
             ..append
         },

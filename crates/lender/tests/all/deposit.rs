@@ -4,31 +4,31 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::owner::{Owner, PAGE, content};
-use crate::common::{WINDOW, Writer, config, dial, memory_dir, receive, send, socket, status, until};
-use netram_far_machine::deposit::{page_head, write_run};
-use netram_lender::{Config, Lender};
+use crate::common::owner::{OwnerSession, PAGE, content};
+use crate::common::{TestWriter, WINDOW, config, dial, memory_dir, receive, send, socket, status, until};
+use netram_far_machine::deposit::{page_header, write_run};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::{FrameKind, Header, Refusal};
-use netram_transport::{Address, Security, connect};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{NetAddress, Security, connect};
 use tempfile::TempDir;
 
 const DIR: &str = "NETRAM_TEST_DEPOSIT_DIR";
 /// Slots that half of the memory makes.
 const ROOM: u32 = (1 << 19) / PAGE as u32;
 
-fn started(dir: &TempDir, lease_ms: u64) -> (Lender, Address) {
+fn started(dir: &TempDir, lease_ms: u64) -> (Lender, NetAddress) {
     let mut config = config(dir);
     config.limits.deposit_lease = Duration::from_millis(lease_ms);
-    (Lender::start(config).unwrap(), Address::Unix(socket(dir)))
+    (Lender::start(config).unwrap(), NetAddress::Unix(socket(dir)))
 }
 
 #[test]
 fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let mut owner = Owner::open(&address, 5, 1).unwrap();
-    assert_eq!(owner.resize(40).header.kind, FrameKind::Deposited);
+    let mut owner = OwnerSession::open(&address, 5, 1).unwrap();
+    assert_eq!(owner.resize(40).header.kind, FrameKind::DepositAck);
     for first in (0..40_u32).step_by(10) {
         let pages: Vec<(u32, u64)> = (first..first + 10)
             .map(|slot| (slot, u64::from(slot) + 100))
@@ -36,7 +36,7 @@ fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
         let stashed = owner.put(&pages);
         assert_eq!(
             (stashed.header.kind, stashed.header.mark),
-            (FrameKind::Stashed, 77)
+            (FrameKind::PutAck, 77)
         );
     }
     owner.put(&[(3, 200)]);
@@ -57,7 +57,7 @@ fn pages_come_back_in_the_version_that_was_put_or_not_at_all() {
 fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let mut owner = Owner::open(&address, 5, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 5, 1).unwrap();
     owner.resize(40);
     owner.put(&[(3, 100), (39, 101)]);
     let (listed, spaced) = ([255, 0, 7], [2, 102, 202]);
@@ -68,7 +68,7 @@ fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
     let answer = owner.ask(FrameKind::Gather, 0, &body);
     assert_eq!(
         (answer.header.kind, answer.header.mark),
-        (FrameKind::Gathered, 77)
+        (FrameKind::GatherReply, 77)
     );
     let run = |slot: u32, version: u64, blocks: [usize; 3]| {
         let page = content(slot, version);
@@ -83,7 +83,7 @@ fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
     write_run(40, 1, &listed, &mut beyond);
     assert_eq!(
         owner.ask(FrameKind::Gather, 0, &beyond).refusal(),
-        Some(Refusal::Malformed)
+        Some(RefusalReason::Malformed)
     );
 }
 
@@ -91,16 +91,16 @@ fn blocks_of_pages_come_in_the_order_asked_for_and_of_that_version_only() {
 fn a_full_lender_refuses_with_what_it_has_left_and_windows_keep_their_part() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let mut first = Owner::open(&address, 1, 1).unwrap();
-    let mut second = Owner::open(&address, 2, 1).unwrap();
-    assert_eq!(first.resize(ROOM - 8).header.kind, FrameKind::Deposited);
+    let mut first = OwnerSession::open(&address, 1, 1).unwrap();
+    let mut second = OwnerSession::open(&address, 2, 1).unwrap();
+    assert_eq!(first.resize(ROOM - 8).header.kind, FrameKind::DepositAck);
     let refused = second.resize(9);
-    assert_eq!(refused.refusal(), Some(Refusal::NoRoom));
+    assert_eq!(refused.refusal(), Some(RefusalReason::NoRoom));
     assert_eq!((refused.header.lsn, refused.header.stable), (Lsn(9), Lsn(8)));
-    assert_eq!(second.resize(8).header.kind, FrameKind::Deposited);
+    assert_eq!(second.resize(8).header.kind, FrameKind::DepositAck);
     // The other half is for journals.
     for journal in 0..8 {
-        Writer::join(&address, journal, 1);
+        TestWriter::join(&address, journal, 1);
     }
     let report = status(&address);
     assert_eq!(report.memory.deposits, report.memory.deposits_max);
@@ -110,27 +110,27 @@ fn a_full_lender_refuses_with_what_it_has_left_and_windows_keep_their_part() {
     );
     // What the first gives back the second may have.
     first.resize(0);
-    assert_eq!(second.resize(ROOM).header.kind, FrameKind::Deposited);
+    assert_eq!(second.resize(ROOM).header.kind, FrameKind::DepositAck);
 }
 
 #[test]
 fn a_deposit_outlives_its_session_and_obeys_the_newest_one_only() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let mut owner = Owner::open(&address, 9, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 9, 1).unwrap();
     owner.resize(4);
     owner.put(&[(1, 11)]);
-    let mut next = Owner::open(&address, 9, 2).unwrap();
+    let mut next = OwnerSession::open(&address, 9, 2).unwrap();
     assert_eq!((next.life, next.slots), (owner.life, 4));
     assert!(receive(&mut owner.link).is_err(), "the session before is over");
     assert_eq!(next.get(&[(1, 11)]), [true]);
-    let fenced = Owner::open(&address, 9, 2).err().unwrap();
-    assert_eq!(fenced.refusal(), Some(Refusal::Fenced));
+    let fenced = OwnerSession::open(&address, 9, 2).err().unwrap();
+    assert_eq!(fenced.refusal(), Some(RefusalReason::Fenced));
     drop(next);
-    let mut last = Owner::open(&address, 9, 3).unwrap();
+    let mut last = OwnerSession::open(&address, 9, 3).unwrap();
     assert_eq!(last.get(&[(1, 11)]), [true]);
     // Somebody else's deposit has nothing of it.
-    let mut other = Owner::open(&address, 10, 1).unwrap();
+    let mut other = OwnerSession::open(&address, 10, 1).unwrap();
     other.resize(4);
     assert_eq!(other.get(&[(1, 11)]), [false]);
 }
@@ -139,7 +139,7 @@ fn a_deposit_outlives_its_session_and_obeys_the_newest_one_only() {
 fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 200);
-    let mut owner = Owner::open(&address, 9, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 9, 1).unwrap();
     let life = owner.life;
     owner.resize(16);
     owner.put(&[(1, 11)]);
@@ -148,7 +148,7 @@ fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
         let report = status(&address);
         report.memory.deposits == 0 && report.deposits.is_empty()
     });
-    let back = Owner::open(&address, 9, 2).unwrap();
+    let back = OwnerSession::open(&address, 9, 2).unwrap();
     assert_eq!(back.slots, 0);
     assert_ne!(back.life, life, "who comes back learns that it is gone");
 }
@@ -156,61 +156,66 @@ fn an_owner_that_is_gone_leaves_nothing_after_the_lease() {
 #[test]
 fn a_lender_without_deposits_refuses_them() {
     let dir = memory_dir();
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         deposits: Some(0),
         ..config(&dir)
     });
     let _lender = lender.unwrap();
-    let refused = Owner::open(&Address::Unix(socket(&dir)), 1, 1).err().unwrap();
-    assert_eq!(refused.refusal(), Some(Refusal::NoDeposit));
+    let refused = OwnerSession::open(&NetAddress::Unix(socket(&dir)), 1, 1)
+        .err()
+        .unwrap();
+    assert_eq!(refused.refusal(), Some(RefusalReason::NoDeposit));
 }
 
 #[test]
 fn frames_that_make_no_sense_end_the_session_and_nothing_else() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
     owner.resize(4);
     owner.put(&[(0, 5)]);
-    let beyond = [&page_head(4, 9, 8)[..], &[0; 8]].concat();
-    let long = [&page_head(0, 9, PAGE)[..], &[0; PAGE - 1]].concat();
+    let beyond = [&page_header(4, 9, 8)[..], &[0; 8]].concat();
+    let long = [&page_header(0, 9, PAGE)[..], &[0; PAGE - 1]].concat();
     let mut epoch = 1;
     for (kind, body) in [
         (FrameKind::Put, &beyond[..]),
         (FrameKind::Put, &long),
         (FrameKind::Put, &[]),
-        (FrameKind::Put, &page_head(0, 0, 0)),
-        (FrameKind::Get, &page_head(u32::MAX, 9, 0)),
+        (FrameKind::Put, &page_header(0, 0, 0)),
+        (FrameKind::Get, &page_header(u32::MAX, 9, 0)),
         (FrameKind::Get, &beyond),
         (FrameKind::Append, &[]),
         (FrameKind::Deposit, &3_u128.to_le_bytes()),
-        (FrameKind::Got, &[]),
+        (FrameKind::GetReply, &[]),
     ] {
         assert_eq!(
             owner.ask(kind, 0, body).refusal(),
-            Some(Refusal::Malformed),
+            Some(RefusalReason::Malformed),
             "{kind:?}"
         );
         assert!(receive(&mut owner.link).is_err(), "the session is over");
         epoch += 1;
-        owner = Owner::open(&address, 3, epoch).unwrap();
+        owner = OwnerSession::open(&address, 3, epoch).unwrap();
         assert_eq!(owner.get(&[(0, 5)]), [true]);
     }
     for (epoch, body) in [(1, &[1, 2][..]), (1, &[0; 17]), (0, &[0; 16])] {
         let mut link = dial(&address);
-        let mut header = Header::new(FrameKind::Deposit);
+        let mut header = FrameHeader::new(FrameKind::Deposit);
         header.epoch = Epoch(epoch);
         send(&mut link, header, body);
-        assert_eq!(receive(&mut link).unwrap().refusal(), Some(Refusal::Malformed));
+        assert_eq!(
+            receive(&mut link).unwrap().refusal(),
+            Some(RefusalReason::Malformed)
+        );
     }
-    assert_eq!(owner.resize(u32::MAX).refusal(), Some(Refusal::NoRoom));
+    assert_eq!(owner.resize(u32::MAX).refusal(), Some(RefusalReason::NoRoom));
 }
 
 #[test]
 fn a_lender_that_stops_tells_owners_and_waits_for_them() {
     let dir = memory_dir();
     let (lender, address) = started(&dir, 30_000);
-    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
     owner.resize(4);
     owner.put(&[(0, 5)]);
     let stopping = std::thread::spawn(move || lender.stop(crate::common::PATIENCE));
@@ -230,10 +235,10 @@ fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
     const ASKED: usize = 100;
     let dir = memory_dir();
     let (lender, address) = started(&dir, 30_000);
-    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
     owner.resize(14);
     owner.put(&(0..14).map(|slot| (slot, 5)).collect::<Vec<_>>());
-    let heads: Vec<u8> = (0..14).flat_map(|slot| page_head(slot, 5, 0)).collect();
+    let heads: Vec<u8> = (0..14).flat_map(|slot| page_header(slot, 5, 0)).collect();
     for number in 0..ASKED {
         let mut header = owner.header(FrameKind::Get);
         header.mark = number as u32;
@@ -248,7 +253,7 @@ fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
         kinds.push(receive(&mut owner.link).unwrap().header.kind);
     }
     assert_eq!(
-        kinds.iter().filter(|kind| **kind == FrameKind::Got).count(),
+        kinds.iter().filter(|kind| **kind == FrameKind::GetReply).count(),
         ASKED
     );
     assert_eq!(
@@ -264,15 +269,15 @@ fn an_owner_that_is_behind_with_its_answers_is_told_when_it_has_read_them() {
 fn lender_process() {
     let Ok(path) = std::env::var(DIR) else { return };
     let path = std::path::PathBuf::from(path);
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         name: "test".to_owned(),
         domain: "mains-a".to_owned(),
-        listen: vec![Address::Unix(path.join("socket"))],
+        listen: vec![NetAddress::Unix(path.join("socket"))],
         memory: 1 << 20,
         chunk_bytes: 16 * 1024,
         journals_max: 64,
         store: Some(path.join("store")),
-        ..Config::default()
+        ..LenderConfig::default()
     })
     .unwrap();
     lender.wait();
@@ -282,8 +287,8 @@ fn lender_process() {
 #[test]
 fn owner_process() {
     let Ok(path) = std::env::var(DIR) else { return };
-    let address = Address::Unix(std::path::PathBuf::from(path).join("socket"));
-    let mut owner = Owner::open(&address, 4, 1).unwrap();
+    let address = NetAddress::Unix(std::path::PathBuf::from(path).join("socket"));
+    let mut owner = OwnerSession::open(&address, 4, 1).unwrap();
     owner.resize(32);
     for version in 1.. {
         owner.put(&[(version as u32 % 32, version)]);
@@ -291,10 +296,10 @@ fn owner_process() {
 }
 
 /// A process of this binary, killed with the test.
-struct Process(Child);
+struct LenderChild(Child);
 
-impl Process {
-    fn start(dir: &TempDir, test: &str) -> Process {
+impl LenderChild {
+    fn start(dir: &TempDir, test: &str) -> LenderChild {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--nocapture"])
             .env(DIR, dir.path())
@@ -302,12 +307,12 @@ impl Process {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Process(child)
+        LenderChild(child)
     }
 
-    fn lender(dir: &TempDir) -> Process {
-        let process = Process::start(dir, "deposit::lender_process");
-        let address = Address::Unix(socket(dir));
+    fn lender(dir: &TempDir) -> LenderChild {
+        let process = LenderChild::start(dir, "deposit::lender_process");
+        let address = NetAddress::Unix(socket(dir));
         until("the lender listens", || {
             connect(&address, &Security::Insecure, Duration::from_secs(1)).is_ok()
         });
@@ -315,7 +320,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for LenderChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -325,23 +330,23 @@ impl Drop for Process {
 #[test]
 fn after_a_lender_was_killed_deposits_are_gone_and_known_to_be_and_windows_are_not() {
     let dir = memory_dir();
-    let address = Address::Unix(socket(&dir));
-    let process = Process::lender(&dir);
-    let mut owner = Owner::open(&address, 3, 1).unwrap();
+    let address = NetAddress::Unix(socket(&dir));
+    let process = LenderChild::lender(&dir);
+    let mut owner = OwnerSession::open(&address, 3, 1).unwrap();
     owner.resize(16);
     owner.put(&[(0, 5), (15, 6)]);
-    let mut writer = Writer::join(&address, 7, 1);
+    let mut writer = TestWriter::join(&address, 7, 1);
     writer.append(&[1; 100]);
     writer.acked();
     drop(process);
-    let _process = Process::lender(&dir);
-    let mut back = Owner::open(&address, 3, 2).unwrap();
+    let _process = LenderChild::lender(&dir);
+    let mut back = OwnerSession::open(&address, 3, 2).unwrap();
     assert_eq!((back.slots, back.life == owner.life), (0, false));
     back.resize(16);
     assert_eq!(back.get(&[(0, 5), (15, 6)]), [false, false]);
-    let mut reader = Writer::bind(&address, 7, 2);
+    let mut reader = TestWriter::bind(&address, 7, 2);
     assert_eq!(
-        reader.seal().header.lsn,
+        reader.fence().header.lsn,
         writer.at.lsn,
         "the journal lost nothing"
     );
@@ -356,7 +361,7 @@ fn after_a_lender_was_killed_deposits_are_gone_and_known_to_be_and_windows_are_n
 fn what_a_killed_owner_put_is_whole_for_the_lease() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir, 30_000);
-    let process = Process::start(&dir, "deposit::owner_process");
+    let process = LenderChild::start(&dir, "deposit::owner_process");
     until("the owner has put many pages", || {
         status(&address).counters.deposit_puts > 500
     });
@@ -364,7 +369,7 @@ fn what_a_killed_owner_put_is_whole_for_the_lease() {
     until("its session is over", || {
         status(&address).deposits.iter().all(|deposit| !deposit.connected)
     });
-    let mut heir = Owner::open(&address, 4, 2).unwrap();
+    let mut heir = OwnerSession::open(&address, 4, 2).unwrap();
     // It puts one version after the other into one slot after the other: the last 32 are there, and each is whole.
     let puts = status(&address).counters.deposit_puts;
     for slot in 0..32 {

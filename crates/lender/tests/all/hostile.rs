@@ -4,25 +4,25 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::common::{PATIENCE, Writer, config, dial, memory_dir, receive, send, socket, start, until};
-use netram_lender::{Config, Lender, Limits};
+use crate::common::{PATIENCE, TestWriter, config, dial, memory_dir, receive, send, socket, start, until};
+use netram_lender::{ClientLimits, Lender, LenderConfig};
 use netram_proto::id::Lsn;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use netram_transport::{Link, LinkError};
 
 /// Appends and reads back through a session of its own.
 fn assert_serves(lender: &Lender, journal: u128) {
-    let mut writer = Writer::join(&lender.addresses()[0], journal, 1);
+    let mut writer = TestWriter::join(&lender.addresses()[0], journal, 1);
     let record = writer.append(b"still here");
     writer.acked();
     assert_eq!(writer.read(crate::common::START, record.len()), record);
 }
 
 /// A generator of bytes that a failing run can repeat.
-struct Random(u64);
+struct TestRng(u64);
 
-impl Random {
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -39,7 +39,7 @@ fn assert_dropped(link: &mut Link) {
     let ended = loop {
         match receive(link) {
             Ok(answer) => assert!(
-                matches!(answer.refusal(), Some(Refusal::Malformed))
+                matches!(answer.refusal(), Some(RefusalReason::Malformed))
                     || answer.header.kind == FrameKind::Bound,
                 "{answer:?}"
             ),
@@ -54,7 +54,7 @@ fn packets_that_are_no_frames_end_only_their_session() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = &lender.addresses()[0];
-    let mut random = Random(0x5EED);
+    let mut random = TestRng(0x5EED);
     for round in 0..100 {
         let mut link = dial(address);
         let length = 1 + random.next() as usize % 2000;
@@ -62,7 +62,7 @@ fn packets_that_are_no_frames_end_only_their_session() {
         let bytes = [vec![200], random.bytes(length)].concat();
         link.send(&[&bytes]).unwrap();
         assert_dropped(&mut link);
-        let mut bound = Writer::bind(address, 1000 + round, 1);
+        let mut bound = TestWriter::bind(address, 1000 + round, 1);
         bound.link.send(&[&bytes]).unwrap();
         assert_dropped(&mut bound.link);
     }
@@ -80,15 +80,15 @@ fn packets_that_are_no_frames_end_only_their_session() {
 #[test]
 fn random_frames_never_stop_the_lender() {
     let dir = memory_dir();
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         journals_max: 4096,
         ..config(&dir)
     })
     .unwrap();
     let address = &lender.addresses()[0];
-    let mut random = Random(0xBAD);
+    let mut random = TestRng(0xBAD);
     let kinds = [
-        FrameKind::Seal,
+        FrameKind::Fence,
         FrameKind::Join,
         FrameKind::Append,
         FrameKind::Ping,
@@ -96,7 +96,7 @@ fn random_frames_never_stop_the_lender() {
         FrameKind::Leave,
     ];
     for session in 0..200 {
-        let mut writer = Writer::bind(address, session, 1);
+        let mut writer = TestWriter::bind(address, session, 1);
         for _ in 0..50 {
             let mut header = writer.header(kinds[random.next() as usize % kinds.len()]);
             let mut number = || match random.next() % 4 {
@@ -132,22 +132,25 @@ fn frames_before_a_bind_and_second_binds_are_misconduct() {
     let address = &lender.addresses()[0];
     for kind in [
         FrameKind::Append,
-        FrameKind::Seal,
+        FrameKind::Fence,
         FrameKind::Ack,
         FrameKind::Withdraw,
     ] {
         let mut link = dial(address);
-        send(&mut link, Header::new(kind), &[]);
-        assert_eq!(receive(&mut link).unwrap().refusal(), Some(Refusal::Malformed));
+        send(&mut link, FrameHeader::new(kind), &[]);
+        assert_eq!(
+            receive(&mut link).unwrap().refusal(),
+            Some(RefusalReason::Malformed)
+        );
         assert!(receive(&mut link).is_err());
     }
-    let mut twice = Writer::bind(address, 5, 1);
+    let mut twice = TestWriter::bind(address, 5, 1);
     assert_eq!(
-        twice.ask(Header::new(FrameKind::Bind), &[0; 16]).refusal(),
-        Some(Refusal::Malformed)
+        twice.ask(FrameHeader::new(FrameKind::Bind), &[0; 16]).refusal(),
+        Some(RefusalReason::Malformed)
     );
     let mut short = dial(address);
-    send(&mut short, Header::new(FrameKind::Bind), &[0; 3]);
+    send(&mut short, FrameHeader::new(FrameKind::Bind), &[0; 3]);
     assert_dropped(&mut short);
     assert_serves(&lender, 1);
 }
@@ -191,11 +194,11 @@ fn a_thousand_idle_strangers_do_not_keep_others_out() {
     };
     rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
     let dir = memory_dir();
-    let limits = Limits {
+    let limits = ClientLimits {
         pending_max: 64,
-        ..Limits::default()
+        ..ClientLimits::default()
     };
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         limits,
         ..config(&dir)
     })
@@ -232,17 +235,17 @@ fn a_thousand_idle_strangers_do_not_keep_others_out() {
 #[test]
 fn idle_sessions_end_and_talking_ones_stay() {
     let dir = memory_dir();
-    let limits = Limits {
+    let limits = ClientLimits {
         idle_timeout: Duration::from_millis(600),
-        ..Limits::default()
+        ..ClientLimits::default()
     };
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         limits,
         ..config(&dir)
     })
     .unwrap();
-    let mut talking = Writer::join(&lender.addresses()[0], 1, 1);
-    let mut silent = Writer::bind(&lender.addresses()[0], 2, 1);
+    let mut talking = TestWriter::join(&lender.addresses()[0], 1, 1);
+    let mut silent = TestWriter::bind(&lender.addresses()[0], 2, 1);
     until("the silent session ends", || {
         talking.append(b"on and on");
         talking.acked();
@@ -257,19 +260,19 @@ fn idle_sessions_end_and_talking_ones_stay() {
 #[test]
 fn a_reader_that_does_not_read_is_dropped_and_others_are_served_meanwhile() {
     let dir = memory_dir();
-    let limits = Limits {
+    let limits = ClientLimits {
         slow_reader_timeout: Duration::from_millis(400),
-        ..Limits::default()
+        ..ClientLimits::default()
     };
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         limits,
         ..config(&dir)
     })
     .unwrap();
-    let mut slow = Writer::join(&lender.addresses()[0], 2, 1);
+    let mut slow = TestWriter::join(&lender.addresses()[0], 2, 1);
     slow.append(&vec![7; 50_000]);
     slow.acked();
-    let mut other = Writer::join(&lender.addresses()[0], 1, 1);
+    let mut other = TestWriter::join(&lender.addresses()[0], 1, 1);
     let mut read = slow.header(FrameKind::Read);
     read.lsn = crate::common::START;
     until("the slow reader is dropped", || {
@@ -289,16 +292,19 @@ fn positions_at_the_end_of_numbers_end_the_session_and_not_the_lender() {
     let dir = memory_dir();
     let lender = start(&dir);
     for at in [u64::MAX, u64::MAX - 7, u64::MAX / 2] {
-        let mut writer = Writer::join(&lender.addresses()[0], u128::from(at), 1);
+        let mut writer = TestWriter::join(&lender.addresses()[0], u128::from(at), 1);
         let mut header = writer.header(FrameKind::Append);
         (header.lsn, header.stable) = (Lsn(at), Lsn(u64::MAX));
-        assert_eq!(writer.ask(header, &[0; 64]).refusal(), Some(Refusal::Malformed));
-        let mut writer = Writer::bind(&lender.addresses()[0], u128::from(at) + 1, 1);
-        writer.seal();
+        assert_eq!(
+            writer.ask(header, &[0; 64]).refusal(),
+            Some(RefusalReason::Malformed)
+        );
+        let mut writer = TestWriter::bind(&lender.addresses()[0], u128::from(at) + 1, 1);
+        writer.fence();
         writer.at.lsn = Lsn(at);
         assert_eq!(
             writer.join_window(crate::common::WINDOW, 1).refusal(),
-            Some(Refusal::Malformed)
+            Some(RefusalReason::Malformed)
         );
     }
     assert_serves(&lender, 1);

@@ -5,11 +5,11 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{START, WINDOW, Writer, config, memory_dir, receive, socket};
-use netram_lender::{Config, Lender};
+use crate::common::{START, TestWriter, WINDOW, config, memory_dir, receive, socket};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::Lsn;
 use netram_proto::wire::{Flag, FrameKind};
-use netram_transport::{Address, Security, connect};
+use netram_transport::{NetAddress, Security, connect};
 use tempfile::TempDir;
 
 const STORE: &str = "NETRAM_TEST_KILL_DIR";
@@ -19,36 +19,36 @@ const STORE: &str = "NETRAM_TEST_KILL_DIR";
 fn lender_process() {
     let Ok(path) = std::env::var(STORE) else { return };
     let path = std::path::PathBuf::from(path);
-    let lender = Lender::start(Config {
+    let lender = Lender::start(LenderConfig {
         name: "test".to_owned(),
         domain: "mains-a".to_owned(),
-        listen: vec![Address::Unix(path.join("socket"))],
+        listen: vec![NetAddress::Unix(path.join("socket"))],
         memory: 1 << 20,
         chunk_bytes: 16 * 1024,
         journals_max: 64,
         store: Some(path.join("store")),
-        ..Config::default()
+        ..LenderConfig::default()
     })
     .unwrap();
     lender.wait();
 }
 
 /// A lender's process, killed with the test.
-struct Process(Child);
+struct LenderChild(Child);
 
-impl Process {
-    fn start(dir: &TempDir) -> Process {
+impl LenderChild {
+    fn start(dir: &TempDir) -> LenderChild {
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "kill::lender_process", "--nocapture"])
             .env(STORE, dir.path())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let address = Address::Unix(socket(dir));
+        let address = NetAddress::Unix(socket(dir));
         crate::common::until("the lender listens", || {
             connect(&address, &Security::Insecure, Duration::from_secs(1)).is_ok()
         });
-        Process(child)
+        LenderChild(child)
     }
 
     fn kill(mut self) {
@@ -57,7 +57,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for LenderChild {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -65,7 +65,11 @@ impl Drop for Process {
 }
 
 /// Writes until killed; returns the log, what was acknowledged of it, and what the writer declared stable last.
-fn write_until_killed(mut writer: Writer, mut process: Option<Process>, appends: u32) -> (Vec<u8>, Lsn, Lsn) {
+fn write_until_killed(
+    mut writer: TestWriter,
+    mut process: Option<LenderChild>,
+    appends: u32,
+) -> (Vec<u8>, Lsn, Lsn) {
     let (mut log, mut acked) = (Vec::new(), START);
     let mut declared = START;
     for index in 0..u32::MAX {
@@ -97,7 +101,7 @@ fn write_until_killed(mut writer: Writer, mut process: Option<Process>, appends:
         if index == appends {
             let process = process.take();
             // From another thread: the kill falls where it likes while appends go on.
-            std::thread::spawn(move || process.map(Process::kill));
+            std::thread::spawn(move || process.map(LenderChild::kill));
         }
     }
     while let Ok(ack) = receive(&mut writer.link) {
@@ -109,19 +113,19 @@ fn write_until_killed(mut writer: Writer, mut process: Option<Process>, appends:
 #[test]
 fn every_acknowledged_byte_survives_a_kill() {
     let dir = memory_dir();
-    let address = Address::Unix(socket(&dir));
+    let address = NetAddress::Unix(socket(&dir));
     let mut incarnation = None;
     for round in 0..12_u32 {
-        let process = Process::start(&dir);
-        let writer = Writer::join(&address, 7, 2 * round + 1);
+        let process = LenderChild::start(&dir);
+        let writer = TestWriter::join(&address, 7, 2 * round + 1);
         assert!(incarnation.is_none_or(|before| before == writer.incarnation));
         incarnation = Some(writer.incarnation);
         let (log, acked, declared) = write_until_killed(writer, Some(process), 100 + round * 37);
 
-        let process = Process::start(&dir);
-        let mut reader = Writer::bind(&address, 7, 2 * round + 2);
+        let process = LenderChild::start(&dir);
+        let mut reader = TestWriter::bind(&address, 7, 2 * round + 2);
         assert_eq!(Some(reader.incarnation), incarnation);
-        let sealed = reader.seal();
+        let sealed = reader.fence();
         assert_eq!(
             sealed.header.flags,
             Flag::KNOWN,
@@ -139,9 +143,9 @@ fn every_acknowledged_byte_survives_a_kill() {
 #[test]
 fn a_new_lender_beside_a_running_one_is_refused_its_store() {
     let dir = memory_dir();
-    let process = Process::start(&dir);
-    let other = Config {
-        listen: vec![Address::Unix(dir.path().join("other"))],
+    let process = LenderChild::start(&dir);
+    let other = LenderConfig {
+        listen: vec![NetAddress::Unix(dir.path().join("other"))],
         ..config(&dir)
     };
     let refused = Lender::start(other).err().map(|error| error.to_string());

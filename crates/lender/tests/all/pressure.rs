@@ -3,12 +3,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-use crate::common::owner::{Owner, PAGE};
-use crate::common::{Writer, config, memory_dir, receive, socket, status, until};
+use crate::common::owner::{OwnerSession, PAGE};
+use crate::common::{TestWriter, config, memory_dir, receive, socket, status, until};
 use netram_far_machine::limit::DEPOSIT_SLOTS_MAX;
-use netram_lender::{Config, Lender, MemoryWatch};
-use netram_proto::wire::{Flag, FrameKind, Refusal};
-use netram_transport::Address;
+use netram_lender::{Lender, LenderConfig, MemoryWatch};
+use netram_proto::wire::{Flag, FrameKind, RefusalReason};
+use netram_transport::NetAddress;
 use tempfile::TempDir;
 
 /// What deposits may have: half of the memory.
@@ -27,7 +27,7 @@ fn says(dir: &TempDir, available: u64) {
     std::fs::rename(whole, dir.path().join("meminfo")).unwrap();
 }
 
-fn watched(dir: &TempDir) -> Config {
+fn watched(dir: &TempDir) -> LenderConfig {
     let mut config = config(dir);
     config.watch = MemoryWatch {
         keep_free: KEEP_FREE,
@@ -38,9 +38,12 @@ fn watched(dir: &TempDir) -> Config {
     config
 }
 
-fn started(dir: &TempDir) -> (Lender, Address) {
+fn started(dir: &TempDir) -> (Lender, NetAddress) {
     says(dir, PLENTY);
-    (Lender::start(watched(dir)).unwrap(), Address::Unix(socket(dir)))
+    (
+        Lender::start(watched(dir)).unwrap(),
+        NetAddress::Unix(socket(dir)),
+    )
 }
 
 /// What the machine has lent the store.
@@ -49,14 +52,14 @@ fn resident(dir: &TempDir) -> u64 {
 }
 
 /// The next wish: how many slots may be kept.
-fn wished(owner: &mut Owner) -> u64 {
+fn wished(owner: &mut OwnerSession) -> u64 {
     let answer = receive(&mut owner.link).unwrap();
     assert_eq!(
         (answer.header.kind, answer.header.flags),
-        (FrameKind::Withdraw, Flag::SOME)
+        (FrameKind::Withdraw, Flag::PARTIAL)
     );
     assert_eq!(
-        (answer.header.epoch.0, answer.header.who),
+        (answer.header.epoch.0, answer.header.sender),
         (owner.epoch, owner.life)
     );
     answer.header.lsn.0
@@ -67,8 +70,8 @@ fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machi
     let dir = memory_dir();
     let (_lender, address) = started(&dir);
     let all = resident(&dir);
-    let mut large = Owner::open(&address, 1, 1).unwrap();
-    let mut small = Owner::open(&address, 2, 1).unwrap();
+    let mut large = OwnerSession::open(&address, 1, 1).unwrap();
+    let mut small = OwnerSession::open(&address, 2, 1).unwrap();
     large.resize(96);
     small.resize(32);
     large.put(&[(0, 5), (95, 6)]);
@@ -91,22 +94,22 @@ fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machi
     let refused = large.resize(97);
     assert_eq!(
         (refused.refusal(), refused.header.stable.0),
-        (Some(Refusal::NoRoom), 96)
+        (Some(RefusalReason::NoRoom), 96)
     );
-    assert_eq!(large.resize(64).header.kind, FrameKind::Deposited);
+    assert_eq!(large.resize(64).header.kind, FrameKind::DepositAck);
     until("it is given back", || {
         status(&address).memory.given_back == MOST / 4
     });
     assert_eq!(resident(&dir), all - MOST / 4);
     assert_eq!(status(&address).memory.used, 96 * PAGE as u64);
-    assert_eq!(small.resize(33).refusal(), Some(Refusal::NoRoom));
+    assert_eq!(small.resize(33).refusal(), Some(RefusalReason::NoRoom));
     // It is over: who was asked is told, and who wants more gets it.
     says(&dir, PLENTY);
     assert_eq!(wished(&mut large), u64::from(DEPOSIT_SLOTS_MAX));
     until("it is taken again", || status(&address).memory.given_back == 0);
     assert_eq!(resident(&dir), all);
     assert!(!status(&address).memory.is_short());
-    assert_eq!(large.resize(96).header.kind, FrameKind::Deposited);
+    assert_eq!(large.resize(96).header.kind, FrameKind::DepositAck);
     assert_eq!(large.get(&[(0, 5)]), [true]);
 }
 
@@ -114,11 +117,11 @@ fn the_largest_deposits_are_asked_and_what_they_leave_is_given_back_to_the_machi
 fn an_owner_that_comes_while_memory_is_short_is_told_at_once() {
     let dir = memory_dir();
     let (_lender, address) = started(&dir);
-    let mut owner = Owner::open(&address, 1, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 1, 1).unwrap();
     owner.resize(64);
     says(&dir, 0);
     assert_eq!(wished(&mut owner), 0);
-    let mut owner = Owner::open(&address, 1, 2).unwrap();
+    let mut owner = OwnerSession::open(&address, 1, 2).unwrap();
     assert_eq!((owner.slots, wished(&mut owner)), (64, 0));
     // It has nowhere to go: nothing is taken away.
     until("nothing else is left", || {
@@ -126,8 +129,8 @@ fn an_owner_that_comes_while_memory_is_short_is_told_at_once() {
     });
     owner.put(&[(63, 9)]);
     assert_eq!(owner.get(&[(63, 9)]), [true]);
-    let mut other = Owner::open(&address, 2, 1).unwrap();
-    assert_eq!(other.resize(1).refusal(), Some(Refusal::NoRoom));
+    let mut other = OwnerSession::open(&address, 2, 1).unwrap();
+    assert_eq!(other.resize(1).refusal(), Some(RefusalReason::NoRoom));
 }
 
 #[test]
@@ -137,7 +140,7 @@ fn windows_are_lent_while_memory_is_short_and_no_writer_is_asked() {
     says(&dir, 0);
     until("it is given back", || status(&address).memory.given_back == MOST);
     // Twelve of these are more than the half that deposits may not have.
-    let mut writers: Vec<Writer> = (0..12).map(|id| Writer::join(&address, id, 1)).collect();
+    let mut writers: Vec<TestWriter> = (0..12).map(|id| TestWriter::join(&address, id, 1)).collect();
     for writer in &mut writers {
         writer.append(b"a record");
         writer.acked();
@@ -173,9 +176,9 @@ fn a_lender_that_does_not_look_is_never_short() {
     let lender = Lender::start(config(&dir)).unwrap();
     until("it is lent again", || !lender.report().memory.is_short());
     until("it is taken again", || lender.report().memory.given_back == 0);
-    let mut owner = Owner::open(&address, 1, 1).unwrap();
+    let mut owner = OwnerSession::open(&address, 1, 1).unwrap();
     assert_eq!(
         owner.resize((MOST / PAGE as u64) as u32).header.kind,
-        FrameKind::Deposited
+        FrameKind::DepositAck
     );
 }

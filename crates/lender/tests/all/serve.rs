@@ -2,18 +2,20 @@
 
 use std::time::Duration;
 
-use crate::common::{START, WINDOW, Writer, config, memory_dir, receive, send, socket, start, status, until};
-use netram_lender::{Lender, Origin};
+use crate::common::{
+    START, TestWriter, WINDOW, config, memory_dir, receive, send, socket, start, status, until,
+};
+use netram_lender::{Lender, StoreOrigin};
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::{Flag, FrameKind, Refusal};
-use netram_transport::{Address, ClusterKey, Security, WaitPolicy};
+use netram_proto::wire::{Flag, FrameKind, RefusalReason};
+use netram_transport::{ClusterKey, NetAddress, Security, WaitPolicy};
 
 #[test]
 fn a_restarted_lender_keeps_windows_and_fences() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = lender.addresses()[0].clone();
-    let mut writer = Writer::join(&address, 7, 2);
+    let mut writer = TestWriter::join(&address, 7, 2);
     let records: Vec<u8> = (0..20).flat_map(|index| writer.append(&[index; 500])).collect();
     writer.acked();
     let incarnation = lender.incarnation();
@@ -23,16 +25,16 @@ fn a_restarted_lender_keeps_windows_and_fences() {
     let lender = start(&dir);
     assert_eq!(
         (lender.origin(), lender.incarnation()),
-        (Origin::Kept, incarnation)
+        (StoreOrigin::Restored, incarnation)
     );
-    let mut old = Writer::bind(&address, 7, 1);
+    let mut old = TestWriter::bind(&address, 7, 1);
     assert_eq!(
-        old.seal().refusal(),
-        Some(Refusal::Fenced),
+        old.fence().refusal(),
+        Some(RefusalReason::Fenced),
         "a fence outlives the process"
     );
-    let mut new = Writer::bind(&address, 7, 3);
-    let sealed = new.seal();
+    let mut new = TestWriter::bind(&address, 7, 3);
+    let sealed = new.fence();
     assert_eq!(sealed.header.flags, Flag::KNOWN);
     assert_eq!(
         (sealed.header.stable, sealed.header.lsn),
@@ -40,27 +42,30 @@ fn a_restarted_lender_keeps_windows_and_fences() {
     );
     assert_eq!(new.read(START, records.len()), records);
     // The writer of before, which never noticed, is fenced now.
-    let mut back = Writer::bind(&address, 7, 2);
+    let mut back = TestWriter::bind(&address, 7, 2);
     back.at = writer.at;
     back.append(b"late");
-    assert_eq!(receive(&mut back.link).unwrap().refusal(), Some(Refusal::Fenced));
+    assert_eq!(
+        receive(&mut back.link).unwrap().refusal(),
+        Some(RefusalReason::Fenced)
+    );
 }
 
 #[test]
-fn appends_before_a_seal_or_a_join_are_refused_and_the_session_goes_on() {
+fn appends_before_a_fence_or_a_join_are_refused_and_the_session_goes_on() {
     let dir = memory_dir();
     let lender = start(&dir);
-    let mut writer = Writer::bind(&lender.addresses()[0], 7, 2);
+    let mut writer = TestWriter::bind(&lender.addresses()[0], 7, 2);
     writer.append(b"early");
     assert_eq!(
         receive(&mut writer.link).unwrap().refusal(),
-        Some(Refusal::NotSealed)
+        Some(RefusalReason::NotFenced)
     );
-    writer.seal();
+    writer.fence();
     writer.append(b"early");
     assert_eq!(
         receive(&mut writer.link).unwrap().refusal(),
-        Some(Refusal::NotJoined)
+        Some(RefusalReason::NotJoined)
     );
     assert_eq!(writer.join_window(WINDOW, 1).header.kind, FrameKind::Ack);
     writer.append(b"now");
@@ -75,7 +80,7 @@ fn a_full_ring_goes_round_and_round_and_always_holds_its_newest_bytes() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = &lender.addresses()[0];
-    let mut writer = Writer::join(address, 7, 1);
+    let mut writer = TestWriter::join(address, 7, 1);
     let mut log = Vec::new();
     for index in 0..500_u32 {
         log.extend(writer.append(&[index as u8; 1000]));
@@ -85,8 +90,8 @@ fn a_full_ring_goes_round_and_round_and_always_holds_its_newest_bytes() {
         writer.stable = Lsn(START.0 + stable / 1040 * 1040);
     }
     let from = writer.stable;
-    let mut reader = Writer::bind(address, 7, 2);
-    let sealed = reader.seal();
+    let mut reader = TestWriter::bind(address, 7, 2);
+    let sealed = reader.fence();
     assert!(sealed.header.stable <= from);
     assert_eq!(sealed.header.lsn, writer.at.lsn);
     let at = (sealed.header.stable.0 - START.0) as usize;
@@ -97,7 +102,7 @@ fn a_full_ring_goes_round_and_round_and_always_holds_its_newest_bytes() {
 fn acknowledgements_of_one_turn_are_one_and_gaps_are_never_dropped() {
     let dir = memory_dir();
     let lender = start(&dir);
-    let mut writer = Writer::join(&lender.addresses()[0], 7, 1);
+    let mut writer = TestWriter::join(&lender.addresses()[0], 7, 1);
     for index in 0..1000_u32 {
         writer.append(&index.to_le_bytes());
     }
@@ -122,18 +127,21 @@ fn acknowledgements_of_one_turn_are_one_and_gaps_are_never_dropped() {
 #[test]
 fn many_journals_on_several_shards_are_kept_apart_and_reported() {
     let dir = memory_dir();
-    let lender = Lender::start(netram_lender::Config {
+    let lender = Lender::start(netram_lender::LenderConfig {
         shards: 3,
         memory: 4 << 20,
-        listen: vec![Address::Unix(socket(&dir)), "tcp://127.0.0.1:0".parse().unwrap()],
+        listen: vec![
+            NetAddress::Unix(socket(&dir)),
+            "tcp://127.0.0.1:0".parse().unwrap(),
+        ],
         wait: WaitPolicy::Block,
         ..config(&dir)
     })
     .unwrap();
     let addresses = lender.addresses().to_vec();
     assert_eq!(addresses.len(), 2);
-    let mut writers: Vec<Writer> = (0..50)
-        .map(|id| Writer::join(&addresses[id as usize % 2], id << 64 | 5, 1))
+    let mut writers: Vec<TestWriter> = (0..50)
+        .map(|id| TestWriter::join(&addresses[id as usize % 2], id << 64 | 5, 1))
         .collect();
     let mut logs = vec![Vec::new(); writers.len()];
     for round in 0..10_u8 {
@@ -148,7 +156,7 @@ fn many_journals_on_several_shards_are_kept_apart_and_reported() {
     let report = status(&addresses[1]);
     assert_eq!(
         report,
-        netram_lender::Report {
+        netram_lender::StatusReport {
             uptime_s: report.uptime_s,
             ..report.clone()
         }
@@ -174,46 +182,49 @@ fn many_journals_on_several_shards_are_kept_apart_and_reported() {
 #[test]
 fn memory_quota_and_journals_are_bounded_and_say_so() {
     let dir = memory_dir();
-    let small = netram_lender::Config {
+    let small = netram_lender::LenderConfig {
         quota: Some(512 * 1024),
         journals_max: 3,
         ..config(&dir)
     };
     let lender = Lender::start(small).unwrap();
     let address = &lender.addresses()[0];
-    let mut first = Writer::bind(address, 1, 1);
-    first.seal();
+    let mut first = TestWriter::bind(address, 1, 1);
+    first.fence();
     let over = first.join_window(512 * 1024 + 1, 1);
     assert_eq!(
         (over.refusal(), over.header.stable),
-        (Some(Refusal::OverQuota), Lsn(512 * 1024))
+        (Some(RefusalReason::OverQuota), Lsn(512 * 1024))
     );
     assert_eq!(first.join_window(512 * 1024, 1).header.kind, FrameKind::Ack);
-    let mut second = Writer::bind(address, 2, 1);
-    second.seal();
+    let mut second = TestWriter::bind(address, 2, 1);
+    second.fence();
     assert_eq!(second.join_window(500 * 1024, 1).header.kind, FrameKind::Ack);
-    let mut third = Writer::bind(address, 3, 1);
-    third.seal();
+    let mut third = TestWriter::bind(address, 3, 1);
+    third.fence();
     let full = third.join_window(64 * 1024, 1);
     assert_eq!(
         (full.refusal(), full.header.stable),
-        (Some(Refusal::NoRoom), Lsn(0))
+        (Some(RefusalReason::NoRoom), Lsn(0))
     );
     let memory = lender.report().memory;
     assert_eq!((memory.reserved, memory.used, memory.free), (1 << 20, 1 << 20, 0));
 
     let mut fourth = crate::common::dial(address);
-    let bind = netram_proto::wire::Header::new(FrameKind::Bind);
+    let bind = netram_proto::wire::FrameHeader::new(FrameKind::Bind);
     send(&mut fourth, bind, &4_u128.to_le_bytes());
     let refused = receive(&mut fourth).unwrap();
     assert_eq!(
         (refused.refusal(), refused.header.stable),
-        (Some(Refusal::TooManyJournals), Lsn(3))
+        (Some(RefusalReason::TooManyJournals), Lsn(3))
     );
     assert!(receive(&mut fourth).is_err(), "the session ends");
 
     // A refused join has given up the window before it, and the report says so.
-    assert_eq!(first.join_window(1 << 30, 2).refusal(), Some(Refusal::OverQuota));
+    assert_eq!(
+        first.join_window(1 << 30, 2).refusal(),
+        Some(RefusalReason::OverQuota)
+    );
     let report = lender.report();
     assert_eq!(
         (report.memory.used, report.journals[0].window_bytes),
@@ -225,28 +236,28 @@ fn memory_quota_and_journals_are_bounded_and_say_so() {
     let mut leave = second.header(FrameKind::Leave);
     leave.lsn = Lsn(u64::from(leave.epoch.0));
     leave.mark = 1;
-    assert_eq!(second.ask(leave, &[]).header.kind, FrameKind::Left);
+    assert_eq!(second.ask(leave, &[]).header.kind, FrameKind::LeaveAck);
     assert_eq!(third.join_window(64 * 1024, 1).header.kind, FrameKind::Ack);
-    let mut stale = Writer::bind(address, 2, 1);
+    let mut stale = TestWriter::bind(address, 2, 1);
     stale.writer.0 += 1;
-    assert_eq!(stale.seal().refusal(), Some(Refusal::Fenced));
+    assert_eq!(stale.fence().refusal(), Some(RefusalReason::Fenced));
 }
 
 #[test]
-fn journals_that_nobody_sealed_make_room_when_their_sessions_end() {
+fn journals_that_nobody_fenced_make_room_when_their_sessions_end() {
     let dir = memory_dir();
-    let lender = Lender::start(netram_lender::Config {
+    let lender = Lender::start(netram_lender::LenderConfig {
         journals_max: 2,
         ..config(&dir)
     })
     .unwrap();
     let address = &lender.addresses()[0];
     for id in 0..20 {
-        drop(Writer::bind(address, id, 1));
+        drop(TestWriter::bind(address, id, 1));
         until("the session ended", || lender.report().journals.is_empty());
     }
-    let mut sealed = Writer::bind(address, 100, 5);
-    sealed.seal();
+    let mut sealed = TestWriter::bind(address, 100, 5);
+    sealed.fence();
     drop(sealed);
     until("the session ended", || lender.report().connections == 0);
     assert_eq!(lender.report().journals[0].epoch, 5);
@@ -257,17 +268,20 @@ fn a_stopping_lender_warns_takes_no_new_windows_and_waits_until_they_are_empty()
     let dir = memory_dir();
     let lender = start(&dir);
     let address = lender.addresses()[0].clone();
-    let mut writer = Writer::join(&address, 7, 1);
+    let mut writer = TestWriter::join(&address, 7, 1);
     writer.append(b"unsynced");
     writer.acked();
-    let mut idle = Writer::bind(&address, 8, 1);
-    idle.seal();
+    let mut idle = TestWriter::bind(&address, 8, 1);
+    idle.fence();
     std::thread::scope(|scope| {
         let stop = scope.spawn(|| lender.stop(crate::common::PATIENCE));
         for link in [&mut writer.link, &mut idle.link] {
             assert_eq!(receive(link).unwrap().header.kind, FrameKind::Withdraw);
         }
-        assert_eq!(idle.join_window(WINDOW, 1).refusal(), Some(Refusal::Stopping));
+        assert_eq!(
+            idle.join_window(WINDOW, 1).refusal(),
+            Some(RefusalReason::Stopping)
+        );
         // Still served: what is synced now is dropped by the ping, and the lender may go.
         let mut ping = writer.header(FrameKind::Ping);
         ping.stable = writer.at.lsn;
@@ -277,7 +291,7 @@ fn a_stopping_lender_warns_takes_no_new_windows_and_waits_until_they_are_empty()
     });
     drop(lender);
     let lender = start(&dir);
-    assert_eq!(lender.origin(), Origin::Kept);
+    assert_eq!(lender.origin(), StoreOrigin::Restored);
     lender.stop_and_forget(Duration::ZERO);
     assert!(!dir.path().join("store").exists());
 }
@@ -287,7 +301,7 @@ fn with_a_key_strangers_are_counted_and_kin_are_served() {
     let dir = memory_dir();
     let key = ClusterKey::generate();
     let security = Security::Key(key);
-    let lender = Lender::start(netram_lender::Config {
+    let lender = Lender::start(netram_lender::LenderConfig {
         security: security.clone(),
         ..config(&dir)
     })
@@ -297,8 +311,12 @@ fn with_a_key_strangers_are_counted_and_kin_are_served() {
     assert!(netram_transport::connect(address, &other, crate::common::PATIENCE).is_err());
     assert!(netram_transport::connect(address, &Security::Insecure, crate::common::PATIENCE).is_err());
     let mut link = netram_transport::connect(address, &security, crate::common::PATIENCE).unwrap();
-    send(&mut link, netram_proto::wire::Header::new(FrameKind::Status), &[]);
-    let report = netram_lender::Report::from_frame_body(&receive(&mut link).unwrap().body).unwrap();
+    send(
+        &mut link,
+        netram_proto::wire::FrameHeader::new(FrameKind::Status),
+        &[],
+    );
+    let report = netram_lender::StatusReport::from_frame_body(&receive(&mut link).unwrap().body).unwrap();
     assert!(report.secure);
     assert_eq!(report.counters.handshakes_failed["wrong_key"], 1);
     assert_eq!(report.counters.handshakes_failed["secure_required"], 1);
@@ -309,16 +327,16 @@ fn a_newer_writer_takes_over_and_the_older_session_is_told() {
     let dir = memory_dir();
     let lender = start(&dir);
     let address = &lender.addresses()[0];
-    let mut old = Writer::join(address, 7, 1);
+    let mut old = TestWriter::join(address, 7, 1);
     old.append(b"mine");
     old.acked();
-    let mut new = Writer::bind(address, 7, 2);
-    assert_eq!(new.seal().header.epoch, Epoch(2));
+    let mut new = TestWriter::bind(address, 7, 2);
+    assert_eq!(new.fence().header.epoch, Epoch(2));
     old.append(b"late");
     let refused = receive(&mut old.link).unwrap();
     assert_eq!(
         (refused.refusal(), refused.header.epoch),
-        (Some(Refusal::Fenced), Epoch(2))
+        (Some(RefusalReason::Fenced), Epoch(2))
     );
 }
 

@@ -5,11 +5,11 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use crate::common::memory_dir;
-use netram_lender::{JournalMemory, Origin, Store, StoreConfig, StoreError};
+use netram_lender::{JournalMemory, StoreConfig, StoreOrigin, WindowStore, WindowStoreError};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::member::{MemberState, Window};
-use netram_proto::port::Kind;
-use netram_proto::wire::{Link, RecordHeader, Refusal, crc32c, finish_record};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, RecordHeader, RefusalReason, crc32c, finish_record};
 
 const CHUNK: u64 = 4096;
 
@@ -27,7 +27,7 @@ fn config(path: &Path) -> StoreConfig {
     }
 }
 
-fn sealed(epoch: u32) -> MemberState {
+fn fenced(epoch: u32) -> MemberState {
     MemberState {
         epoch: Epoch(epoch),
         writer: WriterId(7),
@@ -42,23 +42,26 @@ fn join(memory: &mut JournalMemory, bytes: u64) {
         joined: true,
         window_epoch: Epoch(1),
         generation: 1,
-        ..sealed(1)
+        ..fenced(1)
     };
     memory.save(&empty);
 }
 
 #[test]
-fn a_reopened_store_keeps_its_incarnation_its_seals_and_its_windows() {
+fn a_reopened_store_keeps_its_incarnation_its_fences_and_its_windows() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
-    let (store, kept) = Store::open(&config).unwrap();
-    assert_eq!((store.origin(), kept.len()), (Origin::New, 0));
+    let (store, kept) = WindowStore::open(&config).unwrap();
+    assert_eq!((store.origin(), kept.len()), (StoreOrigin::New, 0));
     let incarnation = store.incarnation();
     let mut memory = store.journal(JournalId(5)).unwrap().1;
     join(&mut memory, 3 * CHUNK + 100);
     drop((store, memory));
-    let (store, mut kept) = Store::open(&config).unwrap();
-    assert_eq!((store.origin(), store.incarnation()), (Origin::Kept, incarnation));
+    let (store, mut kept) = WindowStore::open(&config).unwrap();
+    assert_eq!(
+        (store.origin(), store.incarnation()),
+        (StoreOrigin::Restored, incarnation)
+    );
     let kept = kept.pop().unwrap();
     assert_eq!(kept.memory.journal(), JournalId(5));
     assert_eq!(kept.member.state().epoch, Epoch(1));
@@ -72,13 +75,13 @@ fn a_reopened_store_keeps_its_incarnation_its_seals_and_its_windows() {
 }
 
 #[test]
-fn a_journal_that_nobody_sealed_leaves_no_trace() {
+fn a_journal_that_nobody_fenced_leaves_no_trace() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
-    let (store, _) = Store::open(&config).unwrap();
+    let (store, _) = WindowStore::open(&config).unwrap();
     let memory = store.journal(JournalId(5)).unwrap().1;
     drop((store, memory));
-    assert!(Store::open(&config).unwrap().1.is_empty());
+    assert!(WindowStore::open(&config).unwrap().1.is_empty());
 }
 
 #[test]
@@ -86,12 +89,12 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
     let make = || {
-        let (store, _) = Store::open(&config).unwrap();
-        store.journal(JournalId(5)).unwrap().1.save(&sealed(3));
+        let (store, _) = WindowStore::open(&config).unwrap();
+        store.journal(JournalId(5)).unwrap().1.save(&fenced(3));
         store.incarnation()
     };
     let check = |config: &StoreConfig, origin, before| {
-        let (store, kept) = Store::open(config).unwrap();
+        let (store, kept) = WindowStore::open(config).unwrap();
         assert_eq!((store.origin(), kept.len()), (origin, 0));
         assert_ne!(store.incarnation(), before);
     };
@@ -106,7 +109,7 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
     let crc = crc32c(&block[..68]);
     block[68..].copy_from_slice(&crc.to_le_bytes());
     edit(0, &block);
-    check(&config, Origin::OtherBoot, before);
+    check(&config, StoreOrigin::OtherBoot, before);
 
     let before = make();
     check(
@@ -114,19 +117,19 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
             memory: 16 * CHUNK,
             ..config.clone()
         },
-        Origin::OtherShape,
+        StoreOrigin::OtherShape,
         before,
     );
 
     let before = make();
     edit(3, &[0xFF]);
-    check(&config, Origin::Damaged, before);
+    check(&config, StoreOrigin::Damaged, before);
 
     let before = make();
     // Both copies of the first slot: a seal was there, and nobody knows whose.
     edit(4096 + 10, &[0xFF]);
     edit(4096 + 128 + 10, &[0xFF]);
-    check(&config, Origin::Damaged, before);
+    check(&config, StoreOrigin::Damaged, before);
 
     let before = make();
     fs::OpenOptions::new()
@@ -135,7 +138,7 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
         .unwrap()
         .set_len(9000)
         .unwrap();
-    check(&config, Origin::Damaged, before);
+    check(&config, StoreOrigin::Damaged, before);
 }
 
 /// What another size would have thrown away: bytes of a client that is down (rule 23).
@@ -143,7 +146,7 @@ fn another_boot_another_shape_and_damage_start_empty_under_a_fresh_incarnation()
 fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
-    let (store, _) = Store::open(&config).unwrap();
+    let (store, _) = WindowStore::open(&config).unwrap();
     let incarnation = store.incarnation();
     let mut memory = store.journal(JournalId(5)).unwrap().1;
     join(&mut memory, 3 * CHUNK);
@@ -153,15 +156,18 @@ fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
         memory: 16 * CHUNK,
         ..config.clone()
     };
-    let refusal = Store::open(&other).err().expect("refused");
+    let refusal = WindowStore::open(&other).err().expect("refused");
     let sentence = refusal.to_string();
     let named = |what: &str| assert!(sentence.contains(what), "{sentence}");
     named(&JournalId(5).to_string());
     named(&format!("{held} bytes"));
     named(&format!("--memory {} --journals-max 4", 32 * CHUNK));
     named("--discard-windows");
-    let (store, kept) = Store::open(&config).unwrap();
-    assert_eq!((store.origin(), store.incarnation()), (Origin::Kept, incarnation));
+    let (store, kept) = WindowStore::open(&config).unwrap();
+    assert_eq!(
+        (store.origin(), store.incarnation()),
+        (StoreOrigin::Restored, incarnation)
+    );
     assert_eq!(kept[0].member.state().held, Lsn(held));
     drop((store, kept));
     // One slot that is damaged costs no other journal its bytes unless somebody says so.
@@ -169,24 +175,24 @@ fn a_store_with_bytes_in_a_window_is_not_cut_anew_and_comes_back_as_it_was() {
     for copy in [0, 128] {
         file.write_all_at(&[0xFF; 4], 4096 + 4096 + copy + 10).unwrap();
     }
-    let refusal = Store::open(&config).err().expect("refused").to_string();
+    let refusal = WindowStore::open(&config).err().expect("refused").to_string();
     assert!(refusal.contains("damaged"), "{refusal}");
     let discards = StoreConfig {
         discard_windows: true,
         ..other
     };
-    let (store, kept) = Store::open(&discards).unwrap();
-    assert_eq!((store.origin(), kept.len()), (Origin::OtherShape, 0));
+    let (store, kept) = WindowStore::open(&discards).unwrap();
+    assert_eq!((store.origin(), kept.len()), (StoreOrigin::OtherShape, 0));
 }
 
 #[test]
 fn a_store_of_another_format_is_left_alone() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
-    drop(Store::open(&config).unwrap());
+    drop(WindowStore::open(&config).unwrap());
     let file = fs::OpenOptions::new().write(true).open(&config.path).unwrap();
     file.write_all_at(&9_u32.to_le_bytes(), 8).unwrap();
-    let refusal = Store::open(&config).err().expect("refused").to_string();
+    let refusal = WindowStore::open(&config).err().expect("refused").to_string();
     assert!(
         refusal.contains("format 9") && refusal.contains("--discard-windows"),
         "{refusal}"
@@ -195,12 +201,22 @@ fn a_store_of_another_format_is_left_alone() {
         discard_windows: true,
         ..config
     };
-    assert_eq!(Store::open(&discards).unwrap().0.origin(), Origin::Damaged);
+    assert_eq!(
+        WindowStore::open(&discards).unwrap().0.origin(),
+        StoreOrigin::Damaged
+    );
 }
 
 /// One record in the window, saved. Returns where it ends.
 fn fill(memory: &mut JournalMemory, journal: JournalId) -> u64 {
-    let header = RecordHeader::new(Link::default(), Epoch(1), Lsn(0), Kind(16), false, 100);
+    let header = RecordHeader::new(
+        ChainPoint::default(),
+        Epoch(1),
+        Lsn(0),
+        RecordKind(16),
+        false,
+        100,
+    );
     let mut bytes = vec![0; header.length];
     header.write(&mut bytes);
     let chain = finish_record(&mut bytes, journal.into());
@@ -213,27 +229,27 @@ fn fill(memory: &mut JournalMemory, journal: JournalId) -> u64 {
         held: end,
         received: end,
         chain,
-        ..sealed(1)
+        ..fenced(1)
     });
     end.0
 }
 
 #[test]
-fn a_window_whose_bytes_do_not_check_is_dropped_and_its_seal_kept() {
+fn a_window_whose_bytes_do_not_check_is_dropped_and_its_fence_kept() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
-    let (store, _) = Store::open(&config).unwrap();
+    let (store, _) = WindowStore::open(&config).unwrap();
     let mut memory = store.journal(JournalId(5)).unwrap().1;
     memory.reserve(4 * CHUNK).unwrap();
     let lying = MemberState {
         joined: true,
         held: Lsn(4096),
         received: Lsn(4096),
-        ..sealed(9)
+        ..fenced(9)
     };
     memory.save(&lying);
     drop((store, memory));
-    let (store, mut kept) = Store::open(&config).unwrap();
+    let (store, mut kept) = WindowStore::open(&config).unwrap();
     let kept = kept.pop().unwrap();
     assert!(kept.window_lost);
     assert!(!kept.member.state().joined);
@@ -247,19 +263,19 @@ fn a_window_whose_bytes_do_not_check_is_dropped_and_its_seal_kept() {
 #[test]
 fn windows_never_exceed_the_reserve_nor_the_quota() {
     let dir = memory_dir();
-    let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
+    let (store, _) = WindowStore::open(&config(&dir.path().join("store"))).unwrap();
     let mut first = store.journal(JournalId(1)).unwrap().1;
     let mut second = store.journal(JournalId(2)).unwrap().1;
     let over = first.reserve(20 * CHUNK + 1).unwrap_err();
     assert_eq!(
         (over.refusal, over.asked, over.limit),
-        (Refusal::OverQuota, 20 * CHUNK + 1, 20 * CHUNK)
+        (RefusalReason::OverQuota, 20 * CHUNK + 1, 20 * CHUNK)
     );
     join(&mut first, 20 * CHUNK);
     let full = second.reserve(12 * CHUNK + 1).unwrap_err();
     assert_eq!(
         (full.refusal, full.asked, full.limit),
-        (Refusal::NoRoom, 12 * CHUNK + 1, 12 * CHUNK)
+        (RefusalReason::NoRoom, 12 * CHUNK + 1, 12 * CHUNK)
     );
     join(&mut second, 12 * CHUNK);
     assert_eq!(store.free(), 0);
@@ -274,7 +290,7 @@ fn windows_never_exceed_the_reserve_nor_the_quota() {
 #[test]
 fn a_window_is_a_ring_of_exactly_its_bytes_whatever_its_chunks() {
     let dir = memory_dir();
-    let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
+    let (store, _) = WindowStore::open(&config(&dir.path().join("store"))).unwrap();
     let mut memory = store.journal(JournalId(1)).unwrap().1;
     let bytes = 2 * CHUNK + 24;
     memory.reserve(bytes).unwrap();
@@ -299,7 +315,7 @@ fn a_window_is_a_ring_of_exactly_its_bytes_whatever_its_chunks() {
 #[test]
 fn the_table_of_slots_is_bounded_and_unsealed_slots_are_used_again() {
     let dir = memory_dir();
-    let (store, _) = Store::open(&config(&dir.path().join("store"))).unwrap();
+    let (store, _) = WindowStore::open(&config(&dir.path().join("store"))).unwrap();
     let all: Vec<_> = (0..4).map(|id| store.journal(JournalId(id)).unwrap()).collect();
     assert!(store.journal(JournalId(9)).is_none());
     drop(all);
@@ -309,10 +325,13 @@ fn the_table_of_slots_is_bounded_and_unsealed_slots_are_used_again() {
 fn two_lenders_never_share_a_store() {
     let dir = memory_dir();
     let config = config(&dir.path().join("store"));
-    let held = Store::open(&config).unwrap();
-    assert!(matches!(Store::open(&config), Err(StoreError::InUse { .. })));
+    let held = WindowStore::open(&config).unwrap();
+    assert!(matches!(
+        WindowStore::open(&config),
+        Err(WindowStoreError::InUse { .. })
+    ));
     drop(held);
-    Store::open(&config).unwrap();
+    WindowStore::open(&config).unwrap();
 }
 
 #[test]
@@ -324,8 +343,8 @@ fn what_does_not_fit_names_the_free_memory_and_leaves_nothing_reserved() {
         chunk_bytes: 1 << 30,
         ..config(&path)
     };
-    match Store::open(&huge) {
-        Err(StoreError::NoMemory { asked, free }) => assert!(asked > 1 << 44 && free < 1 << 44),
+    match WindowStore::open(&huge) {
+        Err(WindowStoreError::NoMemory { asked, free }) => assert!(asked > 1 << 44 && free < 1 << 44),
         other => panic!("{:?}", other.map(|_| ())),
     }
     assert_eq!(fs::metadata(&path).unwrap().len(), 0);
@@ -338,26 +357,26 @@ fn a_store_on_a_disk_or_open_to_others_is_refused() {
     fs::write(&path, b"").unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
     assert!(matches!(
-        Store::open(&config(&path)),
-        Err(StoreError::NotPrivate { mode: 0o644, .. })
+        WindowStore::open(&config(&path)),
+        Err(WindowStoreError::NotPrivate { mode: 0o644, .. })
     ));
 
     // Whoever runs this need not be whoever built it.
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).or_else(|_| tempfile::tempdir());
     let disk = disk.unwrap();
     let path = disk.path().join("store");
-    match Store::open(&config(&path)) {
-        Err(StoreError::NotMemory { .. }) => (),
-        Ok(_) => return eprintln!("skipped: the folder for temporary files is in memory itself"),
+    match WindowStore::open(&config(&path)) {
+        Err(WindowStoreError::NotMemory { .. }) => (),
+        Ok(_) => return eprintln!("skipped: the directory for temporary files is in memory itself"),
         Err(error) => panic!("{error}"),
     }
     let allowed = StoreConfig {
         allow_disk: true,
         ..config(&path)
     };
-    let first = Store::open(&allowed).unwrap().0.incarnation();
-    let second = Store::open(&allowed).unwrap().0;
-    assert_eq!(second.origin(), Origin::OnDisk);
+    let first = WindowStore::open(&allowed).unwrap().0.incarnation();
+    let second = WindowStore::open(&allowed).unwrap().0;
+    assert_eq!(second.origin(), StoreOrigin::OnDisk);
     assert_ne!(first, second.incarnation());
 }
 
@@ -369,9 +388,9 @@ fn locked_memory_on_huge_pages_works_or_says_what_to_do() {
         huge_pages: true,
         ..config(&dir.path().join("store"))
     };
-    match Store::open(&locked) {
+    match WindowStore::open(&locked) {
         Ok((store, _)) => assert_eq!(store.free(), store.memory()),
-        Err(error @ StoreError::Lock { .. }) => assert!(error.to_string().contains("ulimit -l")),
+        Err(error @ WindowStoreError::Lock { .. }) => assert!(error.to_string().contains("ulimit -l")),
         Err(error) => panic!("{error}"),
     }
 }

@@ -1,15 +1,15 @@
 //! The whole of a heap, checked from its bytes alone: for tools, tests, and whoever doubts.
 
-use crate::block::Bytes;
+use crate::block::HeapBytes;
 use crate::class::RUNS;
-use crate::error::OpenError;
-use crate::heap::{Found, header, scan};
+use crate::error::HeapOpenError;
+use crate::heap::{ScanItem, header, scan};
 use crate::layout::{SLOT_TAKEN, check_run, page_at, run_header_bytes, state_at};
 use crate::limit::{PAGE_BYTES, ROOTS};
 
 /// What a check found in a heap that is whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct HeapReport {
     /// Bytes of the heap.
     pub bytes: u64,
     /// Blocks that are taken: where each begins, and what it can hold. By address.
@@ -31,33 +31,37 @@ pub struct Report {
 /// headers, states.
 ///
 /// The bytes may come from anywhere: a mapped region, a segment's file to which the log was applied.
-pub fn inspect(bytes: &[u8]) -> Result<Report, OpenError> {
+pub fn inspect(bytes: &[u8]) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, 0)
 }
 
 /// Checks a heap of a shared region in its span's bytes, which begin at `start` in the region: pointers count from the
 /// region's beginning, and so do the places in the report.
-pub fn inspect_shared(bytes: &[u8], start: u64) -> Result<Report, OpenError> {
+pub fn inspect_shared(bytes: &[u8], start: u64) -> Result<HeapReport, HeapOpenError> {
     inspect_in(bytes, bytes.len() as u64, start)
 }
 
 /// Whether the bytes begin like a heap, whole or damaged.
 pub fn is_heap(bytes: &[u8]) -> bool {
-    !matches!(header(bytes, bytes.len() as u64), Err(OpenError::Foreign))
+    !matches!(header(bytes, bytes.len() as u64), Err(HeapOpenError::Foreign))
 }
 
-pub(crate) fn inspect_in<B: Bytes + ?Sized>(bytes: &B, room: u64, origin: u64) -> Result<Report, OpenError> {
+pub(crate) fn inspect_in<B: HeapBytes + ?Sized>(
+    bytes: &B,
+    room: u64,
+    origin: u64,
+) -> Result<HeapReport, HeapOpenError> {
     let geometry = header(bytes, room)?.counted_from(origin);
     let place = |page| geometry.pointer(page_at(page));
-    let mut report = Report {
+    let mut report = HeapReport {
         bytes: geometry.bytes(),
-        ..Report::default()
+        ..HeapReport::default()
     };
     let mut runs = Vec::new();
     scan(bytes, geometry, &mut |found| match found {
-        Found::Free { page, pages } => report.free.push((place(page), page_at(pages))),
-        Found::Extent { page, pages } => report.blocks.push((place(page), page_at(pages))),
-        Found::Run { page, class } => runs.push((page, class)),
+        ScanItem::Free { page, pages } => report.free.push((place(page), page_at(pages))),
+        ScanItem::Extent { page, pages } => report.blocks.push((place(page), page_at(pages))),
+        ScanItem::Run { page, class } => runs.push((page, class)),
     })?;
     for (page, class) in &runs {
         let run = RUNS[usize::from(*class)];

@@ -19,7 +19,7 @@ const fn slots_wanted(bytes: usize) -> usize {
 
 /// What a wish for some bytes becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Choice {
+pub(crate) enum SizeChoice {
     /// A slot of a run of this class.
     Slot(u8),
     /// An extent of so many pages; `None` when no heap is that large.
@@ -28,7 +28,7 @@ pub(crate) enum Choice {
 
 /// How a run of one class is laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct RunLayout {
     /// Bytes of a slot.
     pub(crate) bytes: u32,
     /// Pages of a run.
@@ -39,7 +39,7 @@ pub(crate) struct Run {
     pub(crate) start: u32,
 }
 
-impl Run {
+impl RunLayout {
     /// Where in the run a slot begins.
     pub(crate) fn slot_at(self, slot: u32) -> u64 {
         assert!(slot < self.slots);
@@ -56,19 +56,19 @@ impl Run {
 }
 
 /// The layout of each class's runs. A part of the format: a heap is read with the table it was written with.
-pub(crate) static RUNS: [Run; CLASSES] = runs();
+pub(crate) static RUNS: [RunLayout; CLASSES] = runs();
 
-pub(crate) fn choose(bytes: usize) -> Choice {
+pub(crate) fn choose(bytes: usize) -> SizeChoice {
     let bytes = bytes.max(1);
     let pages = bytes.div_ceil(PAGE_BYTES);
     // Cannot overflow where it matters: a wish near the address space's size fails the conversion first.
     let Ok(count) = u32::try_from(pages) else {
-        return Choice::Extent(None);
+        return SizeChoice::Extent(None);
     };
     if (pages * PAGE_BYTES - bytes) * 8 <= pages * PAGE_BYTES {
-        return Choice::Extent(Some(count));
+        return SizeChoice::Extent(Some(count));
     }
-    Choice::Slot(class_of(bytes) as u8)
+    SizeChoice::Slot(class_of(bytes) as u8)
 }
 
 /// The smallest class whose slots hold `bytes`.
@@ -89,7 +89,7 @@ const fn class_bytes(class: usize) -> usize {
     (128 << doubling) + (step + 1) * (16 << doubling)
 }
 
-const fn runs() -> [Run; CLASSES] {
+const fn runs() -> [RunLayout; CLASSES] {
     let mut all = [shortest(ALIGNMENT); CLASSES];
     let mut class = 0;
     while class < CLASSES {
@@ -100,7 +100,7 @@ const fn runs() -> [Run; CLASSES] {
 }
 
 /// The shortest run with enough slots and little waste. Every class has one, or this does not compile.
-const fn shortest(bytes: usize) -> Run {
+const fn shortest(bytes: usize) -> RunLayout {
     let mut pages = 1;
     loop {
         let run = layout(bytes, pages);
@@ -114,7 +114,7 @@ const fn shortest(bytes: usize) -> Run {
 }
 
 /// As many slots as fit `pages` pages behind the header and a state byte each.
-const fn layout(bytes: usize, pages: usize) -> Run {
+const fn layout(bytes: usize, pages: usize) -> RunLayout {
     let room = pages * PAGE_BYTES;
     let mut slots = room / bytes;
     if slots > RUN_SLOTS_MAX {
@@ -123,7 +123,7 @@ const fn layout(bytes: usize, pages: usize) -> Run {
     while slots > 0 && start(slots) + slots * bytes > room {
         slots -= 1;
     }
-    Run {
+    RunLayout {
         bytes: bytes as u32,
         pages: pages as u32,
         slots: slots as u32,
@@ -136,7 +136,7 @@ const fn start(slots: usize) -> usize {
 }
 
 /// Bytes of a run that are no slot.
-const fn waste(run: Run) -> usize {
+const fn waste(run: RunLayout) -> usize {
     run.pages as usize * PAGE_BYTES - run.slots as usize * run.bytes as usize
 }
 
@@ -148,26 +148,26 @@ mod tests {
     fn every_wish_fits_its_block_and_wastes_at_most_an_eighth() {
         for bytes in 1..200_000 {
             let block = match choose(bytes) {
-                Choice::Slot(class) => RUNS[usize::from(class)].bytes as usize,
-                Choice::Extent(pages) => pages.unwrap() as usize * PAGE_BYTES,
+                SizeChoice::Slot(class) => RUNS[usize::from(class)].bytes as usize,
+                SizeChoice::Extent(pages) => pages.unwrap() as usize * PAGE_BYTES,
             };
             assert!(block >= bytes, "{bytes}");
             let waste = block - bytes;
             assert!(waste * 8 <= block || waste < ALIGNMENT, "{bytes} in {block}");
         }
-        assert_eq!(choose(0), Choice::Slot(0));
-        assert_eq!(choose(usize::MAX), Choice::Extent(None));
+        assert_eq!(choose(0), SizeChoice::Slot(0));
+        assert_eq!(choose(usize::MAX), SizeChoice::Extent(None));
     }
 
     #[test]
     fn a_page_is_an_extent_and_no_wish_exceeds_the_classes() {
-        assert_eq!(choose(PAGE_BYTES), Choice::Extent(Some(1)));
+        assert_eq!(choose(PAGE_BYTES), SizeChoice::Extent(Some(1)));
         assert_eq!(
             choose(PAGE_BYTES + 1),
-            Choice::Slot(class_of(PAGE_BYTES + 1) as u8)
+            SizeChoice::Slot(class_of(PAGE_BYTES + 1) as u8)
         );
         let largest = RUNS[CLASSES - 1].bytes as usize;
-        assert!(matches!(choose(largest + 1), Choice::Extent(Some(_))));
+        assert!(matches!(choose(largest + 1), SizeChoice::Extent(Some(_))));
         assert!((1..=largest).all(|bytes| class_of(bytes) < CLASSES));
     }
 

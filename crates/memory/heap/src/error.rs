@@ -1,10 +1,10 @@
 //! What can go wrong, sorted by what the caller will do.
 
-use netram_rvm::{CommitError, RangeError};
+use netram_rvm::{RangeError, RvmCommitError};
 
 /// A part of a heap that does not hold together. The heap is not used further; restore the segment from a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Damage {
+pub enum HeapDamage {
     /// A page's descriptor is none that a heap writes.
     #[error("the descriptor of page {page} is damaged; restore the segment from a copy")]
     Descriptor {
@@ -37,7 +37,7 @@ pub enum Damage {
 
 /// Why there is no heap to open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
+pub enum HeapOpenError {
     /// The region holds something else, or nothing.
     #[error("there is no heap in this region; format one, or map the region that has it")]
     Foreign,
@@ -68,12 +68,12 @@ pub enum OpenError {
     },
     /// The table behind the header is damaged.
     #[error(transparent)]
-    Damaged(#[from] Damage),
+    Damaged(#[from] HeapDamage),
 }
 
 /// Why a region could not be made a heap.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
+pub enum HeapFormatError {
     /// Too small, too large to count its pages, or not at a multiple of 16.
     #[error("a heap needs {min} to {max} bytes at a multiple of 16; there are {found}: choose another place")]
     Size {
@@ -95,10 +95,10 @@ pub enum FormatError {
     },
     /// A part of the format could not be committed. There is no heap; format again.
     #[error("the heap could not be formatted: {0}")]
-    Commit(#[from] CommitError),
+    Commit(#[from] RvmCommitError),
     /// The heap was made, and not opened.
     #[error("the heap was formatted, but could not be opened: {0}")]
-    Open(#[from] OpenError),
+    Open(#[from] HeapOpenError),
 }
 
 /// Why an address is no block.
@@ -127,7 +127,7 @@ pub enum BlockError {
     },
     /// The heap is damaged there.
     #[error(transparent)]
-    Damaged(#[from] Damage),
+    Damaged(#[from] HeapDamage),
 }
 
 /// Why no block was allocated. Nothing changed.
@@ -154,10 +154,10 @@ pub enum AllocError {
     Range(#[from] RangeError),
     /// The heap is damaged.
     #[error(transparent)]
-    Damaged(#[from] Damage),
+    Damaged(#[from] HeapDamage),
     /// The log refused the record that prepares the pages.
     #[error("the pages for it could not be prepared: {0}")]
-    Prepare(CommitError),
+    Prepare(RvmCommitError),
 }
 
 /// Why a block was not freed. Nothing changed.
@@ -185,7 +185,7 @@ pub enum FreeError {
 
 /// Why a block was not resized. It is as before.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ResizeError {
+pub enum BlockResizeError {
     /// The old block cannot be given up.
     #[error(transparent)]
     Free(#[from] FreeError),
@@ -200,7 +200,7 @@ pub enum ResizeError {
 
 /// Why a value was not reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AccessError {
+pub enum BlockAccessError {
     /// The pointer names no block.
     #[error(transparent)]
     Block(#[from] BlockError),

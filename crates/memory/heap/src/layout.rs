@@ -1,7 +1,7 @@
 //! What stands in a heap's bytes: header, roots, page descriptors, run headers. Drawn in `docs/heap.md`.
 
-use crate::class::{CLASSES, RUN_HEADER_BYTES, RUNS, Run};
-use crate::error::{Damage, OpenError};
+use crate::class::{CLASSES, RUN_HEADER_BYTES, RUNS, RunLayout};
+use crate::error::{HeapDamage, HeapOpenError};
 use crate::limit::{PAGE_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 
 const MAGIC: [u8; 8] = *b"NRAMHEAP";
@@ -21,7 +21,7 @@ const _: () = assert!(ROOTS_AT as usize + ROOTS * 8 <= PAGE_BYTES);
 
 /// Where a heap's parts stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Geometry {
+pub(crate) struct HeapGeometry {
     /// Pages of the heap, header and table included.
     pub(crate) pages: u32,
     /// The first page that is given out.
@@ -30,15 +30,15 @@ pub(crate) struct Geometry {
     pub(crate) origin: u64,
 }
 
-impl Geometry {
+impl HeapGeometry {
     /// The geometry of a heap in so many bytes; a rest that is no whole page stays unused.
-    pub(crate) fn of(bytes: u64) -> Option<Geometry> {
+    pub(crate) fn of(bytes: u64) -> Option<HeapGeometry> {
         let pages = bytes / PAGE_BYTES as u64;
         if !(PAGES_MIN as u64..=PAGES_MAX as u64).contains(&pages) {
             return None;
         }
         let table = (pages * DESCRIPTOR_BYTES as u64).div_ceil(PAGE_BYTES as u64);
-        Some(Geometry {
+        Some(HeapGeometry {
             pages: pages as u32,
             first: 1 + table as u32,
             origin: 0,
@@ -46,8 +46,8 @@ impl Geometry {
     }
 
     /// The same, with pointers that count from `origin` bytes before the heap.
-    pub(crate) fn counted_from(self, origin: u64) -> Geometry {
-        Geometry { origin, ..self }
+    pub(crate) fn counted_from(self, origin: u64) -> HeapGeometry {
+        HeapGeometry { origin, ..self }
     }
 
     /// The pointer to what stands at an offset.
@@ -87,7 +87,7 @@ pub(crate) fn state_at(slot: u32) -> u64 {
     RUN_HEADER_BYTES as u64 + u64::from(slot)
 }
 
-pub(crate) fn encode_header(geometry: Geometry) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode_header(geometry: HeapGeometry) -> [u8; HEADER_BYTES] {
     let mut bytes = [0; HEADER_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -100,31 +100,31 @@ pub(crate) fn encode_header(geometry: Geometry) -> [u8; HEADER_BYTES] {
 }
 
 /// Checks a header, for a heap in a place of `room` bytes.
-pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES], room: u64) -> Result<Geometry, OpenError> {
+pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES], room: u64) -> Result<HeapGeometry, HeapOpenError> {
     if bytes[..8] != MAGIC {
-        return Err(OpenError::Foreign);
+        return Err(HeapOpenError::Foreign);
     }
     // The checksum comes before the version: a flipped bit must not pass for another version.
     let crc = crc32c(&bytes[..32]);
     if bytes[32..36] != crc.to_le_bytes() {
-        return Err(OpenError::Header);
+        return Err(HeapOpenError::Header);
     }
     let version = u32_at(bytes, 8);
     if version != VERSION {
-        return Err(OpenError::Version {
+        return Err(HeapOpenError::Version {
             found: version,
             known: VERSION,
         });
     }
     let length = u64_at(bytes, 16);
-    let geometry = Geometry::of(length).filter(|geometry| {
+    let geometry = HeapGeometry::of(length).filter(|geometry| {
         geometry.bytes() == length
             && u64_at(bytes, 24) == u64::from(geometry.first)
             && u32_at(bytes, 12) as usize == PAGE_BYTES
     });
-    let geometry = geometry.ok_or(OpenError::Header)?;
+    let geometry = geometry.ok_or(HeapOpenError::Header)?;
     if length > room {
-        return Err(OpenError::Short {
+        return Err(HeapOpenError::Short {
             needed: length,
             found: room,
         });
@@ -134,7 +134,7 @@ pub(crate) fn decode_header(bytes: &[u8; HEADER_BYTES], room: u64) -> Result<Geo
 
 /// What a descriptor says of the pages that begin with its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Descriptor {
+pub(crate) enum PageDescriptor {
     /// The page is free, or not the first of its extent or run.
     Empty,
     /// A large block.
@@ -146,27 +146,27 @@ pub(crate) enum Descriptor {
 const KIND_EXTENT: u8 = b'E';
 const KIND_RUN: u8 = b'R';
 
-impl Descriptor {
+impl PageDescriptor {
     pub(crate) fn encode(self, page: u32) -> [u8; DESCRIPTOR_BYTES] {
         let (kind, class, pages) = match self {
-            Descriptor::Empty => return [0; DESCRIPTOR_BYTES],
-            Descriptor::Extent { pages } => (KIND_EXTENT, 0, pages),
-            Descriptor::Run { class } => (KIND_RUN, class, RUNS[usize::from(class)].pages),
+            PageDescriptor::Empty => return [0; DESCRIPTOR_BYTES],
+            PageDescriptor::Extent { pages } => (KIND_EXTENT, 0, pages),
+            PageDescriptor::Run { class } => (KIND_RUN, class, RUNS[usize::from(class)].pages),
         };
-        seal_descriptor(page, pages, kind, class)
+        checksum_descriptor(page, pages, kind, class)
     }
 
     /// Checks the descriptor of `page`.
     pub(crate) fn decode(
         bytes: [u8; DESCRIPTOR_BYTES],
         page: u32,
-        geometry: Geometry,
-    ) -> Result<Descriptor, Damage> {
+        geometry: HeapGeometry,
+    ) -> Result<PageDescriptor, HeapDamage> {
         let word = u64::from_le_bytes(bytes);
         if word == 0 {
-            return Ok(Descriptor::Empty);
+            return Ok(PageDescriptor::Empty);
         }
-        let damage = Damage::Descriptor { page };
+        let damage = HeapDamage::Descriptor { page };
         let body = word & 0x0000_ffff_ffff_ffff;
         if (word >> 48) as u16 != check(page, body) {
             return Err(damage);
@@ -174,9 +174,9 @@ impl Descriptor {
         let (pages, class) = (word as u32, bytes[4]);
         let fits = pages > 0 && page >= geometry.first && pages <= geometry.pages - page;
         match bytes[5] {
-            KIND_EXTENT if fits && class == 0 => Ok(Descriptor::Extent { pages }),
+            KIND_EXTENT if fits && class == 0 => Ok(PageDescriptor::Extent { pages }),
             KIND_RUN if fits && usize::from(class) < CLASSES && RUNS[usize::from(class)].pages == pages => {
-                Ok(Descriptor::Run { class })
+                Ok(PageDescriptor::Run { class })
             }
             _ => Err(damage),
         }
@@ -185,15 +185,15 @@ impl Descriptor {
     /// Pages it covers; none when empty.
     pub(crate) fn pages(self) -> u32 {
         match self {
-            Descriptor::Empty => 0,
-            Descriptor::Extent { pages } => pages,
-            Descriptor::Run { class } => RUNS[usize::from(class)].pages,
+            PageDescriptor::Empty => 0,
+            PageDescriptor::Extent { pages } => pages,
+            PageDescriptor::Run { class } => RUNS[usize::from(class)].pages,
         }
     }
 }
 
 /// The descriptor of `page`, with its check.
-pub(crate) fn seal_descriptor(page: u32, pages: u32, kind: u8, class: u8) -> [u8; DESCRIPTOR_BYTES] {
+pub(crate) fn checksum_descriptor(page: u32, pages: u32, kind: u8, class: u8) -> [u8; DESCRIPTOR_BYTES] {
     let mut bytes = [0; DESCRIPTOR_BYTES];
     bytes[..4].copy_from_slice(&pages.to_le_bytes());
     bytes[4] = class;
@@ -225,16 +225,16 @@ pub(crate) fn encode_run(page: u32, class: u8, into: &mut [u8]) {
 }
 
 /// Bytes of a run's header with the states.
-pub(crate) fn run_header_bytes(run: Run) -> usize {
+pub(crate) fn run_header_bytes(run: RunLayout) -> usize {
     RUN_HEADER_BYTES + run.slots as usize
 }
 
 /// Checks a run's header and the states behind it.
-pub(crate) fn check_run(page: u32, class: u8, bytes: &[u8]) -> Result<(), Damage> {
+pub(crate) fn check_run(page: u32, class: u8, bytes: &[u8]) -> Result<(), HeapDamage> {
     let mut expected = [0; RUN_HEADER_BYTES];
     encode_run(page, class, &mut expected);
     if bytes[..RUN_HEADER_BYTES] != expected {
-        return Err(Damage::Run { page });
+        return Err(HeapDamage::Run { page });
     }
     let states = &bytes[RUN_HEADER_BYTES..];
     match states
@@ -242,7 +242,7 @@ pub(crate) fn check_run(page: u32, class: u8, bytes: &[u8]) -> Result<(), Damage
         .position(|state| !matches!(*state, SLOT_FREE | SLOT_TAKEN))
     {
         None => Ok(()),
-        Some(slot) => Err(Damage::Slot {
+        Some(slot) => Err(HeapDamage::Slot {
             page,
             slot: slot as u32,
         }),
@@ -267,8 +267,8 @@ mod tests {
 
     const ROOM: u64 = 1 << 20;
 
-    fn geometry() -> Geometry {
-        Geometry::of(ROOM).unwrap()
+    fn geometry() -> HeapGeometry {
+        HeapGeometry::of(ROOM).unwrap()
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
             bad[bit / 8] ^= 1 << (bit % 8);
             let refused = decode_header(&bad, ROOM);
             assert!(
-                matches!(refused, Err(OpenError::Foreign | OpenError::Header)),
+                matches!(refused, Err(HeapOpenError::Foreign | HeapOpenError::Header)),
                 "bit {bit}"
             );
         }
@@ -289,7 +289,7 @@ mod tests {
     #[test]
     fn another_version_and_a_place_too_small_are_named() {
         let good = encode_header(geometry());
-        let short = OpenError::Short {
+        let short = HeapOpenError::Short {
             needed: ROOM,
             found: ROOM - 4096,
         };
@@ -298,25 +298,28 @@ mod tests {
         newer[8] = 9;
         let crc = crc32c(&newer[..32]);
         newer[32..36].copy_from_slice(&crc.to_le_bytes());
-        let refused = OpenError::Version { found: 9, known: 1 };
+        let refused = HeapOpenError::Version { found: 9, known: 1 };
         assert_eq!(decode_header(&newer, ROOM), Err(refused));
     }
 
     #[test]
     fn any_flipped_bit_of_a_descriptor_is_noticed_or_makes_no_block() {
-        for descriptor in [Descriptor::Extent { pages: 7 }, Descriptor::Run { class: 12 }] {
+        for descriptor in [
+            PageDescriptor::Extent { pages: 7 },
+            PageDescriptor::Run { class: 12 },
+        ] {
             let good = descriptor.encode(9);
-            assert_eq!(Descriptor::decode(good, 9, geometry()), Ok(descriptor));
+            assert_eq!(PageDescriptor::decode(good, 9, geometry()), Ok(descriptor));
             assert!(
-                Descriptor::decode(good, 10, geometry()).is_err(),
+                PageDescriptor::decode(good, 10, geometry()).is_err(),
                 "another page's"
             );
             for bit in 0..64 {
                 let mut bad = good;
                 bad[bit / 8] ^= 1 << (bit % 8);
                 assert_eq!(
-                    Descriptor::decode(bad, 9, geometry()),
-                    Err(Damage::Descriptor { page: 9 }),
+                    PageDescriptor::decode(bad, 9, geometry()),
+                    Err(HeapDamage::Descriptor { page: 9 }),
                     "bit {bit}"
                 );
             }
@@ -326,13 +329,13 @@ mod tests {
     #[test]
     fn a_descriptor_may_not_reach_beyond_the_heap() {
         let last = geometry().pages - 1;
-        let good = Descriptor::Extent { pages: 1 }.encode(last);
-        assert!(Descriptor::decode(good, last, geometry()).is_ok());
-        let bad = Descriptor::Extent { pages: 2 }.encode(last);
-        assert!(Descriptor::decode(bad, last, geometry()).is_err());
-        let table = Descriptor::Extent { pages: 1 }.encode(1);
+        let good = PageDescriptor::Extent { pages: 1 }.encode(last);
+        assert!(PageDescriptor::decode(good, last, geometry()).is_ok());
+        let bad = PageDescriptor::Extent { pages: 2 }.encode(last);
+        assert!(PageDescriptor::decode(bad, last, geometry()).is_err());
+        let table = PageDescriptor::Extent { pages: 1 }.encode(1);
         assert!(
-            Descriptor::decode(table, 1, geometry()).is_err(),
+            PageDescriptor::decode(table, 1, geometry()).is_err(),
             "the table is no block"
         );
     }

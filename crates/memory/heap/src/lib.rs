@@ -25,7 +25,7 @@
 //! |---|---|
 //! | [`Heap`] | formatting, opening, allocating, freeing, resizing |
 //! | [`Ptr`], [`Slice`] | pointers that can be stored |
-//! | [`View`], [`Lens`], [`Edit`] | blocks in place |
+//! | [`HeapView`], [`BorrowedHeap`], [`HeapEdit`] | blocks in place |
 //! | [`Transact`] | what a transaction must offer: rvm's own, or one of a shared region |
 //! | [`inspect`] | the whole heap, checked from its bytes |
 //! | [`limit`] | every bound |
@@ -37,22 +37,23 @@ mod class;
 mod error;
 #[doc(hidden)]
 pub mod fuzzed;
-mod ground;
 mod heap;
 mod layout;
 pub mod limit;
 mod page_map;
 mod pages;
 mod pointer;
+mod region_slice;
 mod runs;
 mod stats;
 mod transact;
 
-pub use check::{Report, inspect, inspect_shared, is_heap};
+pub use check::{HeapReport, inspect, inspect_shared, is_heap};
 pub use error::{
-    AccessError, AllocError, BlockError, Damage, FormatError, FreeError, OpenError, ResizeError,
+    AllocError, BlockAccessError, BlockError, BlockResizeError, FreeError, HeapDamage, HeapFormatError,
+    HeapOpenError,
 };
-pub use heap::{Edit, Heap, Lens, View};
+pub use heap::{BorrowedHeap, Heap, HeapEdit, HeapView};
 pub use pointer::{Ptr, Slice};
-pub use stats::{ClassStatistics, Counts, Statistics};
-pub use transact::{Apart, EditBytes, Transact};
+pub use stats::{ClassStats, HeapCounts, HeapStats};
+pub use transact::{EditBytes, TopActionOutcome, Transact};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct FreePages {
     /// Start to length.
-    by_place: BTreeMap<u32, u32>,
+    by_start: BTreeMap<u32, u32>,
     /// Length, then start.
     by_length: BTreeSet<(u32, u32)>,
     total: u64,
@@ -27,7 +27,7 @@ impl FreePages {
 
     /// Takes exactly the pages from `start` on, if all are free.
     pub(crate) fn take_at(&mut self, start: u32, pages: u32) -> bool {
-        let Some((at, length)) = self.by_place.range(..=start).next_back() else {
+        let Some((at, length)) = self.by_start.range(..=start).next_back() else {
             return false;
         };
         let (at, length) = (*at, *length);
@@ -50,7 +50,7 @@ impl FreePages {
     /// Gives pages back; neighbours become one extent.
     pub(crate) fn give(&mut self, start: u32, pages: u32) {
         let (mut from, mut length) = (start, pages);
-        if let Some((before, count)) = self.by_place.range(..start).next_back() {
+        if let Some((before, count)) = self.by_start.range(..start).next_back() {
             let (before, count) = (*before, *count);
             assert!(before + count <= start, "pages are given back once");
             if before + count == start {
@@ -58,7 +58,7 @@ impl FreePages {
                 (from, length) = (before, count + length);
             }
         }
-        if let Some((after, count)) = self.by_place.range(start..).next() {
+        if let Some((after, count)) = self.by_start.range(start..).next() {
             let (after, count) = (*after, *count);
             assert!(start + pages <= after, "pages are given back once");
             if start + pages == after {
@@ -71,7 +71,7 @@ impl FreePages {
 
     /// Whether a page is free.
     pub(crate) fn has(&self, page: u32) -> bool {
-        let before = self.by_place.range(..=page).next_back();
+        let before = self.by_start.range(..=page).next_back();
         before.is_some_and(|(start, length)| page - start < *length)
     }
 
@@ -87,17 +87,17 @@ impl FreePages {
 
     /// How many extents there are.
     pub(crate) fn extents(&self) -> usize {
-        self.by_place.len()
+        self.by_start.len()
     }
 
     fn insert(&mut self, start: u32, length: u32) {
-        self.by_place.insert(start, length);
+        self.by_start.insert(start, length);
         self.by_length.insert((length, start));
         self.total += u64::from(length);
     }
 
     fn remove(&mut self, start: u32, length: u32) {
-        let known = self.by_place.remove(&start);
+        let known = self.by_start.remove(&start);
         assert_eq!(known, Some(length), "both trees hold the same extents");
         self.by_length.remove(&(length, start));
         self.total -= u64::from(length);

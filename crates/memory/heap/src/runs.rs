@@ -42,7 +42,7 @@ impl Run {
 
 /// What there is of one class.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Count {
+pub(crate) struct RunCount {
     pub(crate) runs: u64,
     /// Slots of runs whose states were read that can be given out.
     pub(crate) free_slots: u64,
@@ -50,10 +50,10 @@ pub(crate) struct Count {
 
 /// All runs. They are known by the page that they begin at.
 #[derive(Debug)]
-pub(crate) struct Runs {
+pub(crate) struct RunTable {
     /// Runs by number; a number whose run is gone is used again.
     all: Vec<Run>,
-    gone: Vec<u32>,
+    free_numbers: Vec<u32>,
     numbers: PageMap,
     /// Of each class, the runs with slots to give out. The lowest is used first, so that high ones can empty.
     partial: [BTreeSet<u32>; CLASSES],
@@ -66,11 +66,11 @@ pub(crate) struct Runs {
     spare: Vec<Owners>,
 }
 
-impl Runs {
-    pub(crate) fn new(pages: u32) -> Runs {
-        Runs {
+impl RunTable {
+    pub(crate) fn new(pages: u32) -> RunTable {
+        RunTable {
             all: Vec::new(),
-            gone: Vec::new(),
+            free_numbers: Vec::new(),
             numbers: PageMap::new(pages),
             partial: std::array::from_fn(|_| BTreeSet::new()),
             unread: std::array::from_fn(|_| BTreeSet::new()),
@@ -81,13 +81,13 @@ impl Runs {
     }
 
     /// Enters a run that was found in the table, its states unknown.
-    pub(crate) fn found(&mut self, page: u32, class: u8) {
+    pub(crate) fn add_scanned(&mut self, page: u32, class: u8) {
         self.enter(page, class);
         self.unread[usize::from(class)].insert(page);
     }
 
     /// Enters a run that was just carved: all its slots are free.
-    pub(crate) fn carved(&mut self, page: u32, class: u8) {
+    pub(crate) fn add_carved(&mut self, page: u32, class: u8) {
         self.enter(page, class);
         let states = [SLOT_FREE; RUN_SLOTS_MAX];
         let slots = RUNS[usize::from(class)].slots as usize;
@@ -104,7 +104,7 @@ impl Runs {
             bits: [0; WORDS],
             owners: None,
         };
-        let number = match self.gone.pop() {
+        let number = match self.free_numbers.pop() {
             Some(number) => {
                 self.all[number as usize] = run;
                 number
@@ -149,7 +149,7 @@ impl Runs {
         let number = self.number(page);
         self.unread[usize::from(self.all[number].class)].remove(&page);
         self.numbers.clear(page);
-        self.gone.push(number as u32);
+        self.free_numbers.push(number as u32);
     }
 
     /// Whether the states of a run are known; `None` when no run of the class begins there.
@@ -269,7 +269,7 @@ impl Runs {
         self.empty.remove(&page);
         self.partial[class].remove(&page);
         self.numbers.clear(page);
-        self.gone.push(number as u32);
+        self.free_numbers.push(number as u32);
     }
 
     /// Bytes of the largest slot that can be given out.
@@ -279,8 +279,8 @@ impl Runs {
     }
 
     /// Counts the runs of every class.
-    pub(crate) fn count(&self) -> [Count; CLASSES] {
-        let mut counts = [Count::default(); CLASSES];
+    pub(crate) fn count(&self) -> [RunCount; CLASSES] {
+        let mut counts = [RunCount::default(); CLASSES];
         // A number whose run is gone still names its old page, where another run may begin now.
         let live = |(number, run): &(usize, &Run)| self.numbers.get(run.page) == Some(*number as u32);
         for (_, run) in self.all.iter().enumerate().filter(live) {

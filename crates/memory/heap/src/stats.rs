@@ -2,7 +2,7 @@
 
 /// What a heap holds. Read under its lock, so that the numbers belong together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct HeapStats {
     /// Bytes of the heap, header and table included.
     pub bytes: u64,
     /// Bytes of pages that it can give out.
@@ -25,12 +25,12 @@ pub struct Statistics {
     /// Blocks of whole pages that are taken.
     pub large_blocks: u64,
     /// Each class that has runs, by size.
-    pub classes: Vec<ClassStatistics>,
+    pub classes: Vec<ClassStats>,
     /// What happened since the opening.
-    pub counts: Counts,
+    pub counts: HeapCounts,
 }
 
-impl Statistics {
+impl HeapStats {
     /// How far the free pages are from being one extent: 0 when they are, near 1 when no two hang together.
     pub fn fragmentation(&self) -> f64 {
         match self.bytes_free_pages {
@@ -51,7 +51,7 @@ impl Statistics {
 
 /// What one size class holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ClassStatistics {
+pub struct ClassStats {
     /// Bytes of a slot.
     pub bytes: u64,
     /// Runs of it.
@@ -64,7 +64,7 @@ pub struct ClassStatistics {
 
 /// What happened to a heap since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct HeapCounts {
     /// Blocks allocated.
     pub allocations: u64,
     /// Blocks freed.

@@ -3,8 +3,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{CommitError, EditGuard, Mode, Participant, RangeError, Region, Storage, Transaction};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{
+    EditGuard, Participant, RangeError, Region, RestoreMode, RvmCommitError, SegmentStorage, Transaction,
+};
 
 use crate::error::AllocError;
 
@@ -19,7 +21,7 @@ pub trait Transact: Sized {
     fn is_open(&self) -> bool;
 
     /// Whether an abort restores memory.
-    fn mode(&self) -> Mode;
+    fn mode(&self) -> RestoreMode;
 
     /// Fails unless the transaction may change these bytes, and nobody else before it ends, if that is what its memory
     /// promises.
@@ -41,15 +43,15 @@ pub trait Transact: Sized {
     fn note_of(&self, participant: &Arc<dyn Participant>) -> Option<u64>;
 
     /// Makes a change that is to outlast this transaction where others may need it before this one ends.
-    fn apart(
+    fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
-    ) -> Result<Apart, AllocError>;
+    ) -> Result<TopActionOutcome, AllocError>;
 }
 
-/// What became of a change that was made [apart](Transact::apart).
+/// What became of a change that was made [apart](Transact::top_action).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Apart {
+pub enum TopActionOutcome {
     /// It is in the log, before whatever the transaction will commit.
     Committed,
     /// It ends as the transaction does. Nobody else can have changed the heap by then.
@@ -62,13 +64,13 @@ pub trait EditBytes: Deref<Target = [u8]> {
     fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError>;
 }
 
-impl<L: Log, S: Storage> EditBytes for EditGuard<'_, L, S> {
+impl<L: RecordLog, S: SegmentStorage> EditBytes for EditGuard<'_, L, S> {
     fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError> {
         EditGuard::range_mut(self, offset, length)
     }
 }
 
-impl<L: Log, S: Storage> Transact for Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Transact for Transaction<L, S> {
     type Edit<'t>
         = EditGuard<'t, L, S>
     where
@@ -78,7 +80,7 @@ impl<L: Log, S: Storage> Transact for Transaction<L, S> {
         Transaction::is_open(self)
     }
 
-    fn mode(&self) -> Mode {
+    fn mode(&self) -> RestoreMode {
         Transaction::mode(self)
     }
 
@@ -108,15 +110,15 @@ impl<L: Log, S: Storage> Transact for Transaction<L, S> {
 
     /// Any number of transactions use the heap at once: what serves all of them is committed at once, in a transaction of
     /// its own. It waits for nothing: a crash that loses it loses all that came later, too.
-    fn apart(
+    fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
-    ) -> Result<Apart, AllocError> {
-        let mut own = self.begin_another(Mode::NoRestore);
+    ) -> Result<TopActionOutcome, AllocError> {
+        let mut own = self.begin_another(RestoreMode::NoRestore);
         change(&mut own)?;
         match own.commit(Durability::Lazy) {
             // In the log, whatever became of it there.
-            Ok(_) | Err(CommitError::Unknown { .. }) => Ok(Apart::Committed),
+            Ok(_) | Err(RvmCommitError::Unknown { .. }) => Ok(TopActionOutcome::Committed),
             Err(error) => Err(AllocError::Prepare(error)),
         }
     }

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use common::{Forgetful, Nowhere, REGION_BYTES, median};
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region, Rvm};
+use netram_rvm::{Region, RestoreMode, Rvm};
 
 const BYTES: usize = 128;
 /// Commits between two looks at the clock: compactions of the spool are in the mean of so many.
@@ -21,7 +21,7 @@ const SPOOL_BYTES: usize = 1 << 20;
 fn measure(
     rvm: &Rvm<Forgetful, Nowhere>,
     region: &Region,
-    mode: Mode,
+    mode: RestoreMode,
     place: impl Fn(usize) -> usize,
 ) -> [f64; 2] {
     let commit = |number: usize| {
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     )?;
     for (name, place) in patterns {
         let floor = floor(place);
-        for mode in [Mode::NoRestore, Mode::Restore] {
+        for mode in [RestoreMode::NoRestore, RestoreMode::Restore] {
             let plain = common::open(0)?;
             let region = plain.map("segment", 0, 0)?;
             let [without, _] = measure(&plain, &region, mode, place);

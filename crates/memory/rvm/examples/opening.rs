@@ -1,5 +1,5 @@
 //! Measures what opening a large segment costs, on real files:
-//! `cargo run --release -p netram-rvm --example opening -- [folder]`.
+//! `cargo run --release -p netram-rvm --example opening -- [directory]`.
 
 mod common;
 
@@ -7,8 +7,8 @@ use std::io::Write;
 use std::time::Instant;
 
 use netram_proto::id::JournalId;
-use netram_rvm::Options;
-use netram_rvm::{Allocation, RealStorage, Rvm};
+use netram_rvm::RvmOptions;
+use netram_rvm::{RealStorage, Rvm, SegmentAllocation};
 
 const RUNS: usize = 11;
 
@@ -20,7 +20,7 @@ fn timed<T>(what: impl FnOnce() -> T) -> (f64, T) {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args()
+    let directory = std::env::args()
         .nth(1)
         .map_or_else(std::env::temp_dir, Into::into);
     let mut out = std::io::stdout().lock();
@@ -30,12 +30,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "segment", "ms to create", "to open", "to map", "to touch all"
     )?;
     for gib in [1u64, 4, 16] {
-        let folder = tempfile::tempdir_in(&folder)?;
-        let name = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let directory = tempfile::tempdir_in(&directory)?;
+        let name = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
         let (table, path) = (name("table"), name("segment"));
         let storage = RealStorage::create(&table)?;
-        let rvm = Rvm::open(common::log(), storage, Options::new(JournalId(1)))?;
-        let (creating, created) = timed(|| rvm.create_segment(&path, gib << 30, Allocation::Sparse));
+        let rvm = Rvm::open(common::log(), storage, RvmOptions::new(JournalId(1)))?;
+        let (creating, created) = timed(|| rvm.create_segment(&path, gib << 30, SegmentAllocation::Sparse));
         created?;
         drop(rvm.map(&path, 0, 0)?);
         drop(rvm);
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut reading = 0.0;
         for _ in 0..RUNS {
             let storage = RealStorage::open(&table)?;
-            let (opened, rvm) = timed(|| Rvm::open(common::log(), storage, Options::new(JournalId(1))));
+            let (opened, rvm) = timed(|| Rvm::open(common::log(), storage, RvmOptions::new(JournalId(1))));
             let rvm = rvm?;
             let (mapped, region) = timed(|| rvm.map(&path, 0, 0));
             let region = region?;

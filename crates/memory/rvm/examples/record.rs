@@ -8,9 +8,9 @@ use std::io::Write;
 use std::time::Instant;
 
 use common::median;
-use netram_proto::port::{Durability, Kind};
+use netram_proto::port::{Durability, RecordKind};
 use netram_rvm::record::{KIND_COMPACT, KIND_TRANSACTION, decode, encode};
-use netram_rvm::{Mode, RangeView, Region};
+use netram_rvm::{RangeView, Region, RestoreMode};
 
 const RANGES: usize = 1000;
 const RUNS: usize = 2000;
@@ -39,14 +39,14 @@ fn measure(mut run: impl FnMut()) -> f64 {
     median(&mut times)
 }
 
-fn check(kind: Kind, payload: &[u8]) -> f64 {
+fn check(kind: RecordKind, payload: &[u8]) -> f64 {
     measure(|| {
         let changes = decode(kind, black_box(payload)).expect("just encoded");
         black_box(changes.bytes());
     })
 }
 
-fn apply(region: &Region, kind: Kind, payload: &[u8]) -> f64 {
+fn apply(region: &Region, kind: RecordKind, payload: &[u8]) -> f64 {
     measure(|| {
         let changes = decode(kind, black_box(payload)).expect("just encoded");
         region.apply(&changes).expect("inside the region");
@@ -93,7 +93,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             let taken = measure(|| {
                 let changes = decode(kind, black_box(&payload)).expect("just encoded");
-                let mut transaction = rvm.begin(Mode::NoRestore);
+                let mut transaction = rvm.begin(RestoreMode::NoRestore);
                 transaction.set(&other, 0, &1u64).expect("inside the region");
                 let commit = transaction.commit_foreign(&region, changes, Durability::Lazy);
                 commit.expect("the log takes everything");

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::port::{
-    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, LogError, LogState, Record, RecordKind, RecordLog,
+    WaitError,
 };
 use netram_rvm::record::{KIND_COMPACT, encode, payload_bytes};
-use netram_rvm::{Allocation, Mode, Options, RangeView, RealStorage, Rvm};
+use netram_rvm::{RangeView, RealStorage, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
 
 const FIRST: u64 = 64;
 
@@ -21,13 +22,18 @@ struct Uniform {
     head: Cell<u64>,
 }
 
-impl Log for Uniform {
-    fn append(&self, _: Kind, _: usize, _: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+impl RecordLog for Uniform {
+    fn append(
+        &self,
+        _: RecordKind,
+        _: usize,
+        _: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<CommitTicket, AppendError> {
         Err(AppendError::Closed)
     }
 
-    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
-        Ok(Votes::default())
+    fn wait(&self, _: CommitTicket, _: Durability) -> Result<CommitVotes, WaitError> {
+        Ok(CommitVotes::default())
     }
 
     fn state(&self) -> LogState {
@@ -77,8 +83,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut sizes = std::env::args().skip(1).map(|size| size.parse::<u64>());
     let mut size = |default: u64| sizes.next().unwrap_or(Ok(default));
     let (log_mib, segment_mib, value) = (size(256)?, size(100)?, size(128)?);
-    let folder = tempfile::tempdir()?;
-    let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
+    let directory = tempfile::tempdir()?;
+    let path = |name: &str| directory.path().join(name).to_str().expect("UTF-8").to_owned();
     let segment_bytes = segment_mib << 20;
 
     // The table learns the segment first, from an opening with an empty log.
@@ -90,11 +96,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rvm = Rvm::open(
         &empty,
         RealStorage::create(&path("table"))?,
-        Options::new(JournalId(1)),
+        RvmOptions::new(JournalId(1)),
     )?;
-    rvm.create_segment(&path("segment"), segment_bytes, Allocation::Preallocated)?;
+    rvm.create_segment(&path("segment"), segment_bytes, SegmentAllocation::Preallocated)?;
     drop(rvm.map(&path("segment"), 0, 0)?);
-    drop(rvm.begin(Mode::NoRestore));
+    drop(rvm.begin(RestoreMode::NoRestore));
     drop(rvm);
 
     let values = vec![0; value as usize];
@@ -122,7 +128,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rvm = Rvm::open(
         &log,
         RealStorage::open(&path("table"))?,
-        Options::new(JournalId(1)),
+        RvmOptions::new(JournalId(1)),
     )?;
     let took = began.elapsed();
     let report = rvm.recovery();

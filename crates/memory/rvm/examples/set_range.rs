@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use common::{Forgetful, Nowhere, REGION_BYTES, median};
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region, Rvm};
+use netram_rvm::{Region, RestoreMode, Rvm};
 
 /// Updates in a transaction.
 const COUNTS: [usize; 5] = [100, 1000, 2187, 10_000, 300_000];
@@ -20,7 +20,12 @@ const COUNTS: [usize; 5] = [100, 1000, 2187, 10_000, 300_000];
 const UPDATES: usize = 4_000_000;
 
 /// The median cost, in nanoseconds an update, of declaring `offsets` and of committing them.
-fn measure(rvm: &Rvm<Forgetful, Nowhere>, region: &Region, mode: Mode, offsets: &[usize]) -> (f64, f64) {
+fn measure(
+    rvm: &Rvm<Forgetful, Nowhere>,
+    region: &Region,
+    mode: RestoreMode,
+    offsets: &[usize],
+) -> (f64, f64) {
     let (mut declaring, mut committing) = (Vec::new(), Vec::new());
     for _ in 0..UPDATES / offsets.len() {
         let mut transaction = rvm.begin(mode);
@@ -64,7 +69,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let rvm = common::open(0)?;
     let region = rvm.map("segment", 0, 0)?;
     // The region's pages are there before anything is measured.
-    let mut first = rvm.begin(Mode::NoRestore);
+    let mut first = rvm.begin(RestoreMode::NoRestore);
     for page in (0..REGION_BYTES).step_by(4096) {
         first.set(&region, page, &1u64)?;
     }
@@ -76,7 +81,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "{:<11}{:>8} {:<10}{:>10}{:>8}{:>8}",
         "mode", "updates", "order", "set_range", "merge", "commit"
     )?;
-    for mode in [Mode::NoRestore, Mode::Restore] {
+    for mode in [RestoreMode::NoRestore, RestoreMode::Restore] {
         for count in COUNTS {
             let mut ordered = 0.0;
             for (name, offsets) in orders(count) {

@@ -5,21 +5,21 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_proto::port::{AppendError, Log};
+use netram_proto::port::{AppendError, RecordLog};
 
 use crate::error::TruncateError;
 use crate::limit::{SPOOL_MS, TRUNCATION_RETRY_MS};
-use crate::options::Truncation;
-use crate::shared::Shared;
+use crate::options::TruncationPolicy;
+use crate::state::RvmState;
 use crate::stats::add;
-use crate::storage::Storage;
-use crate::sync::Work;
+use crate::storage::SegmentStorage;
+use crate::sync::TruncationWork;
 
 /// Starts the thread. It ends when told to stop, which the `Rvm` does when dropped.
-pub(crate) fn start<L, S>(shared: &Arc<Shared<L, S>>) -> std::io::Result<JoinHandle<()>>
+pub(crate) fn start<L, S>(shared: &Arc<RvmState<L, S>>) -> std::io::Result<JoinHandle<()>>
 where
-    L: Log + Send + Sync + 'static,
-    S: Storage + Send + Sync + 'static,
+    L: RecordLog + Send + Sync + 'static,
+    S: SegmentStorage + Send + Sync + 'static,
     S::File: Send + Sync,
 {
     let theirs = shared.clone();
@@ -29,23 +29,23 @@ where
         .name("netram-truncate".to_owned())
         .spawn(move || run(&theirs));
     if started.is_err() {
-        drop(Leave(shared));
+        drop(ExitGuard(shared));
     }
     started
 }
 
 /// Says that the thread is gone however it goes, so that no committer waits for it.
-struct Leave<'a, L: Log, S: Storage>(&'a Shared<L, S>);
+struct ExitGuard<'a, L: RecordLog, S: SegmentStorage>(&'a RvmState<L, S>);
 
-impl<L: Log, S: Storage> Drop for Leave<'_, L, S> {
+impl<L: RecordLog, S: SegmentStorage> Drop for ExitGuard<'_, L, S> {
     fn drop(&mut self) {
         self.0.threaded.store(false, Ordering::Release);
         self.0.signal.ended();
     }
 }
 
-fn run<L: Log, S: Storage>(shared: &Shared<L, S>) {
-    let _leave = Leave(shared);
+fn run<L: RecordLog, S: SegmentStorage>(shared: &RvmState<L, S>) {
+    let _leave = ExitGuard(shared);
     // After a failure it tries again unasked, so that the log is not left full when nobody asks.
     let mut failed = false;
     let mut spool = SpoolClock::default();
@@ -55,16 +55,16 @@ fn run<L: Log, S: Storage>(shared: &Shared<L, S>) {
             false => spool.timeout(shared),
         };
         let work = shared.signal.next(timeout);
-        if work == Work::Stop {
+        if work == TruncationWork::Stop {
             return;
         }
         let full = spool.tick(shared);
         let request = match work {
-            Work::Requested(request) => request,
+            TruncationWork::Requested(request) => request,
             _ if failed || full => 0,
             _ => continue,
         };
-        shared.asked.store(false, Ordering::Release);
+        shared.truncation_requested.store(false, Ordering::Release);
         add(&shared.counters.background_truncations, 1);
         let failure = drain(shared, &mut spool).err();
         failed = failure.is_some();
@@ -80,7 +80,7 @@ impl SpoolClock {
     const PERIOD: Duration = Duration::from_millis(SPOOL_MS);
 
     /// How long the thread may sleep. Without a spool it does not wake by itself.
-    fn timeout<L: Log, S: Storage>(&self, shared: &Shared<L, S>) -> Option<Duration> {
+    fn timeout<L: RecordLog, S: SegmentStorage>(&self, shared: &RvmState<L, S>) -> Option<Duration> {
         let left = match self.0 {
             Some(last) => Self::PERIOD.saturating_sub(last.elapsed()),
             None => Self::PERIOD,
@@ -89,7 +89,7 @@ impl SpoolClock {
     }
 
     /// Logs what is spooled when it is time. `true`: the log is too full for it.
-    fn tick<L: Log, S: Storage>(&mut self, shared: &Shared<L, S>) -> bool {
+    fn tick<L: RecordLog, S: SegmentStorage>(&mut self, shared: &RvmState<L, S>) -> bool {
         if !shared.spool.is_active() {
             self.0 = None;
             return false;
@@ -109,8 +109,11 @@ impl SpoolClock {
 ///
 /// No further: under steady load it would never end, and its syncs would slow the log's own.
 /// Logs what is spooled between its steps: on a slow disk they take long.
-fn drain<L: Log, S: Storage>(shared: &Shared<L, S>, spool: &mut SpoolClock) -> Result<(), TruncateError> {
-    if shared.truncation != Truncation::Here {
+fn drain<L: RecordLog, S: SegmentStorage>(
+    shared: &RvmState<L, S>,
+    spool: &mut SpoolClock,
+) -> Result<(), TruncateError> {
+    if shared.truncation != TruncationPolicy::Here {
         return Ok(());
     }
     if shared.log.state().stable <= shared.head() {

@@ -5,15 +5,15 @@ mod disk;
 mod range;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{AppendError, IoError, Kind, LogError, WaitError};
+use netram_proto::port::{AppendError, IoError, LogError, RecordKind, WaitError};
 
-pub use commit::{CaptureError, CommitError, ForeignError, PreambleError};
-pub use disk::{DecodeError, SegmentError, TableError};
+pub use commit::{CaptureError, ForeignError, PreambleError, RvmCommitError};
+pub use disk::{RecordDecodeError, SegmentError, SegmentTableError};
 pub use range::RangeError;
 
 /// Why recoverable memory could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
+pub enum RvmOpenError {
     /// The truncation threshold is no percentage from 1 to 95.
     #[error("the truncation threshold is {percent} %; choose 1 to 95")]
     Threshold {
@@ -22,7 +22,7 @@ pub enum OpenError {
     },
     /// The segment table is unusable.
     #[error("{0}")]
-    Table(#[from] TableError),
+    Table(#[from] SegmentTableError),
     /// Recovery stopped. The log keeps every record; mend the cause and open again.
     #[error("recovery stopped: {0}")]
     Recovery(#[from] TruncateError),
@@ -94,7 +94,7 @@ pub enum MapError {
     Segment(#[from] SegmentError),
     /// The segment could not be entered in the table.
     #[error("{0}")]
-    Table(#[from] TableError),
+    Table(#[from] SegmentTableError),
     /// Committed bytes of this segment could not be applied before mapping it again.
     #[error("committed bytes could not be applied before mapping: {0}")]
     Truncate(#[from] TruncateError),
@@ -142,7 +142,7 @@ pub enum TruncateError {
     Segment(#[from] SegmentError),
     /// A segment's stamp could not be written down in the table.
     #[error("{0}")]
-    Table(#[from] TableError),
+    Table(#[from] SegmentTableError),
     /// The log could not be read or trimmed.
     #[error("{0}")]
     Log(LogError),
@@ -158,7 +158,7 @@ pub enum TruncateError {
         /// Where the record begins.
         lsn: Lsn,
         /// What is wrong with it.
-        cause: DecodeError,
+        cause: RecordDecodeError,
     },
     /// The log holds records of another user (a disk volume, say), which truncation would destroy.
     #[error("the record at LSN {lsn} has kind {}: this log is not used for recoverable memory", kind.0)]
@@ -166,9 +166,9 @@ pub enum TruncateError {
         /// Where the record begins.
         lsn: Lsn,
         /// Its kind.
-        kind: Kind,
+        kind: RecordKind,
     },
-    /// The records are another's to apply ([`crate::Truncation::Elsewhere`]).
+    /// The records are another's to apply ([`crate::TruncationPolicy::Elsewhere`]).
     #[error("this log's records are applied elsewhere, and trimmed when that is done")]
     Elsewhere,
     /// The records are applied here; nobody else can say that they are no longer needed.
@@ -194,7 +194,7 @@ pub enum TruncateError {
 
 /// Why recoverable memory was not closed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CloseError {
+pub enum RvmCloseError {
     /// Transactions are open (the original's `RVM_EUNCOMMIT`).
     #[error("{transactions} transactions are open; commit or abort them, and drop them, first")]
     Uncommitted {
@@ -230,7 +230,7 @@ pub enum ForgetError {
     Truncate(#[from] TruncateError),
     /// The table could not be written.
     #[error("{0}")]
-    Table(#[from] TableError),
+    Table(#[from] SegmentTableError),
 }
 
 /// Why truncation did not help where a log is full.

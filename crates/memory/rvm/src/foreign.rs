@@ -2,26 +2,26 @@
 
 use std::sync::{Arc, Weak};
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use crate::error::ForeignError;
-use crate::record::{Changes, RangeView, Reach};
-use crate::region::Mapping;
+use crate::record::{RangeView, RecordChanges, RecordScope};
+use crate::region::RegionMapping;
 use crate::rvm::Rvm;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
-impl<L: Log, S: Storage> Rvm<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Stores what a record of another log's says to the regions mapped here, all at once, like
     /// [`Region::apply`](crate::Region::apply): nobody who reads them through their locks sees a part of it.
     /// Refused, with nothing changed, unless each of its ranges lies in a region.
     ///
     /// A record inside one region allocates nothing.
-    pub fn apply(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
-        let Reach::Segment { .. } = changes.reach() else {
+    pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
+        let RecordScope::Segment { .. } = changes.scope() else {
             return self.apply_to_several(changes);
         };
-        let admits = |region: &Arc<Mapping>| region.admits(changes).is_ok();
+        let admits = |region: &Arc<RegionMapping>| region.admits(changes).is_ok();
         let only = {
             let regions = lock(&self.shared.regions);
             regions.iter().filter_map(Weak::upgrade).find(admits)
@@ -35,8 +35,8 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         Ok(())
     }
 
-    fn apply_to_several(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
-        let mut regions: Vec<Arc<Mapping>> = {
+    fn apply_to_several(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
+        let mut regions: Vec<Arc<RegionMapping>> = {
             let regions = lock(&self.shared.regions);
             regions.iter().filter_map(Weak::upgrade).collect()
         };
@@ -62,7 +62,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
 }
 
 /// Which of the regions, by segment and offset, has all of a range.
-fn region_of(regions: &[Arc<Mapping>], range: &RangeView<'_>) -> Result<usize, ForeignError> {
+fn region_of(regions: &[Arc<RegionMapping>], range: &RangeView<'_>) -> Result<usize, ForeignError> {
     let (segment, offset) = (range.segment, range.offset);
     let behind = regions.partition_point(|region| (region.segment.index, region.base) <= (segment, offset));
     let at = behind

@@ -2,7 +2,7 @@
 
 use netram_proto::id::{JournalId, Lsn};
 
-use crate::stamp::{self, STAMP_BYTES, Stamp};
+use crate::stamp::{self, STAMP_BYTES, SegmentStamp};
 use crate::table;
 
 /// A slot of the table of segments, cut to what the bytes fill, its checksum made right if the first byte is odd.
@@ -25,7 +25,7 @@ pub fn stamp(bytes: &[u8]) {
         *into = *byte;
     }
     if mend & 1 != 0 {
-        stamp::seal(&mut block);
+        stamp::set_checksum(&mut block);
     }
     if let Some(found) = stamp::decode(&block) {
         assert_eq!(stamp::decode(&stamp::encode(&found)), Some(found));
@@ -34,7 +34,7 @@ pub fn stamp(bytes: &[u8]) {
 
 /// A stamp.
 pub fn stamp_seeds() -> Vec<Vec<u8>> {
-    let made = Stamp {
+    let made = SegmentStamp {
         id: [7; 16],
         journal: JournalId(5),
         generation: 3,

@@ -4,7 +4,7 @@
 //! millionth update as for the first. They hold whole granules only: nothing is rounded, what does not begin
 //! and end at a multiple of four stays in the list. With eight, a structure of 4-byte fields would stay there altogether.
 
-use crate::range::Range;
+use crate::range::DeclaredRange;
 
 /// Bytes that one bit stands for.
 const GRANULE_BYTES: u64 = 4;
@@ -110,8 +110,8 @@ impl Granules {
     fn declare_any(&mut self, region: u32, offset: u64, length: u32) -> Option<(u64, u32)> {
         let end = offset + u64::from(length);
         // A range no longer than a page meets two at most. Both get their place before either is changed.
-        let low = self.place(key(region, offset))?;
-        let high = self.place(key(region, end - GRANULE_BYTES))?;
+        let low = self.slot_of(key(region, offset))?;
+        let high = self.slot_of(key(region, end - GRANULE_BYTES))?;
         let (mut first, mut last) = (end, offset);
         let mut at = offset;
         while at < end {
@@ -141,7 +141,7 @@ impl Granules {
     }
 
     /// The place of a page, which it gets now if it has none.
-    fn place(&mut self, key: u64) -> Option<usize> {
+    fn slot_of(&mut self, key: u64) -> Option<usize> {
         if self.recent.0 == key {
             return Some(self.recent.1);
         }
@@ -185,7 +185,7 @@ impl Granules {
 
     /// Writes what was declared to `ranges`, sorted by place, neighbours as one. Sorts the pages: of a transaction
     /// that stays open, since its commit was refused, the next declaration finds them anew.
-    pub(crate) fn collect(&mut self, ranges: &mut Vec<Range>) {
+    pub(crate) fn collect(&mut self, ranges: &mut Vec<DeclaredRange>) {
         self.stale = true;
         self.recent = (NO_KEY, 0);
         self.pages.sort_unstable_by_key(|page| page.key);
@@ -219,7 +219,7 @@ fn hash(key: u64) -> usize {
 }
 
 /// Adds the runs of set bits of one page, grown onto the last range where they continue it.
-fn collect_page(region: u32, base: u64, bits: &Bits, ranges: &mut Vec<Range>) {
+fn collect_page(region: u32, base: u64, bits: &Bits, ranges: &mut Vec<DeclaredRange>) {
     for (index, word) in bits.iter().enumerate() {
         let mut left = *word;
         while left != 0 {
@@ -235,7 +235,7 @@ fn collect_page(region: u32, base: u64, bits: &Bits, ranges: &mut Vec<Range>) {
             {
                 last.length = whole;
             } else {
-                ranges.push(Range {
+                ranges.push(DeclaredRange {
                     offset,
                     length,
                     region,

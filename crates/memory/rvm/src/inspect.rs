@@ -7,12 +7,12 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use netram_proto::id::JournalId;
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
-use crate::error::TableError;
+use crate::error::SegmentTableError;
 use crate::segments::segment_io;
-use crate::storage::{Identity, folder_of, identity_of, io_error};
-use crate::table::Table;
+use crate::storage::{SegmentIdentity, directory_of, identity_of, io_error};
+use crate::table::SegmentTable;
 use crate::{RangeView, SegmentError};
 
 /// The segments that a log knows, as its table says.
@@ -32,14 +32,14 @@ pub struct SegmentView {
     /// Its length when last mapped; the file may be longer, never shorter.
     pub length: u64,
     /// What tells its file from another of the same name; zeros when the file system could not keep that.
-    pub identity: Identity,
+    pub identity: SegmentIdentity,
 }
 
 impl TableView {
     /// Reads the table at `path`, which must belong to `journal`.
-    pub fn read(path: &Path, journal: JournalId) -> Result<TableView, TableError> {
-        let file = ReadOnly::open(path)?;
-        let mut segments: Vec<SegmentView> = Table::read(&file, journal, &folder_of(path))?
+    pub fn read(path: &Path, journal: JournalId) -> Result<TableView, SegmentTableError> {
+        let file = ReadOnlyFile::open(path)?;
+        let mut segments: Vec<SegmentView> = SegmentTable::read(&file, journal, &directory_of(path))?
             .entries
             .into_iter()
             .map(|entry| SegmentView {
@@ -63,9 +63,9 @@ impl SegmentView {
     /// Opens the segment's file for reading, once it is the file that the log's records were written for.
     pub fn open(&self) -> Result<SegmentFile, SegmentError> {
         let io = |cause| segment_io(&self.path, cause);
-        let file = ReadOnly::open(Path::new(&self.path)).map_err(io)?;
+        let file = ReadOnlyFile::open(Path::new(&self.path)).map_err(io)?;
         let identity = identity_of(&file.0).map_err(io)?;
-        if self.identity != Identity::default() && self.identity != identity {
+        if self.identity != SegmentIdentity::default() && self.identity != identity {
             return Err(SegmentError::Foreign {
                 path: self.path.clone(),
             });
@@ -91,7 +91,7 @@ impl SegmentView {
 /// A segment's file, open for reading.
 #[derive(Debug)]
 pub struct SegmentFile {
-    file: ReadOnly,
+    file: ReadOnlyFile,
     length: u64,
 }
 
@@ -113,15 +113,15 @@ impl SegmentFile {
 
 /// A file that is not to be written, whatever happens.
 #[derive(Debug)]
-pub(crate) struct ReadOnly(pub(crate) StdFile);
+pub(crate) struct ReadOnlyFile(pub(crate) StdFile);
 
-impl ReadOnly {
-    pub(crate) fn open(path: &Path) -> Result<ReadOnly, IoError> {
-        StdFile::open(path).map(ReadOnly).map_err(io_error)
+impl ReadOnlyFile {
+    pub(crate) fn open(path: &Path) -> Result<ReadOnlyFile, IoError> {
+        StdFile::open(path).map(ReadOnlyFile).map_err(io_error)
     }
 }
 
-impl File for ReadOnly {
+impl StorageFile for ReadOnlyFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.0.metadata().map_err(io_error)?.len())
     }
@@ -146,18 +146,21 @@ mod tests {
 
     use super::*;
     use crate::limit::{TABLE_BYTES, TABLE_SLOT_BYTES};
-    use crate::{Allocation, RealStorage, Storage};
+    use crate::{RealStorage, SegmentAllocation, SegmentStorage};
 
     const JOURNAL: JournalId = JournalId(7);
 
-    /// A table in `folder` that knows two segments of 8192 bytes.
-    fn table(folder: &Path) -> std::path::PathBuf {
-        let path = folder.join("segments");
+    /// A table in `directory` that knows two segments of 8192 bytes.
+    fn table(directory: &Path) -> std::path::PathBuf {
+        let path = directory.join("segments");
         let storage = RealStorage::create(path.to_str().unwrap()).unwrap();
-        let mut segments = crate::segments::Segments::new(Table::default(), &crate::Options::new(JOURNAL));
+        let mut segments =
+            crate::segments::Segments::new(SegmentTable::default(), &crate::RvmOptions::new(JOURNAL));
         for name in ["a", "b"] {
-            let name = folder.join(name).display().to_string();
-            storage.create_segment(&name, 8192, Allocation::Sparse).unwrap();
+            let name = directory.join(name).display().to_string();
+            storage
+                .create_segment(&name, 8192, SegmentAllocation::Sparse)
+                .unwrap();
             segments.enter(&storage, &name, Lsn(0), Lsn(0)).unwrap();
         }
         path
@@ -165,8 +168,8 @@ mod tests {
 
     #[test]
     fn the_segments_are_seen_while_another_has_them_locked() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = table(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let path = table(directory.path());
         let _held = RealStorage::open(path.to_str().unwrap()).unwrap();
         let view = TableView::read(&path, JOURNAL).unwrap();
         let numbers: Vec<u32> = view.segments.iter().map(|segment| segment.number).collect();
@@ -182,7 +185,7 @@ mod tests {
             number: 3,
             path: "a".to_owned(),
             length: 100,
-            identity: Identity::default(),
+            identity: SegmentIdentity::default(),
         };
         for (number, offset, length, held) in [
             (3, 0, 100, true),
@@ -203,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_missing_short_or_replaced_file_is_named() {
-        let folder = tempfile::tempdir().unwrap();
-        let view = TableView::read(&table(folder.path()), JOURNAL).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let view = TableView::read(&table(directory.path()), JOURNAL).unwrap();
         let (a, b) = (view.numbered(0).unwrap(), view.numbered(1).unwrap());
         std::fs::remove_file(&a.path).unwrap();
         assert!(matches!(a.open(), Err(SegmentError::Missing { .. })));
@@ -219,7 +222,7 @@ mod tests {
             })
         ));
         std::fs::write(&a.path, [0; 8192]).unwrap();
-        match a.identity == Identity::default() {
+        match a.identity == SegmentIdentity::default() {
             // What is merely printed is kept back while a test passes.
             true => drop(std::io::Write::write_all(
                 &mut std::io::stderr(),
@@ -231,20 +234,23 @@ mod tests {
 
     #[test]
     fn a_table_of_another_journal_or_cut_off_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = table(folder.path());
+        let directory = tempfile::tempdir().unwrap();
+        let path = table(directory.path());
         let foreign = TableView::read(&path, JournalId(8));
-        assert!(matches!(foreign, Err(TableError::Foreign { .. })), "{foreign:?}");
+        assert!(
+            matches!(foreign, Err(SegmentTableError::Foreign { .. })),
+            "{foreign:?}"
+        );
         let file = StdFile::options().write(true).open(&path).unwrap();
         file.set_len(TABLE_SLOT_BYTES as u64).unwrap();
         let short = TableView::read(&path, JOURNAL);
         let needed = TABLE_BYTES;
-        assert!(matches!(short, Err(TableError::Short { needed: n, .. }) if n == needed));
-        let gone = TableView::read(&folder.path().join("none"), JOURNAL);
+        assert!(matches!(short, Err(SegmentTableError::Short { needed: n, .. }) if n == needed));
+        let gone = TableView::read(&directory.path().join("none"), JOURNAL);
         assert!(
             matches!(
                 gone,
-                Err(TableError::Io {
+                Err(SegmentTableError::Io {
                     cause: IoError::ENOENT
                 })
             ),

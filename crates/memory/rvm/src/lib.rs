@@ -24,13 +24,13 @@
 //! | [`Rvm`] | opening with recovery, mapping, truncation |
 //! | [`Transaction`], [`EditGuard`] | ranges, commit, abort |
 //! | [`Region`] | mapped memory and its lock |
-//! | [`Capture`] | how stores are found: declared, or by page |
+//! | [`CaptureMode`] | how stores are found: declared, or by page |
 //! | [`record`] | a transaction as bytes |
-//! | [`Storage`] | where segments live: real files, or the simulator's |
+//! | [`SegmentStorage`] | where segments live: real files, or the simulator's |
 //! | [`TableView`] | a log's segments, looked at from outside |
 //! | [`limit`] | every bound |
 //!
-//! It knows the log only as `netram_proto::port::Log`; sockets, lenders and the log's own recovery are the
+//! It knows the log only as `netram_proto::port::RecordLog`; sockets, lenders and the log's own recovery are the
 //! client's affair.
 #![deny(unsafe_code)]
 
@@ -58,9 +58,9 @@ mod relocate;
 mod run;
 mod rvm;
 mod segments;
-mod shared;
 mod spool;
 mod stamp;
+mod state;
 mod stats;
 mod storage;
 mod sync;
@@ -69,21 +69,22 @@ mod trim;
 mod truncate;
 mod txn;
 
-pub use capture::{Capture, Find, Undeclared, Verify, differences};
+pub use capture::{CaptureMode, DetectMethod, UndeclaredStore, VerifyMode, differences};
 pub use error::{
-    CaptureError, CloseError, CommitError, DecodeError, FlushError, ForeignError, ForgetError, MapError,
-    OpenError, PreambleError, RangeError, SegmentError, TableError, TruncateError, UnmapError,
+    CaptureError, FlushError, ForeignError, ForgetError, MapError, PreambleError, RangeError,
+    RecordDecodeError, RvmCloseError, RvmCommitError, RvmOpenError, SegmentError, SegmentTableError,
+    TruncateError, UnmapError,
 };
 pub use inspect::{SegmentFile, SegmentView, TableView};
-pub use memory::{Memory, Placement};
+pub use memory::{Placement, RegionMemory};
 pub use newest::refuse_older;
-pub use options::{Mode, Options, Truncation};
-pub use record::{Changes, RangeView};
+pub use options::{RestoreMode, RvmOptions, TruncationPolicy};
+pub use record::{RangeView, RecordChanges};
 pub use region::{ExclusiveGuard, ReadGuard, Region};
-pub use relocate::{RelocateError, Relocated, relocate};
-pub use rvm::{Query, RegionInfo, Rvm, SegmentInfo};
-pub use stamp::{Stamp, StampId};
+pub use relocate::{RelocateError, RelocatedSegment, relocate};
+pub use rvm::{RegionStatus, Rvm, RvmStatus, SegmentInfo};
+pub use stamp::{SegmentStamp, StampId};
 pub use stats::{COUNT_CLASSES, LENGTH_CLASSES, Statistics};
-pub use storage::{Allocation, Identity, RealFile, RealStorage, Storage};
-pub use truncate::{Progress, RecoveryReport};
-pub use txn::{Commit, EditGuard, Outcome, Participant, Transaction};
+pub use storage::{RealFile, RealStorage, SegmentAllocation, SegmentIdentity, SegmentStorage};
+pub use truncate::{RecoveryReport, TruncateProgress};
+pub use txn::{CommitReceipt, EditGuard, Participant, Transaction, TransactionOutcome};

@@ -2,19 +2,19 @@
 
 use std::sync::{Arc, Weak};
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use crate::error::{ForgetError, MapError};
 use crate::limit::PAGE_BYTES;
 use crate::memory::Placement;
-use crate::options::Truncation;
-use crate::region::{Mapping, Region};
+use crate::options::TruncationPolicy;
+use crate::region::{Region, RegionMapping};
 use crate::rvm::Rvm;
 use crate::segments::{check_name, segment_io};
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
-impl<L: Log, S: Storage> Rvm<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Maps `length` bytes of a segment from `offset`, a multiple of the page size. Length 0: to the end.
     ///
     /// Nothing is read until it is touched. Segment bytes can be mapped once at a time.
@@ -71,7 +71,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         // Bytes committed through an earlier mapping may still be in the log only: a mapping made now would
         // show the file without them. Earlier mappings are gone for certain, so no more such bytes can come.
-        if shared.truncation == Truncation::Here {
+        if shared.truncation == TruncationPolicy::Here {
             shared.apply_segment(&opened.mark)?;
         }
         // No longer than the address space, or else `end_of` has refused.
@@ -87,13 +87,13 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             },
         })?;
         assert_eq!(memory.len(), length);
-        let mapping = Mapping::new(memory, offset, name.into(), opened.mark, shared.number);
+        let mapping = RegionMapping::new(memory, offset, name.into(), opened.mark, shared.number);
         let mapping = Arc::new(mapping);
         regions.push(Arc::downgrade(&mapping));
         Ok(Region { mapping })
     }
 
-    /// Takes a segment that is no longer used out of the log's table. With [`Truncation::Elsewhere`] only once
+    /// Takes a segment that is no longer used out of the log's table. With [`TruncationPolicy::Elsewhere`] only once
     /// the log has been trimmed of every record.
     pub fn forget_segment(&self, path: &str) -> Result<(), ForgetError> {
         let shared = &*self.shared;
@@ -109,7 +109,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         }
         let mark = lock(&shared.segments).mark(&name);
         let mark = mark.ok_or_else(|| ForgetError::Unknown { path: name.clone() })?;
-        if shared.truncation == Truncation::Here {
+        if shared.truncation == TruncationPolicy::Here {
             shared.apply_segment(&mark)?;
         } else {
             shared.check_trimmed()?;
@@ -139,7 +139,7 @@ fn end_of(path: &str, offset: u64, length: u64, size: u64) -> Result<u64, MapErr
 }
 
 /// Whether bytes `offset..end` share a page with a region of the same segment.
-fn pages_meet(region: &Mapping, offset: u64, end: u64) -> bool {
+fn pages_meet(region: &RegionMapping, offset: u64, end: u64) -> bool {
     let region_end = (region.base + region.length as u64).next_multiple_of(PAGE_BYTES);
     region.base < end.next_multiple_of(PAGE_BYTES) && offset < region_end
 }

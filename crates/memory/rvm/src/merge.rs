@@ -4,7 +4,7 @@ use std::collections::BinaryHeap;
 
 /// One logged range, with its bytes somewhere in an arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct LoggedExtent {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
     pub(crate) length: u64,
@@ -12,7 +12,7 @@ pub(crate) struct Extent {
     pub(crate) source: usize,
 }
 
-impl Extent {
+impl LoggedExtent {
     pub(crate) fn end(self) -> u64 {
         self.offset + self.length
     }
@@ -30,7 +30,7 @@ impl Merger {
     ///
     /// A sweep over the starts with a heap of the extents under the sweep, newest first: n log n, and no more
     /// than twice as many pieces as extents.
-    pub(crate) fn merge(&mut self, extents: &mut [Extent], pieces: &mut Vec<Extent>) {
+    pub(crate) fn merge(&mut self, extents: &mut [LoggedExtent], pieces: &mut Vec<LoggedExtent>) {
         pieces.clear();
         extents.sort_unstable_by_key(|extent| (extent.segment, extent.offset, extent.source));
         let open = &mut self.open;
@@ -74,7 +74,7 @@ impl Merger {
 }
 
 /// Adds bytes `at..end` of `extent`, grown onto the last piece where they continue it.
-fn emit(pieces: &mut Vec<Extent>, extent: Extent, at: u64, end: u64) {
+fn emit(pieces: &mut Vec<LoggedExtent>, extent: LoggedExtent, at: u64, end: u64) {
     assert!(extent.offset <= at);
     assert!(at < end);
     // The distance lies within the extent, whose bytes are in memory.
@@ -88,7 +88,7 @@ fn emit(pieces: &mut Vec<Extent>, extent: Extent, at: u64, end: u64) {
         last.length += length;
         return;
     }
-    pieces.push(Extent {
+    pieces.push(LoggedExtent {
         segment: extent.segment,
         offset: at,
         length,
@@ -111,7 +111,7 @@ mod tests {
             let mut model = std::collections::BTreeMap::new();
             for (number, (segment, offset, length)) in writes.into_iter().enumerate() {
                 let length_bytes = length as u64;
-                extents.push(Extent { segment, offset, length: length_bytes, source: arena.len() });
+                extents.push(LoggedExtent { segment, offset, length: length_bytes, source: arena.len() });
                 for at in 0..length {
                     arena.push(number);
                     model.insert((segment, offset + at as u64), number);

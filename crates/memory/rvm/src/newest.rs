@@ -7,32 +7,32 @@ use std::path::Path;
 use netram_proto::id::{JournalId, Lsn};
 
 use crate::error::SegmentError;
-use crate::inspect::ReadOnly;
+use crate::inspect::ReadOnlyFile;
 use crate::real_stamp::{self, number};
 use crate::refusal::{check, copy};
-use crate::stamp::standing;
-use crate::storage::{folder_of, is_other_table};
-use crate::table::{Entry, Table};
+use crate::stamp::ownership;
+use crate::storage::{directory_of, is_other_table};
+use crate::table::{SegmentTable, TableEntry};
 
 /// Refuses a log that was not closed and that is not the newest of its segments. `table` is its segment table. Nothing
 /// is changed or locked. Whatever cannot be read is left to the opening, which says why.
 pub fn refuse_older(table: &Path) -> Result<(), SegmentError> {
-    let Ok(file) = ReadOnly::open(table) else {
+    let Ok(file) = ReadOnlyFile::open(table) else {
         return Ok(());
     };
-    let Some((journal, read)) = Table::peek(&file, &folder_of(table)) else {
+    let Some((journal, read)) = SegmentTable::peek(&file, &directory_of(table)) else {
         return Ok(());
     };
     // One that was closed has nothing for it, and nothing to overwrite anybody's bytes with.
-    for entry in read.entries.iter().filter(|entry| entry.known.open) {
+    for entry in read.entries.iter().filter(|entry| entry.stamps.open) {
         judge(&file.0, entry, journal)?;
     }
     Ok(())
 }
 
-fn judge(table: &StdFile, entry: &Entry, journal: JournalId) -> Result<(), SegmentError> {
+fn judge(table: &StdFile, entry: &TableEntry, journal: JournalId) -> Result<(), SegmentError> {
     let path = &entry.path;
-    let Ok(ReadOnly(segment)) = ReadOnly::open(Path::new(path)) else {
+    let Ok(ReadOnlyFile(segment)) = ReadOnlyFile::open(Path::new(path)) else {
         return Ok(());
     };
     let (Ok(Some(stamp)), Ok(number)) = (real_stamp::read(&segment, path), number(&segment)) else {
@@ -41,7 +41,7 @@ fn judge(table: &StdFile, entry: &Entry, journal: JournalId) -> Result<(), Segme
     // Where the log ends is known only to whoever opens it.
     let end = Lsn(u64::MAX);
     check(
-        standing(&entry.known, Some(&stamp), journal, end, true),
+        ownership(&entry.stamps, Some(&stamp), journal, end, true),
         path,
         Some(&stamp),
     )?;

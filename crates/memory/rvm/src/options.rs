@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use netram_proto::id::JournalId;
-use netram_proto::planted::Planted;
+use netram_proto::planted::FaultSwitch;
 
 use crate::limit::BATCH_BYTES;
 
 /// Choices at [`crate::Rvm::open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct RvmOptions {
     /// The journal behind the log. The segment table beside it must name the same one.
     pub journal: JournalId,
     /// Who applies the log to the segments, and so decides how long its records are kept.
-    pub truncation: Truncation,
+    pub truncation: TruncationPolicy,
     /// Truncation begins when the log is fuller than this, in percent (1 to 95).
     pub truncation_threshold_percent: u8,
     /// Bytes of values that truncation reads before it merges and writes them: at most this, and one record.
@@ -26,27 +26,27 @@ pub struct Options {
     /// this log's records are applied over whatever they hold.
     pub adopt_segments: bool,
     /// A fault, for the simulator.
-    pub planted: Planted,
+    pub planted: FaultSwitch,
 }
 
-impl Options {
+impl RvmOptions {
     /// The usual choices for the log of `journal`: truncation at 50 %, no spool, replaced segments refused.
-    pub fn new(journal: JournalId) -> Options {
-        Options {
+    pub fn new(journal: JournalId) -> RvmOptions {
+        RvmOptions {
             journal,
-            truncation: Truncation::Here,
+            truncation: TruncationPolicy::Here,
             truncation_threshold_percent: 50,
             truncation_batch_bytes: BATCH_BYTES,
             spool_bytes: 0,
             adopt_segments: false,
-            planted: Planted::NONE,
+            planted: FaultSwitch::NONE,
         }
     }
 }
 
 /// Who applies the log to the segments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Truncation {
+pub enum TruncationPolicy {
     /// This `Rvm`: all of it when it opens, and the older part when the log is full.
     #[default]
     Here,
@@ -61,7 +61,7 @@ pub enum Truncation {
 
 /// Whether a transaction can be undone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum RestoreMode {
     /// Old values are kept when a range is declared and put back by an abort.
     #[default]
     Restore,

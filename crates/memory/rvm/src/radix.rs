@@ -3,7 +3,7 @@
 //! Offsets of one transaction differ in few bits: those of a region of 4 MiB, in steps of eight, in 19. Two passes over the list sort
 //! that, 4 to 5 ns a range, where comparing costs 15 (`cargo run --release -p netram-rvm --example set_range`).
 
-use crate::range::Range;
+use crate::range::DeclaredRange;
 
 /// Fewer are sorted by comparing: the digits' counts cost as much as two hundred ranges.
 const RADIX_MIN: usize = 512;
@@ -17,7 +17,7 @@ const OFFSET_BITS: u32 = 48;
 const _: () = assert!(crate::limit::TRANSACTION_REGIONS_MAX <= 1 << (u64::BITS - OFFSET_BITS));
 
 /// Sorts by region and offset. `spare` is memory to work in.
-pub(crate) fn sort(ranges: &mut Vec<Range>, spare: &mut Vec<Range>) {
+pub(crate) fn sort(ranges: &mut Vec<DeclaredRange>, spare: &mut Vec<DeclaredRange>) {
     if ranges.is_sorted_by_key(|range| (range.region, range.offset)) {
         return;
     }
@@ -39,12 +39,12 @@ pub(crate) fn sort(ranges: &mut Vec<Range>, spare: &mut Vec<Range>) {
 }
 
 /// Where a range lies, as one number.
-fn key(range: &Range) -> u64 {
+fn key(range: &DeclaredRange) -> u64 {
     u64::from(range.region) << OFFSET_BITS | range.offset
 }
 
 /// The bits in which keys differ; `None`: an offset is too large for a key.
-fn differing(ranges: &[Range]) -> Option<u64> {
+fn differing(ranges: &[DeclaredRange]) -> Option<u64> {
     let first = ranges.first().map_or(0, key);
     let (mut differing, mut offsets) = (0, 0);
     for range in ranges {
@@ -60,10 +60,10 @@ fn count(bits: u64) -> u32 {
 }
 
 /// Moves all ranges to `into`, in the order of one digit, and within that in the order in which they are.
-fn pass(ranges: &[Range], into: &mut Vec<Range>, shift: u32, width: u32) {
+fn pass(ranges: &[DeclaredRange], into: &mut Vec<DeclaredRange>, shift: u32, width: u32) {
     let mut places = [0u32; 1 << DIGIT_BITS];
     let mask = (1 << width) - 1;
-    let digit = |range: &Range| (key(range) >> shift) as usize & mask;
+    let digit = |range: &DeclaredRange| (key(range) >> shift) as usize & mask;
     for range in ranges {
         places[digit(range)] += 1;
     }
@@ -86,8 +86,8 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    fn range(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = Range> {
-        (0u32..4, offset, 1u32..100).prop_map(|(region, offset, length)| Range {
+    fn range(offset: impl Strategy<Value = u64>) -> impl Strategy<Value = DeclaredRange> {
+        (0u32..4, offset, 1u32..100).prop_map(|(region, offset, length)| DeclaredRange {
             offset,
             length,
             region,
@@ -110,11 +110,11 @@ mod tests {
             expected.sort_by_key(|range| (range.region, range.offset));
             let (mut sorted, mut spare) = (list, Vec::new());
             sort(&mut sorted, &mut spare);
-            let places = |list: &[Range]| {
+            let places = |list: &[DeclaredRange]| {
                 list.iter().map(|range| (range.region, range.offset)).collect::<Vec<_>>()
             };
             prop_assert_eq!(places(&sorted), places(&expected));
-            let all = |mut list: Vec<Range>| {
+            let all = |mut list: Vec<DeclaredRange>| {
                 list.sort_by_key(|range| (range.region, range.offset, range.length));
                 list
             };

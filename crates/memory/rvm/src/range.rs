@@ -17,7 +17,7 @@ const RETRY_FACTOR: usize = 4;
 
 /// Bytes of one region that a transaction declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range {
+pub(crate) struct DeclaredRange {
     /// Where in the region it begins.
     pub(crate) offset: u64,
     pub(crate) length: u32,
@@ -25,7 +25,7 @@ pub(crate) struct Range {
     pub(crate) region: u32,
 }
 
-impl Range {
+impl DeclaredRange {
     pub(crate) fn end(self) -> u64 {
         self.offset + u64::from(self.length)
     }
@@ -33,9 +33,9 @@ impl Range {
 
 /// All ranges of one transaction. Keeps its memory when cleared.
 #[derive(Debug, Default)]
-pub(crate) struct Ranges {
+pub(crate) struct RangeList {
     /// Those whose old values were kept, oldest first; while there are no bits, simply all.
-    declared: Vec<Range>,
+    declared: Vec<DeclaredRange>,
     /// They came out of order, or overlap.
     disordered: bool,
     /// The list was long, out of order and dense: from then on bits are kept.
@@ -47,20 +47,20 @@ pub(crate) struct Ranges {
     /// What was declared, as far as bits can say it.
     granules: Granules,
     /// What bits cannot say, once there are bits.
-    loose: Vec<Range>,
+    loose: Vec<DeclaredRange>,
     /// What was found without being declared.
-    found: Vec<Range>,
-    merged: Vec<Range>,
+    captured: Vec<DeclaredRange>,
+    merged: Vec<DeclaredRange>,
     /// What sorting works in.
-    spare: Vec<Range>,
+    spare: Vec<DeclaredRange>,
     /// How often a range was declared, and their bytes, for statistics.
     calls: u64,
     bytes: u64,
 }
 
-impl Ranges {
+impl RangeList {
     /// Adds a range and returns the part of it, as offset and length, whose old values are not kept yet.
-    /// With `keep` the caller keeps them, and the part joins those of [`Ranges::kept`].
+    /// With `keep` the caller keeps them, and the part joins those of [`RangeList::restorable`].
     ///
     /// Programs declare neighbouring fields one after the other; those extend the last range in place.
     #[inline]
@@ -90,7 +90,7 @@ impl Ranges {
         if thinks && self.make_room(disordered) {
             return self.declare_granules(region, offset, length, keep);
         }
-        self.declared.push(Range {
+        self.declared.push(DeclaredRange {
             offset,
             length,
             region,
@@ -118,7 +118,7 @@ impl Ranges {
         false
     }
 
-    /// Adds a range whose old values nobody keeps. `false`: nothing was done, it takes [`Ranges::declare`].
+    /// Adds a range whose old values nobody keeps. `false`: nothing was done, it takes [`RangeList::declare`].
     #[inline(always)]
     pub(crate) fn append(&mut self, region: u32, offset: u64, length: u32) -> bool {
         if self.declared.len() >= self.room {
@@ -133,7 +133,7 @@ impl Ranges {
         let last_end = last.end();
         let end = offset + u64::from(length);
         if offset > last_end || (self.disordered && offset < last.offset) {
-            self.declared.push(Range {
+            self.declared.push(DeclaredRange {
                 offset,
                 length,
                 region,
@@ -161,7 +161,7 @@ impl Ranges {
 
     /// Marks in bits what the list has, if that is dense.
     fn begin_granules(&mut self) {
-        let Ranges {
+        let RangeList {
             declared,
             granules,
             loose,
@@ -191,7 +191,7 @@ impl Ranges {
             false => None,
         }
         .unwrap_or_else(|| {
-            self.loose.push(Range {
+            self.loose.push(DeclaredRange {
                 offset,
                 length,
                 region,
@@ -199,7 +199,7 @@ impl Ranges {
             (offset, length)
         });
         if keep && count > 0 {
-            self.declared.push(Range {
+            self.declared.push(DeclaredRange {
                 offset: fresh,
                 length: count,
                 region,
@@ -209,7 +209,7 @@ impl Ranges {
     }
 
     /// The ranges whose old values were kept, oldest first.
-    pub(crate) fn kept(&self) -> &[Range] {
+    pub(crate) fn restorable(&self) -> &[DeclaredRange] {
         &self.declared
     }
 
@@ -219,23 +219,23 @@ impl Ranges {
     }
 
     /// Adds a range that was found at the commit.
-    pub(crate) fn find(&mut self, range: Range) {
-        self.found.push(range);
+    pub(crate) fn add_captured(&mut self, range: DeclaredRange) {
+        self.captured.push(range);
     }
 
     /// Forgets what was found: another attempt to commit finds it again.
-    pub(crate) fn clear_found(&mut self) {
-        self.found.clear();
+    pub(crate) fn clear_captured(&mut self) {
+        self.captured.clear();
     }
 
     /// How many ranges were declared or found, and their bytes, neighbours and duplicates each for itself.
-    pub(crate) fn told(&self) -> (u64, u64) {
-        let found: u64 = self.found.iter().map(|range| u64::from(range.length)).sum();
-        (self.calls + self.found.len() as u64, self.bytes + found)
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let found: u64 = self.captured.iter().map(|range| u64::from(range.length)).sum();
+        (self.calls + self.captured.len() as u64, self.bytes + found)
     }
 
     /// The ranges as last merged.
-    pub(crate) fn merged(&self) -> &[Range] {
+    pub(crate) fn merged(&self) -> &[DeclaredRange] {
         match self.is_merged_already() {
             true => &self.declared,
             false => &self.merged,
@@ -244,7 +244,7 @@ impl Ranges {
 
     /// The list is the result: sorted, without overlaps.
     fn is_merged_already(&self) -> bool {
-        !self.disordered && self.found.is_empty()
+        !self.disordered && self.captured.is_empty()
     }
 
     /// Sorts the ranges by place, with duplicate, overlapping and adjacent ones made one. What was declared
@@ -260,7 +260,7 @@ impl Ranges {
             self.granules.collect(&mut self.merged);
             self.merged.extend_from_slice(&self.loose);
         }
-        self.merged.extend_from_slice(&self.found);
+        self.merged.extend_from_slice(&self.captured);
         radix::sort(&mut self.merged, &mut self.spare);
         let kept = coalesce(&mut self.merged);
         self.merged.truncate(kept);
@@ -274,7 +274,7 @@ impl Ranges {
         (self.disordered, self.dense) = (false, false);
         (self.try_at, self.room) = (0, 0);
         self.loose.clear();
-        self.found.clear();
+        self.captured.clear();
         self.merged.clear();
         (self.calls, self.bytes) = (0, 0);
     }
@@ -282,13 +282,13 @@ impl Ranges {
     /// Bytes of memory held on to.
     pub(crate) fn capacity_bytes(&self) -> usize {
         let listed = self.declared.capacity() + self.loose.capacity();
-        let listed = listed + self.found.capacity() + self.merged.capacity() + self.spare.capacity();
-        listed * size_of::<Range>() + self.granules.capacity_bytes()
+        let listed = listed + self.captured.capacity() + self.merged.capacity() + self.spare.capacity();
+        listed * size_of::<DeclaredRange>() + self.granules.capacity_bytes()
     }
 }
 
 /// Merges sorted ranges in place; returns how many remain.
-fn coalesce(ranges: &mut [Range]) -> usize {
+fn coalesce(ranges: &mut [DeclaredRange]) -> usize {
     let mut kept = 0;
     for index in 1..ranges.len() {
         let next = ranges[index];
@@ -312,7 +312,7 @@ mod tests {
     use proptest::prelude::*;
 
     /// Declares as a transaction does that restores nothing.
-    fn add(ranges: &mut Ranges, (region, offset, length): (u32, u64, u32)) -> (u64, u32) {
+    fn add(ranges: &mut RangeList, (region, offset, length): (u32, u64, u32)) -> (u64, u32) {
         match ranges.append(region, offset, length) {
             true => (offset, length),
             false => ranges.declare(region, offset, length, false),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     fn merged(declared: &[(u32, u64, u32)]) -> Vec<(u32, u64, u32)> {
-        let mut ranges = Ranges::default();
+        let mut ranges = RangeList::default();
         for (region, offset, length) in declared {
             add(&mut ranges, (*region, *offset, *length));
         }
@@ -371,7 +371,7 @@ mod tests {
             declared in proptest::collection::vec((0u32..2, 0u64..4000, 1u32..5, any::<bool>()), 1..60),
             keep in any::<bool>(),
         ) {
-            let mut ranges = Ranges::default();
+            let mut ranges = RangeList::default();
             let (mut bytes, mut saved) = (std::collections::BTreeSet::new(), Vec::new());
             // Backwards, so that bits are wanted; then what the test is about.
             let before = (0..=LISTED_MAX as u64).rev().map(|at| (0, 100_000 + at * 16, 8));
@@ -395,7 +395,7 @@ mod tests {
                 });
                 prop_assert!(covered.eq(bytes.iter().copied()), "sorted, and each byte once");
             }
-            let kept = ranges.kept().iter().flat_map(|range| {
+            let kept = ranges.restorable().iter().flat_map(|range| {
                 (range.offset..range.end()).map(|at| (range.region, at))
             });
             let kept: Vec<_> = kept.collect();
@@ -411,7 +411,7 @@ mod tests {
         fn the_fresh_parts_cover_each_byte_before_its_first_use(
             declared in proptest::collection::vec((0u64..50, 1u32..20), 0..40)
         ) {
-            let mut ranges = Ranges::default();
+            let mut ranges = RangeList::default();
             let mut captured = std::collections::BTreeSet::new();
             let mut total = 0u64;
             for (offset, length) in declared {
@@ -422,7 +422,7 @@ mod tests {
                     prop_assert!(captured.contains(&at));
                 }
             }
-            let declared: u64 = ranges.kept().iter().map(|range| u64::from(range.length)).sum();
+            let declared: u64 = ranges.restorable().iter().map(|range| u64::from(range.length)).sum();
             prop_assert_eq!(declared, total, "the undo bytes match the declared ranges");
         }
     }

@@ -13,7 +13,7 @@ use netram_proto::port::IoError;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
-use crate::stamp::{STAMP_BYTES, Stamp, decode, encode};
+use crate::stamp::{STAMP_BYTES, SegmentStamp, decode, encode};
 use crate::storage::{errno, io_error, sync_parent};
 
 /// The extended attribute that holds a segment's stamp.
@@ -22,7 +22,7 @@ const ATTRIBUTE: &str = "user.netram.stamp";
 const BESIDE: &str = ".netram-stamp";
 
 /// The stamp of `file`, which is at `path`: of those in both places the later.
-pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<Stamp>, IoError> {
+pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<SegmentStamp>, IoError> {
     let mut bytes = [0; STAMP_BYTES];
     let inside = match rustix::fs::fgetxattr(file, ATTRIBUTE, &mut bytes) {
         Ok(length) => decode(&bytes[..length]),
@@ -42,7 +42,7 @@ pub(crate) fn read(file: &StdFile, path: &str) -> Result<Option<Stamp>, IoError>
 }
 
 /// Leaves a stamp on `file`, which is at `path`, durably. `false`: no stamp can be kept here.
-pub(crate) fn leave(file: &StdFile, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+pub(crate) fn leave(file: &StdFile, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
     match rustix::fs::fsetxattr(file, ATTRIBUTE, &encode(stamp), XattrFlags::empty()) {
         Ok(()) => file.sync_all().map(|()| true).map_err(io_error),
         // A full disk says the same as a file whose attributes are full: the file beside it finds out.
@@ -51,7 +51,7 @@ pub(crate) fn leave(file: &StdFile, path: &str, stamp: &Stamp) -> Result<bool, I
     }
 }
 
-fn leave_beside(path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+fn leave_beside(path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
     let (place, new) = (format!("{path}{BESIDE}"), format!("{path}{BESIDE}.new"));
     let written = StdFile::create(&new).and_then(|mut file| {
         file.write_all(&encode(stamp))?;
@@ -61,7 +61,7 @@ fn leave_beside(path: &str, stamp: &Stamp) -> Result<bool, IoError> {
     if let Err(error) = written {
         let _ = fs::remove_file(&new);
         return match io_error(error) {
-            // EPERM, EACCES, EROFS: a folder that is not this program's to write to.
+            // EPERM, EACCES, EROFS: a directory that is not this program's to write to.
             IoError { errno: 1 | 13 | 30 } => Ok(false),
             error => Err(error),
         };
@@ -87,8 +87,8 @@ mod tests {
 
     use super::*;
 
-    fn stamp(generation: u64, file: u64) -> Stamp {
-        Stamp {
+    fn stamp(generation: u64, file: u64) -> SegmentStamp {
+        SegmentStamp {
             id: [generation as u8; 16],
             journal: JournalId(7),
             generation,
@@ -99,22 +99,22 @@ mod tests {
         }
     }
 
-    /// A folder, a segment in it and that one's number.
+    /// A directory, a segment in it and that one's number.
     fn segment() -> (tempfile::TempDir, String, StdFile, u64) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("a").to_str().unwrap().to_owned();
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a").to_str().unwrap().to_owned();
         fs::write(&path, [0; 4096]).unwrap();
         let file = StdFile::open(&path).unwrap();
         let number = number(&file).unwrap();
-        (folder, path, file, number)
+        (directory, path, file, number)
     }
 
     #[test]
     fn a_stamp_stays_on_its_file_under_another_name() {
-        let (folder, path, file, number) = segment();
+        let (directory, path, file, number) = segment();
         assert_eq!(read(&file, &path).unwrap(), None);
         assert!(leave(&file, &path, &stamp(1, number)).unwrap());
-        let moved = folder.path().join("b").to_str().unwrap().to_owned();
+        let moved = directory.path().join("b").to_str().unwrap().to_owned();
         fs::rename(&path, &moved).unwrap();
         let file = StdFile::open(&moved).unwrap();
         assert_eq!(read(&file, &moved).unwrap(), Some(stamp(1, number)));
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn a_stamp_beside_a_segment_is_not_believed_of_another_file_in_its_place() {
-        let (_folder, path, file, number) = segment();
+        let (_directory, path, file, number) = segment();
         assert!(leave_beside(&path, &stamp(2, number)).unwrap());
         assert_eq!(read(&file, &path).unwrap(), Some(stamp(2, number)));
         fs::remove_file(&path).unwrap();
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn of_two_stamps_the_later_counts() {
-        let (_folder, path, file, number) = segment();
+        let (_directory, path, file, number) = segment();
         assert!(leave(&file, &path, &stamp(5, number)).unwrap());
         assert!(leave_beside(&path, &stamp(4, number)).unwrap());
         assert_eq!(read(&file, &path).unwrap(), Some(stamp(5, number)));

@@ -2,71 +2,75 @@
 
 use netram_proto::id::JournalId;
 
-use crate::error::{ForgetError, MapError, SegmentError, TableError, TruncateError};
-use crate::stamp::{Stamp, Standing};
+use crate::error::{ForgetError, MapError, SegmentError, SegmentTableError, TruncateError};
+use crate::stamp::{SegmentOwnership, SegmentStamp};
 
 /// Why a stamp was not left.
 #[derive(Debug)]
-pub(crate) enum StampError {
+pub(crate) enum SegmentStampError {
     Segment(SegmentError),
-    Table(TableError),
+    Table(SegmentTableError),
 }
 
-impl From<SegmentError> for StampError {
-    fn from(error: SegmentError) -> StampError {
-        StampError::Segment(error)
+impl From<SegmentError> for SegmentStampError {
+    fn from(error: SegmentError) -> SegmentStampError {
+        SegmentStampError::Segment(error)
     }
 }
 
-impl From<TableError> for StampError {
-    fn from(error: TableError) -> StampError {
-        StampError::Table(error)
+impl From<SegmentTableError> for SegmentStampError {
+    fn from(error: SegmentTableError) -> SegmentStampError {
+        SegmentStampError::Table(error)
     }
 }
 
-impl From<StampError> for MapError {
-    fn from(error: StampError) -> MapError {
+impl From<SegmentStampError> for MapError {
+    fn from(error: SegmentStampError) -> MapError {
         match error {
-            StampError::Segment(error) => error.into(),
-            StampError::Table(error) => error.into(),
+            SegmentStampError::Segment(error) => error.into(),
+            SegmentStampError::Table(error) => error.into(),
         }
     }
 }
 
-impl From<StampError> for ForgetError {
-    fn from(error: StampError) -> ForgetError {
+impl From<SegmentStampError> for ForgetError {
+    fn from(error: SegmentStampError) -> ForgetError {
         match error {
-            StampError::Segment(error) => ForgetError::Truncate(error.into()),
-            StampError::Table(error) => error.into(),
+            SegmentStampError::Segment(error) => ForgetError::Truncate(error.into()),
+            SegmentStampError::Table(error) => error.into(),
         }
     }
 }
 
-impl From<StampError> for TruncateError {
-    fn from(error: StampError) -> TruncateError {
+impl From<SegmentStampError> for TruncateError {
+    fn from(error: SegmentStampError) -> TruncateError {
         match error {
-            StampError::Segment(error) => error.into(),
-            StampError::Table(error) => error.into(),
+            SegmentStampError::Segment(error) => error.into(),
+            SegmentStampError::Table(error) => error.into(),
         }
     }
 }
 
 /// Refuses a segment that is not this log's to change. `found` is its stamp.
-pub(crate) fn check(standing: Standing, path: &str, found: Option<&Stamp>) -> Result<(), SegmentError> {
+pub(crate) fn check(
+    standing: SegmentOwnership,
+    path: &str,
+    found: Option<&SegmentStamp>,
+) -> Result<(), SegmentError> {
     let path = path.to_owned();
     let log = found.map_or_else(String::new, |stamp| log_of(&stamp.table).to_owned());
     let journal = found.map_or(JournalId(0), |stamp| stamp.journal);
     match standing {
-        Standing::Fit => Ok(()),
-        Standing::Overtaken => Err(SegmentError::Overtaken { path, log, journal }),
-        Standing::Held => Err(SegmentError::Held { path, log, journal }),
-        Standing::Older => Err(SegmentError::Older { path }),
-        Standing::Lost => Err(SegmentError::Foreign { path }),
+        SegmentOwnership::Current => Ok(()),
+        SegmentOwnership::Overtaken => Err(SegmentError::Overtaken { path, log, journal }),
+        SegmentOwnership::OwnedByOtherLog => Err(SegmentError::OwnedByOtherLog { path, log, journal }),
+        SegmentOwnership::Older => Err(SegmentError::Older { path }),
+        SegmentOwnership::Lost => Err(SegmentError::Foreign { path }),
     }
 }
 
 /// The refusal of a log that is a copy of the one that left `stamp` on the segment at `path`.
-pub(crate) fn copy(path: &str, stamp: &Stamp) -> SegmentError {
+pub(crate) fn copy(path: &str, stamp: &SegmentStamp) -> SegmentError {
     SegmentError::Copy {
         path: path.to_owned(),
         log: log_of(&stamp.table).to_owned(),

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use zerocopy::FromBytes;
 
-use crate::capture::{Capture, Captured, Twins, Undeclared, Verifier};
+use crate::capture::{CaptureMode, PageCapture, Twins, UndeclaredStore, Verifier};
 use crate::error::{CaptureError, ForeignError, RangeError, UnmapError};
 use crate::limit::COPY_BYTES;
-use crate::memory::{Address, Memory};
-use crate::record::{Changes, RangeView, Reach};
-use crate::segments::Mark;
+use crate::memory::{RegionAddress, RegionMemory};
+use crate::record::{RangeView, RecordChanges, RecordScope};
+use crate::segments::SegmentMark;
 use crate::sync::lock;
 
 /// A mapped part of a segment: memory that survives crashes, as far as transactions committed it.
@@ -24,23 +24,23 @@ use crate::sync::lock;
 /// stores outside a committed range are forgotten.
 #[derive(Debug)]
 pub struct Region {
-    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) mapping: Arc<RegionMapping>,
 }
 
 /// What a region and the transactions that touch it share.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct RegionMapping {
     // Before the memory, whose pages it has protected.
-    capture: Mutex<Slot>,
+    capture: Mutex<CaptureState>,
     /// The slot is not `Declared`: what a transaction asks first.
     by_page: AtomicBool,
-    memory: RwLock<Memory>,
-    address: Address,
+    memory: RwLock<RegionMemory>,
+    address: RegionAddress,
     pub(crate) length: usize,
     /// Where in the segment the region begins.
     pub(crate) base: u64,
     pub(crate) path: Arc<str>,
-    pub(crate) segment: Arc<Mark>,
+    pub(crate) segment: Arc<SegmentMark>,
     /// Open transactions with ranges here.
     pub(crate) transactions: AtomicUsize,
     /// The `Rvm` it belongs to.
@@ -49,21 +49,21 @@ pub(crate) struct Mapping {
 
 /// Who has what finds a region's stores by page.
 #[derive(Debug)]
-enum Slot {
+enum CaptureState {
     /// There is nothing to have.
     Declared,
     /// One transaction at a time; `None`: one has it now. Foreign records need the twins meanwhile.
     Paged {
         twins: Arc<Twins>,
-        free: Option<Box<Captured>>,
+        free: Option<Box<PageCapture>>,
     },
     /// All of them.
     Verified(Arc<Verifier>),
 }
 
-impl Slot {
-    fn paged(captured: Captured) -> Slot {
-        Slot::Paged {
+impl CaptureState {
+    fn paged(captured: PageCapture) -> CaptureState {
+        CaptureState::Paged {
             twins: Arc::clone(captured.twins()),
             free: Some(Box::new(captured)),
         }
@@ -72,30 +72,32 @@ impl Slot {
 
 /// What a transaction gets from a region that it enters.
 #[derive(Debug)]
-pub(crate) enum Borrowed {
+pub(crate) enum CaptureLoan {
     /// Stores are declared.
     Nothing,
-    Capture(Box<Captured>),
+    Capture(Box<PageCapture>),
     Verifier(Arc<Verifier>),
 }
 
-impl Mapping {
+impl RegionMapping {
     /// Takes what finds the region's stores by page, for one transaction; or shares what verifies them.
-    pub(crate) fn borrow_capture(&self) -> Result<Borrowed, RangeError> {
+    pub(crate) fn borrow_capture(&self) -> Result<CaptureLoan, RangeError> {
         if !self.by_page.load(Ordering::Acquire) {
-            return Ok(Borrowed::Nothing);
+            return Ok(CaptureLoan::Nothing);
         }
         match &mut *lock(&self.capture) {
-            Slot::Declared => Ok(Borrowed::Nothing),
-            Slot::Paged { free, .. } => free.take().map(Borrowed::Capture).ok_or(RangeError::Captured),
-            Slot::Verified(verifier) => Ok(Borrowed::Verifier(verifier.clone())),
+            CaptureState::Declared => Ok(CaptureLoan::Nothing),
+            CaptureState::Paged { free, .. } => {
+                free.take().map(CaptureLoan::Capture).ok_or(RangeError::Captured)
+            }
+            CaptureState::Verified(verifier) => Ok(CaptureLoan::Verifier(verifier.clone())),
         }
     }
 
     /// Whether its stores are found by page, where a page does not say who stored.
     pub(crate) fn is_captured(&self) -> bool {
         let by_page = self.by_page.load(Ordering::Acquire);
-        by_page && matches!(*lock(&self.capture), Slot::Paged { .. })
+        by_page && matches!(*lock(&self.capture), CaptureState::Paged { .. })
     }
 
     fn verifier(&self) -> Option<Arc<Verifier>> {
@@ -103,14 +105,14 @@ impl Mapping {
             return None;
         }
         match &*lock(&self.capture) {
-            Slot::Verified(verifier) => Some(verifier.clone()),
+            CaptureState::Verified(verifier) => Some(verifier.clone()),
             _ => None,
         }
     }
 
     /// What a run of bytes that was not declared is, for people.
-    pub(crate) fn undeclared(&self, (offset, length): (usize, usize)) -> Undeclared {
-        Undeclared {
+    pub(crate) fn undeclared(&self, (offset, length): (usize, usize)) -> UndeclaredStore {
+        UndeclaredStore {
             segment: self.path.clone(),
             offset: self.base + offset as u64,
             region_offset: offset,
@@ -120,17 +122,23 @@ impl Mapping {
     }
 
     /// Gives back what a transaction borrowed.
-    pub(crate) fn return_capture(&self, captured: Box<Captured>) {
-        if let Slot::Paged { free, .. } = &mut *lock(&self.capture) {
+    pub(crate) fn return_capture(&self, captured: Box<PageCapture>) {
+        if let CaptureState::Paged { free, .. } = &mut *lock(&self.capture) {
             *free = Some(captured);
         }
     }
 
-    pub(crate) fn new(memory: Memory, base: u64, path: Arc<str>, segment: Arc<Mark>, owner: u64) -> Mapping {
+    pub(crate) fn new(
+        memory: RegionMemory,
+        base: u64,
+        path: Arc<str>,
+        segment: Arc<SegmentMark>,
+        owner: u64,
+    ) -> RegionMapping {
         let (address, length) = (memory.address(), memory.len());
         let memory = RwLock::new(memory);
-        Mapping {
-            capture: Mutex::new(Slot::Declared),
+        RegionMapping {
+            capture: Mutex::new(CaptureState::Declared),
             by_page: AtomicBool::new(false),
             memory,
             address,
@@ -145,15 +153,15 @@ impl Mapping {
 
     // A panic while a guard was held says nothing about the bytes: the transaction's drop restores them, if
     // it was to. So poisoning is passed over.
-    pub(crate) fn read(&self) -> RwLockReadGuard<'_, Memory> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, RegionMemory> {
         self.memory.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, Memory> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, RegionMemory> {
         self.memory.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn try_write(&self) -> Option<RwLockWriteGuard<'_, Memory>> {
+    fn try_write(&self) -> Option<RwLockWriteGuard<'_, RegionMemory>> {
         match self.memory.try_write() {
             Ok(memory) => Some(memory),
             Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -177,16 +185,16 @@ impl Mapping {
     }
 }
 
-impl Mapping {
+impl RegionMapping {
     /// Whether a record's changes all lie here.
-    pub(crate) fn admits(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
-        match changes.reach() {
-            Reach::Nothing => Ok(()),
-            Reach::Several => Err(ForeignError::Several),
-            Reach::Segment { segment, .. } if segment != self.segment.index => {
+    pub(crate) fn admits(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
+        match changes.scope() {
+            RecordScope::Nothing => Ok(()),
+            RecordScope::Several => Err(ForeignError::Several),
+            RecordScope::Segment { segment, .. } if segment != self.segment.index => {
                 Err(ForeignError::Segment { segment })
             }
-            Reach::Segment { start, end, .. } => {
+            RecordScope::Segment { start, end, .. } => {
                 let region_end = self.base + self.length as u64;
                 match self.base <= start && end <= region_end {
                     true => Ok(()),
@@ -205,7 +213,7 @@ impl Mapping {
     ///
     /// The copies are made without a reference to the rest of the region. About 4 ns a small range in cache
     /// (`cargo run --release -p netram-rvm --example record`).
-    pub(crate) fn store(&self, memory: &mut Memory, changes: &Changes<'_>) {
+    pub(crate) fn store(&self, memory: &mut RegionMemory, changes: &RecordChanges<'_>) {
         if self.by_page.load(Ordering::Acquire) {
             return changes
                 .ranges()
@@ -215,12 +223,12 @@ impl Mapping {
     }
 
     /// Stores one range of a record, which lies here.
-    pub(crate) fn store_range(&self, memory: &mut Memory, range: &RangeView<'_>) {
+    pub(crate) fn store_range(&self, memory: &mut RegionMemory, range: &RangeView<'_>) {
         let offset = (range.offset - self.base) as usize;
         match &*lock(&self.capture) {
-            Slot::Declared => self.copy_in(memory, range),
-            Slot::Paged { twins, .. } => twins.store(memory, offset, range.bytes),
-            Slot::Verified(verifier) => {
+            CaptureState::Declared => self.copy_in(memory, range),
+            CaptureState::Paged { twins, .. } => twins.store(memory, offset, range.bytes),
+            CaptureState::Verified(verifier) => {
                 self.copy_in(memory, range);
                 verifier.stored(memory, offset, range.bytes.len());
             }
@@ -228,7 +236,7 @@ impl Mapping {
     }
 
     #[inline]
-    fn copy_in(&self, memory: &mut Memory, range: &RangeView<'_>) {
+    fn copy_in(&self, memory: &mut RegionMemory, range: &RangeView<'_>) {
         let mut from = (range.offset - self.base) as usize;
         for bytes in range.bytes.chunks(COPY_BYTES) {
             memory.copy_in(from, bytes);
@@ -239,7 +247,7 @@ impl Mapping {
 
 /// Shared access to a region's bytes.
 #[derive(Debug)]
-pub struct ReadGuard<'r>(RwLockReadGuard<'r, Memory>);
+pub struct ReadGuard<'r>(RwLockReadGuard<'r, RegionMemory>);
 
 impl Deref for ReadGuard<'_> {
     type Target = [u8];
@@ -256,7 +264,7 @@ impl Deref for ReadGuard<'_> {
 #[derive(Debug)]
 pub struct ExclusiveGuard<'r> {
     pub(crate) region: &'r Region,
-    pub(crate) memory: RwLockWriteGuard<'r, Memory>,
+    pub(crate) memory: RwLockWriteGuard<'r, RegionMemory>,
 }
 
 impl ExclusiveGuard<'_> {
@@ -331,7 +339,7 @@ impl Region {
     }
 
     /// Stores bytes without declaring them: for a [`crate::Participant`] that puts back what an aborted
-    /// transaction of [`crate::Mode::NoRestore`] left. Bytes stored like this are never logged.
+    /// transaction of [`crate::RestoreMode::NoRestore`] left. Bytes stored like this are never logged.
     pub fn put_back(&self, offset: usize, bytes: &[u8]) -> Result<(), RangeError> {
         self.mapping.check(offset, bytes.len())?;
         let mut memory = self.mapping.write();
@@ -348,14 +356,14 @@ impl Region {
     ///
     /// Bytes stored like this are never logged here; [`crate::Transaction::commit_foreign`] logs them too. However the region's
     /// stores are found, these do not count as the program's.
-    pub fn apply(&self, changes: &Changes<'_>) -> Result<(), ForeignError> {
+    pub fn apply(&self, changes: &RecordChanges<'_>) -> Result<(), ForeignError> {
         self.mapping.admits(changes)?;
         self.mapping.store(&mut self.mapping.write(), changes);
         Ok(())
     }
 
     /// The same, unless somebody has a guard of the region just now: then nothing is stored, and it says `false`. For who may not wait.
-    pub fn try_apply(&self, changes: &Changes<'_>) -> Result<bool, ForeignError> {
+    pub fn try_apply(&self, changes: &RecordChanges<'_>) -> Result<bool, ForeignError> {
         self.mapping.admits(changes)?;
         let Some(mut memory) = self.mapping.try_write() else {
             return Ok(false);
@@ -386,7 +394,7 @@ impl Region {
     /// transaction at a time may store to the region: it has it from its first [`crate::Transaction::capture`],
     /// `set_range`, `write` or edit until it ends. `set_range` declares nothing more there, and no bytes are
     /// refused for being undeclared.
-    pub fn set_capture(&mut self, capture: Capture) -> Result<(), CaptureError> {
+    pub fn set_capture(&mut self, capture: CaptureMode) -> Result<(), CaptureError> {
         // `&mut self` keeps transactions from entering meanwhile; those that have are counted.
         let transactions = self.open_transactions();
         if transactions > 0 {
@@ -397,21 +405,23 @@ impl Region {
         let memory = mapping.read();
         let mut slot = lock(&mapping.capture);
         // The old one ends before the new one begins: they protect the same pages.
-        *slot = Slot::Declared;
+        *slot = CaptureState::Declared;
         mapping.by_page.store(false, Ordering::Release);
         *slot = match capture {
-            Capture::Declared => return Ok(()),
-            Capture::Twins(find) => Slot::paged(Captured::new(&memory, Some(find), false)?),
-            Capture::Pages(find) => Slot::paged(Captured::new(&memory, Some(find), true)?),
-            Capture::Adaptive => Slot::paged(Captured::new(&memory, None, false)?),
-            Capture::Verified(verify) => Slot::Verified(Arc::new(Verifier::new(&memory, verify)?)),
+            CaptureMode::Declared => return Ok(()),
+            CaptureMode::Twins(find) => CaptureState::paged(PageCapture::new(&memory, Some(find), false)?),
+            CaptureMode::Pages(find) => CaptureState::paged(PageCapture::new(&memory, Some(find), true)?),
+            CaptureMode::Adaptive => CaptureState::paged(PageCapture::new(&memory, None, false)?),
+            CaptureMode::Verified(verify) => {
+                CaptureState::Verified(Arc::new(Verifier::new(&memory, verify)?))
+            }
         };
         mapping.by_page.store(true, Ordering::Release);
         Ok(())
     }
 
     /// The undeclared stores that commits have found since the last call, where the region is verified.
-    pub fn take_undeclared(&self) -> Vec<Undeclared> {
+    pub fn take_undeclared(&self) -> Vec<UndeclaredStore> {
         let verifier = self.mapping.verifier();
         let runs = verifier
             .map(|verifier| verifier.take_undeclared())
@@ -447,7 +457,7 @@ impl Region {
         match self.mapping.transactions.load(Ordering::Acquire) {
             0 => {
                 // No page stays protected.
-                *lock(&self.mapping.capture) = Slot::Declared;
+                *lock(&self.mapping.capture) = CaptureState::Declared;
                 self.mapping.write().keep();
                 Ok(())
             }

@@ -3,17 +3,17 @@
 use std::path::Path;
 
 use netram_proto::id::JournalId;
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
-use crate::error::{SegmentError, TableError};
+use crate::error::{SegmentError, SegmentTableError};
 use crate::limit::PATH_BYTES_MAX;
 use crate::segments::segment_io;
-use crate::storage::{Identity, RealStorage, Storage};
-use crate::table::{self, Table};
+use crate::storage::{RealStorage, SegmentIdentity, SegmentStorage};
+use crate::table::{self, SegmentTable};
 
 /// One segment that is called by another path now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Relocated {
+pub struct RelocatedSegment {
     /// Its path before.
     pub from: String,
     /// Its path from now on.
@@ -25,7 +25,7 @@ pub struct Relocated {
 pub enum RelocateError {
     /// The table is unusable, or a program has it open.
     #[error("{0}")]
-    Table(#[from] TableError),
+    Table(#[from] SegmentTableError),
     /// A program has the log open.
     #[error("the log is open; stop the program that has it, then relocate its segments")]
     Open,
@@ -46,7 +46,7 @@ pub enum RelocateError {
     Segment(#[from] SegmentError),
 }
 
-/// Calls the segment `from` of the log of `journal`, or all segments beneath the folder `from`, by where they are now.
+/// Calls the segment `from` of the log of `journal`, or all segments beneath the directory `from`, by where they are now.
 /// The files must be those that the log knows; `adopt` takes any.
 ///
 /// One write of the table: after a crash all of them are relocated, or none.
@@ -56,13 +56,13 @@ pub fn relocate(
     from: &str,
     to: &str,
     adopt: bool,
-) -> Result<Vec<Relocated>, RelocateError> {
+) -> Result<Vec<RelocatedSegment>, RelocateError> {
     let name = table.to_str().unwrap_or_default();
     let storage = RealStorage::open(name).map_err(|cause| match cause.errno {
         26 => RelocateError::Open,
-        _ => TableError::Io { cause }.into(),
+        _ => SegmentTableError::Io { cause }.into(),
     })?;
-    let mut table = Table::read(storage.table(), journal, storage.folder())?;
+    let mut table = SegmentTable::read(storage.table(), journal, storage.directory())?;
     let mut moved = Vec::new();
     for at in 0..table.entries.len() {
         let Some(rest) = beneath(&table.entries[at].path, from) else {
@@ -77,17 +77,17 @@ pub fn relocate(
         let entry = &mut table.entries[at];
         verify(&storage, entry, &to, adopt)?;
         let from = std::mem::replace(&mut entry.path, to.clone());
-        moved.push(Relocated { from, to });
+        moved.push(RelocatedSegment { from, to });
     }
     if moved.is_empty() {
         let from = from.to_owned();
         return Err(RelocateError::Unknown { from });
     }
-    table.write(storage.table(), journal, storage.folder())?;
+    table.write(storage.table(), journal, storage.directory())?;
     Ok(moved)
 }
 
-/// What follows `from` in `path`, if that is the path or a folder above it.
+/// What follows `from` in `path`, if that is the path or a directory above it.
 fn beneath<'p>(path: &'p str, from: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(from.trim_end_matches('/'))?;
     (rest.is_empty() || rest.starts_with('/')).then_some(rest)
@@ -102,19 +102,19 @@ fn full(storage: &RealStorage, path: &str) -> Result<String, SegmentError> {
     })
 }
 
-fn fits(storage: &RealStorage, path: &str) -> Result<(), TableError> {
-    let bytes = table::name(path, storage.folder()).len();
+fn fits(storage: &RealStorage, path: &str) -> Result<(), SegmentTableError> {
+    let bytes = table::name(path, storage.directory()).len();
     let (path, max) = (path.to_owned(), PATH_BYTES_MAX);
     match bytes <= max {
         true => Ok(()),
-        false => Err(TableError::PathTooLong { path, bytes, max }),
+        false => Err(SegmentTableError::PathTooLong { path, bytes, max }),
     }
 }
 
 /// Whether the file at `to` is the segment of `entry`.
 fn verify(
     storage: &RealStorage,
-    entry: &mut table::Entry,
+    entry: &mut table::TableEntry,
     to: &str,
     adopt: bool,
 ) -> Result<(), SegmentError> {
@@ -122,11 +122,11 @@ fn verify(
     let file = storage.open_segment(to).map_err(io)?;
     let identity = storage.identity(&file).map_err(io)?;
     let path = to.to_owned();
-    if entry.identity != Identity::default() && entry.identity != identity {
+    if entry.identity != SegmentIdentity::default() && entry.identity != identity {
         if !adopt {
             return Err(SegmentError::Foreign { path });
         }
-        entry.identity = match identity == Identity::default() {
+        entry.identity = match identity == SegmentIdentity::default() {
             true => storage.assign_identity(&file).map_err(io)?,
             false => identity,
         };
@@ -134,7 +134,7 @@ fn verify(
     if adopt {
         // Whatever log left its stamp there last.
         let found = storage.stamp(&file, to).map_err(io)?;
-        entry.known.before = found.map_or_else(Default::default, |stamp| stamp.id);
+        entry.stamps.before = found.map_or_else(Default::default, |stamp| stamp.id);
     }
     let (found, needed) = (file.size().map_err(io)?, entry.length);
     match found >= needed {

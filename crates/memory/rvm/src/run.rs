@@ -6,14 +6,14 @@
 
 use std::ops::Range;
 
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
 use crate::limit::{PAGE_BYTES, STEP_WRITE_BYTES};
-use crate::merge::Extent;
+use crate::merge::LoggedExtent;
 
 /// How far the writing has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct WriteCursor {
     /// The piece being written.
     pub(crate) piece: usize,
     /// Its bytes already written.
@@ -22,7 +22,7 @@ pub(crate) struct Cursor {
 
 /// Bytes of one segment to write at once, at most [`STEP_WRITE_BYTES`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct WriteRun {
     pub(crate) segment: u32,
     pub(crate) offset: u64,
     pub(crate) length: usize,
@@ -32,14 +32,14 @@ pub(crate) struct Run {
 }
 
 /// The run at `cursor`, and where the next one begins.
-pub(crate) fn next_run(pieces: &[Extent], cursor: Cursor) -> Option<(Run, Cursor)> {
-    let Cursor { piece, done } = cursor;
+pub(crate) fn next_run(pieces: &[LoggedExtent], cursor: WriteCursor) -> Option<(WriteRun, WriteCursor)> {
+    let WriteCursor { piece, done } = cursor;
     let first = pieces.get(piece)?;
     let (segment, offset) = (first.segment, first.offset + done);
     let mut end = first.end();
     if end - offset > STEP_WRITE_BYTES as u64 {
         let length = STEP_WRITE_BYTES;
-        let run = Run {
+        let run = WriteRun {
             segment,
             offset,
             length,
@@ -47,7 +47,7 @@ pub(crate) fn next_run(pieces: &[Extent], cursor: Cursor) -> Option<(Run, Cursor
             gaps: false,
         };
         let done = done + length as u64;
-        return Some((run, Cursor { piece, done }));
+        return Some((run, WriteCursor { piece, done }));
     }
     let mut next = piece + 1;
     let mut gaps = false;
@@ -62,21 +62,21 @@ pub(crate) fn next_run(pieces: &[Extent], cursor: Cursor) -> Option<(Run, Cursor
     }
     // Bounded by the step, so it fits.
     let length = (end - offset) as usize;
-    let run = Run {
+    let run = WriteRun {
         segment,
         offset,
         length,
         pieces: piece..next,
         gaps,
     };
-    Some((run, Cursor { piece: next, done: 0 }))
+    Some((run, WriteCursor { piece: next, done: 0 }))
 }
 
 /// Writes a run; returns the bytes of its pieces, without the gaps.
 pub(crate) fn write_run(
-    file: &impl File,
-    run: &Run,
-    pieces: &[Extent],
+    file: &impl StorageFile,
+    run: &WriteRun,
+    pieces: &[LoggedExtent],
     arena: &[u8],
     staging: &mut Vec<u8>,
 ) -> Result<usize, IoError> {
@@ -113,7 +113,7 @@ mod tests {
 
     struct Bytes(RefCell<Vec<u8>>);
 
-    impl File for Bytes {
+    impl StorageFile for Bytes {
         fn size(&self) -> Result<u64, IoError> {
             Ok(self.0.borrow().len() as u64)
         }
@@ -146,7 +146,7 @@ mod tests {
             let (mut pieces, mut arena, mut at) = (Vec::new(), Vec::new(), 0);
             for (gap, length) in parts {
                 at += gap;
-                pieces.push(Extent { segment: 0, offset: at, length, source: arena.len() });
+                pieces.push(LoggedExtent { segment: 0, offset: at, length, source: arena.len() });
                 arena.extend((0..length).map(|byte| (byte % 251) as u8));
                 at += length;
             }
@@ -156,7 +156,7 @@ mod tests {
                 let bytes = &arena[piece.source..piece.source + piece.length as usize];
                 model[piece.offset as usize..piece.end() as usize].copy_from_slice(bytes);
             }
-            let (mut cursor, mut written, mut staging) = (Cursor::default(), 0, vec![7; 100]);
+            let (mut cursor, mut written, mut staging) = (WriteCursor::default(), 0, vec![7; 100]);
             while let Some((run, next)) = next_run(&pieces, cursor) {
                 written += write_run(&file, &run, &pieces, &arena, &mut staging).unwrap();
                 cursor = next;

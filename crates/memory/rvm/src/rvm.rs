@@ -5,35 +5,35 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use netram_proto::id::Lsn;
-use netram_proto::planted::Planted;
-use netram_proto::port::{Durability, Log, LogState, Votes};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::{CommitVotes, Durability, LogState, RecordLog};
 
-use crate::error::{CloseError, FlushError, OpenError, SegmentError, TruncateError};
+use crate::error::{FlushError, RvmCloseError, RvmOpenError, SegmentError, TruncateError};
 use crate::limit::POOL_TRANSACTIONS_MAX;
-use crate::options::{Mode, Options, Truncation};
+use crate::options::{RestoreMode, RvmOptions, TruncationPolicy};
 use crate::record::range_bytes_max;
 use crate::segments::{Segments, check_name, segment_io};
-use crate::shared::Shared;
 use crate::spool::Spool;
+use crate::state::RvmState;
 use crate::stats::{Counters, Statistics, add};
-use crate::storage::{Allocation, Storage};
-use crate::sync::{Signal, lock};
-use crate::table::Table;
-use crate::truncate::{Progress, RecoveryReport, Truncator};
+use crate::storage::{SegmentAllocation, SegmentStorage};
+use crate::sync::{TruncationSignal, lock};
+use crate::table::SegmentTable;
+use crate::truncate::{RecoveryReport, TruncateProgress, Truncator};
 use crate::txn::Transaction;
 
 /// Recoverable memory over one log.
 ///
 /// Threads share it by reference or in an `Arc`. Dropping it ends the truncation thread; transactions and
 /// regions that are still alive keep working.
-pub struct Rvm<L: Log, S: Storage> {
-    pub(crate) shared: Arc<Shared<L, S>>,
+pub struct Rvm<L: RecordLog, S: SegmentStorage> {
+    pub(crate) shared: Arc<RvmState<L, S>>,
     thread: Thread<L, S>,
 }
 
 /// The truncation thread, which ends when this is dropped.
-struct Thread<L: Log, S: Storage> {
-    shared: Arc<Shared<L, S>>,
+struct Thread<L: RecordLog, S: SegmentStorage> {
+    shared: Arc<RvmState<L, S>>,
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -50,7 +50,7 @@ pub struct SegmentInfo {
 
 /// What one region is, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegionInfo {
+pub struct RegionStatus {
     /// The segment's path.
     pub path: String,
     /// Where in the segment it begins.
@@ -63,13 +63,13 @@ pub struct RegionInfo {
 
 /// Where things stand now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Query {
+pub struct RvmStatus {
     /// The log.
     pub log: LogState,
     /// Paths of the segments that the log knows, with their lengths.
     pub segments: Vec<(String, u64)>,
     /// The regions mapped.
-    pub regions: Vec<RegionInfo>,
+    pub regions: Vec<RegionStatus>,
     /// Transactions begun and not ended.
     pub open_transactions: usize,
     /// Lazy commits that are in the spool.
@@ -86,19 +86,19 @@ fn threshold_bytes(capacity: u64, percent: u8) -> u64 {
 
 static OPENINGS: AtomicU64 = AtomicU64::new(1);
 
-impl<L: Log, S: Storage> Rvm<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Opens recoverable memory over a recovered log: applies every transaction in the log to its segment,
-    /// so that what is mapped afterwards is what was committed. (Not with [`Truncation::Elsewhere`].)
+    /// so that what is mapped afterwards is what was committed. (Not with [`TruncationPolicy::Elsewhere`].)
     ///
     /// When it fails or crashes on the way nothing is lost; the next opening does it again.
-    pub fn open(log: L, storage: S, options: Options) -> Result<Rvm<L, S>, OpenError> {
+    pub fn open(log: L, storage: S, options: RvmOptions) -> Result<Rvm<L, S>, RvmOpenError> {
         let percent = options.truncation_threshold_percent;
         if !(1..=95).contains(&percent) {
-            return Err(OpenError::Threshold { percent });
+            return Err(RvmOpenError::Threshold { percent });
         }
-        let table = Table::read(storage.table(), options.journal, storage.folder())?;
+        let table = SegmentTable::read(storage.table(), options.journal, storage.directory())?;
         let state = log.state();
-        let mut shared = Shared {
+        let mut shared = RvmState {
             recovery: RecoveryReport::default(),
             number: OPENINGS.fetch_add(1, Ordering::Relaxed),
             payload_max: state.payload_max,
@@ -115,14 +115,14 @@ impl<L: Log, S: Storage> Rvm<L, S> {
             regions: Mutex::new(Vec::new()),
             pool: Mutex::new(Vec::with_capacity(POOL_TRANSACTIONS_MAX)),
             open_transactions: AtomicUsize::new(0),
-            signal: Signal::default(),
+            signal: TruncationSignal::default(),
             threaded: AtomicBool::new(false),
-            asked: AtomicBool::new(false),
+            truncation_requested: AtomicBool::new(false),
             log,
             storage,
         };
         lock(&shared.truncator).sync_last = true;
-        if shared.truncation == Truncation::Here {
+        if shared.truncation == TruncationPolicy::Here {
             if state.head < state.tail {
                 let judged = lock(&shared.segments).judge_all(&shared.storage, state.tail);
                 judged.map_err(TruncateError::from)?;
@@ -153,7 +153,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     /// while transactions are alive; mapped regions keep their memory.
     ///
     /// Afterwards the segments have everything, and say so: they, and the log, can be moved, copied and replaced. With
-    /// [`Truncation::Elsewhere`] commits are only made as safe as [`Durability::Remote`]. A region that is still mapped
+    /// [`TruncationPolicy::Elsewhere`] commits are only made as safe as [`Durability::Remote`]. A region that is still mapped
     /// shows its pages as [`Region::keep_unmapped`] says.
     ///
     /// [`Region::keep_unmapped`]: crate::Region::keep_unmapped
@@ -161,11 +161,11 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         clippy::result_large_err,
         reason = "the memory is given back, where closing is refused"
     )]
-    pub fn close(self) -> Result<L, (CloseError, Rvm<L, S>)> {
+    pub fn close(self) -> Result<L, (RvmCloseError, Rvm<L, S>)> {
         if let Err(error) = self.settle() {
             return Err((error, self));
         }
-        if self.shared.truncation == Truncation::Here
+        if self.shared.truncation == TruncationPolicy::Here
             && let Err(error) = self.shared.apply_all()
         {
             return Err((error.into(), self));
@@ -179,7 +179,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         clippy::result_large_err,
         reason = "the memory is given back, where closing is refused"
     )]
-    pub fn close_unapplied(self) -> Result<L, (CloseError, Rvm<L, S>)> {
+    pub fn close_unapplied(self) -> Result<L, (RvmCloseError, Rvm<L, S>)> {
         match self.settle() {
             Ok(()) => Ok(self.end()),
             Err(error) => Err((error, self)),
@@ -187,10 +187,10 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 
     /// No transaction is alive, and every commit is safe.
-    fn settle(&self) -> Result<(), CloseError> {
+    fn settle(&self) -> Result<(), RvmCloseError> {
         let transactions = self.shared.open_transactions.load(Ordering::Acquire);
         if transactions > 0 {
-            return Err(CloseError::Uncommitted { transactions });
+            return Err(RvmCloseError::Uncommitted { transactions });
         }
         self.flush(Durability::Remote)?;
         Ok(())
@@ -231,14 +231,14 @@ impl<L: Log, S: Storage> Rvm<L, S> {
         &self,
         path: &str,
         length: u64,
-        allocation: Allocation,
+        allocation: SegmentAllocation,
     ) -> Result<(), SegmentError> {
         check_name(path)?;
         let created = self.shared.storage.create_segment(path, length, allocation);
         created.map_err(|cause| {
             let name = path.to_owned();
             match cause.errno {
-                2 => SegmentError::NoFolder { path: name },
+                2 => SegmentError::NoDirectory { path: name },
                 // EFBIG
                 27 => SegmentError::TooLong { path: name, length },
                 _ => segment_io(path, cause),
@@ -247,13 +247,13 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 
     /// Begins a transaction.
-    pub fn begin(&self, mode: Mode) -> Transaction<L, S> {
+    pub fn begin(&self, mode: RestoreMode) -> Transaction<L, S> {
         Transaction::begin(&self.shared, mode)
     }
 
     /// Waits until every commit so far, lazy ones too, is as safe as asked. What is spooled is logged first;
     /// [`Durability::Lazy`] does only that.
-    pub fn flush(&self, durability: Durability) -> Result<Votes, FlushError> {
+    pub fn flush(&self, durability: Durability) -> Result<CommitVotes, FlushError> {
         add(&self.shared.counters.flush_calls, 1);
         self.shared.drain_spool()?;
         let last = *lock(&self.shared.last);
@@ -263,12 +263,12 @@ impl<L: Log, S: Storage> Rvm<L, S> {
                 .log
                 .wait(ticket, durability)
                 .map_err(FlushError::Unknown),
-            None => Ok(Votes::default()),
+            None => Ok(CommitVotes::default()),
         }
     }
 
     /// Applies every commit so far to the segments and empties the log of them; waits for the disk. Refused with
-    /// [`Truncation::Elsewhere`].
+    /// [`TruncationPolicy::Elsewhere`].
     pub fn truncate(&self) -> Result<(), TruncateError> {
         add(&self.shared.counters.truncate_calls, 1);
         self.shared.truncates_here()?;
@@ -279,7 +279,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
 
     /// Does one bounded piece of truncation, for programs (the simulator) that run without the thread.
     /// Never waits for the log.
-    pub fn truncate_step(&self) -> Result<Progress, TruncateError> {
+    pub fn truncate_step(&self) -> Result<TruncateProgress, TruncateError> {
         self.shared.step()
     }
 
@@ -295,7 +295,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 
     /// Plants a fault in the spool, for the simulator.
-    pub fn plant(&self, planted: Planted) {
+    pub fn plant(&self, planted: FaultSwitch) {
         self.shared.spool.plant(planted);
     }
 
@@ -341,19 +341,22 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 
     /// Where things stand now.
-    pub fn query(&self) -> Query {
+    pub fn query(&self) -> RvmStatus {
         let shared = &*self.shared;
         let regions = lock(&shared.regions);
-        let regions = regions.iter().filter_map(Weak::upgrade).map(|region| RegionInfo {
-            path: region.path.to_string(),
-            offset: region.base,
-            length: region.length,
-            transactions: region.transactions.load(Ordering::Acquire),
-        });
+        let regions = regions
+            .iter()
+            .filter_map(Weak::upgrade)
+            .map(|region| RegionStatus {
+                path: region.path.to_string(),
+                offset: region.base,
+                length: region.length,
+                transactions: region.transactions.load(Ordering::Acquire),
+            });
         let regions = regions.collect();
         let segments = lock(&shared.segments);
         let (spooled_commits, spooled_bytes) = shared.spool.lock().size();
-        Query {
+        RvmStatus {
             log: shared.log.state(),
             segments: segments
                 .entries()
@@ -374,7 +377,7 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 }
 
-impl<L: Log, S: Storage> Drop for Thread<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Drop for Thread<L, S> {
     fn drop(&mut self) {
         if let Some(thread) = lock(&self.handle).take() {
             self.shared.signal.stop();
@@ -388,7 +391,7 @@ impl<L: Log, S: Storage> Drop for Thread<L, S> {
     }
 }
 
-impl<L: Log, S: Storage> std::fmt::Debug for Rvm<L, S> {
+impl<L: RecordLog, S: SegmentStorage> std::fmt::Debug for Rvm<L, S> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Rvm")
             .field("recovery", &self.shared.recovery)

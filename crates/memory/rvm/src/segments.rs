@@ -6,27 +6,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use netram_proto::id::{JournalId, Lsn};
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
-use netram_proto::planted::Fault;
+use netram_proto::planted::PlantedFault;
 
-use crate::error::{ForgetError, MapError, SegmentError, TableError};
+use crate::error::{ForgetError, MapError, SegmentError, SegmentTableError};
 use crate::limit::{PATH_BYTES_MAX, SEGMENTS_MAX};
-use crate::options::{Options, Truncation};
-use crate::refusal::{StampError, check, copy};
-use crate::stamp::{Known, Stamp, Standing, standing};
-use crate::storage::{Identity, Storage};
-use crate::table::{self, Entry, Table};
+use crate::options::{RvmOptions, TruncationPolicy};
+use crate::refusal::{SegmentStampError, check, copy};
+use crate::stamp::{SegmentOwnership, SegmentStamp, StampHistory, ownership};
+use crate::storage::{SegmentIdentity, SegmentStorage};
+use crate::table::{self, SegmentTable, TableEntry};
 
 /// What commits need of a segment.
 #[derive(Debug)]
-pub(crate) struct Mark {
+pub(crate) struct SegmentMark {
     pub(crate) index: u32,
     /// Where the last record that names the segment ends.
     end: AtomicU64,
 }
 
-impl Mark {
+impl SegmentMark {
     pub(crate) fn note(&self, end: Lsn) {
         self.end.fetch_max(end.0, Ordering::Release);
     }
@@ -37,9 +37,9 @@ impl Mark {
 }
 
 /// A segment ready for mapping.
-pub(crate) struct Opened<F> {
+pub(crate) struct OpenSegment<F> {
     pub(crate) file: Arc<F>,
-    pub(crate) mark: Arc<Mark>,
+    pub(crate) mark: Arc<SegmentMark>,
     pub(crate) size: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Segments<F> {
     stamps: bool,
     /// Stamps are left and not looked at: a fault, for the simulator.
     blind: bool,
-    table: Table,
+    table: SegmentTable,
     /// The table differs from what its file holds.
     unwritten: bool,
     /// One for each entry of the table, in the same order.
@@ -60,7 +60,7 @@ pub(crate) struct Segments<F> {
 
 /// How a log comes to a segment.
 #[derive(Clone, Copy)]
-pub(crate) struct Coming {
+pub(crate) struct LogProgress {
     /// Where the log ends.
     pub(crate) end: Lsn,
     /// It has records that change the segment.
@@ -69,20 +69,20 @@ pub(crate) struct Coming {
 
 struct State<F> {
     file: Option<Arc<F>>,
-    mark: Arc<Mark>,
+    mark: Arc<SegmentMark>,
     /// The stamp on the file, or the one that was to be left there last.
-    stamp: Option<Stamp>,
+    stamp: Option<SegmentStamp>,
     /// That stamp is on the disk for certain, because this process has synced it.
     settled: bool,
     /// This process has left a stamp that says that the log is open.
     opened: bool,
 }
 
-impl<F: File> State<F> {
+impl<F: StorageFile> State<F> {
     fn new(index: u32) -> State<F> {
         State {
             file: None,
-            mark: Arc::new(Mark {
+            mark: Arc::new(SegmentMark {
                 index,
                 end: AtomicU64::new(0),
             }),
@@ -93,8 +93,8 @@ impl<F: File> State<F> {
     }
 }
 
-impl<F: File> Segments<F> {
-    pub(crate) fn new(table: Table, options: &Options) -> Segments<F> {
+impl<F: StorageFile> Segments<F> {
+    pub(crate) fn new(table: SegmentTable, options: &RvmOptions) -> Segments<F> {
         let states = table
             .entries
             .iter()
@@ -103,15 +103,15 @@ impl<F: File> Segments<F> {
         Segments {
             journal: options.journal,
             adopt: options.adopt_segments,
-            stamps: options.truncation == Truncation::Here,
-            blind: options.planted.is(Fault::StampIgnored),
+            stamps: options.truncation == TruncationPolicy::Here,
+            blind: options.planted.is(PlantedFault::StampIgnored),
             table,
             unwritten: false,
             states,
         }
     }
 
-    pub(crate) fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[TableEntry] {
         &self.table.entries
     }
 
@@ -120,45 +120,45 @@ impl<F: File> Segments<F> {
     }
 
     /// The mark of the segment called `name`, if the table has it.
-    pub(crate) fn mark(&self, name: &str) -> Option<Arc<Mark>> {
+    pub(crate) fn mark(&self, name: &str) -> Option<Arc<SegmentMark>> {
         let at = self.table.entries.iter().position(|entry| entry.path == name)?;
         Some(self.states[at].mark.clone())
     }
 
     /// The file of segment `index`, which the table must know and which records are to be applied to, and its path.
-    pub(crate) fn file<S: Storage<File = F>>(
+    pub(crate) fn file<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         index: u32,
         end: Lsn,
     ) -> Result<(Arc<F>, &str), SegmentError> {
-        let at = self.place(index);
+        let at = self.index_of(index);
         let unapplied = true;
-        let file = self.open(storage, at, Coming { end, unapplied })?;
+        let file = self.open(storage, at, LogProgress { end, unapplied })?;
         Ok((file, &self.table.entries[at].path))
     }
 
-    fn place(&self, index: u32) -> usize {
+    fn index_of(&self, index: u32) -> usize {
         let at = self.table.entries.iter().position(|entry| entry.index == index);
         at.expect("records of unknown segments are refused when read")
     }
 
     /// Opens the segment called `name` for mapping, and enters it in the table if it is new. The log, of which everything
     /// below `applied` is in its segments, has nothing for this one.
-    pub(crate) fn enter<S: Storage<File = F>>(
+    pub(crate) fn enter<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         name: &str,
         applied: Lsn,
         end: Lsn,
-    ) -> Result<Opened<F>, MapError> {
+    ) -> Result<OpenSegment<F>, MapError> {
         let known = self.table.entries.iter().position(|entry| entry.path == name);
         let unapplied = false;
         let at = match known {
             Some(at) => at,
-            None => self.add(storage, name, Coming { end, unapplied })?,
+            None => self.add(storage, name, LogProgress { end, unapplied })?,
         };
-        let file = self.open(storage, at, Coming { end, unapplied })?;
+        let file = self.open(storage, at, LogProgress { end, unapplied })?;
         let size = file.size().map_err(|cause| segment_io(name, cause))?;
         let entry = &mut self.table.entries[at];
         if size > entry.length {
@@ -173,7 +173,7 @@ impl<F: File> Segments<F> {
         if self.unwritten {
             self.write(storage)?;
         }
-        Ok(Opened {
+        Ok(OpenSegment {
             file,
             mark: self.states[at].mark.clone(),
             size,
@@ -181,7 +181,7 @@ impl<F: File> Segments<F> {
     }
 
     /// Takes a segment out of the table. Its records must have been trimmed.
-    pub(crate) fn forget<S: Storage<File = F>>(
+    pub(crate) fn forget<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         name: &str,
@@ -203,9 +203,13 @@ impl<F: File> Segments<F> {
 
     /// Refuses a log that is not the newest of one of the segments that it may have records for, before it is applied to
     /// any: it could change the one, be refused the other, and have taken the first from its newest log.
-    pub(crate) fn judge_all<S: Storage<File = F>>(&self, storage: &S, end: Lsn) -> Result<(), SegmentError> {
+    pub(crate) fn judge_all<S: SegmentStorage<File = F>>(
+        &self,
+        storage: &S,
+        end: Lsn,
+    ) -> Result<(), SegmentError> {
         let unapplied = true;
-        for entry in self.table.entries.iter().filter(|entry| entry.known.open) {
+        for entry in self.table.entries.iter().filter(|entry| entry.stamps.open) {
             // One that is away, or another file by now, may be one that no record names.
             let Ok(file) = storage.open_segment(&entry.path) else {
                 continue;
@@ -213,24 +217,24 @@ impl<F: File> Segments<F> {
             if !matches!(storage.stamp(&file, &entry.path), Ok(Some(_))) {
                 continue;
             }
-            self.judge(storage, entry, &file, Coming { end, unapplied })?;
+            self.judge(storage, entry, &file, LogProgress { end, unapplied })?;
         }
         Ok(())
     }
 
     /// Leaves stamps that say that the log has nothing more for its segments: everything below `applied` is in them.
     /// One that is away, or another's by now, keeps what it has.
-    pub(crate) fn close<S: Storage<File = F>>(
+    pub(crate) fn close<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         applied: Lsn,
         end: Lsn,
-    ) -> Result<(), StampError> {
+    ) -> Result<(), SegmentStampError> {
         let mut open: Vec<usize> = (0..self.states.len())
-            .filter(|at| self.stamps && self.table.entries[*at].known.open)
+            .filter(|at| self.stamps && self.table.entries[*at].stamps.open)
             .collect();
         let unapplied = false;
-        let coming = Coming { end, unapplied };
+        let coming = LogProgress { end, unapplied };
         // Whoever adopts segments adopts those that are used, not all that the log has ever had.
         let adopt = std::mem::replace(&mut self.adopt, false);
         open.retain(|at| self.open(storage, *at, coming).is_ok());
@@ -242,17 +246,17 @@ impl<F: File> Segments<F> {
     }
 
     /// The same, of one segment.
-    pub(crate) fn close_one<S: Storage<File = F>>(
+    pub(crate) fn close_one<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         index: u32,
         applied: Lsn,
         end: Lsn,
-    ) -> Result<(), StampError> {
-        let at = self.place(index);
+    ) -> Result<(), SegmentStampError> {
+        let at = self.index_of(index);
         let unapplied = false;
-        let coming = Coming { end, unapplied };
-        let open = self.stamps && self.table.entries[at].known.open;
+        let coming = LogProgress { end, unapplied };
+        let open = self.stamps && self.table.entries[at].stamps.open;
         match open && self.open(storage, at, coming).is_ok() {
             true => self.stamp(storage, &[at], applied, false),
             false => Ok(()),
@@ -260,16 +264,16 @@ impl<F: File> Segments<F> {
     }
 
     /// Before records below `applied` are written to the segments `indexes`, whose files are open.
-    pub(crate) fn stamp_before<S: Storage<File = F>>(
+    pub(crate) fn stamp_before<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         indexes: &[u32],
         applied: Lsn,
-    ) -> Result<(), StampError> {
+    ) -> Result<(), SegmentStampError> {
         if !self.stamps || indexes.is_empty() {
             return Ok(());
         }
-        let places: Vec<usize> = indexes.iter().map(|index| self.place(*index)).collect();
+        let places: Vec<usize> = indexes.iter().map(|index| self.index_of(*index)).collect();
         self.stamp(storage, &places, applied, true)
     }
 
@@ -278,13 +282,13 @@ impl<F: File> Segments<F> {
     /// At every moment the stamp on the disk is one of the two in the table on the disk: first what is on the file is
     /// made certain, then the table names that and the next, then the next is left. So a crash, or a failure, between
     /// any two of these finds a stamp that the log knows.
-    fn stamp<S: Storage<File = F>>(
+    fn stamp<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         places: &[usize],
         applied: Lsn,
         open: bool,
-    ) -> Result<(), StampError> {
+    ) -> Result<(), SegmentStampError> {
         for at in places {
             if !self.states[*at].settled && self.states[*at].stamp.is_some() {
                 // It may be in the cache alone, left by a process that was killed or by a sync that failed.
@@ -297,15 +301,15 @@ impl<F: File> Segments<F> {
             let file = self.states[*at].file.as_ref().expect("the file is open");
             let number = storage.number(file).map_err(|cause| segment_io(path, cause))?;
             let id = storage.draw_stamp().map_err(|cause| segment_io(path, cause))?;
-            let known = &mut self.table.entries[*at].known;
+            let known = &mut self.table.entries[*at].stamps;
             let before = self.states[*at].stamp.as_ref();
-            *known = Known {
+            *known = StampHistory {
                 before: before.map_or([0; 16], |stamp| stamp.id),
-                left: id,
+                written: id,
                 generation: known.generation.max(before.map_or(0, |stamp| stamp.generation)) + 1,
                 open,
             };
-            next.push(Stamp {
+            next.push(SegmentStamp {
                 id,
                 journal: self.journal,
                 generation: known.generation,
@@ -327,7 +331,7 @@ impl<F: File> Segments<F> {
     }
 
     /// Puts the stamp of the segment at `at` on its file.
-    fn leave<S: Storage<File = F>>(&mut self, storage: &S, at: usize) -> Result<(), SegmentError> {
+    fn leave<S: SegmentStorage<File = F>>(&mut self, storage: &S, at: usize) -> Result<(), SegmentError> {
         let path = &self.table.entries[at].path;
         let state = &mut self.states[at];
         let (Some(file), Some(stamp)) = (&state.file, &state.stamp) else {
@@ -342,43 +346,43 @@ impl<F: File> Segments<F> {
         Ok(())
     }
 
-    fn write<S: Storage<File = F>>(&mut self, storage: &S) -> Result<(), TableError> {
+    fn write<S: SegmentStorage<File = F>>(&mut self, storage: &S) -> Result<(), SegmentTableError> {
         self.table
-            .write(storage.table(), self.journal, storage.folder())?;
+            .write(storage.table(), self.journal, storage.directory())?;
         self.unwritten = false;
         Ok(())
     }
 
     /// Enters a segment, which reaches the file with its first stamp.
-    fn add<S: Storage<File = F>>(
+    fn add<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         name: &str,
-        coming: Coming,
+        coming: LogProgress,
     ) -> Result<usize, MapError> {
         if self.table.entries.len() == SEGMENTS_MAX {
-            return Err(TableError::Full { max: SEGMENTS_MAX }.into());
+            return Err(SegmentTableError::Full { max: SEGMENTS_MAX }.into());
         }
-        let bytes = table::name(name, storage.folder()).len();
+        let bytes = table::name(name, storage.directory()).len();
         if bytes > PATH_BYTES_MAX {
             let (path, max) = (name.to_owned(), PATH_BYTES_MAX);
-            return Err(TableError::PathTooLong { path, bytes, max }.into());
+            return Err(SegmentTableError::PathTooLong { path, bytes, max }.into());
         }
         let io = |cause| segment_io(name, cause);
         let file = open_file(storage, name)?;
         let index = (0..SEGMENTS_MAX as u32)
             .find(|index| !self.knows(*index))
             .expect("the table has room");
-        let mut entry = Entry {
+        let mut entry = TableEntry {
             index,
             path: name.to_owned(),
             length: file.size().map_err(io)?,
             identity: storage.identity(&file).map_err(io)?,
-            known: Known::default(),
+            stamps: StampHistory::default(),
         };
         // Another log may have it: then nothing of it is changed, nor of the table.
         let stamp = self.judge(storage, &entry, &file, coming)?;
-        if entry.identity == Identity::default() {
+        if entry.identity == SegmentIdentity::default() {
             entry.identity = storage.assign_identity(&file).map_err(io)?;
         }
         self.table.entries.push(entry);
@@ -393,11 +397,11 @@ impl<F: File> Segments<F> {
 
     /// The file of the entry at `at`, opened and checked on first use. Later it must still be the one at its
     /// path: what is written to a file that was replaced is lost when that is closed.
-    fn open<S: Storage<File = F>>(
+    fn open<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         at: usize,
-        coming: Coming,
+        coming: LogProgress,
     ) -> Result<Arc<F>, SegmentError> {
         let path = &self.table.entries[at].path;
         if let Some(file) = &self.states[at].file {
@@ -426,7 +430,7 @@ impl<F: File> Segments<F> {
     }
 
     /// Whether it is the file that the table says.
-    fn identify<S: Storage<File = F>>(
+    fn identify<S: SegmentStorage<File = F>>(
         &mut self,
         storage: &S,
         at: usize,
@@ -436,7 +440,7 @@ impl<F: File> Segments<F> {
         let io = |cause| segment_io(&entry.path, cause);
         let identity = storage.identity(file).map_err(io)?;
         // Zeros in the table: the file system could not keep an identity then, so there is none to compare.
-        if entry.identity == Identity::default() || entry.identity == identity {
+        if entry.identity == SegmentIdentity::default() || entry.identity == identity {
             return Ok(());
         }
         if !self.adopt {
@@ -445,7 +449,7 @@ impl<F: File> Segments<F> {
             });
         }
         // Reaches the disk when the segment is mapped; until then each opening has to adopt again.
-        entry.identity = match identity == Identity::default() {
+        entry.identity = match identity == SegmentIdentity::default() {
             true => storage.assign_identity(file).map_err(io)?,
             false => identity,
         };
@@ -454,13 +458,13 @@ impl<F: File> Segments<F> {
     }
 
     /// The stamp on the file, if this log may change the file.
-    fn judge<S: Storage<File = F>>(
+    fn judge<S: SegmentStorage<File = F>>(
         &self,
         storage: &S,
-        entry: &Entry,
+        entry: &TableEntry,
         file: &F,
-        coming: Coming,
-    ) -> Result<Option<Stamp>, SegmentError> {
+        coming: LogProgress,
+    ) -> Result<Option<SegmentStamp>, SegmentError> {
         if !self.stamps {
             return Ok(None);
         }
@@ -477,10 +481,10 @@ impl<F: File> Segments<F> {
             // This log is where that one was: whoever deleted it has given up what it had.
             stamp.open = false;
         }
-        let Coming { end, unapplied } = coming;
-        let stands = standing(&entry.known, found.as_ref(), self.journal, end, unapplied);
-        if self.table.alone
-            && stands != Standing::Fit
+        let LogProgress { end, unapplied } = coming;
+        let stands = ownership(&entry.stamps, found.as_ref(), self.journal, end, unapplied);
+        if self.table.other_damaged
+            && stands != SegmentOwnership::Current
             && found.as_ref().is_some_and(|stamp| stamp.journal == self.journal)
         {
             let (path, table) = (entry.path.clone(), storage.table_path().to_owned());
@@ -495,12 +499,12 @@ impl<F: File> Segments<F> {
 
     /// Whether this log is a copy of the one that left `stamp`, which is still where it was then. A copy of the segment
     /// itself is nobody's but this log's.
-    fn is_copy<S: Storage<File = F>>(
+    fn is_copy<S: SegmentStorage<File = F>>(
         &self,
         storage: &S,
-        entry: &Entry,
+        entry: &TableEntry,
         file: &F,
-        stamp: &Stamp,
+        stamp: &SegmentStamp,
     ) -> Result<bool, SegmentError> {
         let io = |cause| segment_io(&entry.path, cause);
         let same = stamp.journal == self.journal && stamp.file == storage.number(file).map_err(io)?;
@@ -508,7 +512,7 @@ impl<F: File> Segments<F> {
     }
 }
 
-fn open_file<S: Storage>(storage: &S, name: &str) -> Result<S::File, SegmentError> {
+fn open_file<S: SegmentStorage>(storage: &S, name: &str) -> Result<S::File, SegmentError> {
     storage
         .open_segment(name)
         .map_err(|cause| segment_io(name, cause))

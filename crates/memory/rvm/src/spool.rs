@@ -12,17 +12,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use netram_proto::planted::{Fault, Planted};
-use netram_proto::port::{AppendError, Log};
+use netram_proto::planted::{FaultSwitch, PlantedFault};
+use netram_proto::port::{AppendError, RecordLog};
 
 use crate::error::{FlushError, TruncateError};
 use crate::limit::SEGMENTS_MAX;
-use crate::merge::{Extent, Merger};
-use crate::record::{Encoder, KIND_COMPACT, RANGE_HEADER_BYTES_MAX, payload_bytes};
-use crate::segments::Mark;
-use crate::shared::{NoRoom, Shared};
+use crate::merge::{LoggedExtent, Merger};
+use crate::record::{KIND_COMPACT, RANGE_HEADER_BYTES_MAX, RecordEncoder, payload_bytes};
+use crate::segments::SegmentMark;
+use crate::state::{NoRoom, RvmState};
 use crate::stats::{Counters, add};
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
 /// What a range counts for in the spool beside its values. Not what a record spends on it, which may be 4 bytes:
@@ -38,34 +38,34 @@ const _: () = assert!(
 pub(crate) struct Spool {
     /// Commits must take the lock: something is spooled, or may be.
     active: AtomicBool,
-    contents: Mutex<Contents>,
+    contents: Mutex<SpoolContents>,
 }
 
 /// What is spooled.
 #[derive(Debug, Default)]
-pub(crate) struct Contents {
+pub(crate) struct SpoolContents {
     /// What the extents may count for. Zero: nothing more is spooled.
     bytes_max: usize,
     /// What they count for ([`counted_bytes`]).
     bytes: usize,
     /// The values, oldest first.
     arena: Vec<u8>,
-    extents: Vec<Extent>,
+    extents: Vec<LoggedExtent>,
     /// Each byte is there once, in order, and neighbours are one.
     is_compact: bool,
     /// Commits spooled since the last record.
     commits: u64,
     /// Their ranges, and payload bytes, if each were a record of its own.
     ranges: u64,
-    alone_bytes: u64,
+    unmerged_bytes: u64,
     /// The segments of the extents.
-    marks: Vec<Arc<Mark>>,
+    marks: Vec<Arc<SegmentMark>>,
     present: [u64; SEGMENTS_MAX.div_ceil(64)],
     /// The log takes nothing more: commits must hear of it, so nothing more is spooled.
     refused: bool,
-    planted: Planted,
+    planted: FaultSwitch,
     merger: Merger,
-    pieces: Vec<Extent>,
+    pieces: Vec<LoggedExtent>,
     spare: Vec<u8>,
 }
 
@@ -73,9 +73,9 @@ impl Spool {
     pub(crate) fn new(bytes_max: usize) -> Spool {
         Spool {
             active: AtomicBool::new(bytes_max > 0),
-            contents: Mutex::new(Contents {
+            contents: Mutex::new(SpoolContents {
                 bytes_max,
-                ..Contents::default()
+                ..SpoolContents::default()
             }),
         }
     }
@@ -86,7 +86,7 @@ impl Spool {
         self.active.load(Ordering::Acquire)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Contents> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SpoolContents> {
         lock(&self.contents)
     }
 
@@ -96,18 +96,18 @@ impl Spool {
         self.settle(&contents);
     }
 
-    pub(crate) fn plant(&self, planted: Planted) {
+    pub(crate) fn plant(&self, planted: FaultSwitch) {
         self.lock().planted = planted;
     }
 
     /// Lets commits pass without the lock once nothing is, or will be, spooled.
-    fn settle(&self, contents: &Contents) {
+    fn settle(&self, contents: &SpoolContents) {
         let active = contents.bytes_max > 0 || contents.commits > 0;
         self.active.store(active, Ordering::Release);
     }
 }
 
-impl Contents {
+impl SpoolContents {
     /// Commits spooled, and what they count for.
     pub(crate) fn size(&self) -> (u64, usize) {
         match self.commits {
@@ -116,12 +116,12 @@ impl Contents {
         }
     }
 
-    pub(crate) fn plants(&self, fault: Fault) -> bool {
+    pub(crate) fn plants(&self, fault: PlantedFault) -> bool {
         self.planted.is(fault)
     }
 
-    pub(crate) fn has(&self, mark: &Mark) -> bool {
-        let (word, bit) = place(mark.index);
+    pub(crate) fn has(&self, mark: &SegmentMark) -> bool {
+        let (word, bit) = bit_position(mark.index);
         self.present[word] & bit != 0
     }
 
@@ -144,14 +144,14 @@ impl Contents {
     }
 
     /// Takes one range of an admitted commit; the caller fills the bytes returned.
-    pub(crate) fn range(&mut self, mark: &Arc<Mark>, offset: u64, length: u32) -> &mut [u8] {
-        let (word, bit) = place(mark.index);
+    pub(crate) fn range(&mut self, mark: &Arc<SegmentMark>, offset: u64, length: u32) -> &mut [u8] {
+        let (word, bit) = bit_position(mark.index);
         if self.present[word] & bit == 0 {
             self.present[word] |= bit;
             self.marks.push(mark.clone());
         }
         let source = self.arena.len();
-        self.extents.push(Extent {
+        self.extents.push(LoggedExtent {
             segment: mark.index,
             offset,
             length: u64::from(length),
@@ -168,7 +168,7 @@ impl Contents {
         self.is_compact = false;
         self.commits += 1;
         self.ranges += ranges as u64;
-        self.alone_bytes += length as u64;
+        self.unmerged_bytes += length as u64;
     }
 
     /// Keeps of each byte its latest value, and makes neighbours one.
@@ -186,7 +186,7 @@ impl Contents {
                 Some(last) if last.segment == piece.segment && last.end() == piece.offset => {
                     last.length += piece.length;
                 }
-                _ => self.extents.push(Extent { source, ..*piece }),
+                _ => self.extents.push(LoggedExtent { source, ..*piece }),
             }
         }
         std::mem::swap(&mut self.arena, &mut self.spare);
@@ -215,7 +215,7 @@ impl Contents {
 
     /// Writes the payload of the spool's record.
     fn encode(&self, payload: &mut [u8]) {
-        let mut encoder = Encoder::new(payload, &[]);
+        let mut encoder = RecordEncoder::new(payload, &[]);
         for extent in &self.extents {
             let bytes = encoder.range(extent.segment, extent.offset, extent.length as u32);
             bytes.copy_from_slice(&self.arena[extent.source..extent.source + bytes.len()]);
@@ -230,7 +230,7 @@ impl Contents {
         self.is_compact = false;
         self.marks.clear();
         self.present = Default::default();
-        (self.commits, self.ranges, self.alone_bytes) = (0, 0, 0);
+        (self.commits, self.ranges, self.unmerged_bytes) = (0, 0, 0);
     }
 }
 
@@ -239,16 +239,16 @@ pub(crate) fn counted_bytes(length: u32) -> u64 {
     RANGE_BYTES as u64 + u64::from(length).next_multiple_of(8)
 }
 
-fn place(index: u32) -> (usize, u64) {
+fn bit_position(index: u32) -> (usize, u64) {
     assert!((index as usize) < SEGMENTS_MAX);
     (index as usize / 64, 1 << (index % 64))
 }
 
-impl<L: Log, S: Storage> Shared<L, S> {
+impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
     /// Appends what is spooled to the log as one record, and waits for nothing but the log's window. After an
     /// error the spool is as full as before.
-    pub(crate) fn log_spool(&self, spool: &mut Contents) -> Result<(), AppendError> {
-        if spool.commits > 0 && !spool.plants(Fault::SpoolDropped) {
+    pub(crate) fn log_spool(&self, spool: &mut SpoolContents) -> Result<(), AppendError> {
+        if spool.commits > 0 && !spool.plants(PlantedFault::SpoolDropped) {
             if !spool.is_compact {
                 spool.compact();
             }
@@ -266,7 +266,7 @@ impl<L: Log, S: Storage> Shared<L, S> {
             self.counters.spool_logged(
                 spool.commits,
                 spool.ranges - spool.extents.len() as u64,
-                spool.alone_bytes - bytes,
+                spool.unmerged_bytes - bytes,
             );
             add(&self.counters.ranges_logged, spool.extents.len() as u64);
             add(&self.counters.bytes_logged, bytes);

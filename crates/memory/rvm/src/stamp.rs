@@ -24,7 +24,7 @@ const OPEN: u16 = 1;
 
 /// What a log leaves on a segment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stamp {
+pub struct SegmentStamp {
     /// Tells it from every other stamp.
     pub id: StampId,
     /// The log's journal.
@@ -44,11 +44,11 @@ pub struct Stamp {
 /// The stamps that a log has written down for one segment: the one that was there, and the one that it was about to
 /// leave. After a crash either may be there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Known {
+pub(crate) struct StampHistory {
     /// Zeros: there was none.
     pub(crate) before: StampId,
     /// Zeros: the log has never left one.
-    pub(crate) left: StampId,
+    pub(crate) written: StampId,
     pub(crate) generation: u64,
     /// The last one says that the log may have records that the segment lacks.
     pub(crate) open: bool,
@@ -56,13 +56,13 @@ pub(crate) struct Known {
 
 /// How a log stands to a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum SegmentOwnership {
     /// Nobody has changed the segment since this log did, or whoever did has ended and left nothing of it to lose.
-    Fit,
+    Current,
     /// Another log, or another copy of this one, has changed the segment since.
     Overtaken,
     /// Another log, or another copy of this one, has records that the segment lacks.
-    Held,
+    OwnedByOtherLog,
     /// The segment is as it was before this log changed it last.
     Older,
     /// This log has left a stamp, and it is gone.
@@ -71,44 +71,44 @@ pub(crate) enum Standing {
 
 /// How the log of `journal`, which ends at `end` and knows these stamps, stands to a segment with the stamp `found`.
 /// `unapplied`: the log has records that change the segment.
-pub(crate) fn standing(
-    known: &Known,
-    found: Option<&Stamp>,
+pub(crate) fn ownership(
+    known: &StampHistory,
+    found: Option<&SegmentStamp>,
     journal: JournalId,
     end: Lsn,
     unapplied: bool,
-) -> Standing {
+) -> SegmentOwnership {
     let Some(found) = found else {
         // Where no stamp can be kept there never is one, and none was written down as having been there.
         return match known.before == StampId::default() {
-            true => Standing::Fit,
-            false => Standing::Lost,
+            true => SegmentOwnership::Current,
+            false => SegmentOwnership::Lost,
         };
     };
-    let ours = found.id == known.before || found.id == known.left;
+    let ours = found.id == known.before || found.id == known.written;
     if ours && found.applied > end {
         // Table and log were copied at different moments, or the log has lost its end.
-        return Standing::Overtaken;
+        return SegmentOwnership::Overtaken;
     }
     if ours {
-        return Standing::Fit;
+        return SegmentOwnership::Current;
     }
-    let stamped = known.left != StampId::default();
+    let stamped = known.written != StampId::default();
     if stamped && found.generation < known.generation {
-        return Standing::Older;
+        return SegmentOwnership::Older;
     }
     if found.open {
-        return Standing::Held;
+        return SegmentOwnership::OwnedByOtherLog;
     }
     // Clean: its log has nothing more for the segment. A copy of this very log went on where this one did not.
     match unapplied || (stamped && found.journal == journal) {
-        true => Standing::Overtaken,
-        false => Standing::Fit,
+        true => SegmentOwnership::Overtaken,
+        false => SegmentOwnership::Current,
     }
 }
 
 /// A stamp as bytes.
-pub(crate) fn encode(stamp: &Stamp) -> [u8; STAMP_BYTES] {
+pub(crate) fn encode(stamp: &SegmentStamp) -> [u8; STAMP_BYTES] {
     let table = tail(&stamp.table);
     let flags = if stamp.open { OPEN } else { 0 };
     let mut bytes = [0; STAMP_BYTES];
@@ -122,18 +122,18 @@ pub(crate) fn encode(stamp: &Stamp) -> [u8; STAMP_BYTES] {
     bytes[56..64].copy_from_slice(&stamp.applied.0.to_le_bytes());
     bytes[64..72].copy_from_slice(&stamp.file.to_le_bytes());
     bytes[TABLE_AT..TABLE_AT + table.len()].copy_from_slice(table.as_bytes());
-    seal(&mut bytes);
+    set_checksum(&mut bytes);
     bytes
 }
 
 /// Makes the checksum right.
-pub(crate) fn seal(bytes: &mut [u8; STAMP_BYTES]) {
+pub(crate) fn set_checksum(bytes: &mut [u8; STAMP_BYTES]) {
     let crc = checksum(bytes);
     bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
 /// Reads what [`encode`] wrote; `None` for anything else.
-pub(crate) fn decode(bytes: &[u8]) -> Option<Stamp> {
+pub(crate) fn decode(bytes: &[u8]) -> Option<SegmentStamp> {
     let bytes: &[u8; STAMP_BYTES] = bytes.try_into().ok()?;
     let crc = u32::from_le_bytes(bytes[CRC_AT..CRC_AT + 4].try_into().expect("4 bytes"));
     if bytes[0..8] != MAGIC || u16_at(bytes, 8) != VERSION || crc != checksum(bytes) {
@@ -141,7 +141,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Stamp> {
     }
     let length = u32::from_le_bytes(bytes[12..16].try_into().expect("4 bytes")) as usize;
     let table = bytes[TABLE_AT..].get(..length)?;
-    Some(Stamp {
+    Some(SegmentStamp {
         id: bytes[16..32].try_into().expect("16 bytes"),
         journal: JournalId(u128::from_le_bytes(bytes[32..48].try_into().expect("16 bytes"))),
         generation: u64_at(bytes, 48),
@@ -185,15 +185,15 @@ mod tests {
 
     const OURS: JournalId = JournalId(7);
     const END: Lsn = Lsn(1000);
-    const KNOWN: Known = Known {
+    const KNOWN: StampHistory = StampHistory {
         before: [4; 16],
-        left: [5; 16],
+        written: [5; 16],
         generation: 5,
         open: true,
     };
 
-    fn stamp(id: u8, generation: u64) -> Stamp {
-        Stamp {
+    fn stamp(id: u8, generation: u64) -> SegmentStamp {
+        SegmentStamp {
             id: [id; 16],
             journal: OURS,
             generation,
@@ -204,72 +204,90 @@ mod tests {
         }
     }
 
-    fn clean(id: u8, generation: u64, journal: JournalId) -> Stamp {
-        Stamp {
+    fn clean(id: u8, generation: u64, journal: JournalId) -> SegmentStamp {
+        SegmentStamp {
             open: false,
             journal,
             ..stamp(id, generation)
         }
     }
 
-    fn stands(known: &Known, found: &Stamp, unapplied: bool) -> Standing {
-        standing(known, Some(found), OURS, END, unapplied)
+    fn stands(known: &StampHistory, found: &SegmentStamp, unapplied: bool) -> SegmentOwnership {
+        ownership(known, Some(found), OURS, END, unapplied)
     }
 
     #[test]
     fn after_a_crash_between_table_and_stamp_the_log_knows_its_segment() {
         for id in [4, 5] {
-            assert_eq!(stands(&KNOWN, &stamp(id, id.into()), true), Standing::Fit);
+            assert_eq!(
+                stands(&KNOWN, &stamp(id, id.into()), true),
+                SegmentOwnership::Current
+            );
         }
-        let first = Known {
+        let first = StampHistory {
             before: [0; 16],
             ..KNOWN
         };
-        assert_eq!(standing(&first, None, OURS, END, true), Standing::Fit);
+        assert_eq!(
+            ownership(&first, None, OURS, END, true),
+            SegmentOwnership::Current
+        );
     }
 
     #[test]
     fn a_log_that_was_overtaken_is_told_from_a_segment_that_was_put_back() {
-        assert_eq!(stands(&KNOWN, &stamp(9, 9), true), Standing::Held);
+        assert_eq!(
+            stands(&KNOWN, &stamp(9, 9), true),
+            SegmentOwnership::OwnedByOtherLog
+        );
         assert_eq!(
             stands(&KNOWN, &clean(9, 9, JournalId(8)), true),
-            Standing::Overtaken
+            SegmentOwnership::Overtaken
         );
         assert_eq!(
             stands(&KNOWN, &clean(9, 9, OURS), false),
-            Standing::Overtaken,
+            SegmentOwnership::Overtaken,
             "a copy went on"
         );
         assert_eq!(
             stands(&KNOWN, &clean(9, 5, OURS), false),
-            Standing::Overtaken,
+            SegmentOwnership::Overtaken,
             "from where this one is"
         );
-        assert_eq!(stands(&KNOWN, &clean(3, 3, OURS), false), Standing::Older);
-        assert_eq!(standing(&KNOWN, None, OURS, END, false), Standing::Lost);
+        assert_eq!(stands(&KNOWN, &clean(3, 3, OURS), false), SegmentOwnership::Older);
+        assert_eq!(ownership(&KNOWN, None, OURS, END, false), SegmentOwnership::Lost);
     }
 
     #[test]
     fn a_segment_whose_last_log_ended_well_is_the_next_ones() {
         let left = clean(9, 9, JournalId(8));
-        assert_eq!(stands(&KNOWN, &left, false), Standing::Fit);
-        assert_eq!(stands(&Known::default(), &left, false), Standing::Fit);
-        assert_eq!(stands(&Known::default(), &left, true), Standing::Overtaken);
-        assert_eq!(stands(&Known::default(), &stamp(9, 9), false), Standing::Held);
+        assert_eq!(stands(&KNOWN, &left, false), SegmentOwnership::Current);
+        assert_eq!(
+            stands(&StampHistory::default(), &left, false),
+            SegmentOwnership::Current
+        );
+        assert_eq!(
+            stands(&StampHistory::default(), &left, true),
+            SegmentOwnership::Overtaken
+        );
+        assert_eq!(
+            stands(&StampHistory::default(), &stamp(9, 9), false),
+            SegmentOwnership::OwnedByOtherLog
+        );
     }
 
     #[test]
     fn a_table_that_is_newer_than_its_log_is_no_licence() {
-        let beyond = Stamp {
+        let beyond = SegmentStamp {
             applied: Lsn(1001),
             ..stamp(5, 5)
         };
-        assert_eq!(stands(&KNOWN, &beyond, true), Standing::Overtaken);
+        assert_eq!(stands(&KNOWN, &beyond, true), SegmentOwnership::Overtaken);
     }
 
     #[test]
     fn a_stamp_reads_back_and_damage_is_none() {
-        let long = Stamp {
+        let long = SegmentStamp {
             table: format!("/{}/segments", "ä".repeat(300)),
             ..stamp(5, 5)
         };

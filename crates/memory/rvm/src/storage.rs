@@ -7,28 +7,28 @@ use std::path::Path;
 use std::time::Instant;
 
 use netram_proto::id::JournalId;
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 use netram_proto::time::Time;
 use rustix::fs::{FallocateFlags, FlockOperation, XattrFlags};
 use rustix::io::Errno;
 
-use crate::inspect::ReadOnly;
+use crate::inspect::ReadOnlyFile;
 use crate::limit::TABLE_BYTES;
-use crate::memory::{Memory, Placement};
+use crate::memory::{Placement, RegionMemory};
 use crate::real_stamp;
-use crate::stamp::{Stamp, StampId};
-use crate::table::Table;
+use crate::stamp::{SegmentStamp, StampId};
+use crate::table::SegmentTable;
 
 /// Random bytes that tell one segment file from another of the same name. Zero: the file system cannot keep
 /// one, and the check is skipped.
-pub type Identity = [u8; 16];
+pub type SegmentIdentity = [u8; 16];
 
 /// How often blocks are asked for when signals interrupt that. Writing zeros allocates them too.
 const ALLOCATIONS_TRIED: usize = 8;
 
 /// How a new segment gets its space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Allocation {
+pub enum SegmentAllocation {
     /// All blocks now, so that truncation cannot meet a full disk.
     #[default]
     Preallocated,
@@ -37,14 +37,14 @@ pub enum Allocation {
 }
 
 /// The files behind recoverable memory. Real ones here; virtual ones in the simulator.
-pub trait Storage {
+pub trait SegmentStorage {
     /// An open file.
-    type File: File;
+    type File: StorageFile;
 
     /// The one name of the file at `path`, so that two ways to write it are not taken for two segments.
     fn name(&self, path: &str) -> Result<String, IoError>;
     /// Creates a segment of zeros; refuses (EEXIST) when there is a file already. Durable on return.
-    fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError>;
+    fn create_segment(&self, path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError>;
     /// Opens a segment for reading and writing, for this process alone.
     fn open_segment(&self, path: &str) -> Result<Self::File, IoError>;
     /// Maps bytes of a segment: stores to the memory must never reach the file. EEXIST: the place is taken.
@@ -54,22 +54,22 @@ pub trait Storage {
         offset: u64,
         length: usize,
         placement: Placement,
-    ) -> Result<Memory, IoError>;
+    ) -> Result<RegionMemory, IoError>;
     /// The segment's identity; zeros when it has none.
-    fn identity(&self, file: &Self::File) -> Result<Identity, IoError>;
+    fn identity(&self, file: &Self::File) -> Result<SegmentIdentity, IoError>;
     /// Gives the segment a fresh identity and returns it; zeros when it cannot keep one.
-    fn assign_identity(&self, file: &Self::File) -> Result<Identity, IoError>;
+    fn assign_identity(&self, file: &Self::File) -> Result<SegmentIdentity, IoError>;
     /// The stamp that a log left on the segment last; `None`: there is none that can be read.
-    fn stamp(&self, file: &Self::File, path: &str) -> Result<Option<Stamp>, IoError>;
+    fn stamp(&self, file: &Self::File, path: &str) -> Result<Option<SegmentStamp>, IoError>;
     /// Leaves a stamp in place of the last one, durably: after a crash one of the two is there. `false`: none can be kept
     /// here.
-    fn leave_stamp(&self, file: &Self::File, path: &str, stamp: &Stamp) -> Result<bool, IoError>;
+    fn leave_stamp(&self, file: &Self::File, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError>;
     /// An id that no stamp has.
     fn draw_stamp(&self) -> Result<StampId, IoError>;
     /// A number that the file keeps while it exists, under whatever name, and that no copy of it has.
     fn number(&self, file: &Self::File) -> Result<u64, IoError>;
-    /// The full path of the folder that the segment table is in; empty when there is no such thing.
-    fn folder(&self) -> &str {
+    /// The full path of the directory that the segment table is in; empty when there is no such thing.
+    fn directory(&self) -> &str {
         ""
     }
     /// The full path of the segment table; empty when there is no such thing.
@@ -94,9 +94,9 @@ pub trait Storage {
 #[derive(Debug)]
 pub struct RealStorage {
     table: RealFile,
-    /// The table's full path, and its folder's; empty where they are no UTF-8.
+    /// The table's full path, and its directory's; empty where they are no UTF-8.
     path: String,
-    folder: String,
+    directory: String,
     origin: Instant,
 }
 
@@ -110,7 +110,7 @@ const IDENTITY_ATTRIBUTE: &str = "user.netram.segment";
 impl RealStorage {
     /// Creates the segment table beside a new log; refuses (EEXIST) when there is one already.
     pub fn create(table: &str) -> Result<RealStorage, IoError> {
-        create_file(table, TABLE_BYTES, Allocation::Preallocated)?;
+        create_file(table, TABLE_BYTES, SegmentAllocation::Preallocated)?;
         RealStorage::open(table)
     }
 
@@ -119,17 +119,17 @@ impl RealStorage {
         let file = open_locked(table)?;
         let path = std::fs::canonicalize(table).map_err(io_error)?;
         let path = path.to_str().unwrap_or_default().to_owned();
-        let folder = folder_of(Path::new(&path));
+        let directory = directory_of(Path::new(&path));
         Ok(RealStorage {
             table: file,
             path,
-            folder,
+            directory,
             origin: Instant::now(),
         })
     }
 }
 
-impl Storage for RealStorage {
+impl SegmentStorage for RealStorage {
     type File = RealFile;
 
     fn name(&self, path: &str) -> Result<String, IoError> {
@@ -140,7 +140,7 @@ impl Storage for RealStorage {
             .map_err(|_| IoError { errno: 84 })
     }
 
-    fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    fn create_segment(&self, path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
         create_file(path, length, allocation)
     }
 
@@ -154,21 +154,21 @@ impl Storage for RealStorage {
         offset: u64,
         length: usize,
         placement: Placement,
-    ) -> Result<Memory, IoError> {
-        Memory::map_private(&file.0, offset, length, placement)
+    ) -> Result<RegionMemory, IoError> {
+        RegionMemory::map_private(&file.0, offset, length, placement)
     }
 
-    fn identity(&self, file: &RealFile) -> Result<Identity, IoError> {
+    fn identity(&self, file: &RealFile) -> Result<SegmentIdentity, IoError> {
         identity_of(&file.0)
     }
 
-    fn assign_identity(&self, file: &RealFile) -> Result<Identity, IoError> {
+    fn assign_identity(&self, file: &RealFile) -> Result<SegmentIdentity, IoError> {
         let identity = random()?;
         match rustix::fs::fsetxattr(&file.0, IDENTITY_ATTRIBUTE, &identity, XattrFlags::empty()) {
             Ok(()) => {}
             // No room or no support for attributes costs only the check, never the segment.
             Err(Errno::OPNOTSUPP | Errno::NOSPC | Errno::PERM) => {
-                return Ok(Identity::default());
+                return Ok(SegmentIdentity::default());
             }
             Err(error) => return Err(errno(error)),
         }
@@ -177,11 +177,11 @@ impl Storage for RealStorage {
         Ok(identity)
     }
 
-    fn stamp(&self, file: &RealFile, path: &str) -> Result<Option<Stamp>, IoError> {
+    fn stamp(&self, file: &RealFile, path: &str) -> Result<Option<SegmentStamp>, IoError> {
         real_stamp::read(&file.0, path)
     }
 
-    fn leave_stamp(&self, file: &RealFile, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    fn leave_stamp(&self, file: &RealFile, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
         real_stamp::leave(&file.0, path, stamp)
     }
 
@@ -193,8 +193,8 @@ impl Storage for RealStorage {
         real_stamp::number(&file.0)
     }
 
-    fn folder(&self) -> &str {
-        &self.folder
+    fn directory(&self) -> &str {
+        &self.directory
     }
 
     fn table_path(&self) -> &str {
@@ -221,7 +221,7 @@ impl Storage for RealStorage {
     }
 }
 
-impl File for RealFile {
+impl StorageFile for RealFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.0.metadata().map_err(io_error)?.len())
     }
@@ -249,20 +249,20 @@ pub(crate) fn is_other_table(table: &StdFile, path: &str, journal: JournalId) ->
     if !path.starts_with('/') || number(here) == number(there) {
         return false;
     }
-    let read = ReadOnly::open(Path::new(path)).map(|file| Table::read(&file, journal, ""));
+    let read = ReadOnlyFile::open(Path::new(path)).map(|file| SegmentTable::read(&file, journal, ""));
     matches!(read, Ok(Ok(table)) if table.sequence > 0)
 }
 
-/// The full path of the folder that the file at `path` is in; empty where it is no UTF-8.
-pub(crate) fn folder_of(path: &Path) -> String {
+/// The full path of the directory that the file at `path` is in; empty where it is no UTF-8.
+pub(crate) fn directory_of(path: &Path) -> String {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    let folder = std::fs::canonicalize(parent).ok();
-    let folder = folder.and_then(|folder| folder.into_os_string().into_string().ok());
+    let directory = std::fs::canonicalize(parent).ok();
+    let directory = directory.and_then(|directory| directory.into_os_string().into_string().ok());
     // Everything is beneath the root: names from there on would not be shorter, nor move with anything.
-    folder.filter(|folder| folder != "/").unwrap_or_default()
+    directory.filter(|directory| directory != "/").unwrap_or_default()
 }
 
 fn random() -> Result<[u8; 16], IoError> {
@@ -273,12 +273,12 @@ fn random() -> Result<[u8; 16], IoError> {
 }
 
 /// The identity of a segment's file; zeros when it has none.
-pub(crate) fn identity_of(file: &StdFile) -> Result<Identity, IoError> {
-    let mut identity = Identity::default();
+pub(crate) fn identity_of(file: &StdFile) -> Result<SegmentIdentity, IoError> {
+    let mut identity = SegmentIdentity::default();
     match rustix::fs::fgetxattr(file, IDENTITY_ATTRIBUTE, &mut identity) {
         Ok(length) if length == identity.len() => Ok(identity),
-        Ok(_) => Ok(Identity::default()),
-        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(Identity::default()),
+        Ok(_) => Ok(SegmentIdentity::default()),
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::RANGE) => Ok(SegmentIdentity::default()),
         Err(error) => Err(errno(error)),
     }
 }
@@ -298,7 +298,7 @@ fn open_locked(path: &str) -> Result<RealFile, IoError> {
     }
 }
 
-fn create_file(path: &str, length: u64, allocation: Allocation) -> Result<(), IoError> {
+fn create_file(path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -313,13 +313,13 @@ fn create_file(path: &str, length: u64, allocation: Allocation) -> Result<(), Io
     filled
 }
 
-fn fill_new(file: &StdFile, length: u64, allocation: Allocation) -> Result<(), IoError> {
+fn fill_new(file: &StdFile, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
     if i64::try_from(length).is_err() {
         // EFBIG, which the system says of other lengths that are too large; it has no word for these.
         return Err(IoError { errno: 27 });
     }
     file.set_len(length).map_err(io_error)?;
-    if allocation == Allocation::Preallocated && length > 0 {
+    if allocation == SegmentAllocation::Preallocated && length > 0 {
         match allocate_ahead(file, length) {
             Ok(()) => {}
             Err(Errno::OPNOTSUPP | Errno::INTR) => write_zeros(file, length)?,
@@ -362,7 +362,7 @@ pub(crate) fn sync_parent(path: &str) -> Result<(), IoError> {
         _ => std::path::Path::new("."),
     };
     StdFile::open(parent)
-        .and_then(|folder| folder.sync_all())
+        .and_then(|directory| directory.sync_all())
         .map_err(io_error)
 }
 
@@ -385,16 +385,19 @@ pub(crate) fn errno(error: rustix::io::Errno) -> IoError {
 mod tests {
     use super::*;
 
-    fn path(folder: &tempfile::TempDir, name: &str) -> String {
-        folder.path().join(name).to_str().unwrap().to_owned()
+    fn path(directory: &tempfile::TempDir, name: &str) -> String {
+        directory.path().join(name).to_str().unwrap().to_owned()
     }
 
     #[test]
     fn a_segment_is_created_once_and_is_all_zeros() {
-        let folder = tempfile::tempdir().unwrap();
-        let storage = RealStorage::create(&path(&folder, "table")).unwrap();
-        for (name, allocation) in [("a", Allocation::Preallocated), ("b", Allocation::Sparse)] {
-            let name = path(&folder, name);
+        let directory = tempfile::tempdir().unwrap();
+        let storage = RealStorage::create(&path(&directory, "table")).unwrap();
+        for (name, allocation) in [
+            ("a", SegmentAllocation::Preallocated),
+            ("b", SegmentAllocation::Sparse),
+        ] {
+            let name = path(&directory, name);
             storage.create_segment(&name, 10_000, allocation).unwrap();
             assert_eq!(
                 storage.create_segment(&name, 10_000, allocation),
@@ -411,10 +414,12 @@ mod tests {
     #[test]
     fn a_segment_in_use_is_refused_to_others() {
         let _starting = crate::sync::lock(&crate::sync::STARTING);
-        let folder = tempfile::tempdir().unwrap();
-        let storage = RealStorage::create(&path(&folder, "table")).unwrap();
-        let name = path(&folder, "a");
-        storage.create_segment(&name, 4096, Allocation::Sparse).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let storage = RealStorage::create(&path(&directory, "table")).unwrap();
+        let name = path(&directory, "a");
+        storage
+            .create_segment(&name, 4096, SegmentAllocation::Sparse)
+            .unwrap();
         let held = storage.open_segment(&name).unwrap();
         assert_eq!(storage.open_segment(&name).err(), Some(IoError { errno: 26 }));
         drop(held);
@@ -423,12 +428,14 @@ mod tests {
 
     #[test]
     fn an_identity_stays_where_it_can_be_kept() {
-        let folder = tempfile::tempdir().unwrap();
-        let storage = RealStorage::create(&path(&folder, "table")).unwrap();
-        let name = path(&folder, "a");
-        storage.create_segment(&name, 4096, Allocation::Sparse).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let storage = RealStorage::create(&path(&directory, "table")).unwrap();
+        let name = path(&directory, "a");
+        storage
+            .create_segment(&name, 4096, SegmentAllocation::Sparse)
+            .unwrap();
         let file = storage.open_segment(&name).unwrap();
-        assert_eq!(storage.identity(&file).unwrap(), Identity::default());
+        assert_eq!(storage.identity(&file).unwrap(), SegmentIdentity::default());
         let assigned = storage.assign_identity(&file).unwrap();
         assert_eq!(storage.identity(&file).unwrap(), assigned);
     }

@@ -17,7 +17,7 @@ pub(crate) static STARTING: Mutex<()> = Mutex::new(());
 
 /// Tells the truncation thread what is wanted, and the committers what came of it.
 #[derive(Debug, Default)]
-pub(crate) struct Signal {
+pub(crate) struct TruncationSignal {
     state: Mutex<State>,
     wanted: Condvar,
     changed: Condvar,
@@ -39,7 +39,7 @@ struct State {
 
 /// What the truncation thread is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum TruncationWork {
     /// End.
     Stop,
     /// Truncate; every request up to this number is then answered.
@@ -50,7 +50,7 @@ pub(crate) enum Work {
 
 /// What came of a request for room.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum TruncationAnswer {
     /// There is room now, or the log was truncated as far as it goes.
     Done,
     Failed(TruncateError),
@@ -58,7 +58,7 @@ pub(crate) enum Answer {
     NoThread,
 }
 
-impl Signal {
+impl TruncationSignal {
     /// The thread is about to start.
     pub(crate) fn start(&self) {
         lock(&self.state).running = true;
@@ -93,24 +93,24 @@ impl Signal {
     }
 
     /// Asks for truncation and waits until `enough`, or until the thread has done what it can.
-    pub(crate) fn request_and_wait(&self, enough: impl Fn() -> bool) -> Answer {
+    pub(crate) fn request_and_wait(&self, enough: impl Fn() -> bool) -> TruncationAnswer {
         let mut state = lock(&self.state);
         state.requested += 1;
         self.wanted.notify_one();
         let (mine, failures) = (state.requested, state.failures);
         loop {
             if enough() {
-                return Answer::Done;
+                return TruncationAnswer::Done;
             }
             if !state.running || state.stop {
-                return Answer::NoThread;
+                return TruncationAnswer::NoThread;
             }
             if state.failures > failures {
                 let failure = state.last_failure.clone();
-                return Answer::Failed(failure.expect("a counted failure is kept"));
+                return TruncationAnswer::Failed(failure.expect("a counted failure is kept"));
             }
             if state.answered >= mine {
-                return Answer::Done;
+                return TruncationAnswer::Done;
             }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -130,17 +130,17 @@ impl Signal {
     }
 
     /// The thread's wait for work, `timeout` long at most.
-    pub(crate) fn next(&self, timeout: Option<Duration>) -> Work {
+    pub(crate) fn next(&self, timeout: Option<Duration>) -> TruncationWork {
         let mut state = lock(&self.state);
         loop {
             if state.stop {
-                return Work::Stop;
+                return TruncationWork::Stop;
             }
             if state.requested > state.answered {
-                return Work::Requested(state.requested);
+                return TruncationWork::Requested(state.requested);
             }
             if std::mem::take(&mut state.nudged) {
-                return Work::Look;
+                return TruncationWork::Look;
             }
             state = match timeout {
                 None => self.wanted.wait(state).unwrap_or_else(PoisonError::into_inner),
@@ -150,7 +150,7 @@ impl Signal {
                         .wait_timeout(state, timeout)
                         .unwrap_or_else(PoisonError::into_inner);
                     if waited.timed_out() && !state.stop {
-                        return Work::Look;
+                        return TruncationWork::Look;
                     }
                     state
                 }

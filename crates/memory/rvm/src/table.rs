@@ -5,12 +5,12 @@
 //! the other. Formats are drawn in `docs/rvm.md`.
 
 use netram_proto::id::JournalId;
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 
-use crate::error::TableError;
+use crate::error::SegmentTableError;
 use crate::limit::{PATH_BYTES_MAX, SEGMENTS_MAX, TABLE_BYTES, TABLE_SLOT_BYTES};
-use crate::stamp::Known;
-use crate::storage::Identity;
+use crate::stamp::StampHistory;
+use crate::storage::SegmentIdentity;
 
 /// Bytes before the entries of a slot.
 pub(crate) const HEADER_BYTES: usize = 64;
@@ -26,24 +26,24 @@ const OPEN: u16 = 1;
 
 /// What the table says of one segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) index: u32,
-    /// The full path. The file names a segment beneath its own folder from there, so that both can be moved.
+    /// The full path. The file names a segment beneath its own directory from there, so that both can be moved.
     pub(crate) path: String,
     /// The segment's length when last mapped.
     pub(crate) length: u64,
-    pub(crate) identity: Identity,
+    pub(crate) identity: SegmentIdentity,
     /// The stamps that the log has left on it.
-    pub(crate) known: Known,
+    pub(crate) stamps: StampHistory,
 }
 
 /// The newest durable table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Table {
+pub(crate) struct SegmentTable {
     pub(crate) sequence: u64,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<TableEntry>,
     /// The other slot is damaged. It may have held a newer table, unless its write was torn.
-    pub(crate) alone: bool,
+    pub(crate) other_damaged: bool,
 }
 
 /// What one slot holds.
@@ -51,38 +51,42 @@ enum Slot {
     Blank,
     Damaged,
     Version(u32),
-    Good { journal: JournalId, table: Table },
+    Good { journal: JournalId, table: SegmentTable },
 }
 
-impl Table {
-    /// Reads the newest table that belongs to `journal` and lies in `folder`.
+impl SegmentTable {
+    /// Reads the newest table that belongs to `journal` and lies in `directory`.
     ///
     /// A blank slot beside a damaged one is a first write that was torn: nothing can have referred to it,
     /// and if something did, recovery finds a segment number without an entry and refuses.
-    pub(crate) fn read(file: &impl File, journal: JournalId, folder: &str) -> Result<Table, TableError> {
+    pub(crate) fn read(
+        file: &impl StorageFile,
+        journal: JournalId,
+        directory: &str,
+    ) -> Result<SegmentTable, SegmentTableError> {
         let found = file.size()?;
         if found < TABLE_BYTES {
-            return Err(TableError::Short {
+            return Err(SegmentTableError::Short {
                 found,
                 needed: TABLE_BYTES,
             });
         }
-        let mut newest: Option<Table> = None;
+        let mut newest: Option<SegmentTable> = None;
         let (mut blank, mut damaged) = (false, false);
         let mut bytes = vec![0; TABLE_SLOT_BYTES];
         for slot in 0..2 {
             file.read_at(slot_offset(slot), &mut bytes)?;
-            match decode(&bytes, folder) {
+            match decode(&bytes, directory) {
                 Slot::Blank => blank = true,
                 Slot::Damaged => damaged = true,
                 Slot::Version(found) => {
-                    return Err(TableError::Version {
+                    return Err(SegmentTableError::Version {
                         found,
                         known: VERSION,
                     });
                 }
                 Slot::Good { journal: found, .. } if found != journal => {
-                    return Err(TableError::Foreign {
+                    return Err(SegmentTableError::Foreign {
                         found,
                         expected: journal,
                     });
@@ -98,21 +102,21 @@ impl Table {
             }
         }
         match newest {
-            Some(table) => Ok(Table {
-                alone: damaged,
+            Some(table) => Ok(SegmentTable {
+                other_damaged: damaged,
                 ..table
             }),
-            None if blank => Ok(Table::default()),
-            None => Err(TableError::Damaged),
+            None if blank => Ok(SegmentTable::default()),
+            None => Err(SegmentTableError::Damaged),
         }
     }
 
     /// The newest table in `file`, whose ever it is; `None` if there is none that can be read.
-    pub(crate) fn peek(file: &impl File, folder: &str) -> Option<(JournalId, Table)> {
+    pub(crate) fn peek(file: &impl StorageFile, directory: &str) -> Option<(JournalId, SegmentTable)> {
         let mut bytes = vec![0; TABLE_SLOT_BYTES];
         let mut slot = |slot| {
             file.read_at(slot_offset(slot), &mut bytes).ok()?;
-            match decode(&bytes, folder) {
+            match decode(&bytes, directory) {
                 Slot::Good { journal, table } => Some((journal, table)),
                 _ => None,
             }
@@ -124,32 +128,32 @@ impl Table {
             .max_by_key(|(_, table)| table.sequence)
     }
 
-    /// Writes the table, which lies in `folder`, over the older slot, durably.
+    /// Writes the table, which lies in `directory`, over the older slot, durably.
     pub(crate) fn write(
         &mut self,
-        file: &impl File,
+        file: &impl StorageFile,
         journal: JournalId,
-        folder: &str,
-    ) -> Result<(), TableError> {
+        directory: &str,
+    ) -> Result<(), SegmentTableError> {
         let needed = HEADER_BYTES
             + self
                 .entries
                 .iter()
-                .map(|entry| entry_bytes(entry, folder))
+                .map(|entry| entry_bytes(entry, directory))
                 .sum::<usize>();
         if needed > TABLE_SLOT_BYTES {
-            return Err(TableError::PathsTooLong {
+            return Err(SegmentTableError::PathsTooLong {
                 bytes: needed - TABLE_SLOT_BYTES,
             });
         }
         // A failed write may have left either slot; the next attempt must go to the same one, so the number
         // only moves when the write is durable.
-        let next = Table {
+        let next = SegmentTable {
             sequence: self.sequence + 1,
             entries: std::mem::take(&mut self.entries),
-            alone: false,
+            other_damaged: false,
         };
-        let bytes = encode(&next, journal, folder);
+        let bytes = encode(&next, journal, directory);
         self.entries = next.entries;
         file.write_at(slot_offset(next.sequence % 2), &bytes)?;
         file.sync()?;
@@ -162,28 +166,31 @@ fn slot_offset(slot: u64) -> u64 {
     slot * TABLE_SLOT_BYTES as u64
 }
 
-/// A segment's name in the file: from the table's folder on where it lies beneath that.
-pub(crate) fn name<'p>(path: &'p str, folder: &str) -> &'p str {
-    match path.strip_prefix(folder).and_then(|rest| rest.strip_prefix('/')) {
+/// A segment's name in the file: from the table's directory on where it lies beneath that.
+pub(crate) fn name<'p>(path: &'p str, directory: &str) -> &'p str {
+    match path
+        .strip_prefix(directory)
+        .and_then(|rest| rest.strip_prefix('/'))
+    {
         // What begins with a slash would be read as a full path.
-        Some(inside) if !folder.is_empty() && !inside.is_empty() && !inside.starts_with('/') => inside,
+        Some(inside) if !directory.is_empty() && !inside.is_empty() && !inside.starts_with('/') => inside,
         _ => path,
     }
 }
 
 /// The full path of a segment that the file calls `name`.
-fn full(name: &str, folder: &str) -> String {
-    match name.starts_with('/') || folder.is_empty() {
+fn full(name: &str, directory: &str) -> String {
+    match name.starts_with('/') || directory.is_empty() {
         true => name.to_owned(),
-        false => format!("{folder}/{name}"),
+        false => format!("{directory}/{name}"),
     }
 }
 
-fn entry_bytes(entry: &Entry, folder: &str) -> usize {
-    ENTRY_BYTES + name(&entry.path, folder).len().next_multiple_of(8)
+fn entry_bytes(entry: &TableEntry, directory: &str) -> usize {
+    ENTRY_BYTES + name(&entry.path, directory).len().next_multiple_of(8)
 }
 
-fn encode(table: &Table, journal: JournalId, folder: &str) -> Vec<u8> {
+fn encode(table: &SegmentTable, journal: JournalId, directory: &str) -> Vec<u8> {
     assert!(table.entries.len() <= SEGMENTS_MAX);
     let mut bytes = vec![0; TABLE_SLOT_BYTES];
     bytes[0..8].copy_from_slice(&MAGIC);
@@ -193,18 +200,18 @@ fn encode(table: &Table, journal: JournalId, folder: &str) -> Vec<u8> {
     bytes[24..40].copy_from_slice(&journal.0.to_le_bytes());
     let mut at = HEADER_BYTES;
     for entry in &table.entries {
-        let name = name(&entry.path, folder);
+        let name = name(&entry.path, directory);
         assert!(name.len() <= PATH_BYTES_MAX);
-        let flags = if entry.known.open { OPEN } else { 0 };
-        let into = &mut bytes[at..at + entry_bytes(entry, folder)];
+        let flags = if entry.stamps.open { OPEN } else { 0 };
+        let into = &mut bytes[at..at + entry_bytes(entry, directory)];
         into[0..4].copy_from_slice(&entry.index.to_le_bytes());
         into[4..6].copy_from_slice(&(name.len() as u16).to_le_bytes());
         into[6..8].copy_from_slice(&flags.to_le_bytes());
         into[8..16].copy_from_slice(&entry.length.to_le_bytes());
         into[16..32].copy_from_slice(&entry.identity);
-        into[32..48].copy_from_slice(&entry.known.before);
-        into[48..64].copy_from_slice(&entry.known.left);
-        into[64..72].copy_from_slice(&entry.known.generation.to_le_bytes());
+        into[32..48].copy_from_slice(&entry.stamps.before);
+        into[48..64].copy_from_slice(&entry.stamps.written);
+        into[64..72].copy_from_slice(&entry.stamps.generation.to_le_bytes());
         into[ENTRY_BYTES..ENTRY_BYTES + name.len()].copy_from_slice(name.as_bytes());
         at += into.len();
     }
@@ -223,7 +230,7 @@ fn checksum(slot: &[u8]) -> u32 {
     digest.finalize() as u32
 }
 
-fn decode(bytes: &[u8], folder: &str) -> Slot {
+fn decode(bytes: &[u8], directory: &str) -> Slot {
     assert_eq!(bytes.len(), TABLE_SLOT_BYTES);
     if bytes.iter().all(|byte| *byte == 0) {
         return Slot::Blank;
@@ -240,10 +247,10 @@ fn decode(bytes: &[u8], folder: &str) -> Slot {
     if count > SEGMENTS_MAX {
         return Slot::Damaged;
     }
-    let mut entries: Vec<Entry> = Vec::with_capacity(count);
+    let mut entries: Vec<TableEntry> = Vec::with_capacity(count);
     let mut rest = &bytes[HEADER_BYTES..];
     for _ in 0..count {
-        match decode_next(&mut rest, folder) {
+        match decode_next(&mut rest, directory) {
             Some(entry) if entries.iter().all(|other| other.index != entry.index) => entries.push(entry),
             _ => return Slot::Damaged,
         }
@@ -251,16 +258,16 @@ fn decode(bytes: &[u8], folder: &str) -> Slot {
     let journal: [u8; 16] = bytes[24..40].try_into().expect("16 bytes");
     Slot::Good {
         journal: JournalId(u128::from_le_bytes(journal)),
-        table: Table {
+        table: SegmentTable {
             sequence: u64_at(bytes, 16),
             entries,
-            alone: false,
+            other_damaged: false,
         },
     }
 }
 
 /// Takes the next entry off `rest`.
-fn decode_entry(rest: &mut &[u8], folder: &str) -> Option<Entry> {
+fn decode_entry(rest: &mut &[u8], directory: &str) -> Option<TableEntry> {
     let from = rest.split_off(..ENTRY_BYTES)?;
     let (length, flags) = (u16_at(from, 4) as usize, u16_at(from, 6));
     let index = u32_at(from, 0);
@@ -269,14 +276,14 @@ fn decode_entry(rest: &mut &[u8], folder: &str) -> Option<Entry> {
     }
     let name = rest.split_off(..length.next_multiple_of(8))?;
     let name = std::str::from_utf8(&name[..length]).ok()?;
-    Some(Entry {
+    Some(TableEntry {
         index,
-        path: full(name, folder),
+        path: full(name, directory),
         length: u64_at(from, 8),
         identity: sixteen(from, 16),
-        known: Known {
+        stamps: StampHistory {
             before: sixteen(from, 32),
-            left: sixteen(from, 48),
+            written: sixteen(from, 48),
             generation: u64_at(from, 64),
             open: flags & OPEN != 0,
         },
@@ -284,19 +291,19 @@ fn decode_entry(rest: &mut &[u8], folder: &str) -> Option<Entry> {
 }
 
 /// The same, of the version without stamps.
-fn decode_old_entry(rest: &mut &[u8], _: &str) -> Option<Entry> {
+fn decode_old_entry(rest: &mut &[u8], _: &str) -> Option<TableEntry> {
     let from = rest.split_off(..OLD_ENTRY_BYTES)?;
     let index = u32_at(from, 0);
     let path = from[32..].get(..u32_at(from, 4) as usize)?;
     if index as usize >= SEGMENTS_MAX || path.len() > PATH_BYTES_MAX {
         return None;
     }
-    Some(Entry {
+    Some(TableEntry {
         index,
         path: std::str::from_utf8(path).ok()?.to_owned(),
         length: u64_at(from, 8),
         identity: sixteen(from, 16),
-        known: Known::default(),
+        stamps: StampHistory::default(),
     })
 }
 
@@ -316,13 +323,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
 }
 
-impl From<IoError> for TableError {
-    fn from(cause: IoError) -> TableError {
-        TableError::Io { cause }
+impl From<IoError> for SegmentTableError {
+    fn from(cause: IoError) -> SegmentTableError {
+        SegmentTableError::Io { cause }
     }
 }
 
-/// See [`crate::fuzzed::table`]. What is read can be written and is read again, in the folder it lies in and in another.
+/// See [`crate::fuzzed::table`]. What is read can be written and is read again, in the directory it lies in and in another.
 pub(crate) fn fuzz(bytes: &[u8]) {
     let Some((mend, bytes)) = bytes.split_first() else {
         return;
@@ -333,15 +340,16 @@ pub(crate) fn fuzz(bytes: &[u8]) {
         let crc = checksum(&slot);
         slot[40..44].copy_from_slice(&crc.to_le_bytes());
     }
-    let folder = if mend & 2 != 0 { "/segments" } else { "" };
-    let Slot::Good { journal, table } = decode(&slot, folder) else {
+    let directory = if mend & 2 != 0 { "/segments" } else { "" };
+    let Slot::Good { journal, table } = decode(&slot, directory) else {
         return;
     };
     assert!(table.entries.len() <= SEGMENTS_MAX);
     // Older tables have what no newer one is given: a path that is none, or not full.
-    let written =
-        |entry: &Entry| entry.path.starts_with('/') && name(&entry.path, folder).len() <= PATH_BYTES_MAX;
-    if !folder.is_empty() && !table.entries.iter().all(written) {
+    let written = |entry: &TableEntry| {
+        entry.path.starts_with('/') && name(&entry.path, directory).len() <= PATH_BYTES_MAX
+    };
+    if !directory.is_empty() && !table.entries.iter().all(written) {
         return;
     }
     if table
@@ -351,7 +359,7 @@ pub(crate) fn fuzz(bytes: &[u8]) {
     {
         return;
     }
-    match decode(&encode(&table, journal, folder), folder) {
+    match decode(&encode(&table, journal, directory), directory) {
         Slot::Good {
             journal: again,
             table: read,
@@ -362,16 +370,16 @@ pub(crate) fn fuzz(bytes: &[u8]) {
 
 /// See [`crate::fuzzed::table_seeds`].
 pub(crate) fn fuzz_seeds() -> Vec<Vec<u8>> {
-    let entry = |index: u32| Entry {
+    let entry = |index: u32| TableEntry {
         index,
         path: format!("/segments/{index}"),
         length: 4096,
         identity: [index as u8; 16],
-        known: Known::default(),
+        stamps: StampHistory::default(),
     };
-    let table = Table {
+    let table = SegmentTable {
         sequence: 9,
-        alone: false,
+        other_damaged: false,
         entries: vec![entry(0), entry(7)],
     };
     let slot = encode(&table, JournalId(5), "/segments");
@@ -391,7 +399,7 @@ mod tests {
 
     struct Bytes(RefCell<Vec<u8>>);
 
-    impl File for Bytes {
+    impl StorageFile for Bytes {
         fn size(&self) -> Result<u64, IoError> {
             Ok(self.0.borrow().len() as u64)
         }
@@ -411,60 +419,63 @@ mod tests {
     }
 
     const JOURNAL: JournalId = JournalId(7);
-    const FOLDER: &str = "/segments";
+    const DIRECTORY: &str = "/segments";
 
     fn file() -> Bytes {
         Bytes(RefCell::new(vec![0; TABLE_BYTES as usize]))
     }
 
-    fn entry(index: u32) -> Entry {
-        Entry {
+    fn entry(index: u32) -> TableEntry {
+        TableEntry {
             index,
             path: format!("/segments/{index}"),
             length: 4096,
             identity: [index as u8; 16],
-            known: Known {
+            stamps: StampHistory {
                 before: [1; 16],
-                left: [index as u8; 16],
+                written: [index as u8; 16],
                 generation: 9,
                 open: index.is_multiple_of(2),
             },
         }
     }
 
-    /// Cut off behind the folder, such a path began with a slash, and was read as another segment's full one.
+    /// Cut off behind the directory, such a path began with a slash, and was read as another segment's full one.
     #[test]
     fn a_path_with_a_slash_too_many_is_read_as_it_was_written() {
         let file = file();
-        let mut table = Table {
+        let mut table = SegmentTable {
             sequence: 0,
-            alone: false,
+            other_damaged: false,
             entries: vec![entry(0)],
         };
         table.entries[0].path = "/segments//0".to_owned();
-        table.write(&file, JOURNAL, FOLDER).unwrap();
-        assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
+        assert_eq!(SegmentTable::read(&file, JOURNAL, DIRECTORY).unwrap(), table);
     }
 
     /// A table that was never written.
-    fn of(entries: Vec<Entry>) -> Table {
-        Table {
+    fn of(entries: Vec<TableEntry>) -> SegmentTable {
+        SegmentTable {
             entries,
-            ..Table::default()
+            ..SegmentTable::default()
         }
     }
 
     #[test]
     fn a_blank_table_is_an_empty_one() {
-        assert_eq!(Table::read(&file(), JOURNAL, FOLDER).unwrap(), Table::default());
+        assert_eq!(
+            SegmentTable::read(&file(), JOURNAL, DIRECTORY).unwrap(),
+            SegmentTable::default()
+        );
     }
 
     #[test]
     fn a_full_table_reads_back() {
         let file = file();
         let mut table = of((0..SEGMENTS_MAX as u32).map(entry).collect());
-        table.write(&file, JOURNAL, FOLDER).unwrap();
-        assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), table);
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
+        assert_eq!(SegmentTable::read(&file, JOURNAL, DIRECTORY).unwrap(), table);
     }
 
     #[test]
@@ -473,8 +484,8 @@ mod tests {
         let mut table = of(vec![entry(0), entry(1), entry(2)]);
         table.entries[1].path = "/segments-too/1".to_owned();
         table.entries[2].path = "/segments/deep/2".to_owned();
-        table.write(&file, JOURNAL, FOLDER).unwrap();
-        let moved = Table::read(&file, JOURNAL, "/new/place").unwrap();
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
+        let moved = SegmentTable::read(&file, JOURNAL, "/new/place").unwrap();
         let paths: Vec<_> = moved.entries.iter().map(|entry| &*entry.path).collect();
         assert_eq!(paths, ["/new/place/0", "/segments-too/1", "/new/place/deep/2"]);
     }
@@ -496,42 +507,49 @@ mod tests {
         let crc = checksum(&slot);
         slot[40..44].copy_from_slice(&crc.to_le_bytes());
         file.write_at(slot_offset(1), &slot).unwrap();
-        let read = Table::read(&file, JOURNAL, "/elsewhere").unwrap();
-        let known = Known::default();
-        let expected = Entry { known, ..entry(0) };
+        let read = SegmentTable::read(&file, JOURNAL, "/elsewhere").unwrap();
+        let known = StampHistory::default();
+        let expected = TableEntry {
+            stamps: known,
+            ..entry(0)
+        };
         assert_eq!(read.entries, [expected]);
     }
 
     #[test]
     fn paths_that_do_not_fit_together_are_refused_before_anything_is_written() {
         let file = file();
-        let long = |index| Entry {
+        let long = |index| TableEntry {
             path: format!("/{index:0>250}"),
             ..entry(index)
         };
         let mut table = of((0..SEGMENTS_MAX as u32).map(long).collect());
-        let refused = table.write(&file, JOURNAL, FOLDER);
+        let refused = table.write(&file, JOURNAL, DIRECTORY);
         assert!(
-            matches!(refused, Err(TableError::PathsTooLong { .. })),
+            matches!(refused, Err(SegmentTableError::PathsTooLong { .. })),
             "{refused:?}"
         );
-        assert_eq!(Table::read(&file, JOURNAL, FOLDER).unwrap(), Table::default());
+        assert_eq!(
+            SegmentTable::read(&file, JOURNAL, DIRECTORY).unwrap(),
+            SegmentTable::default()
+        );
     }
 
     #[test]
     fn a_write_torn_anywhere_leaves_the_older_table() {
         let file = file();
         let mut table = of((0..9).map(entry).collect());
-        table.write(&file, JOURNAL, FOLDER).unwrap();
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
         let old = (file.0.borrow().clone(), table.clone());
         table.entries.extend((9..18).map(entry));
-        table.write(&file, JOURNAL, FOLDER).unwrap();
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
         let new = file.0.borrow().clone();
         for sectors in 0..TABLE_BYTES as usize / 512 {
             let mut torn = old.0.clone();
             torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
-            let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL, FOLDER).unwrap();
-            let same = |table: &Table| (read.sequence, &read.entries) == (table.sequence, &table.entries);
+            let read = SegmentTable::read(&Bytes(RefCell::new(torn)), JOURNAL, DIRECTORY).unwrap();
+            let same =
+                |table: &SegmentTable| (read.sequence, &read.entries) == (table.sequence, &table.entries);
             assert!(same(&old.1) || same(&table), "torn after {sectors} sectors");
         }
     }
@@ -540,14 +558,14 @@ mod tests {
     fn a_first_write_torn_anywhere_leaves_an_empty_or_the_whole_table() {
         let file = file();
         let mut table = of((0..9).map(entry).collect());
-        table.write(&file, JOURNAL, FOLDER).unwrap();
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
         let new = file.0.borrow().clone();
         for sectors in 0..TABLE_BYTES as usize / 512 {
             let mut torn = vec![0; TABLE_BYTES as usize];
             torn[..sectors * 512].copy_from_slice(&new[..sectors * 512]);
-            let read = Table::read(&Bytes(RefCell::new(torn)), JOURNAL, FOLDER).unwrap();
+            let read = SegmentTable::read(&Bytes(RefCell::new(torn)), JOURNAL, DIRECTORY).unwrap();
             assert!(
-                read == Table::default() || read == table,
+                read == SegmentTable::default() || read == table,
                 "torn after {sectors} sectors"
             );
         }
@@ -557,33 +575,36 @@ mod tests {
     fn damaged_foreign_and_short_tables_are_refused() {
         let file = file();
         let mut table = of(vec![entry(0)]);
-        table.write(&file, JOURNAL, FOLDER).unwrap();
-        let foreign = Table::read(&file, JournalId(8), FOLDER);
-        assert!(matches!(foreign, Err(TableError::Foreign { found: JOURNAL, .. })));
-        table.write(&file, JOURNAL, FOLDER).unwrap();
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
+        let foreign = SegmentTable::read(&file, JournalId(8), DIRECTORY);
+        assert!(matches!(
+            foreign,
+            Err(SegmentTableError::Foreign { found: JOURNAL, .. })
+        ));
+        table.write(&file, JOURNAL, DIRECTORY).unwrap();
         file.0.borrow_mut()[100] ^= 1;
         file.0.borrow_mut()[TABLE_SLOT_BYTES + 100] ^= 1;
         assert!(matches!(
-            Table::read(&file, JOURNAL, FOLDER),
-            Err(TableError::Damaged)
+            SegmentTable::read(&file, JOURNAL, DIRECTORY),
+            Err(SegmentTableError::Damaged)
         ));
         file.0.borrow_mut().truncate(TABLE_SLOT_BYTES);
         assert!(matches!(
-            Table::read(&file, JOURNAL, FOLDER),
-            Err(TableError::Short { .. })
+            SegmentTable::read(&file, JOURNAL, DIRECTORY),
+            Err(SegmentTableError::Short { .. })
         ));
     }
 
     #[test]
     fn a_newer_version_is_named_not_called_damage() {
         let file = file();
-        Table::default().write(&file, JOURNAL, FOLDER).unwrap();
+        SegmentTable::default().write(&file, JOURNAL, DIRECTORY).unwrap();
         let mut bytes = file.0.borrow().clone();
         let slot = &mut bytes[TABLE_SLOT_BYTES..];
         slot[8] = 3;
         let crc = checksum(slot);
         slot[40..44].copy_from_slice(&crc.to_le_bytes());
-        let read = Table::read(&Bytes(RefCell::new(bytes)), JOURNAL, FOLDER);
-        assert!(matches!(read, Err(TableError::Version { found: 3, .. })));
+        let read = SegmentTable::read(&Bytes(RefCell::new(bytes)), JOURNAL, DIRECTORY);
+        assert!(matches!(read, Err(SegmentTableError::Version { found: 3, .. })));
     }
 }

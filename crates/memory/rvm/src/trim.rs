@@ -4,23 +4,23 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use crate::error::TruncateError;
-use crate::options::Truncation;
+use crate::options::TruncationPolicy;
 use crate::rvm::Rvm;
-use crate::shared::Shared;
-use crate::storage::Storage;
+use crate::state::RvmState;
+use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
-impl<L: Log, S: Storage> Rvm<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Gives up the log's records below `end`, where one ends: they have been applied elsewhere, for good
-    /// ([`Truncation::Elsewhere`]). Wakes commits that wait for room. Returns where the log begins now.
+    /// ([`TruncationPolicy::Elsewhere`]). Wakes commits that wait for room. Returns where the log begins now.
     ///
     /// A log can be trimmed only as far as its own disk has it. What is beyond stays; call again.
     pub fn trim(&self, end: Lsn) -> Result<Lsn, TruncateError> {
         let shared = &*self.shared;
-        if shared.truncation == Truncation::Here {
+        if shared.truncation == TruncationPolicy::Here {
             return Err(TruncateError::Here);
         }
         // One at a time: the log is never told to begin earlier again.
@@ -36,12 +36,12 @@ impl<L: Log, S: Storage> Rvm<L, S> {
     }
 }
 
-impl<L: Log, S: Storage> Shared<L, S> {
+impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
     /// Refuses what writes segments where somebody else does.
     pub(crate) fn truncates_here(&self) -> Result<(), TruncateError> {
         match self.truncation {
-            Truncation::Here => Ok(()),
-            Truncation::Elsewhere { .. } => Err(TruncateError::Elsewhere),
+            TruncationPolicy::Here => Ok(()),
+            TruncationPolicy::Elsewhere { .. } => Err(TruncateError::Elsewhere),
         }
     }
 

@@ -13,24 +13,24 @@
 use std::sync::{Arc, Mutex};
 
 use netram_proto::id::Lsn;
-use netram_proto::port::{File, Kind, Log, LogError, Record};
+use netram_proto::port::{LogError, Record, RecordKind, RecordLog, StorageFile};
 
 use crate::error::TruncateError;
 use crate::limit::{STEP_READ_BYTES, STEP_WRITE_BYTES, STEP_WRITES_MAX};
-use crate::merge::{Extent, Merger};
+use crate::merge::{LoggedExtent, Merger};
 use crate::record::{decode, is_transaction};
-use crate::run::{Cursor, next_run, write_run};
+use crate::run::{WriteCursor, next_run, write_run};
 use crate::segments::{Segments, segment_io};
 use crate::stats::{Counters, add};
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 use crate::sync::lock;
 
 /// Kinds below belong to the journal itself and are passed over.
-const KIND_USER_MIN: Kind = Kind(16);
+const KIND_USER_MIN: RecordKind = RecordKind(16);
 
 /// What a step of truncation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Progress {
+pub enum TruncateProgress {
     /// Nothing: no stable record is left to apply.
     Idle,
     /// Part of a round.
@@ -55,7 +55,7 @@ pub struct RecoveryReport {
 }
 
 /// What a step works on.
-pub(crate) struct World<'w, L, S: Storage> {
+pub(crate) struct TruncateContext<'w, L, S: SegmentStorage> {
     pub(crate) log: &'w L,
     pub(crate) storage: &'w S,
     pub(crate) segments: &'w Mutex<Segments<S::File>>,
@@ -65,7 +65,7 @@ pub(crate) struct World<'w, L, S: Storage> {
 enum Phase {
     Idle,
     Reading { from: Lsn },
-    Writing(Cursor),
+    Writing(WriteCursor),
     Syncing { target: usize },
     Trimming,
 }
@@ -83,9 +83,9 @@ pub(crate) struct Truncator<F> {
     until: Lsn,
     /// The bytes of the round's ranges, oldest first.
     arena: Vec<u8>,
-    extents: Vec<Extent>,
+    extents: Vec<LoggedExtent>,
     merger: Merger,
-    pieces: Vec<Extent>,
+    pieces: Vec<LoggedExtent>,
     /// The segments that the round writes.
     targets: Vec<Target<F>>,
     staging: Vec<u8>,
@@ -98,7 +98,7 @@ struct Target<F> {
     file: Arc<F>,
 }
 
-impl<F: File> Truncator<F> {
+impl<F: StorageFile> Truncator<F> {
     pub(crate) fn new(batch_bytes: usize) -> Truncator<F> {
         Truncator {
             phase: Phase::Idle,
@@ -117,10 +117,10 @@ impl<F: File> Truncator<F> {
     }
 
     /// Does a bounded piece of work. After an error the round begins again from the log's head.
-    pub(crate) fn step<L: Log, S: Storage<File = F>>(
+    pub(crate) fn step<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
-        world: &World<'_, L, S>,
-    ) -> Result<Progress, TruncateError> {
+        world: &TruncateContext<'_, L, S>,
+    ) -> Result<TruncateProgress, TruncateError> {
         let stepped = match self.phase {
             Phase::Idle => Ok(self.start(world)),
             Phase::Reading { from } => self.read(world, from),
@@ -146,22 +146,25 @@ impl<F: File> Truncator<F> {
         self.pieces.clear();
     }
 
-    fn start<L: Log, S: Storage<File = F>>(&mut self, world: &World<'_, L, S>) -> Progress {
+    fn start<L: RecordLog, S: SegmentStorage<File = F>>(
+        &mut self,
+        world: &TruncateContext<'_, L, S>,
+    ) -> TruncateProgress {
         let state = world.log.state();
         if state.head >= state.stable {
-            return Progress::Idle;
+            return TruncateProgress::Idle;
         }
         self.clear();
         self.until = state.stable;
         self.phase = Phase::Reading { from: state.head };
-        Progress::Working
+        TruncateProgress::Working
     }
 
-    fn read<L: Log, S: Storage<File = F>>(
+    fn read<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
-        world: &World<'_, L, S>,
+        world: &TruncateContext<'_, L, S>,
         from: Lsn,
-    ) -> Result<Progress, TruncateError> {
+    ) -> Result<TruncateProgress, TruncateError> {
         let until = self.until;
         let step_bytes = STEP_READ_BYTES.min(self.batch_bytes);
         let mut next = from;
@@ -198,13 +201,13 @@ impl<F: File> Truncator<F> {
         add(&world.counters.bytes_read, (self.arena.len() - before) as u64);
         if next < until && self.arena.len() < self.batch_bytes {
             self.phase = Phase::Reading { from: next };
-            return Ok(Progress::Working);
+            return Ok(TruncateProgress::Working);
         }
         self.head = next;
         self.merger.merge(&mut self.extents, &mut self.pieces);
         self.find_targets(world)?;
-        self.phase = Phase::Writing(Cursor::default());
-        Ok(Progress::Working)
+        self.phase = Phase::Writing(WriteCursor::default());
+        Ok(TruncateProgress::Working)
     }
 
     /// Takes over one record's ranges.
@@ -235,7 +238,7 @@ impl<F: File> Truncator<F> {
             }
             let source = self.arena.len();
             self.arena.extend_from_slice(range.bytes);
-            self.extents.push(Extent {
+            self.extents.push(LoggedExtent {
                 segment: range.segment,
                 offset: range.offset,
                 length: range.bytes.len() as u64,
@@ -249,9 +252,9 @@ impl<F: File> Truncator<F> {
     }
 
     /// Opens, checks and stamps every segment of the round, so that none is written when another is unusable.
-    fn find_targets<L: Log, S: Storage<File = F>>(
+    fn find_targets<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
-        world: &World<'_, L, S>,
+        world: &TruncateContext<'_, L, S>,
     ) -> Result<(), TruncateError> {
         let mut segments = lock(world.segments);
         let end = world.log.state().tail;
@@ -281,11 +284,11 @@ impl<F: File> Truncator<F> {
         Ok(())
     }
 
-    fn write<L: Log, S: Storage<File = F>>(
+    fn write<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
-        world: &World<'_, L, S>,
-        mut cursor: Cursor,
-    ) -> Result<Progress, TruncateError> {
+        world: &TruncateContext<'_, L, S>,
+        mut cursor: WriteCursor,
+    ) -> Result<TruncateProgress, TruncateError> {
         let mut step_bytes = 0;
         for _ in 0..STEP_WRITES_MAX {
             let Some((run, next)) = next_run(&self.pieces, cursor) else {
@@ -313,29 +316,29 @@ impl<F: File> Truncator<F> {
         } else {
             Phase::Syncing { target: 0 }
         };
-        Ok(Progress::Working)
+        Ok(TruncateProgress::Working)
     }
 
-    fn sync(&mut self, target: usize) -> Result<Progress, TruncateError> {
+    fn sync(&mut self, target: usize) -> Result<TruncateProgress, TruncateError> {
         let Some(segment) = self.targets.get(target) else {
             self.phase = Phase::Trimming;
-            return Ok(Progress::Working);
+            return Ok(TruncateProgress::Working);
         };
         segment
             .file
             .sync()
             .map_err(|cause| segment_io(&segment.path, cause))?;
         self.phase = Phase::Syncing { target: target + 1 };
-        Ok(Progress::Working)
+        Ok(TruncateProgress::Working)
     }
 
-    fn trim<L: Log, S: Storage<File = F>>(
+    fn trim<L: RecordLog, S: SegmentStorage<File = F>>(
         &mut self,
-        world: &World<'_, L, S>,
-    ) -> Result<Progress, TruncateError> {
+        world: &TruncateContext<'_, L, S>,
+    ) -> Result<TruncateProgress, TruncateError> {
         world.log.trim(self.head).map_err(TruncateError::Log)?;
         add(&world.counters.rounds, 1);
         self.clear();
-        Ok(Progress::Trimmed(self.head))
+        Ok(TruncateProgress::Trimmed(self.head))
     }
 }

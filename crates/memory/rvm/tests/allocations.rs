@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 use common::Machine;
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 
 struct Counting;
 
@@ -43,7 +43,7 @@ fn a_steady_commit_allocates_nothing() {
         rvm.create_segment(path, 1 << 16, Default::default()).unwrap();
         regions.push(rvm.map(path, 0, 0).unwrap());
     }
-    let round = |mode: Mode, durability: Durability| {
+    let round = |mode: RestoreMode, durability: Durability| {
         let mut transaction = rvm.begin(mode);
         for at in 0..200usize {
             let region = &regions[at % 3];
@@ -64,10 +64,10 @@ fn a_steady_commit_allocates_nothing() {
     };
     // With a spool, one that is compacted now and then, and one that is full now and then.
     for (mode, spool) in [
-        (Mode::Restore, 0),
-        (Mode::NoRestore, 0),
-        (Mode::Restore, 1 << 18),
-        (Mode::Restore, 1 << 15),
+        (RestoreMode::Restore, 0),
+        (RestoreMode::NoRestore, 0),
+        (RestoreMode::Restore, 1 << 18),
+        (RestoreMode::Restore, 1 << 15),
     ] {
         rvm.set_spool_bytes(spool);
         for durability in [Durability::Remote, Durability::Lazy] {

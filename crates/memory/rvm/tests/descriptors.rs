@@ -4,9 +4,9 @@
 #[path = "all/common/mod.rs"]
 mod common;
 
-use common::{Folder, Machine};
+use common::{Machine, TestDirectory};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Region};
+use netram_rvm::{Region, RestoreMode, SegmentAllocation};
 use rustix::process::{Resource, Rlimit};
 
 const DESCRIPTORS: u64 = 64;
@@ -27,12 +27,16 @@ fn a_thousand_regions_are_mapped_and_committed_with_sixty_four_descriptors() {
         "the limit holds"
     );
 
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = |segment: u64| folder.path(&format!("segment-{segment}"));
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = |segment: u64| directory.path(&format!("segment-{segment}"));
     for segment in 0..SEGMENTS {
-        rvm.create_segment(&path(segment), REGIONS / SEGMENTS * PAGE, Allocation::Sparse)
-            .unwrap();
+        rvm.create_segment(
+            &path(segment),
+            REGIONS / SEGMENTS * PAGE,
+            SegmentAllocation::Sparse,
+        )
+        .unwrap();
     }
     let map = |rvm: &netram_rvm::Rvm<_, _>| -> Vec<Region> {
         let mapped = (0..REGIONS).map(|number| {
@@ -42,7 +46,7 @@ fn a_thousand_regions_are_mapped_and_committed_with_sixty_four_descriptors() {
         mapped.collect()
     };
     let regions = map(&rvm);
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     for (number, region) in regions.iter().enumerate() {
         transaction.set(region, number, &(number as u64 + 1)).unwrap();
     }
@@ -50,7 +54,7 @@ fn a_thousand_regions_are_mapped_and_committed_with_sixty_four_descriptors() {
     rvm.truncate().unwrap();
     drop((regions, rvm));
     machine.crash(1);
-    let rvm = folder.open(&machine).unwrap();
+    let rvm = directory.open(&machine).unwrap();
     for (number, region) in map(&rvm).iter().enumerate() {
         assert_eq!(region.get(number), Ok(number as u64 + 1));
     }

@@ -1,15 +1,15 @@
 //! Shows that truncation does not stall commits: the latency of commits with and without truncation going on, on
 //! real files, waiting for a lender in this process and for the disk:
-//! `cargo run --release -p netram-store --example truncation -- [folder]`.
+//! `cargo run --release -p netram-store --example truncation -- [directory]`.
 
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_lender::{Config, Lender};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode};
-use netram_store::{Home, Layout, Settings};
+use netram_rvm::{RestoreMode, SegmentAllocation};
+use netram_store::{JournalLayout, Store, StoreSettings};
 use netram_transport::Security;
 
 /// Large enough that no run fills it: without truncation there is none.
@@ -44,19 +44,19 @@ struct Measured {
     window_stalls: u64,
 }
 
-fn measure(folder: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn std::error::Error>> {
-    let folder = tempfile::tempdir_in(folder)?;
-    let home = Home::create(&folder.path().join("log"), Layout::Beside, LOG_BYTES)?;
+fn measure(directory: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn std::error::Error>> {
+    let directory = tempfile::tempdir_in(directory)?;
+    let home = Store::create(&directory.path().join("log"), JournalLayout::Beside, LOG_BYTES)?;
     let lenders = match run.durability {
         Durability::Disk => Vec::new(),
         _ => vec![socket.parse()?],
     };
-    let opened = home.open(&Settings {
+    let opened = home.open(&StoreSettings {
         insecure: !lenders.is_empty(),
         lenders,
         one_domain: true,
         truncation_threshold_percent: Some(run.threshold),
-        ..Settings::default()
+        ..StoreSettings::default()
     })?;
     let memory = opened.memory;
     if run.durability != Durability::Disk {
@@ -65,9 +65,9 @@ fn measure(folder: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn s
             .wait_for_members(Duration::from_secs(20))
             .map_err(|blocked| format!("no member joined: {blocked:?}"))?;
     }
-    let path = folder.path().join("segment");
-    let path = path.to_str().ok_or("the folder's name is not UTF-8")?;
-    memory.create_segment(path, SEGMENT_BYTES, Allocation::Preallocated)?;
+    let path = directory.path().join("segment");
+    let path = path.to_str().ok_or("the directory's name is not UTF-8")?;
+    memory.create_segment(path, SEGMENT_BYTES, SegmentAllocation::Preallocated)?;
     let region = memory.map(path, 0, 0)?;
     // Every page is the process's own before the clock runs: first touches are not what is measured.
     {
@@ -81,7 +81,7 @@ fn measure(folder: &Path, socket: &str, run: &Run) -> Result<Measured, Box<dyn s
             .wrapping_mul(6364136223846793005)
             .wrapping_add(1442695040888963407);
         let offset = (seed >> 33) as usize % (SEGMENT_BYTES as usize - BYTES);
-        let mut transaction = memory.begin(Mode::Restore);
+        let mut transaction = memory.begin(RestoreMode::Restore);
         transaction.write(&region, offset, &[number as u8; BYTES])?;
         let began = Instant::now();
         transaction.commit(run.durability)?;
@@ -126,20 +126,20 @@ fn tell(out: &mut impl Write, name: &str, mut measured: Measured) -> std::io::Re
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = std::env::args()
+    let directory = std::env::args()
         .nth(1)
         .map_or_else(std::env::temp_dir, Into::into);
     // Before there is a lender, whose memory a failure would leave behind.
-    if !folder.is_dir() {
-        return Err(format!("there is no folder {}", folder.display()).into());
+    if !directory.is_dir() {
+        return Err(format!("there is no directory {}", directory.display()).into());
     }
-    let lender_folder = tempfile::tempdir()?;
-    let socket = format!("unix:{}", lender_folder.path().join("lend.sock").display());
-    let _lender = Lender::start(Config {
+    let lender_directory = tempfile::tempdir()?;
+    let socket = format!("unix:{}", lender_directory.path().join("lend.sock").display());
+    let _lender = Lender::start(LenderConfig {
         listen: vec![socket.parse()?],
         security: Security::Insecure,
         memory: 64 << 20,
-        ..Config::default()
+        ..LenderConfig::default()
     })?;
     let runs = [
         ("remote, no truncation", Durability::Remote, 200_000, 95),
@@ -165,7 +165,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             commits,
             threshold,
         };
-        let measured = measure(&folder, &socket, &run)?;
+        let measured = measure(&directory, &socket, &run)?;
         tell(&mut out, run.name, measured)?;
     }
     Ok(())

@@ -17,9 +17,9 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, RenameFlags::empty())
 }
 
-/// Makes names in a folder durable.
-pub fn sync(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
+/// Makes names in a directory durable.
+pub fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 fn write(path: &Path, bytes: &[u8], flags: RenameFlags) -> io::Result<()> {

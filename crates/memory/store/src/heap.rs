@@ -10,13 +10,13 @@
 
 use std::path::{Path, PathBuf};
 
-use netram_heap::{FormatError, Heap};
+use netram_heap::{Heap, HeapFormatError};
 use netram_proto::port::Durability;
 use netram_rvm::limit::PAGE_BYTES;
-use netram_rvm::{Allocation, CommitError, MapError, Mode, RangeError, SegmentError};
+use netram_rvm::{MapError, RangeError, RestoreMode, RvmCommitError, SegmentAllocation, SegmentError};
 
-use crate::home::Memory;
-use crate::loader::{Definition, HEADER_BYTES, LayoutError, encode, lay_out};
+use crate::loader::{HEADER_BYTES, LoaderLayoutError, RegionDefinition, encode, lay_out};
+use crate::store::JournaledRvm;
 
 /// A heap to be made.
 #[derive(Clone, Copy, Debug)]
@@ -30,12 +30,12 @@ pub struct HeapPlan<'a> {
     /// Bytes of the program's own data behind it, rounded up to whole pages; there is one at least.
     pub static_bytes: usize,
     /// How the segment gets its space.
-    pub allocation: Allocation,
+    pub allocation: SegmentAllocation,
 }
 
 /// Why a heap could not be made.
 #[derive(Debug, thiserror::Error)]
-pub enum MakeHeapError {
+pub enum HeapCreateError {
     /// The path is no UTF-8. Nothing was made.
     #[error("{path:?} is not UTF-8; choose another name. Nothing was made")]
     Name {
@@ -44,7 +44,7 @@ pub enum MakeHeapError {
     },
     /// Heap and data cannot be at these addresses. Nothing was made.
     #[error("{0}; choose another address or size. Nothing was made")]
-    Layout(#[from] LayoutError),
+    Layout(#[from] LoaderLayoutError),
     /// The segment could not be made. Nothing was made.
     #[error("{0}")]
     Segment(#[from] SegmentError),
@@ -53,19 +53,19 @@ pub enum MakeHeapError {
     Map(#[from] MapError),
     /// The segment was made, and the heap's bytes are not what a heap can have.
     #[error("the segment was made, and not the heap: {0}")]
-    Format(#[from] FormatError),
+    Format(#[from] HeapFormatError),
     /// The segment and the heap were made; the header's bytes were refused.
     #[error("the segment was made, and not its header: {0}")]
     Range(#[from] RangeError),
     /// The segment and the heap were made; the header could not be committed.
     #[error("the segment was made, and not its header: {0}")]
-    Commit(#[from] CommitError),
+    Commit(#[from] RvmCommitError),
 }
 
 impl HeapPlan<'_> {
     /// Makes the segment and the heap. The header comes last: until it is there no program can load the segment.
-    pub fn make(&self, memory: &Memory) -> Result<(), MakeHeapError> {
-        let path = self.path.to_str().ok_or_else(|| MakeHeapError::Name {
+    pub fn make(&self, memory: &JournaledRvm) -> Result<(), HeapCreateError> {
+        let path = self.path.to_str().ok_or_else(|| HeapCreateError::Name {
             path: self.path.to_path_buf(),
         })?;
         let definitions = self.lay_out()?;
@@ -77,30 +77,30 @@ impl HeapPlan<'_> {
             Heap::format_part(memory, &region, 0, heap.length)?;
         }
         let first = memory.map(path, 0, HEADER_BYTES as u64)?;
-        let mut transaction = memory.begin(Mode::Restore);
+        let mut transaction = memory.begin(RestoreMode::Restore);
         transaction.write(&first, 0, &encode(&definitions))?;
         transaction.commit(Durability::Remote)?;
         Ok(())
     }
 
-    fn lay_out(&self) -> Result<[Definition; 2], LayoutError> {
+    fn lay_out(&self) -> Result<[RegionDefinition; 2], LoaderLayoutError> {
         let page = PAGE_BYTES as usize;
         let pages = |bytes: usize| bytes.max(1).checked_next_multiple_of(page);
         let (Some(heap_bytes), Some(static_bytes)) = (pages(self.heap_bytes), pages(self.static_bytes))
         else {
-            return Err(LayoutError::TooLong);
+            return Err(LoaderLayoutError::TooLong);
         };
         let end = self.address.checked_add(heap_bytes);
         let mut definitions = [
-            Definition {
+            RegionDefinition {
                 offset: 0,
                 length: heap_bytes,
                 address: self.address,
             },
-            Definition {
+            RegionDefinition {
                 offset: 0,
                 length: static_bytes,
-                address: end.ok_or(LayoutError::TooLong)?,
+                address: end.ok_or(LoaderLayoutError::TooLong)?,
             },
         ];
         lay_out(&mut definitions)?;
@@ -118,7 +118,7 @@ mod tests {
             address,
             heap_bytes,
             static_bytes: 0,
-            allocation: Allocation::Sparse,
+            allocation: SegmentAllocation::Sparse,
         }
     }
 

@@ -20,22 +20,22 @@
 //! |---|---|
 //! | [`durable`] | files that are there whole or not at all |
 //! | [`heap`] | a segment with a heap for C programs |
-//! | [`home`] | the files: creating, opening |
+//! | [`store`] | the files: creating, opening |
 //! | [`loader`] | the page by which C programs find a segment's regions and their addresses |
 //! | [`settings`] | the settings: file, environment, what they mean |
 #![forbid(unsafe_code)]
 
 pub mod durable;
 pub mod heap;
-pub mod home;
 pub mod loader;
 pub mod settings;
+pub mod store;
 
-pub use home::{Home, HomeError, Memory, Opened, Transaction};
-pub use netram_journal::Layout;
+pub use netram_journal::JournalLayout;
 pub use netram_proto::port::Durability;
-pub use netram_rvm::{Allocation, CommitError, Mode, Region};
-pub use settings::{Settings, SettingsError};
+pub use netram_rvm::{Region, RestoreMode, RvmCommitError, SegmentAllocation};
+pub use settings::{StoreSettings, StoreSettingsError};
+pub use store::{JournaledRvm, JournaledTransaction, OpenStore, Store, StoreError};
 
 // The README's program compiles, or a test fails.
 #[cfg(doctest)]

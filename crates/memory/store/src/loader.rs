@@ -42,7 +42,7 @@ const DEFINITION_BYTES: usize = 32;
 
 /// One region of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Definition {
+pub struct RegionDefinition {
     /// Where in the segment it begins; [`lay_out`] says.
     pub offset: u64,
     /// Its bytes.
@@ -53,7 +53,7 @@ pub struct Definition {
 
 /// Why regions cannot be laid out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LayoutError {
+pub enum LoaderLayoutError {
     /// None, or too many.
     #[error("{count} regions; a segment's header has room for 1 to {REGIONS_MAX}")]
     Count {
@@ -78,7 +78,7 @@ pub enum LayoutError {
 
 /// Why a page is no header that can be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum HeaderError {
+pub enum LoaderHeaderError {
     /// It is something else.
     #[error("the segment has no header; make it with rvm_create_segment")]
     Missing,
@@ -91,30 +91,30 @@ pub enum HeaderError {
 }
 
 /// Sorts definitions by address, refuses what cannot be, and lays the regions one behind the other.
-pub fn lay_out(definitions: &mut [Definition]) -> Result<(), LayoutError> {
+pub fn lay_out(definitions: &mut [RegionDefinition]) -> Result<(), LoaderLayoutError> {
     let count = definitions.len();
     if count == 0 || count > REGIONS_MAX {
-        return Err(LayoutError::Count { count });
+        return Err(LoaderLayoutError::Count { count });
     }
     if sort(definitions) {
-        return Err(LayoutError::Overlap);
+        return Err(LoaderLayoutError::Overlap);
     }
     let mut offset = HEADER_BYTES as u64;
     for definition in definitions {
-        let Definition { length, address, .. } = *definition;
+        let RegionDefinition { length, address, .. } = *definition;
         if !whole_pages(address, length) {
-            return Err(LayoutError::NotPages { length, address });
+            return Err(LoaderLayoutError::NotPages { length, address });
         }
         definition.offset = offset;
         offset = offset
             .checked_add(definition.length as u64)
-            .ok_or(LayoutError::TooLong)?;
+            .ok_or(LoaderLayoutError::TooLong)?;
     }
     Ok(())
 }
 
 /// Sorts definitions by address; whether two of them overlap.
-pub fn sort(definitions: &mut [Definition]) -> bool {
+pub fn sort(definitions: &mut [RegionDefinition]) -> bool {
     definitions.sort_by_key(|definition| definition.address);
     definitions
         .windows(2)
@@ -122,7 +122,7 @@ pub fn sort(definitions: &mut [Definition]) -> bool {
 }
 
 /// The header's page. The definitions were laid out.
-pub fn encode(definitions: &[Definition]) -> [u8; HEADER_BYTES] {
+pub fn encode(definitions: &[RegionDefinition]) -> [u8; HEADER_BYTES] {
     assert!(definitions.len() <= REGIONS_MAX);
     let mut header = [0; HEADER_BYTES];
     header[..VERSION_AT].copy_from_slice(&ID.to_ne_bytes());
@@ -138,21 +138,21 @@ pub fn encode(definitions: &[Definition]) -> [u8; HEADER_BYTES] {
 }
 
 /// The regions that a segment's first page tells.
-pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<Definition>, HeaderError> {
+pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<RegionDefinition>, LoaderHeaderError> {
     if header[..VERSION_AT] != ID.to_ne_bytes() {
-        return Err(HeaderError::Missing);
+        return Err(LoaderHeaderError::Missing);
     }
     let text = &header[VERSION_AT..VERSION_AT + VERSION_BYTES];
     if !text.starts_with(VERSION) || text.get(VERSION.len()) != Some(&0) {
-        return Err(HeaderError::Version);
+        return Err(LoaderHeaderError::Version);
     }
     let count = usize::try_from(get(header, COUNT_AT)).unwrap_or(usize::MAX);
     if count == 0 || count > REGIONS_MAX {
-        return Err(HeaderError::Damaged("no such number of regions can be"));
+        return Err(LoaderHeaderError::Damaged("no such number of regions can be"));
     }
     let definition = |index: usize| {
         let at = DEFINITIONS_AT + index * DEFINITION_BYTES;
-        let definition = Definition {
+        let definition = RegionDefinition {
             offset: get(header, at + 8),
             length: get(header, at + 16) as usize,
             address: get(header, at + 24) as usize,
@@ -161,7 +161,9 @@ pub fn decode(header: &[u8; HEADER_BYTES]) -> Result<Vec<Definition>, HeaderErro
         let apart = get(header, at) == 0 && definition.offset.is_multiple_of(PAGE as u64);
         (whole && apart && definition.offset >= HEADER_BYTES as u64)
             .then_some(definition)
-            .ok_or(HeaderError::Damaged("a region is not whole pages behind it"))
+            .ok_or(LoaderHeaderError::Damaged(
+                "a region is not whole pages behind it",
+            ))
     };
     (0..count).map(definition).collect()
 }
@@ -185,8 +187,8 @@ fn get(header: &[u8; HEADER_BYTES], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    fn definition(address: usize, pages: usize) -> Definition {
-        Definition {
+    fn definition(address: usize, pages: usize) -> RegionDefinition {
+        RegionDefinition {
             offset: 0,
             length: pages * PAGE,
             address: address * PAGE,
@@ -208,23 +210,23 @@ mod tests {
     #[test]
     fn what_cannot_be_laid_out_is_refused() {
         let overlapping = &mut [definition(1, 2), definition(2, 1)];
-        assert_eq!(lay_out(overlapping), Err(LayoutError::Overlap));
-        assert_eq!(lay_out(&mut []), Err(LayoutError::Count { count: 0 }));
-        let odd = Definition {
+        assert_eq!(lay_out(overlapping), Err(LoaderLayoutError::Overlap));
+        assert_eq!(lay_out(&mut []), Err(LoaderLayoutError::Count { count: 0 }));
+        let odd = RegionDefinition {
             length: 100,
             ..definition(1, 1)
         };
         let top = definition(usize::MAX / PAGE, 1);
         let null = definition(0, 1);
         for wrong in [odd, top, null] {
-            let Definition { length, address, .. } = wrong;
-            let refused = LayoutError::NotPages { length, address };
+            let RegionDefinition { length, address, .. } = wrong;
+            let refused = LoaderLayoutError::NotPages { length, address };
             assert_eq!(lay_out(&mut [wrong]), Err(refused));
         }
         let mut many: Vec<_> = (1..REGIONS_MAX + 2).map(|at| definition(at, 1)).collect();
         assert_eq!(
             lay_out(&mut many),
-            Err(LayoutError::Count {
+            Err(LoaderLayoutError::Count {
                 count: REGIONS_MAX + 1
             })
         );
@@ -241,10 +243,13 @@ mod tests {
             header[at] ^= byte;
             decode(&header)
         };
-        let damaged = |at: usize| matches!(decoded(at, 1), Err(HeaderError::Damaged(_)));
-        assert_eq!(decoded(0, 2), Err(HeaderError::Missing));
-        assert_eq!(decoded(VERSION_AT + 20, 1), Err(HeaderError::Version));
-        assert_eq!(decoded(VERSION_AT + VERSION.len(), 1), Err(HeaderError::Version));
+        let damaged = |at: usize| matches!(decoded(at, 1), Err(LoaderHeaderError::Damaged(_)));
+        assert_eq!(decoded(0, 2), Err(LoaderHeaderError::Missing));
+        assert_eq!(decoded(VERSION_AT + 20, 1), Err(LoaderHeaderError::Version));
+        assert_eq!(
+            decoded(VERSION_AT + VERSION.len(), 1),
+            Err(LoaderHeaderError::Version)
+        );
         assert!(damaged(COUNT_AT));
         assert!(damaged(COUNT_AT + 1));
         assert!(damaged(DEFINITIONS_AT + 8));

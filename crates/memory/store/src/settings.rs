@@ -28,12 +28,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
-use netram_journal::{JournalConfig, Multicast};
+use netram_journal::{JournalConfig, MulticastOptions};
 use netram_proto::id::JournalId;
 use netram_proto::journal::CommitRule;
-use netram_rvm::Options;
+use netram_rvm::RvmOptions;
 use netram_transport::multicast::TTL_DEFAULT;
-use netram_transport::{Address, ClusterKey, Group, Security, WaitPolicy};
+use netram_transport::{ClusterKey, MulticastGroup, NetAddress, Security, WaitPolicy};
 use serde::Deserialize;
 
 /// Members when nobody says how many: one may be lost.
@@ -44,9 +44,9 @@ const PATIENCE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// How a home is opened. `None` is the default.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Settings {
+pub struct StoreSettings {
     /// Lenders that may become members, in order of preference. None: the local disk alone.
-    pub lenders: Vec<Address>,
+    pub lenders: Vec<NetAddress>,
     /// The cluster key's file.
     pub key_file: Option<PathBuf>,
     /// No key and no encryption.
@@ -64,7 +64,7 @@ pub struct Settings {
     /// What a waiting commit does with its core.
     pub wait: Option<WaitPolicy>,
     /// The multicast group that appends are sent to, once for all members.
-    pub multicast: Option<Group>,
+    pub multicast: Option<MulticastGroup>,
     /// Bytes of a datagram.
     pub datagram_bytes: Option<usize>,
     /// How many networks datagrams may pass through.
@@ -85,7 +85,7 @@ pub struct Settings {
 
 /// Why settings are of no use.
 #[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
+pub enum StoreSettingsError {
     /// The file cannot be read.
     #[error("the settings {path}: {source}")]
     Unreadable {
@@ -134,7 +134,7 @@ pub enum SettingsError {
 /// The file, before its values are looked at.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
-struct Raw {
+struct RawSettings {
     lenders: Vec<String>,
     key_file: Option<PathBuf>,
     insecure: bool,
@@ -153,33 +153,36 @@ struct Raw {
     spool: Option<toml::Value>,
 }
 
-impl Settings {
+impl StoreSettings {
     /// Settings from a file.
-    pub fn load(path: &Path) -> Result<Settings, SettingsError> {
-        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable {
+    pub fn load(path: &Path) -> Result<StoreSettings, StoreSettingsError> {
+        let text = std::fs::read_to_string(path).map_err(|source| StoreSettingsError::Unreadable {
             path: path.to_path_buf(),
             source,
         })?;
-        Settings::parse(&text, path)
+        StoreSettings::parse(&text, path)
     }
 
     /// Settings from text that is, or is to be, in the file at `path`.
-    pub fn parse(text: &str, path: &Path) -> Result<Settings, SettingsError> {
-        let raw: Raw = toml::from_str(text).map_err(|error| SettingsError::File {
+    pub fn parse(text: &str, path: &Path) -> Result<StoreSettings, StoreSettingsError> {
+        let raw: RawSettings = toml::from_str(text).map_err(|error| StoreSettingsError::File {
             path: path.to_path_buf(),
             reason: error.to_string(),
         })?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        raw.checked(folder)
+        let directory = path.parent().unwrap_or(Path::new(""));
+        raw.checked(directory)
     }
 
     /// Settings from a file in which another's stand beside them: those under `keys`, which are returned.
-    pub fn load_beside(path: &Path, keys: &[&str]) -> Result<(Settings, toml::Table), SettingsError> {
-        let wrong = |error: toml::de::Error| SettingsError::File {
+    pub fn load_beside(
+        path: &Path,
+        keys: &[&str],
+    ) -> Result<(StoreSettings, toml::Table), StoreSettingsError> {
+        let wrong = |error: toml::de::Error| StoreSettingsError::File {
             path: path.to_path_buf(),
             reason: error.to_string(),
         };
-        let text = std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable {
+        let text = std::fs::read_to_string(path).map_err(|source| StoreSettingsError::Unreadable {
             path: path.to_path_buf(),
             source,
         })?;
@@ -188,16 +191,16 @@ impl Settings {
         for key in keys {
             others.extend(table.remove_entry(*key));
         }
-        let raw: Raw = table.try_into().map_err(wrong)?;
-        let folder = path.parent().unwrap_or(Path::new(""));
-        Ok((raw.checked(folder)?, others))
+        let raw: RawSettings = table.try_into().map_err(wrong)?;
+        let directory = path.parent().unwrap_or(Path::new(""));
+        Ok((raw.checked(directory)?, others))
     }
 
     /// These settings, with what the environment says over them.
     pub fn with_environment(
         mut self,
         look_up: &dyn Fn(&str) -> Option<String>,
-    ) -> Result<Settings, SettingsError> {
+    ) -> Result<StoreSettings, StoreSettingsError> {
         // An empty variable is an unset one: shells cannot unset for one command.
         let said = |name: &str| look_up(name).filter(|value| !value.is_empty());
         if let Some(lenders) = said("NETRAM_LENDERS") {
@@ -245,7 +248,7 @@ impl Settings {
     }
 
     /// What the journal is opened with.
-    pub fn journal_config(&self) -> Result<JournalConfig, SettingsError> {
+    pub fn journal_config(&self) -> Result<JournalConfig, StoreSettingsError> {
         let members = self.members.unwrap_or(MEMBERS_DEFAULT.min(self.lenders.len()));
         let usual = JournalConfig::with_lenders(self.lenders.clone(), self.security()?, members);
         Ok(JournalConfig {
@@ -257,7 +260,7 @@ impl Settings {
             wait: self.wait.unwrap_or(usual.wait),
             // Whoever waits for nobody lets those that are there answer all the same.
             patience: self.patience.unwrap_or(usual.patience).max(usual.grace),
-            multicast: self.multicast.clone().map(|group| Multicast {
+            multicast: self.multicast.clone().map(|group| MulticastOptions {
                 group,
                 datagram_bytes: self.datagram_bytes,
                 ttl: self.ttl.unwrap_or(TTL_DEFAULT),
@@ -268,9 +271,9 @@ impl Settings {
     }
 
     /// What recoverable memory over `journal` is opened with.
-    pub fn options(&self, journal: JournalId) -> Options {
-        let usual = Options::new(journal);
-        Options {
+    pub fn options(&self, journal: JournalId) -> RvmOptions {
+        let usual = RvmOptions::new(journal);
+        RvmOptions {
             truncation_threshold_percent: self
                 .truncation_threshold_percent
                 .unwrap_or(usual.truncation_threshold_percent),
@@ -280,28 +283,28 @@ impl Settings {
         }
     }
 
-    fn security(&self) -> Result<Security, SettingsError> {
+    fn security(&self) -> Result<Security, StoreSettingsError> {
         match (&self.key_file, self.insecure) {
-            (Some(path), true) => Err(SettingsError::KeyAndInsecure(path.clone())),
+            (Some(path), true) => Err(StoreSettingsError::KeyAndInsecure(path.clone())),
             (Some(path), false) => match ClusterKey::load(path) {
                 Ok(key) => Ok(Security::Key(key)),
-                Err(error) => Err(SettingsError::Key {
+                Err(error) => Err(StoreSettingsError::Key {
                     path: path.clone(),
                     reason: error.to_string(),
                 }),
             },
-            (None, false) if !self.lenders.is_empty() => Err(SettingsError::NoKey),
+            (None, false) if !self.lenders.is_empty() => Err(StoreSettingsError::NoKey),
             (None, _) => Ok(Security::Insecure),
         }
     }
 }
 
-impl Raw {
-    fn checked(self, folder: &Path) -> Result<Settings, SettingsError> {
+impl RawSettings {
+    fn checked(self, directory: &Path) -> Result<StoreSettings, StoreSettingsError> {
         let lenders = self.lenders.iter().map(|one| value("lenders", one));
-        Ok(Settings {
+        Ok(StoreSettings {
             lenders: lenders.collect::<Result<_, _>>()?,
-            key_file: self.key_file.map(|file| folder.join(file)),
+            key_file: self.key_file.map(|file| directory.join(file)),
             insecure: self.insecure,
             members: self.members,
             members_min: self.members_min,
@@ -342,19 +345,21 @@ fn plain(value: &toml::Value) -> String {
     }
 }
 
-fn value<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, SettingsError> {
-    text.trim().parse().map_err(|error: T::Err| SettingsError::Value {
-        name: name.to_owned(),
-        value: text.to_owned(),
-        reason: error.to_string(),
-    })
+fn value<T: FromStr<Err: std::fmt::Display>>(name: &str, text: &str) -> Result<T, StoreSettingsError> {
+    text.trim()
+        .parse()
+        .map_err(|error: T::Err| StoreSettingsError::Value {
+            name: name.to_owned(),
+            value: text.to_owned(),
+            reason: error.to_string(),
+        })
 }
 
 fn set<T: FromStr<Err: std::fmt::Display>>(
     target: &mut Option<T>,
     said: &dyn Fn(&str) -> Option<String>,
     name: &str,
-) -> Result<(), SettingsError> {
+) -> Result<(), StoreSettingsError> {
     if let Some(text) = said(name) {
         *target = Some(value(name, &text)?);
     }
@@ -362,9 +367,9 @@ fn set<T: FromStr<Err: std::fmt::Display>>(
 }
 
 /// A size as people write it.
-pub fn size(name: &str, text: &str) -> Result<u64, SettingsError> {
+pub fn size(name: &str, text: &str) -> Result<u64, StoreSettingsError> {
     let parsed = text.parse::<ByteSize>().map(|size| size.as_u64());
-    parsed.map_err(|_| SettingsError::Value {
+    parsed.map_err(|_| StoreSettingsError::Value {
         name: name.to_owned(),
         value: text.to_owned(),
         reason: "no size; write it as 64MiB, 1.5GiB or 4096".to_owned(),
@@ -372,31 +377,31 @@ pub fn size(name: &str, text: &str) -> Result<u64, SettingsError> {
 }
 
 /// A length of time as people write it.
-fn time(name: &str, text: &str) -> Result<Duration, SettingsError> {
+fn time(name: &str, text: &str) -> Result<Duration, StoreSettingsError> {
     let parsed = humantime::parse_duration(text.trim()).ok();
     parsed
         .filter(|time| *time <= PATIENCE_MAX)
-        .ok_or_else(|| SettingsError::Value {
+        .ok_or_else(|| StoreSettingsError::Value {
             name: name.to_owned(),
             value: text.to_owned(),
             reason: "no length of time of up to a week; write it as 500ms, 30s or 2m".to_owned(),
         })
 }
 
-fn memory_size(name: &str, text: &str) -> Result<usize, SettingsError> {
+fn memory_size(name: &str, text: &str) -> Result<usize, StoreSettingsError> {
     let bytes = size(name, text)?;
-    usize::try_from(bytes).map_err(|_| SettingsError::Value {
+    usize::try_from(bytes).map_err(|_| StoreSettingsError::Value {
         name: name.to_owned(),
         value: text.to_owned(),
         reason: "more than this machine can address".to_owned(),
     })
 }
 
-fn truth(name: &str, text: &str) -> Result<bool, SettingsError> {
+fn truth(name: &str, text: &str) -> Result<bool, StoreSettingsError> {
     match text {
         "1" | "true" | "yes" => Ok(true),
         "0" | "false" | "no" => Ok(false),
-        _ => Err(SettingsError::Value {
+        _ => Err(StoreSettingsError::Value {
             name: name.to_owned(),
             value: text.to_owned(),
             reason: "say 1 or 0".to_owned(),
@@ -408,15 +413,15 @@ fn truth(name: &str, text: &str) -> Result<bool, SettingsError> {
 mod tests {
     use super::*;
 
-    fn load(text: &str) -> Result<Settings, SettingsError> {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("bank.log.toml");
+    fn load(text: &str) -> Result<StoreSettings, StoreSettingsError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("bank.log.toml");
         std::fs::write(&path, text).unwrap();
-        let mut settings = Settings::load(&path)?;
-        // The folder's name is another each time.
+        let mut settings = StoreSettings::load(&path)?;
+        // The directory's name is another each time.
         settings.key_file = settings
             .key_file
-            .map(|file| file.strip_prefix(folder.path()).unwrap_or(&file).to_path_buf());
+            .map(|file| file.strip_prefix(directory.path()).unwrap_or(&file).to_path_buf());
         Ok(settings)
     }
 
@@ -472,36 +477,39 @@ mod tests {
             .unwrap();
         assert_eq!(settings.lenders.len(), 2);
         assert_eq!(settings.members, Some(1), "an empty variable says nothing");
-        let empty = Settings::default().with_environment(&|_| Some(String::new()));
-        assert_eq!(empty.unwrap(), Settings::default());
+        let empty = StoreSettings::default().with_environment(&|_| Some(String::new()));
+        assert_eq!(empty.unwrap(), StoreSettings::default());
         assert!(settings.accept_loss);
         let config = settings.journal_config().unwrap();
         assert_eq!(config.rule.to_string(), "any");
         assert_eq!(config.patience, config.grace, "members that are there may answer");
 
-        let wrong = Settings::default()
+        let wrong = StoreSettings::default()
             .with_environment(&|name| (name == "NETRAM_INSECURE").then(|| "maybe".to_owned()));
         assert!(wrong.unwrap_err().to_string().contains("NETRAM_INSECURE"));
     }
 
     #[test]
     fn lenders_want_a_key_or_leave_to_do_without() {
-        let mut settings = Settings {
+        let mut settings = StoreSettings {
             lenders: vec!["tcp://127.0.0.1:1".parse().unwrap()],
-            ..Settings::default()
+            ..StoreSettings::default()
         };
-        assert!(matches!(settings.journal_config(), Err(SettingsError::NoKey)));
+        assert!(matches!(
+            settings.journal_config(),
+            Err(StoreSettingsError::NoKey)
+        ));
         settings.insecure = true;
         assert_eq!(settings.journal_config().unwrap().members, 1);
         settings.key_file = Some("k".into());
         assert!(matches!(
             settings.journal_config(),
-            Err(SettingsError::KeyAndInsecure(_))
+            Err(StoreSettingsError::KeyAndInsecure(_))
         ));
         settings.insecure = false;
         assert!(matches!(
             settings.journal_config(),
-            Err(SettingsError::Key { .. })
+            Err(StoreSettingsError::Key { .. })
         ));
     }
 }

@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netram_heap::{Heap, Transact};
-use netram_journal::{Journal, JournalConfig, Place};
-use netram_lender::{Config, Lender};
+use netram_journal::{Journal, JournalConfig, JournalPaths};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Options as MemoryOptions, RealStorage, Rvm};
-use netram_shared::server::serve::{ServeConfig, Serving};
-use netram_shared::server::{Plan, Spans, Store};
-use netram_shared::{Node, Options, Txn};
-use netram_shared_machine::{Hold, LockId};
-use netram_transport::{Address, Security};
+use netram_rvm::{RealStorage, RestoreMode, Rvm, RvmOptions as MemoryOptions, SegmentAllocation};
+use netram_shared::server::serve::{ServeConfig, ServingRegion};
+use netram_shared::server::{RegionPlan, RegionStore, Spans};
+use netram_shared::{Node, NodeOptions, Txn};
+use netram_shared_machine::{LockId, LockMode};
+use netram_transport::{NetAddress, Security};
 
 const HEAP: u64 = 32 << 20;
 const LOCK: LockId = LockId(0);
@@ -25,8 +25,8 @@ const RUNS: usize = 400;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-fn address(directory: &Path, name: &str) -> Address {
-    Address::Unix(directory.join(format!("{name}.sock")))
+fn address(directory: &Path, name: &str) -> NetAddress {
+    NetAddress::Unix(directory.join(format!("{name}.sock")))
 }
 
 fn allocate<X: Transact>(heap: &Heap, transaction: &mut X, blocks: usize) -> Result<()> {
@@ -44,8 +44,8 @@ fn median(mut run: impl FnMut() -> Result<Duration>) -> Result<f64> {
 }
 
 fn begin(node: &Node) -> Result<Txn<'_>> {
-    let mut txn = node.begin(Mode::Restore)?;
-    txn.acquire(LOCK, Hold::Exclusive)?;
+    let mut txn = node.begin(RestoreMode::Restore)?;
+    txn.acquire(LOCK, LockMode::Exclusive)?;
     Ok(txn)
 }
 
@@ -59,15 +59,15 @@ fn alone(directory: &Path) -> Result<f64> {
     };
     let (journal, _) = Journal::open(&root, config)?;
     let options = MemoryOptions::new(journal.id());
-    let table = Place::at(&root).table();
+    let table = JournalPaths::at(&root).table();
     let storage = RealStorage::create(table.to_str().ok_or("a path")?)?;
     let rvm = Rvm::open(journal, storage, options)?;
     let path = root.join("segment");
     let path = path.to_str().ok_or("a path")?;
-    rvm.create_segment(path, HEAP, Allocation::Sparse)?;
+    rvm.create_segment(path, HEAP, SegmentAllocation::Sparse)?;
     let heap = Heap::format(&rvm, rvm.map(path, 0, 0)?)?;
     median(|| {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         let began = Instant::now();
         allocate(&heap, &mut transaction, BLOCKS)?;
         Ok(began.elapsed())
@@ -78,16 +78,16 @@ fn main() -> Result<()> {
     let directory = tempfile::tempdir_in("/dev/shm")?;
     let directory = directory.path();
     let lender = |name: &str| {
-        Lender::start(Config {
+        Lender::start(LenderConfig {
             name: name.to_owned(),
             listen: vec![address(directory, name)],
             security: Security::Insecure,
             memory: 128 << 20,
-            ..Config::default()
+            ..LenderConfig::default()
         })
     };
     let _lenders = [lender("a")?, lender("b")?];
-    let plan = Plan {
+    let plan = RegionPlan {
         bytes: HEAP,
         address: 0,
         spans: Spans::even(HEAP, HEAP)?,
@@ -98,12 +98,12 @@ fn main() -> Result<()> {
         ),
     };
     let region = directory.join("region");
-    Store::create(&region, &plan)?;
+    RegionStore::create(&region, &plan)?;
     let served = ServeConfig::new(vec![address(directory, "server")], Security::Insecure);
-    let _serving = Serving::start(&region, served)?;
+    let _serving = ServingRegion::start(&region, served)?;
     let join = |name: &str| {
         let server = address(directory, "server");
-        Node::join(Options::new(server, Security::Insecure, directory.join(name)))
+        Node::join(NodeOptions::new(server, Security::Insecure, directory.join(name)))
     };
     let nodes = [join("one")?, join("other")?];
     let mut txn = begin(&nodes[0])?;

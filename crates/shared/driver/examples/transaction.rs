@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_journal::{Journal, JournalConfig, Place};
-use netram_lender::{Config, Lender};
+use netram_journal::{Journal, JournalConfig, JournalPaths};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Options as MemoryOptions, RealStorage, Rvm};
-use netram_shared::server::serve::{ServeConfig, Serving};
-use netram_shared::server::{Plan, Spans, Store};
-use netram_shared::{Node, Options};
-use netram_shared_machine::{Hold, LockId};
-use netram_transport::{Address, Security, WaitPolicy};
+use netram_rvm::{RealStorage, RestoreMode, Rvm, RvmOptions as MemoryOptions, SegmentAllocation};
+use netram_shared::server::serve::{ServeConfig, ServingRegion};
+use netram_shared::server::{RegionPlan, RegionStore, Spans};
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::{LockId, LockMode};
+use netram_transport::{NetAddress, Security, WaitPolicy};
 
 const SPAN: usize = 4096;
 const LOCKS: usize = 64;
@@ -23,25 +23,25 @@ const LOG_BYTES: u64 = 64 << 20;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-fn address(directory: &Path, name: &str) -> Address {
-    Address::Unix(directory.join(format!("{name}.sock")))
+fn address(directory: &Path, name: &str) -> NetAddress {
+    NetAddress::Unix(directory.join(format!("{name}.sock")))
 }
 
 /// The other process: a lender for the node, one for the recoverable memory beside it, and the server.
 fn serve(directory: &Path) -> Result<()> {
     let lender = |name: &str| {
-        Lender::start(Config {
+        Lender::start(LenderConfig {
             name: name.to_owned(),
             listen: vec![address(directory, name)],
             security: Security::Insecure,
             memory: 64 << 20,
-            ..Config::default()
+            ..LenderConfig::default()
         })
     };
     let _lenders = [lender("a")?, lender("b")?];
     let bytes = (LOCKS * SPAN) as u64;
     let region = directory.join("region");
-    let plan = Plan {
+    let plan = RegionPlan {
         bytes,
         address: 0,
         spans: Spans::even(bytes, SPAN as u64)?,
@@ -51,8 +51,8 @@ fn serve(directory: &Path) -> Result<()> {
             address(directory, "a")
         ),
     };
-    Store::create(&region, &plan)?;
-    let _serving = Serving::start(
+    RegionStore::create(&region, &plan)?;
+    let _serving = ServingRegion::start(
         &region,
         ServeConfig::new(vec![address(directory, "server")], Security::Insecure),
     )?;
@@ -90,16 +90,16 @@ fn recoverable(directory: &Path, wait: WaitPolicy, runs: usize) -> Result<f64> {
         .wait_for_members(Duration::from_secs(10))
         .map_err(|blocked| format!("{blocked:?}"))?;
     let options = MemoryOptions::new(journal.id());
-    let table = Place::at(&root).table();
+    let table = JournalPaths::at(&root).table();
     let storage = RealStorage::create(table.to_str().ok_or("a path")?)?;
     let rvm = Rvm::open(journal, storage, options)?;
     let path = root.join("segment");
     let path = path.to_str().ok_or("a path")?;
-    rvm.create_segment(path, (LOCKS * SPAN) as u64, Allocation::Sparse)?;
+    rvm.create_segment(path, (LOCKS * SPAN) as u64, SegmentAllocation::Sparse)?;
     let region = rvm.map(path, 0, 0)?;
     let mut value = 0_u64;
     median(runs, || {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         value += 1;
         transaction.set(&region, SPAN, &value)?;
         transaction.commit(Durability::Remote)?;
@@ -109,10 +109,10 @@ fn recoverable(directory: &Path, wait: WaitPolicy, runs: usize) -> Result<f64> {
 
 fn measure(directory: &Path, wait: WaitPolicy, runs: usize) -> Result<()> {
     let mut out = std::io::stdout();
-    let options = Options {
+    let options = NodeOptions {
         wait,
         log_bytes: LOG_BYTES,
-        ..Options::new(
+        ..NodeOptions::new(
             address(directory, "server"),
             Security::Insecure,
             directory.join("node"),
@@ -121,8 +121,8 @@ fn measure(directory: &Path, wait: WaitPolicy, runs: usize) -> Result<()> {
     let node = Node::join(options)?;
     let mut value = 0_u64;
     let mut commit = || {
-        let mut txn = node.begin(Mode::Restore)?;
-        txn.acquire(LockId(1), Hold::Exclusive)?;
+        let mut txn = node.begin(RestoreMode::Restore)?;
+        txn.acquire(LockId(1), LockMode::Exclusive)?;
         value += 1;
         txn.set(SPAN, &value)?;
         txn.commit(Durability::Remote)?;
@@ -132,13 +132,14 @@ fn measure(directory: &Path, wait: WaitPolicy, runs: usize) -> Result<()> {
     const AT_ONCE: usize = 1000;
     let many = median(1000, || {
         for _ in 0..AT_ONCE {
-            node.begin(Mode::Restore)?.acquire(LockId(1), Hold::Exclusive)?;
+            node.begin(RestoreMode::Restore)?
+                .acquire(LockId(1), LockMode::Exclusive)?;
         }
         Ok(())
     })?;
     let bare = median(1000, || {
         for _ in 0..AT_ONCE {
-            node.begin(Mode::Restore)?;
+            node.begin(RestoreMode::Restore)?;
         }
         Ok(())
     })?;

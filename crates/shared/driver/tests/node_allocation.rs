@@ -7,19 +7,19 @@ mod common;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use common::world::{Place, SPAN};
+use common::world::{SPAN, TestPaths};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared_machine::{Hold, LockId};
+use netram_rvm::RestoreMode;
+use netram_shared_machine::{LockId, LockMode};
 
-struct Counting;
+struct AllocationCounter;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: every call goes to the system's allocator unchanged; the counter allocates nothing.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for AllocationCounter {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|count| count.set(count.get() + 1));
         // SAFETY: the caller's promise is passed on.
@@ -39,12 +39,12 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: AllocationCounter = AllocationCounter;
 
 #[test]
 fn a_steady_transaction_allocates_nothing() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
@@ -56,13 +56,13 @@ fn a_steady_transaction_allocates_nothing() {
         let before = ALLOCATIONS.with(Cell::get);
         for _ in 0..commits {
             value += 1;
-            let mut txn = node.begin(Mode::Restore).unwrap();
-            txn.acquire(LockId(1), Hold::Exclusive).unwrap();
-            txn.acquire(LockId(3), Hold::Shared).unwrap();
+            let mut txn = node.begin(RestoreMode::Restore).unwrap();
+            txn.acquire(LockId(1), LockMode::Exclusive).unwrap();
+            txn.acquire(LockId(3), LockMode::Shared).unwrap();
             txn.set(SPAN, &value).unwrap();
             txn.commit(Durability::Remote).unwrap();
-            let mut reads = node.begin(Mode::Restore).unwrap();
-            reads.acquire(LockId(3), Hold::Shared).unwrap();
+            let mut reads = node.begin(RestoreMode::Restore).unwrap();
+            reads.acquire(LockId(3), LockMode::Shared).unwrap();
             assert_eq!(reads.get::<u64>(3 * SPAN), Ok(0));
             reads.commit(Durability::Remote).unwrap();
         }

@@ -4,10 +4,10 @@
 //! |---|---|
 //! | [`message`] | what nodes and the server say to each other, as bytes |
 //! | [`Stamp`] | what a record says of locks: which versions it made, which it had read |
-//! | [`Merge`] | in which order records of several journals may go |
+//! | [`MergeQueue`] | in which order records of several journals may go |
 //! | [`lock`] | who may use which lock: the server's service, the nodes' tokens |
-//! | [`Node`] | a node's side: tokens, its own records, others' |
-//! | [`Server`] | the server's side: order, standing of nodes, streams |
+//! | [`RegionNode`] | a node's side: tokens, its own records, others' |
+//! | [`RegionServer`] | the server's side: order, standing of nodes, streams |
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -21,10 +21,10 @@ pub mod node;
 pub mod server;
 mod stamp;
 
-pub use merge::{Alien, Entry, Merge, Missing, Queued};
+pub use merge::{InvalidRecord, MergeEntry, MergeQueue, MissingVersion, QueuedRecord};
 pub use message::{ToNode, ToPeer, ToServer};
-pub use node::Node;
-pub use server::Server;
+pub use node::RegionNode;
+pub use server::RegionServer;
 pub use stamp::{Stamp, StampError};
 
 use core::fmt;
@@ -39,15 +39,15 @@ pub struct LockId(pub u32);
 
 /// A lock's count of committed writes. Zero: nothing was ever written under it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u64);
+pub struct LockVersion(pub u64);
 
 /// The number of a lock's hand-over. A higher one makes the lower void.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Grant(pub u64);
+pub struct GrantNumber(pub u64);
 
 /// The number of a record in its node's journal: 1, 2, 3 ...
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Number(pub u64);
+pub struct RecordNumber(pub u64);
 
 /// The place of a record in the server's order: 1, 2, 3 ... over the region's whole life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +65,7 @@ impl fmt::Display for RegionId {
 
 /// How a lock is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Hold {
+pub enum LockMode {
     /// With others that only read.
     Shared,
     /// Alone.
@@ -89,4 +89,4 @@ macro_rules! number {
     )*};
 }
 
-number!(NodeId, LockId, Version, Grant, Number, Position);
+number!(NodeId, LockId, LockVersion, GrantNumber, RecordNumber, Position);

@@ -10,17 +10,17 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{LockId, Version};
+use super::{LockId, LockVersion};
 use crate::limit::STAMP_LOCKS_MAX;
-use netram_proto::wire::{Cursor, Short, put_varint};
+use netram_proto::wire::{ByteReader, ShortInputError, put_varint};
 
 /// The locks of one record's transaction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stamp {
     /// What was written under, ascending, with the version that this record makes: at least 1.
-    pub written: Vec<(LockId, Version)>,
+    pub written: Vec<(LockId, LockVersion)>,
     /// What was only read under, ascending, with the version that was read.
-    pub read: Vec<(LockId, Version)>,
+    pub read: Vec<(LockId, LockVersion)>,
 }
 
 /// Why bytes are no stamp.
@@ -52,8 +52,8 @@ impl fmt::Display for StampError {
 
 impl core::error::Error for StampError {}
 
-impl From<Short> for StampError {
-    fn from(_: Short) -> StampError {
+impl From<ShortInputError> for StampError {
+    fn from(_: ShortInputError) -> StampError {
         StampError::Short
     }
 }
@@ -83,13 +83,13 @@ impl Stamp {
     }
 
     /// What a record's stamp says of written locks, without memory for it. For records that have been checked: it ends where they are none.
-    pub fn written_of(payload: &[u8]) -> impl Iterator<Item = (LockId, Version)> {
+    pub fn written_of(payload: &[u8]) -> impl Iterator<Item = (LockId, LockVersion)> {
         let begun = preamble(payload).and_then(|from| Locks::begin(from, 1, STAMP_LOCKS_MAX));
         begun.into_iter().flatten().map_while(Result::ok)
     }
 
     /// Reads a stamp; the cursor stands behind it afterwards.
-    pub fn decode(from: &mut Cursor<'_>) -> Result<Stamp, StampError> {
+    pub fn decode(from: &mut ByteReader<'_>) -> Result<Stamp, StampError> {
         let written = decode_locks(from, 1, STAMP_LOCKS_MAX)?;
         let read = decode_locks(from, 0, STAMP_LOCKS_MAX - written.len())?;
         let twice = |lock| written.binary_search_by_key(&lock, |(lock, _)| *lock).is_ok();
@@ -106,15 +106,15 @@ impl Stamp {
     }
 }
 
-fn preamble(payload: &[u8]) -> Result<Cursor<'_>, StampError> {
-    let mut payload = Cursor::new(payload);
+fn preamble(payload: &[u8]) -> Result<ByteReader<'_>, StampError> {
+    let mut payload = ByteReader::new(payload);
     let length = usize::try_from(payload.varint()?).map_err(|_| StampError::Short)?;
-    Ok(Cursor::new(payload.bytes(length)?))
+    Ok(ByteReader::new(payload.bytes(length)?))
 }
 
 /// Reads one of a stamp's two lists.
 struct Locks<'a> {
-    from: Cursor<'a>,
+    from: ByteReader<'a>,
     left: usize,
     before: Option<u32>,
     /// The lowest version that can be.
@@ -122,7 +122,7 @@ struct Locks<'a> {
 }
 
 impl<'a> Locks<'a> {
-    fn begin(mut from: Cursor<'a>, least: u64, most: usize) -> Result<Locks<'a>, StampError> {
+    fn begin(mut from: ByteReader<'a>, least: u64, most: usize) -> Result<Locks<'a>, StampError> {
         let count = from.varint()?;
         let left = usize::try_from(count).ok().filter(|count| *count <= most);
         Ok(Locks {
@@ -133,7 +133,7 @@ impl<'a> Locks<'a> {
         })
     }
 
-    fn step(&mut self) -> Result<(LockId, Version), StampError> {
+    fn step(&mut self) -> Result<(LockId, LockVersion), StampError> {
         let step = self.from.varint()?;
         let lock = self.before.map_or(0, u64::from).checked_add(step);
         let lock = lock.and_then(|lock| u32::try_from(lock).ok());
@@ -146,24 +146,24 @@ impl<'a> Locks<'a> {
             return Err(StampError::Number);
         }
         self.before = Some(lock);
-        Ok((LockId(lock), Version(version)))
+        Ok((LockId(lock), LockVersion(version)))
     }
 }
 
 impl Iterator for Locks<'_> {
-    type Item = Result<(LockId, Version), StampError>;
+    type Item = Result<(LockId, LockVersion), StampError>;
 
-    fn next(&mut self) -> Option<Result<(LockId, Version), StampError>> {
+    fn next(&mut self) -> Option<Result<(LockId, LockVersion), StampError>> {
         self.left = self.left.checked_sub(1)?;
         Some(self.step())
     }
 }
 
 fn decode_locks(
-    from: &mut Cursor<'_>,
+    from: &mut ByteReader<'_>,
     least: u64,
     most: usize,
-) -> Result<Vec<(LockId, Version)>, StampError> {
+) -> Result<Vec<(LockId, LockVersion)>, StampError> {
     let mut list = Locks::begin(*from, least, most)?;
     let mut locks = Vec::with_capacity(list.left);
     for lock in &mut list {
@@ -181,9 +181,9 @@ mod tests {
     fn written_locks_are_read_without_the_rest() {
         let stamp = Stamp {
             written: [(3, 9), (700, 1 << 40)]
-                .map(|(lock, version)| (LockId(lock), Version(version)))
+                .map(|(lock, version)| (LockId(lock), LockVersion(version)))
                 .to_vec(),
-            read: [(LockId(4), Version(0))].to_vec(),
+            read: [(LockId(4), LockVersion(0))].to_vec(),
         };
         let (mut payload, mut bytes) = (Vec::new(), Vec::new());
         stamp.encode(&mut bytes);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_refused() {
-        let refused = |bytes: &[u8]| Stamp::decode(&mut Cursor::new(bytes)).unwrap_err();
+        let refused = |bytes: &[u8]| Stamp::decode(&mut ByteReader::new(bytes)).unwrap_err();
         // A lock twice; one that was written and read; a write that made version zero; lock 2^32; 2^40 locks.
         assert_eq!(refused(&[2, 5, 1, 0, 1, 0]), StampError::Order);
         assert_eq!(refused(&[1, 5, 1, 1, 5, 1]), StampError::Order);

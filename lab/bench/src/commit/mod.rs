@@ -7,24 +7,24 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use netram_journal::Journal;
-use netram_proto::port::{Durability, Kind, Log};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
 use crate::disk;
-use crate::error::{BenchError, Context};
-use crate::histogram::{self, Recorder, Summary, median};
-use crate::site::{Site, Wire};
-use setup::Setup;
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{self, LatencyRecorder, LatencySummary, median};
+use crate::testbed::{SocketKind, Testbed};
+use setup::CommitSetup;
 
 /// The kind of a benchmark's records: no other user of a journal has it.
-const KIND: Kind = Kind(255);
+const KIND: RecordKind = RecordKind(255);
 /// The log is trimmed when it is fuller than this part of its capacity.
 const TRIM_PART: u64 = 2;
 
 /// What to measure. Take the default and change fields.
 #[derive(Clone, Debug, Serialize)]
-pub struct Spec {
+pub struct CommitSpec {
     /// Payload bytes of each record.
     pub record_bytes: usize,
     /// Members, each a lender process. None: the local disk alone.
@@ -40,7 +40,7 @@ pub struct Spec {
     /// Whether links are encrypted and records sealed.
     pub secure: bool,
     /// The kind of socket.
-    pub wire: Wire,
+    pub wire: SocketKind,
     /// A longer wire: microseconds added to each round trip, floor and commit alike.
     pub added_rtt_us: u32,
     /// A slower disk, modelled: milliseconds added to each sync.
@@ -49,7 +49,7 @@ pub struct Spec {
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub struct CommitEffort {
     /// Rounds, each of floor and commits.
     pub rounds: usize,
     /// Time of one round's commits, and of its floor.
@@ -58,18 +58,18 @@ pub struct Effort {
 
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct CommitRow {
     /// What was measured.
     #[serde(flatten)]
-    pub spec: Spec,
+    pub spec: CommitSpec,
     /// The commits.
-    pub commit: Summary,
+    pub commit: LatencySummary,
     /// The bare exchange with one process; `None` without members.
-    pub exchange: Option<Summary>,
+    pub exchange: Option<LatencySummary>,
     /// The bare exchange with as many processes as there are members, on the members' cores; `None` below two.
-    pub fan_out: Option<Summary>,
+    pub fan_out: Option<LatencySummary>,
     /// `fdatasync` of as many bytes, overwriting.
-    pub sync: Summary,
+    pub sync: LatencySummary,
     /// The commit's median over the exchange's, the median over rounds.
     pub ratio: Option<f64>,
     /// The same over the exchange with as many processes.
@@ -80,41 +80,41 @@ pub struct Row {
     pub faster_than_sync: f64,
 }
 
-impl Default for Spec {
-    fn default() -> Spec {
-        Spec {
+impl Default for CommitSpec {
+    fn default() -> CommitSpec {
+        CommitSpec {
             record_bytes: 128,
             members: 1,
             durability: Durability::Remote,
             threads: 1,
             wait: WaitPolicy::Spin,
             secure: true,
-            wire: Wire::Tcp,
+            wire: SocketKind::Tcp,
             added_rtt_us: 0,
             modelled_sync_ms: 0,
         }
     }
 }
 
-impl Effort {
+impl CommitEffort {
     /// Seven rounds of half a second.
-    pub const FULL: Effort = Effort {
+    pub const FULL: CommitEffort = CommitEffort {
         rounds: 7,
         round: Duration::from_millis(500),
     };
     /// Three short rounds, to see that things are in order.
-    pub const QUICK: Effort = Effort {
+    pub const QUICK: CommitEffort = CommitEffort {
         rounds: 3,
         round: Duration::from_millis(150),
     };
 }
 
-impl Spec {
+impl CommitSpec {
     /// The rows of the standard table: one thing varied at a time around the default.
-    pub fn table(quick: bool) -> Vec<Spec> {
-        let base = Spec::default;
+    pub fn table(quick: bool) -> Vec<CommitSpec> {
+        let base = CommitSpec::default;
         // The disk thread needs a core: waiting for the disk is no reason to spin.
-        let disk = Spec {
+        let disk = CommitSpec {
             members: 0,
             durability: Durability::Disk,
             wait: WaitPolicy::default(),
@@ -122,20 +122,20 @@ impl Spec {
         };
         let mut rows = vec![
             base(),
-            Spec { members: 2, ..base() },
-            Spec {
+            CommitSpec { members: 2, ..base() },
+            CommitSpec {
                 secure: false,
                 ..base()
             },
-            Spec {
-                wire: Wire::Unix,
+            CommitSpec {
+                wire: SocketKind::Unix,
                 ..base()
             },
-            Spec {
+            CommitSpec {
                 wait: WaitPolicy::default(),
                 ..base()
             },
-            Spec {
+            CommitSpec {
                 threads: 8,
                 wait: WaitPolicy::default(),
                 ..base()
@@ -144,41 +144,41 @@ impl Spec {
         ];
         if !quick {
             rows.extend([
-                Spec { members: 3, ..base() },
-                Spec {
+                CommitSpec { members: 3, ..base() },
+                CommitSpec {
                     wait: WaitPolicy::Block,
                     ..base()
                 },
-                Spec {
+                CommitSpec {
                     threads: 2,
                     wait: WaitPolicy::default(),
                     ..base()
                 },
-                Spec {
+                CommitSpec {
                     threads: 4,
                     wait: WaitPolicy::default(),
                     ..base()
                 },
-                Spec {
+                CommitSpec {
                     durability: Durability::Both,
                     wait: WaitPolicy::default(),
                     ..base()
                 },
-                Spec {
+                CommitSpec {
                     threads: 8,
                     wait: WaitPolicy::default(),
                     ..disk
                 },
             ]);
-            rows.extend([16, 512, 4096, 32 * 1024].map(|record_bytes| Spec {
+            rows.extend([16, 512, 4096, 32 * 1024].map(|record_bytes| CommitSpec {
                 record_bytes,
                 ..base()
             }));
-            rows.extend([25, 50, 100].map(|added_rtt_us| Spec {
+            rows.extend([25, 50, 100].map(|added_rtt_us| CommitSpec {
                 added_rtt_us,
                 ..base()
             }));
-            rows.extend([1, 8].map(|modelled_sync_ms| Spec {
+            rows.extend([1, 8].map(|modelled_sync_ms| CommitSpec {
                 modelled_sync_ms,
                 ..base()
             }));
@@ -188,18 +188,18 @@ impl Spec {
 }
 
 /// Measures one row.
-pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchError> {
+pub fn measure(site: &Testbed, spec: &CommitSpec, effort: CommitEffort) -> Result<CommitRow, BenchError> {
     if !(1..=64).contains(&spec.threads) || spec.members > 8 {
-        return Err(BenchError::Asked(
+        return Err(BenchError::InvalidRequest(
             "1 to 64 threads and 0 to 8 members can be measured".to_owned(),
         ));
     }
-    let setup = Setup::new(site, spec)?;
+    let setup = CommitSetup::new(site, spec)?;
     let (mut commits, mut exchanges, mut syncs) = (vec![], vec![], vec![]);
     let (mut fan_outs, mut ratios, mut fan_out_ratios) = (vec![], vec![], vec![]);
     // The first round warms up caches, sockets and the branch predictor; it is thrown away.
     for round in 0..=effort.rounds {
-        let sync = disk::sync_overwrites(site.folder(), spec.record_bytes, syncs_a_round(effort))?;
+        let sync = disk::sync_overwrites(site.directory(), spec.record_bytes, syncs_a_round(effort))?;
         let exchange = setup.floor(&setup.single, effort)?;
         let fan_out = setup.floor(&setup.fan_out, effort)?;
         let commit = setup.commits(spec, effort)?;
@@ -212,12 +212,12 @@ pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchErr
             syncs.push(sync);
         }
     }
-    let (commit, sync) = (Summary::median(&commits), Summary::median(&syncs));
+    let (commit, sync) = (LatencySummary::median(&commits), LatencySummary::median(&syncs));
     let sync_floor_us = sync.p50_us + f64::from(spec.modelled_sync_ms) * 1e3;
-    Ok(Row {
+    Ok(CommitRow {
         spec: spec.clone(),
-        exchange: (!exchanges.is_empty()).then(|| Summary::median(&exchanges)),
-        fan_out: (!fan_outs.is_empty()).then(|| Summary::median(&fan_outs)),
+        exchange: (!exchanges.is_empty()).then(|| LatencySummary::median(&exchanges)),
+        fan_out: (!fan_outs.is_empty()).then(|| LatencySummary::median(&fan_outs)),
         ratio: (!ratios.is_empty()).then(|| median(ratios)),
         fan_out_ratio: (!fan_out_ratios.is_empty()).then(|| median(fan_out_ratios)),
         sync_floor_us,
@@ -230,20 +230,20 @@ pub fn measure(site: &Site, spec: &Spec, effort: Effort) -> Result<Row, BenchErr
 /// Commits from one thread and from `threads`, to one journal in alternating rounds: medians, and the median of the
 /// rounds' throughputs over each other.
 pub fn scaling(
-    site: &Site,
-    spec: &Spec,
+    site: &Testbed,
+    spec: &CommitSpec,
     threads: usize,
-    effort: Effort,
-) -> Result<(Summary, Summary, f64), BenchError> {
-    let one = Spec {
+    effort: CommitEffort,
+) -> Result<(LatencySummary, LatencySummary, f64), BenchError> {
+    let one = CommitSpec {
         threads: 1,
         ..spec.clone()
     };
-    let many = Spec {
+    let many = CommitSpec {
         threads,
         ..spec.clone()
     };
-    let setup = Setup::new(site, &one)?;
+    let setup = CommitSetup::new(site, &one)?;
     let (mut ones, mut manies, mut ratios) = (vec![], vec![], vec![]);
     for round in 0..=effort.rounds {
         let (of_one, of_many) = (setup.commits(&one, effort)?, setup.commits(&many, effort)?);
@@ -253,21 +253,25 @@ pub fn scaling(
             manies.push(of_many);
         }
     }
-    Ok((Summary::median(&ones), Summary::median(&manies), median(ratios)))
+    Ok((
+        LatencySummary::median(&ones),
+        LatencySummary::median(&manies),
+        median(ratios),
+    ))
 }
 
-fn syncs_a_round(effort: Effort) -> usize {
+fn syncs_a_round(effort: CommitEffort) -> usize {
     (effort.round.as_millis() as usize).clamp(50, 500)
 }
 
 /// Commits from the threads asked for, for the time asked for.
 pub fn commits(
     journal: &Journal,
-    spec: &Spec,
+    spec: &CommitSpec,
     time: Duration,
     children: &[u32],
-) -> Result<Summary, BenchError> {
-    let mut recorder = Recorder::start(children);
+) -> Result<LatencySummary, BenchError> {
+    let mut recorder = LatencyRecorder::start(children);
     let start = Barrier::new(spec.threads);
     let worker = || -> Result<Histogram<u64>, BenchError> {
         let mut histogram = histogram::empty();

@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use netram_journal::JournalConfig;
-use netram_transport::{Address, WaitPolicy};
+use netram_transport::{NetAddress, WaitPolicy};
 
-use super::{Effort, Spec};
-use crate::child::Child;
-use crate::delay::Delay;
-use crate::echo::{self, Echo, Exchange, Pinger};
+use super::{CommitEffort, CommitSpec};
+use crate::child::ChildProcess;
+use crate::delay::DelayProxy;
+use crate::echo::{self, EchoClient, EchoServer, ExchangeSizes};
 use crate::error::BenchError;
-use crate::histogram::Summary;
-use crate::machine::Pinned;
-use crate::site::{self, Lender, LenderSpec, OpenJournal, Seats, Site};
-use crate::socket::Pause;
+use crate::histogram::LatencySummary;
+use crate::machine::CorePin;
+use crate::socket::PollPause;
+use crate::testbed::{self, CoreAssignment, LenderProcess, LenderSpec, OpenJournal, Testbed};
 
 /// Bytes of a benchmark's log. Large enough that trimming it is rare, small enough to make quickly.
 const LOG_BYTES: u64 = 32 << 20;
@@ -22,30 +22,35 @@ const LOG_BYTES: u64 = 32 << 20;
 const LONG_YIELD: WaitPolicy = WaitPolicy::Yield { us: 2_000 };
 
 /// Everything that runs during one row's measurement. Fields end in this order: the journal before its lenders.
-pub(super) struct Setup {
+pub(super) struct CommitSetup {
     journal: OpenJournal,
-    pub(super) single: Vec<Pinger>,
-    pub(super) fan_out: Vec<Pinger>,
-    _wires: Vec<Child>,
-    lenders: Vec<Lender>,
-    seats: Seats,
+    pub(super) single: Vec<EchoClient>,
+    pub(super) fan_out: Vec<EchoClient>,
+    _wires: Vec<ChildProcess>,
+    lenders: Vec<LenderProcess>,
+    cores: CoreAssignment,
 }
 
-impl Setup {
-    pub(super) fn new(site: &Site, spec: &Spec) -> Result<Setup, BenchError> {
-        let seats = Seats::find();
+impl CommitSetup {
+    pub(super) fn new(site: &Testbed, spec: &CommitSpec) -> Result<CommitSetup, BenchError> {
+        let seats = CoreAssignment::find();
         let wait = if spec.wait == WaitPolicy::Spin {
             seats.lender_wait(spec.members)
         } else {
             spec.wait
         };
         let (mut lenders, mut wires, mut addresses) = (vec![], vec![], vec![]);
-        let mut through = |address: Address, core| -> Result<Address, BenchError> {
+        let mut through = |address: NetAddress, core| -> Result<NetAddress, BenchError> {
             if spec.added_rtt_us == 0 {
                 return Ok(address);
             }
-            let (wire, address) =
-                Delay::start(site.program(), &address, spec.added_rtt_us, core, site.folder())?;
+            let (wire, address) = DelayProxy::start(
+                site.program(),
+                &address,
+                spec.added_rtt_us,
+                core,
+                site.directory(),
+            )?;
             wires.push(wire);
             Ok(address)
         };
@@ -65,37 +70,42 @@ impl Setup {
         let crowded = spec.added_rtt_us > 0 || !seats.spinning(spec.members);
         let mut pinger = |index, yields| {
             let core = seats.lender(index);
-            let echo = Echo {
+            let echo = EchoServer {
                 listen: site.listen(spec.wire).to_string(),
-                exchange: Exchange::of_commit(spec.record_bytes, spec.secure),
+                exchange: ExchangeSizes::of_commit(spec.record_bytes, spec.secure),
                 core,
-                pause: if yields { Pause::Yield } else { Pause::Spin },
+                pause: if yields { PollPause::Yield } else { PollPause::Spin },
                 asks: None,
             };
-            Pinger::start(site.program(), echo, site.folder(), |to| through(to, core))
+            EchoClient::start(site.program(), echo, site.directory(), |to| through(to, core))
         };
         let singles = if spec.members > 0 { 0..1 } else { 0..0 };
-        let single: Result<Vec<Pinger>, _> = singles.map(|at| pinger(at, spec.added_rtt_us > 0)).collect();
+        let single: Result<Vec<EchoClient>, _> =
+            singles.map(|at| pinger(at, spec.added_rtt_us > 0)).collect();
         let several = if spec.members > 1 { 0..spec.members } else { 0..0 };
-        let fan_out: Result<Vec<Pinger>, _> = several.map(|at| pinger(at, crowded)).collect();
+        let fan_out: Result<Vec<EchoClient>, _> = several.map(|at| pinger(at, crowded)).collect();
         let (single, fan_out) = (single?, fan_out?);
         let journal = site.journal(LOG_BYTES, journal_config(site, spec, addresses))?;
-        Ok(Setup {
+        Ok(CommitSetup {
             journal,
             single,
             fan_out,
             _wires: wires,
             lenders,
-            seats,
+            cores: seats,
         })
     }
 
     /// A round of the floor, the lenders paused: they may spin on an echo process's core.
-    pub(super) fn floor(&self, pingers: &[Pinger], effort: Effort) -> Result<Option<Summary>, BenchError> {
+    pub(super) fn floor(
+        &self,
+        pingers: &[EchoClient],
+        effort: CommitEffort,
+    ) -> Result<Option<LatencySummary>, BenchError> {
         if pingers.is_empty() {
             return Ok(None);
         }
-        let _pinned = Pinned::to(self.seats.client())?;
+        let _pinned = CorePin::to(self.cores.client())?;
         for lender in &self.lenders {
             lender.child().pause()?;
         }
@@ -106,10 +116,14 @@ impl Setup {
         summary.map(Some)
     }
 
-    pub(super) fn commits(&self, spec: &Spec, effort: Effort) -> Result<Summary, BenchError> {
+    pub(super) fn commits(
+        &self,
+        spec: &CommitSpec,
+        effort: CommitEffort,
+    ) -> Result<LatencySummary, BenchError> {
         // Without members it is the disk thread that works, and it must not be kept from a core by whoever waits.
         let _pinned = if spec.members > 0 {
-            Some(Pinned::to(self.seats.client())?)
+            Some(CorePin::to(self.cores.client())?)
         } else {
             None
         };
@@ -118,9 +132,9 @@ impl Setup {
     }
 }
 
-fn journal_config(site: &Site, spec: &Spec, addresses: Vec<Address>) -> JournalConfig {
+fn journal_config(site: &Testbed, spec: &CommitSpec, addresses: Vec<NetAddress>) -> JournalConfig {
     let mut config = site.config(addresses, spec.secure, spec.wait);
-    config.timing = site::patient();
+    config.timing = testbed::patient_timing();
     config.modelled_sync_delay = Duration::from_millis(spec.modelled_sync_ms.into());
     if spec.members == 0 {
         // Nobody else will have it: waiting for company would only add to the disk's time.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{Database, Disk, Report, Storage, Work};
+use super::{DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork};
 
 /// On the local disk, a small commit on a mount over one on the disk.
 const LOCAL_LEAST: f64 = 2.0;
@@ -11,7 +11,7 @@ const MODELLED_LEAST: f64 = 10.0;
 
 /// An expectation, and what was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Claim {
+pub struct DatabaseClaim {
     /// In words.
     pub what: String,
     /// The ratio.
@@ -22,9 +22,9 @@ pub struct Claim {
     pub met: bool,
 }
 
-impl Claim {
-    fn new(what: String, ratio: f64, least: f64) -> Claim {
-        Claim {
+impl DatabaseClaim {
+    fn new(what: String, ratio: f64, least: f64) -> DatabaseClaim {
+        DatabaseClaim {
             what,
             ratio,
             least,
@@ -34,15 +34,18 @@ impl Claim {
 }
 
 /// All that can be said of a report.
-pub fn all(report: &Report) -> Vec<Claim> {
+pub fn all(report: &DatabaseReport) -> Vec<DatabaseClaim> {
     let mut claims = Vec::new();
-    for (disk, least) in [(Disk::Local, LOCAL_LEAST), (Disk::Modelled, MODELLED_LEAST)] {
-        for database in Database::ALL {
+    for (disk, least) in [
+        (DatabaseDisk::Local, LOCAL_LEAST),
+        (DatabaseDisk::Modelled, MODELLED_LEAST),
+    ] {
+        for database in DatabaseKind::ALL {
             let storage = match database {
-                Database::Sqlite => Storage::Vfs,
-                _ => Storage::Mount,
+                DatabaseKind::Sqlite => DatabaseStorage::Vfs,
+                _ => DatabaseStorage::Mount,
             };
-            let ratio = report.times_plain(database, Work::Insert, storage, disk);
+            let ratio = report.times_plain(database, DatabaseWork::Insert, storage, disk);
             claims.extend(ratio.map(|ratio| {
                 let what = format!(
                     "{}: small commits of one client, {} over plain, {}",
@@ -50,7 +53,7 @@ pub fn all(report: &Report) -> Vec<Claim> {
                     storage.label(database),
                     disk.label()
                 );
-                Claim::new(what, ratio, least)
+                DatabaseClaim::new(what, ratio, least)
             }));
         }
         claims.extend(remote_write(report, disk));
@@ -59,18 +62,18 @@ pub fn all(report: &Report) -> Vec<Claim> {
 }
 
 /// PostgreSQL over netram beside its own way to another machine's memory.
-fn remote_write(report: &Report, disk: Disk) -> impl Iterator<Item = Claim> {
-    let of = move |work: Work| {
-        let rate = |storage| report.rate(Database::Postgresql, work, storage, disk);
-        let ratio = rate(Storage::Mount)? / rate(Storage::RemoteWrite)?;
+fn remote_write(report: &DatabaseReport, disk: DatabaseDisk) -> impl Iterator<Item = DatabaseClaim> {
+    let of = move |work: DatabaseWork| {
+        let rate = |storage| report.rate(DatabaseKind::Postgresql, work, storage, disk);
+        let ratio = rate(DatabaseStorage::Mount)? / rate(DatabaseStorage::RemoteWrite)?;
         let what = format!(
             "PostgreSQL: {}, netram mount over remote_write, {}",
             work.label(),
             disk.label()
         );
-        Some(Claim::new(what, ratio, 1.0))
+        Some(DatabaseClaim::new(what, ratio, 1.0))
     };
-    Database::Postgresql
+    DatabaseKind::Postgresql
         .works()
         .iter()
         .filter_map(move |work| of(*work))

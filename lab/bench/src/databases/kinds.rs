@@ -7,7 +7,7 @@ pub const MODELLED_SYNC_US: u32 = 1_000;
 
 /// A database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Database {
+pub enum DatabaseKind {
     /// A PostgreSQL server.
     Postgresql,
     /// A MariaDB server, InnoDB.
@@ -24,7 +24,7 @@ pub enum Database {
 
 /// What a database's commits wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Storage {
+pub enum DatabaseStorage {
     /// The disk.
     Plain,
     /// Its log, or all of it, on `netram mount`.
@@ -41,7 +41,7 @@ pub enum Storage {
 
 /// The disk beneath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Disk {
+pub enum DatabaseDisk {
     /// As it is.
     Local,
     /// With [`MODELLED_SYNC_US`] added to every sync.
@@ -50,7 +50,7 @@ pub enum Disk {
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum DatabaseWork {
     /// One row, or one record, a transaction.
     Insert,
     /// pgbench's own, TPC-B in form, from one client.
@@ -63,146 +63,149 @@ pub enum Work {
     Drop,
 }
 
-impl Database {
+impl DatabaseKind {
     /// All of them.
-    pub const ALL: [Database; 6] = [
-        Database::Postgresql,
-        Database::Mariadb,
-        Database::Sqlite,
-        Database::Rocksdb,
-        Database::BerkeleyDb,
-        Database::Lmdb,
+    pub const ALL: [DatabaseKind; 6] = [
+        DatabaseKind::Postgresql,
+        DatabaseKind::Mariadb,
+        DatabaseKind::Sqlite,
+        DatabaseKind::Rocksdb,
+        DatabaseKind::BerkeleyDb,
+        DatabaseKind::Lmdb,
     ];
 
     /// Its name on the command line and in files.
     pub const fn id(self) -> &'static str {
         match self {
-            Database::Postgresql => "postgresql",
-            Database::Mariadb => "mariadb",
-            Database::Sqlite => "sqlite",
-            Database::Rocksdb => "rocksdb",
-            Database::BerkeleyDb => "berkeley-db",
-            Database::Lmdb => "lmdb",
+            DatabaseKind::Postgresql => "postgresql",
+            DatabaseKind::Mariadb => "mariadb",
+            DatabaseKind::Sqlite => "sqlite",
+            DatabaseKind::Rocksdb => "rocksdb",
+            DatabaseKind::BerkeleyDb => "berkeley-db",
+            DatabaseKind::Lmdb => "lmdb",
         }
     }
 
     /// Its name.
     pub fn label(self) -> &'static str {
         match self {
-            Database::Postgresql => "PostgreSQL",
-            Database::Mariadb => "MariaDB",
-            Database::Sqlite => "SQLite",
-            Database::Rocksdb => "RocksDB",
-            Database::BerkeleyDb => "Berkeley DB",
-            Database::Lmdb => "LMDB",
+            DatabaseKind::Postgresql => "PostgreSQL",
+            DatabaseKind::Mariadb => "MariaDB",
+            DatabaseKind::Sqlite => "SQLite",
+            DatabaseKind::Rocksdb => "RocksDB",
+            DatabaseKind::BerkeleyDb => "Berkeley DB",
+            DatabaseKind::Lmdb => "LMDB",
         }
     }
 
     /// Whether it can be there.
-    pub fn has(self, storage: Storage) -> bool {
+    pub fn has(self, storage: DatabaseStorage) -> bool {
         match storage {
-            Storage::Plain | Storage::Mount | Storage::Disk | Storage::Off => true,
-            Storage::Vfs => self == Database::Sqlite,
-            Storage::RemoteWrite => self == Database::Postgresql,
+            DatabaseStorage::Plain
+            | DatabaseStorage::Mount
+            | DatabaseStorage::Disk
+            | DatabaseStorage::Off => true,
+            DatabaseStorage::Vfs => self == DatabaseKind::Sqlite,
+            DatabaseStorage::RemoteWrite => self == DatabaseKind::Postgresql,
         }
     }
 
     /// What is done with it.
-    pub fn works(self) -> &'static [Work] {
+    pub fn works(self) -> &'static [DatabaseWork] {
         match self {
-            Database::Postgresql => &[Work::Insert, Work::TpcB, Work::TpcBEight],
-            Database::Mariadb => &[Work::Insert, Work::Create, Work::Drop],
-            _ => &[Work::Insert],
+            DatabaseKind::Postgresql => &[DatabaseWork::Insert, DatabaseWork::TpcB, DatabaseWork::TpcBEight],
+            DatabaseKind::Mariadb => &[DatabaseWork::Insert, DatabaseWork::Create, DatabaseWork::Drop],
+            _ => &[DatabaseWork::Insert],
         }
     }
 
-    /// The setting behind [`Storage::Off`].
+    /// The setting behind [`DatabaseStorage::Off`].
     pub fn off(self) -> &'static str {
         match self {
-            Database::Postgresql => "synchronous_commit=off",
-            Database::Mariadb => "flush_log_at_trx_commit=2",
-            Database::Sqlite => "synchronous=NORMAL",
-            Database::Rocksdb => "sync=false",
-            Database::BerkeleyDb => "DB_TXN_WRITE_NOSYNC",
-            Database::Lmdb => "MDB_NOSYNC",
+            DatabaseKind::Postgresql => "synchronous_commit=off",
+            DatabaseKind::Mariadb => "flush_log_at_trx_commit=2",
+            DatabaseKind::Sqlite => "synchronous=NORMAL",
+            DatabaseKind::Rocksdb => "sync=false",
+            DatabaseKind::BerkeleyDb => "DB_TXN_WRITE_NOSYNC",
+            DatabaseKind::Lmdb => "MDB_NOSYNC",
         }
     }
 }
 
-impl Storage {
+impl DatabaseStorage {
     /// All of them, as they are shown.
-    pub const ALL: [Storage; 6] = [
-        Storage::Plain,
-        Storage::Mount,
-        Storage::Disk,
-        Storage::Vfs,
-        Storage::RemoteWrite,
-        Storage::Off,
+    pub const ALL: [DatabaseStorage; 6] = [
+        DatabaseStorage::Plain,
+        DatabaseStorage::Mount,
+        DatabaseStorage::Disk,
+        DatabaseStorage::Vfs,
+        DatabaseStorage::RemoteWrite,
+        DatabaseStorage::Off,
     ];
 
     /// Its name on the command line and in files.
     pub const fn id(self) -> &'static str {
         match self {
-            Storage::Plain => "plain",
-            Storage::Mount => "mount",
-            Storage::Disk => "disk",
-            Storage::Vfs => "vfs",
-            Storage::RemoteWrite => "remote_write",
-            Storage::Off => "off",
+            DatabaseStorage::Plain => "plain",
+            DatabaseStorage::Mount => "mount",
+            DatabaseStorage::Disk => "disk",
+            DatabaseStorage::Vfs => "vfs",
+            DatabaseStorage::RemoteWrite => "remote_write",
+            DatabaseStorage::Off => "off",
         }
     }
 
     /// Its name, of a database.
-    pub fn label(self, database: Database) -> &'static str {
+    pub fn label(self, database: DatabaseKind) -> &'static str {
         match self {
-            Storage::Plain => "plain",
-            Storage::Mount => "netram mount",
-            Storage::Disk => "netram disk",
-            Storage::Vfs => "netram VFS",
-            Storage::RemoteWrite => "remote_write, a standby",
-            Storage::Off => database.off(),
+            DatabaseStorage::Plain => "plain",
+            DatabaseStorage::Mount => "netram mount",
+            DatabaseStorage::Disk => "netram disk",
+            DatabaseStorage::Vfs => "netram VFS",
+            DatabaseStorage::RemoteWrite => "remote_write, a standby",
+            DatabaseStorage::Off => database.off(),
         }
     }
 }
 
-impl Disk {
+impl DatabaseDisk {
     /// Both.
-    pub const ALL: [Disk; 2] = [Disk::Local, Disk::Modelled];
+    pub const ALL: [DatabaseDisk; 2] = [DatabaseDisk::Local, DatabaseDisk::Modelled];
 
     /// Its name on the command line and in files.
     pub const fn id(self) -> &'static str {
         match self {
-            Disk::Local => "local",
-            Disk::Modelled => "modelled",
+            DatabaseDisk::Local => "local",
+            DatabaseDisk::Modelled => "modelled",
         }
     }
 
     /// Its name.
     pub fn label(self) -> &'static str {
         match self {
-            Disk::Local => "local disk",
-            Disk::Modelled => "MODELLED disk, 1 ms a sync more",
+            DatabaseDisk::Local => "local disk",
+            DatabaseDisk::Modelled => "MODELLED disk, 1 ms a sync more",
         }
     }
 
     /// What is added to a sync, in microseconds.
     pub fn slower_us(self) -> u32 {
         match self {
-            Disk::Local => 0,
-            Disk::Modelled => MODELLED_SYNC_US,
+            DatabaseDisk::Local => 0,
+            DatabaseDisk::Modelled => MODELLED_SYNC_US,
         }
     }
 }
 
-impl Work {
+impl DatabaseWork {
     /// Its name.
     pub fn label(self) -> &'static str {
         match self {
-            Work::Insert => "insert",
-            Work::TpcB => "TPC-B",
-            Work::TpcBEight => "TPC-B, 8 clients",
-            Work::Create => "create table",
-            Work::Drop => "drop table",
+            DatabaseWork::Insert => "insert",
+            DatabaseWork::TpcB => "TPC-B",
+            DatabaseWork::TpcBEight => "TPC-B, 8 clients",
+            DatabaseWork::Create => "create table",
+            DatabaseWork::Drop => "drop table",
         }
     }
 }
@@ -217,9 +220,9 @@ macro_rules! by_id {
     };
 }
 
-by_id!(Database, Storage, Disk);
+by_id!(DatabaseKind, DatabaseStorage, DatabaseDisk);
 
-impl Serialize for Work {
+impl Serialize for DatabaseWork {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         out.serialize_str(self.label())
     }
@@ -227,7 +230,7 @@ impl Serialize for Work {
 
 /// What may be lost of what was acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Losses {
+pub struct PossibleLosses {
     /// When the database's machine crashes and comes back.
     pub crash: &'static str,
     /// When the lender, or the standby's machine, is lost at the same moment.
@@ -239,37 +242,37 @@ pub struct Losses {
 const NOTHING: &str = "nothing";
 const ALL_OF_IT: &str = "all of it";
 
-impl Losses {
+impl PossibleLosses {
     /// What a database on a storage may lose. A database that is killed alone loses nothing in any row.
-    pub fn of(database: Database, storage: Storage) -> Losses {
+    pub fn of(database: DatabaseKind, storage: DatabaseStorage) -> PossibleLosses {
         match storage {
-            Storage::Plain => Losses {
+            DatabaseStorage::Plain => PossibleLosses {
                 crash: NOTHING,
                 both: NOTHING,
                 disk: ALL_OF_IT,
             },
-            Storage::Mount | Storage::Disk | Storage::Vfs => Losses {
+            DatabaseStorage::Mount | DatabaseStorage::Disk | DatabaseStorage::Vfs => PossibleLosses {
                 crash: NOTHING,
                 both: "what the disk lagged behind, ms; it is told",
                 disk: match storage {
-                    Storage::Disk => "all of it; with a data lender nothing",
+                    DatabaseStorage::Disk => "all of it; with a data lender nothing",
                     _ => ALL_OF_IT,
                 },
             },
-            Storage::RemoteWrite => Losses {
+            DatabaseStorage::RemoteWrite => PossibleLosses {
                 crash: NOTHING,
                 both: NOTHING,
                 disk: "nothing, while the standby stands",
             },
-            Storage::Off => {
+            DatabaseStorage::Off => {
                 let lost = match database {
-                    Database::Postgresql => "up to 0.6 s, silently",
-                    Database::Mariadb => "up to 1 s, silently",
-                    Database::Sqlite => "since the last checkpoint, silently",
-                    Database::Rocksdb | Database::BerkeleyDb => "up to 30 s, silently",
-                    Database::Lmdb => "the whole database may be damaged",
+                    DatabaseKind::Postgresql => "up to 0.6 s, silently",
+                    DatabaseKind::Mariadb => "up to 1 s, silently",
+                    DatabaseKind::Sqlite => "since the last checkpoint, silently",
+                    DatabaseKind::Rocksdb | DatabaseKind::BerkeleyDb => "up to 30 s, silently",
+                    DatabaseKind::Lmdb => "the whole database may be damaged",
                 };
-                Losses {
+                PossibleLosses {
                     crash: lost,
                     both: lost,
                     disk: ALL_OF_IT,
@@ -286,13 +289,17 @@ mod tests {
 
     #[test]
     fn no_two_rows_of_a_database_have_one_name_and_only_what_waits_for_nothing_loses_in_a_crash() {
-        for database in Database::ALL {
-            let storages = || Storage::ALL.into_iter().filter(|storage| database.has(*storage));
+        for database in DatabaseKind::ALL {
+            let storages = || {
+                DatabaseStorage::ALL
+                    .into_iter()
+                    .filter(|storage| database.has(*storage))
+            };
             let names: BTreeSet<&str> = storages().map(|storage| storage.label(database)).collect();
             assert_eq!(names.len(), storages().count());
             for storage in storages() {
-                let losses = Losses::of(database, storage);
-                assert_eq!(losses.crash == NOTHING, storage != Storage::Off);
+                let losses = PossibleLosses::of(database, storage);
+                assert_eq!(losses.crash == NOTHING, storage != DatabaseStorage::Off);
             }
         }
     }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::child::Child;
-use crate::error::{BenchError, Context};
+use crate::child::ChildProcess;
+use crate::error::{BenchError, ErrorContext};
 use crate::lnd::device::is_here;
-use crate::site::Site;
+use crate::testbed::Testbed;
 use crate::tool::{finish, tool as run};
 
 /// Starts the command behind it so that it ends with this process: a server of somebody else's must not be left behind.
@@ -21,11 +21,11 @@ const SERVER: &str = "mariadbd";
 const CLIENT: &str = "mariadb";
 const INSTALLER: &str = "mariadb-install-db";
 /// How long the server may take to start: it makes its log first.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Operations a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Operations {
+pub struct MariadbRates {
     /// Rows inserted.
     pub insert: f64,
     /// Tables created.
@@ -38,17 +38,17 @@ pub struct Operations {
 
 /// An empty database, to be copied to each device.
 #[derive(Debug)]
-pub struct Mariadb {
+pub struct MariadbTemplate {
     template: PathBuf,
     version: String,
 }
 
-impl Mariadb {
+impl MariadbTemplate {
     /// Makes the empty database; `Err`: there is no MariaDB here.
-    pub fn found(site: &Site) -> Result<Mariadb, BenchError> {
+    pub fn prepare(site: &Testbed) -> Result<MariadbTemplate, BenchError> {
         for name in [SERVER, CLIENT, INSTALLER, WITH_PARENT[0]] {
             if !is_here(name) {
-                return Err(BenchError::Asked(format!(
+                return Err(BenchError::InvalidRequest(format!(
                     "there is no `{name}` (package mariadb-server)"
                 )));
             }
@@ -56,7 +56,7 @@ impl Mariadb {
         let version = run(SERVER, &["--version"])?;
         let version = version.split_whitespace().find(|word| word.contains("MariaDB"));
         let version = version.unwrap_or("MariaDB").to_owned();
-        let template = site.folder().join("database");
+        let template = site.directory().join("database");
         let words = [
             "--no-defaults",
             "--user=root",
@@ -68,7 +68,7 @@ impl Mariadb {
             .args(words)
             .arg(format!("--datadir={}", template.display()));
         finish(install.env("TMPDIR", temporary(site, site.number())?))?;
-        Ok(Mariadb { template, version })
+        Ok(MariadbTemplate { template, version })
     }
 
     /// Its version.
@@ -86,8 +86,13 @@ impl Mariadb {
     }
 
     /// Starts a server, which is killed with this process if it comes to that.
-    pub(crate) fn start(&self, site: &Site, data: &Path, setup: &Setup) -> Result<Server, BenchError> {
-        let server = Server::start(site, data, setup)?;
+    pub(crate) fn start(
+        &self,
+        site: &Testbed,
+        data: &Path,
+        setup: &MariadbSetup,
+    ) -> Result<MariadbServer, BenchError> {
+        let server = MariadbServer::start(site, data, setup)?;
         server.statements(&[
             "create database if not exists bench",
             "create table if not exists bench.rows \
@@ -97,18 +102,18 @@ impl Mariadb {
     }
 }
 
-/// LND's table 2: copies the database to `folder`, runs it there, and measures.
+/// LND's table 2: copies the database to `directory`, runs it there, and measures.
 pub(crate) fn measure(
-    mariadb: &Mariadb,
-    site: &Site,
-    folder: &Path,
+    mariadb: &MariadbTemplate,
+    site: &Testbed,
+    directory: &Path,
     quick: bool,
-) -> Result<Operations, BenchError> {
-    let data = folder.join("data");
+) -> Result<MariadbRates, BenchError> {
+    let data = directory.join("data");
     mariadb.copy_to(&data)?;
-    let mut server = mariadb.start(site, &data, &Setup::default())?;
+    let mut server = mariadb.start(site, &data, &MariadbSetup::default())?;
     let (rows, tables) = if quick { (200, 10) } else { (2_000, 60) };
-    let operations = Operations {
+    let operations = MariadbRates {
         insert: server.insert(rows)?,
         create: server.create(tables)?,
         drop: server.drop_tables(tables)?,
@@ -120,23 +125,23 @@ pub(crate) fn measure(
 
 /// What a server is told beside where its data is.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Setup {
+pub(crate) struct MariadbSetup {
     /// Its options, behind the usual ones.
     pub(crate) options: Vec<String>,
     /// Its environment, beside what it inherits.
     pub(crate) environment: Vec<(String, String)>,
 }
 
-/// A new folder for a server's temporary files: one that starts removes what another has put into the same one.
-fn temporary(site: &Site, number: u32) -> Result<PathBuf, BenchError> {
-    let folder = site.folder().join(format!("database-{number}.tmp"));
-    std::fs::create_dir(&folder).context("make a folder for temporary files")?;
-    Ok(folder)
+/// A new directory for a server's temporary files: one that starts removes what another has put into the same one.
+fn temporary(site: &Testbed, number: u32) -> Result<PathBuf, BenchError> {
+    let directory = site.directory().join(format!("database-{number}.tmp"));
+    std::fs::create_dir(&directory).context("make a directory for temporary files")?;
+    Ok(directory)
 }
 
 /// A running server; killed when dropped, as it must be able to bear.
-pub(crate) struct Server {
-    child: Child,
+pub(crate) struct MariadbServer {
+    child: ChildProcess,
     data: PathBuf,
     socket: PathBuf,
     script: PathBuf,
@@ -144,11 +149,11 @@ pub(crate) struct Server {
     rows: usize,
 }
 
-impl Server {
-    fn start(site: &Site, data: &Path, setup: &Setup) -> Result<Server, BenchError> {
+impl MariadbServer {
+    fn start(site: &Testbed, data: &Path, setup: &MariadbSetup) -> Result<MariadbServer, BenchError> {
         // Not on the device: a killed server leaves it.
         let number = site.number();
-        let socket = site.folder().join(format!("database-{number}.sock"));
+        let socket = site.directory().join(format!("database-{number}.sock"));
         let flags = [
             "--no-defaults".to_owned(),
             "--user=root".to_owned(),
@@ -172,18 +177,18 @@ impl Server {
             .chain(setup.options.iter().cloned())
             .collect();
         let words = words.iter().map(String::as_str);
-        let child = Child::start(Path::new(first), words, "database", site.folder())?;
-        let server = Server {
+        let child = ChildProcess::start(Path::new(first), words, "database", site.directory())?;
+        let server = MariadbServer {
             child,
             data: data.to_owned(),
             socket,
-            script: site.folder().join(format!("script-{number}.sql")),
+            script: site.directory().join(format!("script-{number}.sql")),
             rows: 0,
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while server.statements(&["select 1"]).is_err() {
             if Instant::now() > deadline {
-                return Err(server.child.failed("it does not answer"));
+                return Err(server.child.log_error("it does not answer"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -224,16 +229,16 @@ impl Server {
         }
         let why = format!("{} rows are there, {} were acknowledged", found.trim(), self.rows);
         let place = self.data.clone();
-        Err(BenchError::Wrong { place, why })
+        Err(BenchError::WrongData { place, why })
     }
 
     /// Lets it write everything and end.
     pub(crate) fn stop(mut self) -> Result<(), BenchError> {
         self.statements(&["shutdown"])?;
-        let deadline = Instant::now() + PATIENCE;
-        while self.child.ended()?.is_none() {
+        let deadline = Instant::now() + START_TIMEOUT;
+        while self.child.exit_status()?.is_none() {
             if Instant::now() > deadline {
-                return Err(self.child.failed("it does not end"));
+                return Err(self.child.log_error("it does not end"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -251,7 +256,7 @@ impl Server {
         let times: Vec<f64> = said.lines().filter_map(|line| line.trim().parse().ok()).collect();
         match times[..] {
             [began, ended] if ended > began => Ok(count as f64 / (ended - began)),
-            _ => Err(self.child.failed(&format!("it told no times: {said}"))),
+            _ => Err(self.child.log_error(&format!("it told no times: {said}"))),
         }
     }
 
@@ -272,7 +277,7 @@ impl Server {
             .context("run the database's client")?;
         match output.status.success() {
             true => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
-            false => Err(BenchError::Asked(format!(
+            false => Err(BenchError::InvalidRequest(format!(
                 "the database: {}",
                 String::from_utf8_lossy(&output.stderr).trim()
             ))),

@@ -16,10 +16,10 @@
 
 pub mod claims;
 mod embedded;
-mod ground;
 pub mod kinds;
 pub mod mariadb;
 pub mod output;
+mod placement;
 mod plot;
 pub mod postgres;
 mod servers;
@@ -30,31 +30,31 @@ use std::time::Duration;
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
+use crate::bench_mount;
 use crate::error::BenchError;
 use crate::histogram::median;
 use crate::lnd::device;
-use crate::machine::Machine;
-use crate::mounted;
-use crate::site::Site;
-use crate::step::Step;
-use claims::Claim;
-use embedded::Engine;
-use ground::{Ground, World};
-pub use kinds::{Database, Disk, Losses, Storage, Work};
-use mariadb::Mariadb;
-use postgres::Postgres;
-use servers::{OnMariadb, OnPostgres};
-use sqlite::OnSqlite;
+use crate::machine::MachineInfo;
+use crate::progress::ProgressEvent;
+use crate::testbed::Testbed;
+use claims::DatabaseClaim;
+use embedded::EngineProgram;
+pub use kinds::{DatabaseDisk, DatabaseKind, DatabaseStorage, DatabaseWork, PossibleLosses};
+use mariadb::MariadbTemplate;
+use placement::{DatabasePlacement, DatabaseTestbed};
+use postgres::PostgresTemplate;
+use servers::{MariadbSubject, PostgresSubject};
+use sqlite::SqliteSubject;
 
 /// What to compare.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct DatabaseSpec {
     /// The databases.
-    pub databases: Vec<Database>,
+    pub databases: Vec<DatabaseKind>,
     /// Where they are.
-    pub storages: Vec<Storage>,
+    pub storages: Vec<DatabaseStorage>,
     /// On which disk.
-    pub disks: Vec<Disk>,
+    pub disks: Vec<DatabaseDisk>,
     /// Rounds; what is shown is their median.
     pub rounds: usize,
     /// How long each kind of work is done in a round.
@@ -65,111 +65,131 @@ pub struct Spec {
 
 /// What was found.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct DatabaseReport {
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// How the lender waited.
     pub wait: String,
     /// Rounds.
     pub rounds: usize,
     /// The servers' versions.
-    pub versions: Vec<(Database, String)>,
+    pub versions: Vec<(DatabaseKind, String)>,
     /// The figures.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<DatabaseCell>,
     /// What is expected of them.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<DatabaseClaim>,
     /// What could not be measured, and why.
     pub skipped: Vec<String>,
 }
 
 /// How many transactions a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub struct DatabaseCell {
     /// Of which database.
-    pub database: Database,
+    pub database: DatabaseKind,
     /// What it did.
-    pub work: Work,
+    pub work: DatabaseWork,
     /// Where it was.
-    pub storage: Storage,
+    pub storage: DatabaseStorage,
     /// On which disk.
-    pub disk: Disk,
+    pub disk: DatabaseDisk,
     /// The median of the rounds.
     pub per_second: f64,
 }
 
-impl Report {
+impl DatabaseReport {
     /// A figure.
-    pub fn rate(&self, database: Database, work: Work, storage: Storage, disk: Disk) -> Option<f64> {
+    pub fn rate(
+        &self,
+        database: DatabaseKind,
+        work: DatabaseWork,
+        storage: DatabaseStorage,
+        disk: DatabaseDisk,
+    ) -> Option<f64> {
         let wanted = (database, work, storage, disk);
-        let of = |cell: &&Cell| (cell.database, cell.work, cell.storage, cell.disk) == wanted;
+        let of = |cell: &&DatabaseCell| (cell.database, cell.work, cell.storage, cell.disk) == wanted;
         self.cells.iter().find(of).map(|cell| cell.per_second)
     }
 
     /// How many times as many as plain.
-    pub fn times_plain(&self, database: Database, work: Work, storage: Storage, disk: Disk) -> Option<f64> {
-        let plain = self.rate(database, work, Storage::Plain, disk)?;
+    pub fn times_plain(
+        &self,
+        database: DatabaseKind,
+        work: DatabaseWork,
+        storage: DatabaseStorage,
+        disk: DatabaseDisk,
+    ) -> Option<f64> {
+        let plain = self.rate(database, work, DatabaseStorage::Plain, disk)?;
         Some(self.rate(database, work, storage, disk)? / plain)
     }
 }
 
 /// A database somewhere, which runs or can be started.
-trait Subject {
+trait DatabaseSubject {
     /// Does each kind of its work for so long: how many transactions a second.
-    fn round(&mut self, time: Duration) -> Result<Vec<(Work, f64)>, BenchError>;
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError>;
     /// Fails unless everything that was acknowledged is there; takes all of it away.
     fn end(self: Box<Self>) -> Result<(), BenchError>;
 }
 
 /// A database as it is installed here.
-enum Installed {
-    Postgresql(Postgres),
-    Mariadb(Mariadb),
+enum DatabaseInstall {
+    Postgresql(PostgresTemplate),
+    Mariadb(MariadbTemplate),
     Sqlite,
-    Engine(Engine),
+    Engine(EngineProgram),
 }
 
-impl Installed {
+impl DatabaseInstall {
     /// `Err`: what is missing here.
-    fn found(site: &Site, database: Database) -> Result<Installed, BenchError> {
+    fn find(site: &Testbed, database: DatabaseKind) -> Result<DatabaseInstall, BenchError> {
         Ok(match database {
-            Database::Postgresql => Installed::Postgresql(Postgres::found(site)?),
-            Database::Mariadb => Installed::Mariadb(Mariadb::found(site)?),
-            Database::Sqlite => Installed::Sqlite,
-            Database::Rocksdb | Database::BerkeleyDb | Database::Lmdb => {
-                Installed::Engine(Engine::found(site, database)?)
+            DatabaseKind::Postgresql => DatabaseInstall::Postgresql(PostgresTemplate::prepare(site)?),
+            DatabaseKind::Mariadb => DatabaseInstall::Mariadb(MariadbTemplate::prepare(site)?),
+            DatabaseKind::Sqlite => DatabaseInstall::Sqlite,
+            DatabaseKind::Rocksdb | DatabaseKind::BerkeleyDb | DatabaseKind::Lmdb => {
+                DatabaseInstall::Engine(EngineProgram::compile(site, database)?)
             }
         })
     }
 
     fn version(&self) -> Option<String> {
         match self {
-            Installed::Postgresql(postgres) => Some(postgres.version().to_owned()),
-            Installed::Mariadb(mariadb) => Some(mariadb.version().to_owned()),
-            Installed::Sqlite => Some(rusqlite::version().to_owned()),
-            Installed::Engine(_) => None,
+            DatabaseInstall::Postgresql(postgres) => Some(postgres.version().to_owned()),
+            DatabaseInstall::Mariadb(mariadb) => Some(mariadb.version().to_owned()),
+            DatabaseInstall::Sqlite => Some(rusqlite::version().to_owned()),
+            DatabaseInstall::Engine(_) => None,
         }
     }
 
     fn start(
         &self,
-        world: &World<'_>,
-        storage: Storage,
-        disk: Disk,
-    ) -> Result<Box<dyn Subject + '_>, BenchError> {
-        let ground = Ground::new(world, storage, disk)?;
+        world: &DatabaseTestbed<'_>,
+        storage: DatabaseStorage,
+        disk: DatabaseDisk,
+    ) -> Result<Box<dyn DatabaseSubject + '_>, BenchError> {
+        let ground = DatabasePlacement::new(world, storage, disk)?;
         Ok(match self {
-            Installed::Postgresql(postgres) => Box::new(OnPostgres::start(postgres, world, ground, storage)?),
-            Installed::Mariadb(mariadb) => Box::new(OnMariadb::start(mariadb, world, ground, storage)?),
-            Installed::Sqlite => Box::new(OnSqlite::start(world, ground, storage)?),
-            Installed::Engine(engine) => Box::new(engine.start(ground, storage)),
+            DatabaseInstall::Postgresql(postgres) => {
+                Box::new(PostgresSubject::start(postgres, world, ground, storage)?)
+            }
+            DatabaseInstall::Mariadb(mariadb) => {
+                Box::new(MariadbSubject::start(mariadb, world, ground, storage)?)
+            }
+            DatabaseInstall::Sqlite => Box::new(SqliteSubject::start(world, ground, storage)?),
+            DatabaseInstall::Engine(engine) => Box::new(engine.start(ground, storage)),
         })
     }
 }
 
 /// Compares what `spec` asks for.
-pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
-    let mut report = Report {
-        machine: Machine::look(),
+pub fn compare(
+    site: &Testbed,
+    spec: &DatabaseSpec,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<DatabaseReport, BenchError> {
+    let mut report = DatabaseReport {
+        machine: MachineInfo::probe(),
         wait: spec.wait.to_string(),
         rounds: spec.rounds,
         versions: Vec::new(),
@@ -178,9 +198,9 @@ pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         skipped: Vec::new(),
     };
     let storages = possible(&spec.storages, &mut report.skipped);
-    let world = World::new(site, spec.wait, spec.disks.contains(&Disk::Modelled))?;
+    let world = DatabaseTestbed::new(site, spec.wait, spec.disks.contains(&DatabaseDisk::Modelled))?;
     for &database in &spec.databases {
-        let installed = match Installed::found(site, database) {
+        let installed = match DatabaseInstall::find(site, database) {
             Ok(installed) => installed,
             Err(missing) => {
                 report.skipped.push(format!("{}: {missing}", database.label()));
@@ -197,41 +217,44 @@ pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Resu
     }
     report.claims = claims::all(&report);
     for reason in &report.skipped {
-        tell(Step::Skipped(reason));
+        tell(ProgressEvent::Skipped(reason));
     }
     Ok(report)
 }
 
 /// Where databases can be put here; `skipped` is told of the rest.
-fn possible(wanted: &[Storage], skipped: &mut Vec<String>) -> Vec<Storage> {
-    let mut missing = |storage: Storage, found: Result<(), String>| {
+fn possible(wanted: &[DatabaseStorage], skipped: &mut Vec<String>) -> Vec<DatabaseStorage> {
+    let mut missing = |storage: DatabaseStorage, found: Result<(), String>| {
         found
             .map_err(|why| skipped.push(format!("{}: {why}", storage.id())))
             .is_ok()
     };
-    let can = |storage: &&Storage| match **storage {
-        Storage::Mount => missing(Storage::Mount, mounted::possible()),
-        Storage::Disk => missing(Storage::Disk, device::possible()),
-        Storage::Plain | Storage::Vfs | Storage::RemoteWrite | Storage::Off => true,
+    let can = |storage: &&DatabaseStorage| match **storage {
+        DatabaseStorage::Mount => missing(DatabaseStorage::Mount, bench_mount::possible()),
+        DatabaseStorage::Disk => missing(DatabaseStorage::Disk, device::possible()),
+        DatabaseStorage::Plain
+        | DatabaseStorage::Vfs
+        | DatabaseStorage::RemoteWrite
+        | DatabaseStorage::Off => true,
     };
     wanted.iter().filter(can).copied().collect()
 }
 
 /// All ways of a database on one disk.
 fn on_disk(
-    world: &World<'_>,
-    spec: &Spec,
-    storages: &[Storage],
-    database: Database,
-    installed: &Installed,
-    disk: Disk,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Vec<Cell>, BenchError> {
+    world: &DatabaseTestbed<'_>,
+    spec: &DatabaseSpec,
+    storages: &[DatabaseStorage],
+    database: DatabaseKind,
+    installed: &DatabaseInstall,
+    disk: DatabaseDisk,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<Vec<DatabaseCell>, BenchError> {
     let mut subjects = Vec::new();
     for &storage in storages.iter().filter(|storage| database.has(**storage)) {
         let (name, on) = (database.label(), disk.label());
         let what = format!("starting {name}, {}, {on}", storage.label(database));
-        tell(Step::Next(&what));
+        tell(ProgressEvent::Next(&what));
         subjects.push((storage, installed.start(world, storage, disk)?, Vec::new()));
     }
     for round in 0..spec.rounds {
@@ -242,7 +265,7 @@ fn on_disk(
             round + 1,
             spec.rounds
         );
-        tell(Step::Next(&what));
+        tell(ProgressEvent::Next(&what));
         for (_, subject, rates) in &mut subjects {
             rates.extend(subject.round(spec.time)?);
         }
@@ -252,7 +275,7 @@ fn on_disk(
         subject.end()?;
         for &work in database.works() {
             let of = rates.iter().filter(|(what, _)| *what == work);
-            cells.push(Cell {
+            cells.push(DatabaseCell {
                 database,
                 work,
                 storage,

@@ -3,9 +3,11 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
-use super::{Database, Disk, Losses, Report, Storage, Work, plot};
+use super::{
+    DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork, PossibleLosses, plot,
+};
 use crate::error::BenchError;
-use crate::paper::output::{Results, Run};
+use crate::paper::output::{ResultsDirectory, RunInfo};
 use crate::paper::plot::thousands;
 
 /// The columns of the file with all figures.
@@ -15,36 +17,36 @@ pub const TABLES: &str = "databases.md";
 
 /// A row of the table: a database that does something, somewhere.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Row {
+pub struct ComparisonRow {
     /// The database.
-    pub database: Database,
+    pub database: DatabaseKind,
     /// What it does.
-    pub work: Work,
+    pub work: DatabaseWork,
     /// Where it is.
-    pub storage: Storage,
+    pub storage: DatabaseStorage,
     /// Transactions a second, and how many times as many as plain; on each disk of [`Disk::ALL`].
     pub rates: [Option<(f64, Option<f64>)>; 2],
     /// What it may lose.
-    pub losses: Losses,
+    pub losses: PossibleLosses,
 }
 
 /// The rows in order.
-pub fn rows(report: &Report) -> Vec<Row> {
-    let mut rows: Vec<Row> = Vec::new();
-    for database in Database::ALL {
+pub fn rows(report: &DatabaseReport) -> Vec<ComparisonRow> {
+    let mut rows: Vec<ComparisonRow> = Vec::new();
+    for database in DatabaseKind::ALL {
         for &work in database.works() {
-            for storage in Storage::ALL {
-                let rates = Disk::ALL.map(|disk| {
+            for storage in DatabaseStorage::ALL {
+                let rates = DatabaseDisk::ALL.map(|disk| {
                     let rate = report.rate(database, work, storage, disk)?;
                     Some((rate, report.times_plain(database, work, storage, disk)))
                 });
                 if rates.iter().any(Option::is_some) {
-                    rows.push(Row {
+                    rows.push(ComparisonRow {
                         database,
                         work,
                         storage,
                         rates,
-                        losses: Losses::of(database, storage),
+                        losses: PossibleLosses::of(database, storage),
                     });
                 }
             }
@@ -53,18 +55,18 @@ pub fn rows(report: &Report) -> Vec<Row> {
     rows
 }
 
-/// Writes everything into `folder`, made if it is not there. Returns the files written.
-pub fn write(report: &Report, run: &Run, folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let mut results = Results::new(folder)?;
+/// Writes everything into `directory`, made if it is not there. Returns the files written.
+pub fn write(report: &DatabaseReport, run: &RunInfo, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    let mut results = ResultsDirectory::new(directory)?;
     results.save("databases.csv", csv(report).as_bytes())?;
     results.save("databases.svg", plot::svg(report)?.as_bytes())?;
     results.save(TABLES, tables(report, run).as_bytes())?;
-    Ok(results.written)
+    Ok(results.files_written)
 }
 
 // Writing to a string cannot fail, here and below.
 
-fn csv(report: &Report) -> String {
+fn csv(report: &DatabaseReport) -> String {
     let mut text = format!("{HEADER}\n");
     for cell in &report.cells {
         let times = report.times_plain(cell.database, cell.work, cell.storage, cell.disk);
@@ -83,7 +85,7 @@ fn csv(report: &Report) -> String {
 }
 
 /// A figure of a row: transactions a second, and how many times as many as plain.
-pub fn shown(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
+pub fn rate_cells(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
     let Some((rate, times)) = rate else {
         return [String::new(), String::new()];
     };
@@ -94,7 +96,7 @@ pub fn shown(rate: Option<(f64, Option<f64>)>) -> [String; 2] {
     [thousands(rate), digits.unwrap_or_default()]
 }
 
-fn tables(report: &Report, run: &Run) -> String {
+fn tables(report: &DatabaseReport, run: &RunInfo) -> String {
     let machine = &report.machine;
     let versions: Vec<String> = { report.versions.iter() }
         .map(|(database, version)| format!("{} {version}", database.label()))
@@ -122,7 +124,7 @@ fn tables(report: &Report, run: &Run) -> String {
          |---|---|---|---:|---:|---:|---:|---|---|---|"
     );
     for row in rows(report) {
-        let [local, modelled] = row.rates.map(shown);
+        let [local, modelled] = row.rates.map(rate_cells);
         let _ = writeln!(
             text,
             "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -152,29 +154,29 @@ fn tables(report: &Report, run: &Run) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Cell, claims};
+    use super::super::{DatabaseCell, claims};
     use super::*;
-    use crate::machine::Machine;
+    use crate::machine::MachineInfo;
 
-    fn report() -> Report {
-        let mut report = Report {
-            machine: Machine::look(),
+    fn report() -> DatabaseReport {
+        let mut report = DatabaseReport {
+            machine: MachineInfo::probe(),
             wait: "yield:50".to_owned(),
             rounds: 1,
-            versions: vec![(Database::Sqlite, "3".to_owned())],
+            versions: vec![(DatabaseKind::Sqlite, "3".to_owned())],
             cells: Vec::new(),
             claims: Vec::new(),
             skipped: vec!["LMDB: there is no lmdb.h".to_owned()],
         };
-        for disk in Disk::ALL {
+        for disk in DatabaseDisk::ALL {
             for (storage, per_second) in [
-                (Storage::Plain, 10_000.0),
-                (Storage::Vfs, 25_000.0),
-                (Storage::Off, 90_000.0),
+                (DatabaseStorage::Plain, 10_000.0),
+                (DatabaseStorage::Vfs, 25_000.0),
+                (DatabaseStorage::Off, 90_000.0),
             ] {
-                report.cells.push(Cell {
-                    database: Database::Sqlite,
-                    work: Work::Insert,
+                report.cells.push(DatabaseCell {
+                    database: DatabaseKind::Sqlite,
+                    work: DatabaseWork::Insert,
                     storage,
                     disk,
                     per_second,
@@ -191,7 +193,10 @@ mod tests {
         let rows = rows(&report);
         assert_eq!(rows.len(), 3);
         assert_eq!(rows[1].rates, [Some((25_000.0, Some(2.5))); 2]);
-        assert_eq!(shown(rows[1].rates[0]), ["25,000".to_owned(), "2.50".to_owned()]);
+        assert_eq!(
+            rate_cells(rows[1].rates[0]),
+            ["25,000".to_owned(), "2.50".to_owned()]
+        );
         assert!(rows[2].losses.crash.contains("silently"));
         let met: Vec<bool> = report.claims.iter().map(|claim| claim.met).collect();
         assert_eq!(
@@ -203,21 +208,21 @@ mod tests {
 
     #[test]
     fn its_files_are_written() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = Run {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunInfo {
             began: String::new(),
             command: "netram-lab bench databases".to_owned(),
             disk: String::new(),
         };
-        let written = write(&report(), &run, folder.path()).unwrap();
+        let written = write(&report(), &run, directory.path()).unwrap();
         assert_eq!(written.len(), 3);
-        let text = std::fs::read_to_string(folder.path().join(TABLES)).unwrap();
+        let text = std::fs::read_to_string(directory.path().join(TABLES)).unwrap();
         assert!(
             text.contains("| SQLite | insert | netram VFS | 25,000 | 2.50 |"),
             "{text}"
         );
         assert!(text.contains("**not held**") && text.contains("lmdb.h"), "{text}");
-        let picture = std::fs::read_to_string(folder.path().join("databases.svg")).unwrap();
+        let picture = std::fs::read_to_string(directory.path().join("databases.svg")).unwrap();
         assert_eq!(
             picture.matches("<circle").count(),
             3 + 3,

@@ -4,8 +4,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::{Database, Disk, Report, Storage, Work};
-use crate::error::{BenchError, Context};
+use super::{DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseStorage, DatabaseWork};
+use crate::error::{BenchError, ErrorContext};
 use crate::paper::plot::thousands;
 
 const WIDTH: u32 = 1080;
@@ -19,10 +19,10 @@ const RIGHT: u32 = 24;
 const TEXT_PIXELS: u32 = 15;
 
 /// A line of the picture.
-type Line = (Database, Work);
+type PlotLine = (DatabaseKind, DatabaseWork);
 
 /// The comparison as SVG, a whole `<svg>` element.
-pub(super) fn svg(report: &Report) -> Result<String, BenchError> {
+pub(super) fn svg(report: &DatabaseReport) -> Result<String, BenchError> {
     let lines = lines(report);
     let mut text = String::new();
     let height = ABOVE + LINE * lines.len() as u32 + BELOW;
@@ -32,8 +32,8 @@ pub(super) fn svg(report: &Report) -> Result<String, BenchError> {
     Ok(text)
 }
 
-fn lines(report: &Report) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines(report: &DatabaseReport) -> Vec<PlotLine> {
+    let mut lines: Vec<PlotLine> = Vec::new();
     for cell in &report.cells {
         let line = (cell.database, cell.work);
         if !lines.contains(&line) {
@@ -43,24 +43,24 @@ fn lines(report: &Report) -> Vec<Line> {
     lines
 }
 
-fn colour(storage: Storage) -> RGBColor {
+fn colour(storage: DatabaseStorage) -> RGBColor {
     match storage {
-        Storage::Plain => RGBColor(200, 40, 40),
-        Storage::Mount => RGBColor(30, 90, 200),
-        Storage::Disk => RGBColor(20, 150, 170),
-        Storage::Vfs => RGBColor(40, 140, 60),
-        Storage::RemoteWrite => RGBColor(210, 130, 20),
-        Storage::Off => RGBColor(120, 120, 120),
+        DatabaseStorage::Plain => RGBColor(200, 40, 40),
+        DatabaseStorage::Mount => RGBColor(30, 90, 200),
+        DatabaseStorage::Disk => RGBColor(20, 150, 170),
+        DatabaseStorage::Vfs => RGBColor(40, 140, 60),
+        DatabaseStorage::RemoteWrite => RGBColor(210, 130, 20),
+        DatabaseStorage::Off => RGBColor(120, 120, 120),
     }
 }
 
-type Failed<'t> = DrawingAreaErrorKind<<SVGBackend<'t> as DrawingBackend>::ErrorType>;
+type DrawError<'t> = DrawingAreaErrorKind<<SVGBackend<'t> as DrawingBackend>::ErrorType>;
 
 fn draw<'t>(
     area: &DrawingArea<SVGBackend<'t>, Shift>,
-    report: &Report,
-    lines: &[Line],
-) -> Result<(), Failed<'t>> {
+    report: &DatabaseReport,
+    lines: &[PlotLine],
+) -> Result<(), DrawError<'t>> {
     area.fill(&WHITE)?;
     let rates = || report.cells.iter().map(|cell| cell.per_second.max(1e-3));
     let least = rates().fold(f64::INFINITY, f64::min).log10().floor();
@@ -105,29 +105,29 @@ fn draw<'t>(
 fn mark<'t>(
     area: &DrawingArea<SVGBackend<'t>, Shift>,
     at: (i32, i32),
-    storage: Storage,
-    disk: Disk,
-) -> Result<(), Failed<'t>> {
+    storage: DatabaseStorage,
+    disk: DatabaseDisk,
+) -> Result<(), DrawError<'t>> {
     let filled = colour(storage).filled();
     match disk {
-        Disk::Local => area.draw(&Circle::new(at, 5, filled)),
-        Disk::Modelled => area.draw(&TriangleMarker::new(at, 7, filled)),
+        DatabaseDisk::Local => area.draw(&Circle::new(at, 5, filled)),
+        DatabaseDisk::Modelled => area.draw(&TriangleMarker::new(at, 7, filled)),
     }
 }
 
 fn legend<'t>(
     area: &DrawingArea<SVGBackend<'t>, Shift>,
-    report: &Report,
+    report: &DatabaseReport,
     style: &TextStyle<'_>,
-) -> Result<(), Failed<'t>> {
-    let has = |storage: &Storage| report.cells.iter().any(|cell| cell.storage == *storage);
+) -> Result<(), DrawError<'t>> {
+    let has = |storage: &DatabaseStorage| report.cells.iter().any(|cell| cell.storage == *storage);
     let mut x = 10;
-    for storage in Storage::ALL.into_iter().filter(has) {
+    for storage in DatabaseStorage::ALL.into_iter().filter(has) {
         let name = match storage {
-            Storage::Off => "the database's own setting that waits for nothing",
-            other => other.label(Database::Postgresql),
+            DatabaseStorage::Off => "the database's own setting that waits for nothing",
+            other => other.label(DatabaseKind::Postgresql),
         };
-        mark(area, (x + 5, 18), storage, Disk::Local)?;
+        mark(area, (x + 5, 18), storage, DatabaseDisk::Local)?;
         area.draw_text(name, style, (x + 16, 18))?;
         x += 40 + 8 * name.len() as i32;
     }

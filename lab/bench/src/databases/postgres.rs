@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::child::Child;
-use crate::error::{BenchError, Context};
+use crate::child::ChildProcess;
+use crate::error::{BenchError, ErrorContext};
 use crate::lnd::device::is_here;
-use crate::site::Site;
+use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
 
 /// The server insists on a user who is not root; the package makes this one.
@@ -21,21 +21,21 @@ const SCALE: &str = "4";
 /// A small commit: one row.
 const INSERT: &str = "insert into small values (1);\n";
 /// How long the server may take to start, and to recover.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A filled database, to be copied to where it is measured.
 #[derive(Debug)]
-pub struct Postgres {
+pub struct PostgresTemplate {
     programs: PathBuf,
     template: PathBuf,
     /// Sockets, scripts and logs, which are not on what is measured.
-    beside: PathBuf,
+    scratch: PathBuf,
     version: String,
 }
 
 /// What a server is told beside where its data is.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Setup {
+pub(crate) struct PostgresSetup {
     /// Settings, as NAME=VALUE.
     pub(crate) settings: Vec<String>,
     /// Its environment, beside what it inherits.
@@ -44,7 +44,7 @@ pub(crate) struct Setup {
 
 /// What pgbench does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Load {
+pub(crate) enum PgbenchLoad {
     /// TPC-B in form: three updates, a question, an insertion.
     TpcB,
     /// One insertion of one row.
@@ -52,16 +52,16 @@ pub(crate) enum Load {
 }
 
 /// A running server. Whoever only drops it kills it.
-pub(crate) struct Server<'p> {
-    postgres: &'p Postgres,
-    child: Child,
+pub(crate) struct PostgresServer<'p> {
+    postgres: &'p PostgresTemplate,
+    child: ChildProcess,
     data: PathBuf,
     sockets: PathBuf,
 }
 
-impl Postgres {
+impl PostgresTemplate {
     /// Makes the database; `Err`: what is missing here.
-    pub fn found(site: &Site) -> Result<Postgres, BenchError> {
+    pub fn prepare(site: &Testbed) -> Result<PostgresTemplate, BenchError> {
         let versions = fs::read_dir(VERSIONS).into_iter().flatten().flatten();
         let newest = versions.map(|version| version.path().join("bin")).max();
         let programs = newest.unwrap_or_default();
@@ -70,32 +70,32 @@ impl Postgres {
             .find(|name| !programs.join(name).is_file());
         if absent.is_some() || !is_here("setpriv") || tool("id", &["-u", USER]).is_err() {
             let what = "there is no PostgreSQL (package postgresql)";
-            return Err(BenchError::Asked(what.to_owned()));
+            return Err(BenchError::InvalidRequest(what.to_owned()));
         }
         // Others may pass through; what is in it stays its owner's.
         let through = fs::Permissions::from_mode(0o711);
-        fs::set_permissions(site.folder(), through).context("let PostgreSQL through to its folder")?;
-        let beside = site.folder().join("postgres");
-        fs::create_dir(&beside).context("make a folder for PostgreSQL")?;
+        fs::set_permissions(site.directory(), through).context("let PostgreSQL through to its directory")?;
+        let beside = site.directory().join("postgres");
+        fs::create_dir(&beside).context("make a directory for PostgreSQL")?;
         fs::write(beside.join("insert.sql"), INSERT).context("write a script")?;
-        let mut postgres = Postgres {
+        let mut postgres = PostgresTemplate {
             programs,
             template: beside.join("template"),
-            beside,
+            scratch: beside,
             version: String::new(),
         };
-        postgres.give(&postgres.beside)?;
+        postgres.give(&postgres.scratch)?;
         if finish(&mut postgres.as_user(Path::new("test"), &["-x", "."])).is_err() {
-            return Err(BenchError::Asked(format!(
-                "its user `{USER}` cannot get through to {}; choose another folder with --dir",
-                postgres.beside.display()
+            return Err(BenchError::InvalidRequest(format!(
+                "its user `{USER}` cannot get through to {}; choose another directory with --dir",
+                postgres.scratch.display()
             )));
         }
         postgres.version = finish(&mut postgres.program("postgres", &["--version"]))?;
         let template = postgres.template.to_string_lossy().into_owned();
         let quick = ["--auth=trust", "--locale=C", "--no-sync", "-D", &template];
         finish(&mut postgres.program("initdb", &quick))?;
-        let server = postgres.start(site, &postgres.template, &Setup::default())?;
+        let server = postgres.start(site, &postgres.template, &PostgresSetup::default())?;
         server.run("pgbench", &["--initialize", "--quiet", "--scale", SCALE])?;
         server.run("psql", &["--command", "create table small (n int)"])?;
         server.stop()?;
@@ -133,7 +133,7 @@ impl Postgres {
             ])
             .arg(program)
             .args(arguments)
-            .current_dir(&self.beside);
+            .current_dir(&self.scratch);
         command
     }
 
@@ -143,9 +143,14 @@ impl Postgres {
     }
 
     /// Starts a server, which is killed with this process if it comes to that.
-    pub(crate) fn start(&self, site: &Site, data: &Path, setup: &Setup) -> Result<Server<'_>, BenchError> {
-        let sockets = self.beside.join(format!("sockets-{}", site.number()));
-        fs::create_dir(&sockets).context("make a folder for sockets")?;
+    pub(crate) fn start(
+        &self,
+        site: &Testbed,
+        data: &Path,
+        setup: &PostgresSetup,
+    ) -> Result<PostgresServer<'_>, BenchError> {
+        let sockets = self.scratch.join(format!("sockets-{}", site.number()));
+        fs::create_dir(&sockets).context("make a directory for sockets")?;
         self.give(&sockets)?;
         let program = self.programs.join("postgres");
         let [reuid, regid] = ["reuid", "regid"].map(|id| format!("--{id}={USER}"));
@@ -166,17 +171,17 @@ impl Postgres {
         for setting in usual.into_iter().chain(setup.settings.iter().map(String::as_str)) {
             words.extend(["-c", setting]);
         }
-        let child = Child::start(Path::new("setpriv"), words, "postgres", site.folder())?;
-        let server = Server {
+        let child = ChildProcess::start(Path::new("setpriv"), words, "postgres", site.directory())?;
+        let server = PostgresServer {
             postgres: self,
             child,
             data: data.to_owned(),
             sockets,
         };
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + START_TIMEOUT;
         while server.run("psql", &["--command", "select 1"]).is_err() {
             if Instant::now() > deadline {
-                return Err(server.child.failed("it does not answer"));
+                return Err(server.child.log_error("it does not answer"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -184,7 +189,7 @@ impl Postgres {
     }
 }
 
-impl Server<'_> {
+impl PostgresServer<'_> {
     /// One of PostgreSQL's programs, connected to this server, to its end.
     pub(crate) fn run(&self, program: &str, arguments: &[&str]) -> Result<String, BenchError> {
         self.run_with("", program, arguments)
@@ -204,21 +209,22 @@ impl Server<'_> {
     /// pgbench, for a time that it counts in whole seconds; that in which clients connect is among it. `options`: of its sessions.
     pub(crate) fn bench(
         &self,
-        load: Load,
+        load: PgbenchLoad,
         clients: usize,
         time: Duration,
         options: &str,
-    ) -> Result<Run, BenchError> {
+    ) -> Result<PgbenchResult, BenchError> {
         let seconds = time.as_secs_f64().ceil().max(1.0).to_string();
         let clients = clients.to_string();
         let mut flags = vec!["--no-vacuum", "--time", &seconds, "--client", &clients];
-        let script = self.postgres.beside.join("insert.sql");
+        let script = self.postgres.scratch.join("insert.sql");
         let script = script.to_string_lossy();
-        if load == Load::Insert {
+        if load == PgbenchLoad::Insert {
             flags.extend(["--protocol", "prepared", "--file", &script]);
         }
         let said = self.run_with(options, "pgbench", &flags)?;
-        Run::parse(&said).ok_or_else(|| BenchError::Asked(format!("pgbench told no figures: {said}")))
+        PgbenchResult::parse(&said)
+            .ok_or_else(|| BenchError::InvalidRequest(format!("pgbench told no figures: {said}")))
     }
 
     /// Rows of a table.
@@ -236,7 +242,7 @@ impl Server<'_> {
         }
         let why = format!("{found} rows of {table} are there, {acknowledged} were acknowledged");
         let place = self.data.clone();
-        Err(BenchError::Wrong { place, why })
+        Err(BenchError::WrongData { place, why })
     }
 
     /// Lets it write everything: whoever is killed leaves its children for a moment, and what they have open.
@@ -247,14 +253,14 @@ impl Server<'_> {
 
 /// What pgbench says at its end.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct PgbenchResult {
     pub(crate) transactions: u64,
     pub(crate) per_second: f64,
     pub(crate) average_ms: f64,
 }
 
-impl Run {
-    fn parse(said: &str) -> Option<Run> {
+impl PgbenchResult {
+    fn parse(said: &str) -> Option<PgbenchResult> {
         let after = |name: &str| {
             let rest = said.lines().find_map(|line| line.strip_prefix(name))?;
             rest.split([' ', '/']).next()
@@ -263,9 +269,9 @@ impl Run {
         let transactions = transactions.parse().ok()?;
         if transactions == 0 {
             // On a very busy machine; it tells no rates then.
-            return Some(Run::default());
+            return Some(PgbenchResult::default());
         }
-        Some(Run {
+        Some(PgbenchResult {
             transactions,
             per_second: after("tps = ")?.parse().ok()?,
             average_ms: after("latency average = ")?.parse().ok()?,
@@ -282,13 +288,13 @@ mod tests {
         let said = "pgbench (15.1)\nscaling factor: 4\nnumber of transactions actually processed: 3210\n\
                     number of failed transactions: 0 (0.000%)\nlatency average = 0.623 ms\n\
                     initial connection time = 2.1 ms\ntps = 1605.17 (without initial connection time)\n";
-        let run = Run::parse(said).unwrap();
+        let run = PgbenchResult::parse(said).unwrap();
         assert_eq!(
             (run.transactions, run.per_second, run.average_ms),
             (3210, 1605.17, 0.623)
         );
-        assert!(Run::parse("pgbench: error: no connection").is_none());
-        let none = Run::parse("number of transactions actually processed: 0\n").unwrap();
+        assert!(PgbenchResult::parse("pgbench: error: no connection").is_none());
+        let none = PgbenchResult::parse("number of transactions actually processed: 0\n").unwrap();
         assert_eq!((none.transactions, none.per_second), (0, 0.0));
     }
 }

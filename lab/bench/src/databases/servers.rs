@@ -4,13 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use super::Subject;
-use super::ground::{Ground, World, move_contents};
-use super::kinds::{Storage, Work};
-use super::mariadb::{self, Mariadb};
-use super::postgres::{self, Load, Postgres};
-use crate::error::{BenchError, Context};
-use crate::tool::until;
+use super::DatabaseSubject;
+use super::kinds::{DatabaseStorage, DatabaseWork};
+use super::mariadb::{self, MariadbTemplate};
+use super::placement::{DatabasePlacement, DatabaseTestbed, move_contents};
+use super::postgres::{self, PgbenchLoad, PostgresTemplate};
+use crate::error::{BenchError, ErrorContext};
+use crate::tool::wait_until;
 
 const CLIENTS: usize = 8;
 /// MariaDB does so many rows and tables a second, or fewer.
@@ -18,55 +18,55 @@ const ROWS_PER_SECOND: f64 = 1_000.0;
 const TABLES_PER_SECOND: f64 = 20.0;
 
 /// PostgreSQL somewhere.
-pub(super) struct OnPostgres<'p> {
-    server: postgres::Server<'p>,
-    standby: Option<postgres::Server<'p>>,
-    ground: Ground,
+pub(super) struct PostgresSubject<'p> {
+    server: postgres::PostgresServer<'p>,
+    standby: Option<postgres::PostgresServer<'p>>,
+    placement: DatabasePlacement,
     /// Options of the clients' sessions.
     options: &'static str,
     inserted: u64,
     transferred: u64,
 }
 
-impl<'p> OnPostgres<'p> {
+impl<'p> PostgresSubject<'p> {
     pub(super) fn start(
-        postgres: &'p Postgres,
-        world: &World<'_>,
-        ground: Ground,
-        storage: Storage,
-    ) -> Result<OnPostgres<'p>, BenchError> {
+        postgres: &'p PostgresTemplate,
+        world: &DatabaseTestbed<'_>,
+        ground: DatabasePlacement,
+        storage: DatabaseStorage,
+    ) -> Result<PostgresSubject<'p>, BenchError> {
         let data = ground.data().join("postgres");
         postgres.copy_to(&data)?;
         if let Some(log) = ground.log() {
             let before = data.join("pg_wal");
             postgres.give(log)?;
             move_contents(&before, log)?;
-            std::os::unix::fs::symlink(log, &before).context("link the log's folder")?;
+            std::os::unix::fs::symlink(log, &before).context("link the log's directory")?;
         }
         let through = fs::Permissions::from_mode(0o755);
         fs::set_permissions(ground.data(), through).context("let PostgreSQL through to its data")?;
-        let mut setup = postgres::Setup {
+        let mut setup = postgres::PostgresSetup {
             settings: Vec::new(),
             environment: ground.environment().to_vec(),
         };
-        if storage == Storage::Mount {
+        if storage == DatabaseStorage::Mount {
             setup.settings.push("wal_sync_method=open_datasync".to_owned());
         }
-        if storage == Storage::RemoteWrite {
+        if storage == DatabaseStorage::RemoteWrite {
             setup.settings.push("synchronous_standby_names=*".to_owned());
         }
         let server = postgres.start(world.site, &data, &setup)?;
         let standby = match storage {
-            Storage::RemoteWrite => Some(standby(postgres, world, &ground, &server)?),
+            DatabaseStorage::RemoteWrite => Some(standby(postgres, world, &ground, &server)?),
             _ => None,
         };
-        Ok(OnPostgres {
+        Ok(PostgresSubject {
             server,
             standby,
-            ground,
+            placement: ground,
             options: match storage {
-                Storage::RemoteWrite => "-c synchronous_commit=remote_write",
-                Storage::Off => "-c synchronous_commit=off",
+                DatabaseStorage::RemoteWrite => "-c synchronous_commit=remote_write",
+                DatabaseStorage::Off => "-c synchronous_commit=off",
                 _ => "",
             },
             inserted: 0,
@@ -77,27 +77,27 @@ impl<'p> OnPostgres<'p> {
 
 /// A server that receives what another one writes, on the same machine and disk.
 fn standby<'p>(
-    postgres: &'p Postgres,
-    world: &World<'_>,
-    ground: &Ground,
-    of: &postgres::Server<'_>,
-) -> Result<postgres::Server<'p>, BenchError> {
+    postgres: &'p PostgresTemplate,
+    world: &DatabaseTestbed<'_>,
+    ground: &DatabasePlacement,
+    of: &postgres::PostgresServer<'_>,
+) -> Result<postgres::PostgresServer<'p>, BenchError> {
     let data = ground.data().join("standby");
-    fs::create_dir(&data).context("make a standby's folder")?;
+    fs::create_dir(&data).context("make a standby's directory")?;
     let private = fs::Permissions::from_mode(0o700);
-    fs::set_permissions(&data, private).context("make a standby's folder")?;
+    fs::set_permissions(&data, private).context("make a standby's directory")?;
     postgres.give(&data)?;
     let text = data.to_string_lossy();
     of.run(
         "pg_basebackup",
         &["--pgdata", &text, "--write-recovery-conf", "--checkpoint=fast"],
     )?;
-    let setup = postgres::Setup {
+    let setup = postgres::PostgresSetup {
         settings: Vec::new(),
         environment: ground.environment().to_vec(),
     };
     let standby = postgres.start(world.site, &data, &setup)?;
-    until("the standby follows", || {
+    wait_until("the standby follows", || {
         let ask = "select count(*) from pg_stat_replication where sync_state = 'sync'";
         let said = of.run("psql", &["--no-align", "--tuples-only", "--command", ask])?;
         Ok(said == "1")
@@ -105,17 +105,19 @@ fn standby<'p>(
     Ok(standby)
 }
 
-impl Subject for OnPostgres<'_> {
-    fn round(&mut self, time: Duration) -> Result<Vec<(Work, f64)>, BenchError> {
-        let insert = self.server.bench(Load::Insert, 1, time, self.options)?;
-        let one = self.server.bench(Load::TpcB, 1, time, self.options)?;
-        let eight = self.server.bench(Load::TpcB, CLIENTS, time, self.options)?;
+impl DatabaseSubject for PostgresSubject<'_> {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
+        let insert = self.server.bench(PgbenchLoad::Insert, 1, time, self.options)?;
+        let one = self.server.bench(PgbenchLoad::TpcB, 1, time, self.options)?;
+        let eight = self
+            .server
+            .bench(PgbenchLoad::TpcB, CLIENTS, time, self.options)?;
         self.inserted += insert.transactions;
         self.transferred += one.transactions + eight.transactions;
         Ok(vec![
-            (Work::Insert, insert.per_second),
-            (Work::TpcB, one.per_second),
-            (Work::TpcBEight, eight.per_second),
+            (DatabaseWork::Insert, insert.per_second),
+            (DatabaseWork::TpcB, one.per_second),
+            (DatabaseWork::TpcBEight, eight.per_second),
         ])
     }
 
@@ -124,24 +126,24 @@ impl Subject for OnPostgres<'_> {
         self.server.must_have("pgbench_history", self.transferred)?;
         // First who waits for the other's end.
         self.server.stop()?;
-        self.standby.map_or(Ok(()), postgres::Server::stop)?;
-        self.ground.end()
+        self.standby.map_or(Ok(()), postgres::PostgresServer::stop)?;
+        self.placement.end()
     }
 }
 
 /// MariaDB somewhere.
-pub(super) struct OnMariadb {
-    server: mariadb::Server,
-    ground: Ground,
+pub(super) struct MariadbSubject {
+    server: mariadb::MariadbServer,
+    placement: DatabasePlacement,
 }
 
-impl OnMariadb {
+impl MariadbSubject {
     pub(super) fn start(
-        mariadb: &Mariadb,
-        world: &World<'_>,
-        ground: Ground,
-        storage: Storage,
-    ) -> Result<OnMariadb, BenchError> {
+        mariadb: &MariadbTemplate,
+        world: &DatabaseTestbed<'_>,
+        ground: DatabasePlacement,
+        storage: DatabaseStorage,
+    ) -> Result<MariadbSubject, BenchError> {
         let data = ground.data().join("mariadb");
         mariadb.copy_to(&data)?;
         let mut options = Vec::new();
@@ -151,37 +153,37 @@ impl OnMariadb {
             fs::remove_file(data.join(name)).context("move the redo log")?;
             options.push(format!("--innodb-log-group-home-dir={}", log.display()));
         }
-        if storage == Storage::Mount {
+        if storage == DatabaseStorage::Mount {
             options.push("--innodb-flush-method=O_DSYNC".to_owned());
         }
-        if storage == Storage::Off {
+        if storage == DatabaseStorage::Off {
             options.push("--innodb-flush-log-at-trx-commit=2".to_owned());
         }
-        let setup = mariadb::Setup {
+        let setup = mariadb::MariadbSetup {
             options,
             environment: ground.environment().to_vec(),
         };
-        Ok(OnMariadb {
+        Ok(MariadbSubject {
             server: mariadb.start(world.site, &data, &setup)?,
-            ground,
+            placement: ground,
         })
     }
 }
 
-impl Subject for OnMariadb {
-    fn round(&mut self, time: Duration) -> Result<Vec<(Work, f64)>, BenchError> {
+impl DatabaseSubject for MariadbSubject {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
         let many = |per_second: f64| (per_second * time.as_secs_f64()).ceil() as usize;
         let tables = many(TABLES_PER_SECOND);
         Ok(vec![
-            (Work::Insert, self.server.insert(many(ROWS_PER_SECOND))?),
-            (Work::Create, self.server.create(tables)?),
-            (Work::Drop, self.server.drop_tables(tables)?),
+            (DatabaseWork::Insert, self.server.insert(many(ROWS_PER_SECOND))?),
+            (DatabaseWork::Create, self.server.create(tables)?),
+            (DatabaseWork::Drop, self.server.drop_tables(tables)?),
         ])
     }
 
     fn end(self: Box<Self>) -> Result<(), BenchError> {
         self.server.must_have_all()?;
         self.server.stop()?;
-        self.ground.end()
+        self.placement.end()
     }
 }

@@ -7,13 +7,13 @@ use netram_sql_stores::register_vfs;
 use rusqlite::{Connection, OpenFlags, params};
 use serde::{Deserialize, Serialize};
 
-use super::Subject;
-use super::embedded::{counted, must_have};
-use super::ground::{Ground, World};
-use super::kinds::{Storage, Work};
-use crate::child::{PLAY, Role};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::DatabaseSubject;
+use super::embedded::{must_have, parse_counts};
+use super::kinds::{DatabaseStorage, DatabaseWork};
+use super::placement::{DatabasePlacement, DatabaseTestbed};
+use crate::child::{ChildRole, PLAY};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 use crate::tool::{finish, tool};
 
 /// Bytes of a row's text: what the other engines put.
@@ -21,7 +21,7 @@ const TEXT_BYTES: usize = 100;
 
 /// What a process is to do with a database.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
+pub struct SqliteJob {
     path: PathBuf,
     /// Through netram's VFS.
     vfs: bool,
@@ -51,7 +51,7 @@ pub(crate) fn open(path: &Path, vfs: bool, synchronous: &str) -> Result<Connecti
     Ok(connection)
 }
 
-impl Job {
+impl SqliteJob {
     /// Does it, and says how many rows in how many seconds, or how many there are.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let connection = open(&self.path, self.vfs, &self.synchronous)?;
@@ -75,28 +75,32 @@ impl Job {
 }
 
 /// SQLite somewhere.
-pub(super) struct OnSqlite {
+pub(super) struct SqliteSubject {
     program: PathBuf,
-    ground: Ground,
-    job: Job,
+    placement: DatabasePlacement,
+    job: SqliteJob,
     committed: u64,
 }
 
-impl OnSqlite {
-    pub(super) fn start(world: &World<'_>, ground: Ground, storage: Storage) -> Result<OnSqlite, BenchError> {
+impl SqliteSubject {
+    pub(super) fn start(
+        world: &DatabaseTestbed<'_>,
+        ground: DatabasePlacement,
+        storage: DatabaseStorage,
+    ) -> Result<SqliteSubject, BenchError> {
         let site = world.site;
         let path = ground.all().join("app.db");
-        if storage == Storage::Vfs {
-            take(site, &path, &world.lender.address().to_string())?;
+        if storage == DatabaseStorage::Vfs {
+            adopt(site, &path, &world.lender.address().to_string())?;
         }
-        Ok(OnSqlite {
+        Ok(SqliteSubject {
             program: site.program().to_owned(),
-            ground,
-            job: Job {
+            placement: ground,
+            job: SqliteJob {
                 path,
-                vfs: storage == Storage::Vfs,
+                vfs: storage == DatabaseStorage::Vfs,
                 synchronous: match storage {
-                    Storage::Off => "NORMAL",
+                    DatabaseStorage::Off => "NORMAL",
                     _ => "FULL",
                 }
                 .to_owned(),
@@ -107,21 +111,21 @@ impl OnSqlite {
     }
 
     fn run(&self, seconds: Option<f64>) -> Result<String, BenchError> {
-        let job = Job {
+        let job = SqliteJob {
             seconds,
             ..self.job.clone()
         };
-        let role = serde_json::to_string(&Role::Sqlite(job)).context("describe a role")?;
+        let role = serde_json::to_string(&ChildRole::Sqlite(job)).context("describe a role")?;
         let mut command = std::process::Command::new(&self.program);
         command
             .args([PLAY, &role])
-            .envs(self.ground.environment().iter().cloned());
+            .envs(self.placement.environment().iter().cloned());
         finish(&mut command)
     }
 }
 
 /// Has netram hold a database that is not there yet.
-pub(crate) fn take(site: &Site, path: &Path, lender: &str) -> Result<(), BenchError> {
+pub(crate) fn adopt(site: &Testbed, path: &Path, lender: &str) -> Result<(), BenchError> {
     let (database, key) = (path.to_string_lossy(), site.key_file().to_string_lossy());
     let words = [
         "sqlite",
@@ -136,16 +140,16 @@ pub(crate) fn take(site: &Site, path: &Path, lender: &str) -> Result<(), BenchEr
     tool(&site.program().to_string_lossy(), &words).map(drop)
 }
 
-impl Subject for OnSqlite {
-    fn round(&mut self, time: Duration) -> Result<Vec<(Work, f64)>, BenchError> {
-        let (count, seconds) = counted(&self.run(Some(time.as_secs_f64()))?)?;
+impl DatabaseSubject for SqliteSubject {
+    fn round(&mut self, time: Duration) -> Result<Vec<(DatabaseWork, f64)>, BenchError> {
+        let (count, seconds) = parse_counts(&self.run(Some(time.as_secs_f64()))?)?;
         self.committed += count;
-        Ok(vec![(Work::Insert, count as f64 / seconds)])
+        Ok(vec![(DatabaseWork::Insert, count as f64 / seconds)])
     }
 
     fn end(self: Box<Self>) -> Result<(), BenchError> {
         let found = self.run(None)?;
         must_have(&self.job.path, &found, self.committed)?;
-        self.ground.end()
+        self.placement.end()
     }
 }

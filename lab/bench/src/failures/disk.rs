@@ -3,11 +3,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-use crate::error::{BenchError, Context};
-use crate::leftovers::{Leftover, forget, remember};
-use crate::tool::{tool, until};
+use crate::cleanup::{CleanupItem, register, unregister};
+use crate::error::{BenchError, ErrorContext};
+use crate::tool::{tool, wait_until};
 
-const BYTES: u64 = 1 << 30;
+const DISK_BYTES: u64 = 1 << 30;
 
 /// Unmounted and let go when dropped; whoever has files on it must have ended before.
 pub(super) struct ClientDisk {
@@ -17,19 +17,19 @@ pub(super) struct ClientDisk {
 }
 
 impl ClientDisk {
-    /// A new disk, its file and mount in `folder` under names with this number: one before it may have left its own.
-    pub(super) fn new(folder: &Path, number: u32) -> Result<ClientDisk, BenchError> {
-        let root = folder.join(format!("disk-{number}"));
+    /// A new disk, its file and mount in `directory` under names with this number: one before it may have left its own.
+    pub(super) fn new(directory: &Path, number: u32) -> Result<ClientDisk, BenchError> {
+        let root = directory.join(format!("disk-{number}"));
         let image = root.with_extension("image");
         fs::create_dir(&root)
             .and_then(|()| File::create_new(&image))
-            .and_then(|file| file.set_len(BYTES))
+            .and_then(|file| file.set_len(DISK_BYTES))
             .context("make a disk of the client's")?;
         let path = image.display().to_string();
         tool("mkfs.ext4", &["-q", "-F", &path])?;
         let device = tool("losetup", &["--find", "--show", &path])?;
         let disk = ClientDisk { root, image, device };
-        remember(Leftover::Mount(disk.root.clone()));
+        register(CleanupItem::Mount(disk.root.clone()));
         disk.mount()?;
         Ok(disk)
     }
@@ -52,7 +52,7 @@ impl ClientDisk {
     /// Mounts it again after a cut.
     pub(super) fn power_on(&self) -> Result<(), BenchError> {
         let root = self.root.display().to_string();
-        until("nobody uses the client's disk", || {
+        wait_until("nobody uses the client's disk", || {
             Ok(tool("umount", &[&root]).is_ok())
         })?;
         self.mount()
@@ -67,7 +67,7 @@ impl Drop for ClientDisk {
             let _ = tool("umount", &["--lazy", &root]);
         }
         let _ = tool("losetup", &["--detach", &self.device]);
-        forget(&Leftover::Mount(self.root.clone()));
+        unregister(&CleanupItem::Mount(self.root.clone()));
         // What remains is removed with the site; a round after this one needs the room.
         let _ = fs::remove_dir(&self.root);
         let _ = fs::remove_file(&self.image);

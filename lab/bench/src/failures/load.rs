@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::tool::{finish, until};
+use crate::tool::{finish, wait_until};
 
 const BLOCK_BYTES: u64 = 4096;
 /// What random writes go round in.
@@ -23,11 +23,11 @@ const RUNTIME: &str = "--runtime=1800";
 /// Writes in a stretch, at least: with fewer there is no median to speak of.
 const WRITES_MIN: u64 = 30;
 /// How fio ends when it was asked to stop.
-const STOPPED: i32 = 128;
+const STOPPED_EXIT_CODE: i32 = 128;
 
 /// What fio does.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum FioPattern {
     /// Random blocks of a file, round after round, and reads each again soon after it was written. It outlives the failure.
     Random,
     /// Blocks one after another, until it is cut off: how many were acknowledged says which must be there.
@@ -35,18 +35,18 @@ pub(super) enum Kind {
 }
 
 /// From one moment to another.
-pub(super) type Span = Range<SystemTime>;
+pub(super) type TimeRange = Range<SystemTime>;
 
 /// A running fio. Killed when dropped.
-pub(super) struct Load {
+pub(super) struct FioLoad {
     process: Child,
-    folder: PathBuf,
+    directory: PathBuf,
     report: PathBuf,
 }
 
 /// What fio had done in the end.
-pub(super) struct Done {
-    writes: Vec<Write>,
+pub(super) struct FioResult {
+    writes: Vec<FioWrite>,
     /// Bytes that were acknowledged.
     acked_bytes: u64,
     /// What went wrong, as fio says it.
@@ -54,39 +54,39 @@ pub(super) struct Done {
 }
 
 /// One write: when it returned, and how long it had taken.
-struct Write {
+struct FioWrite {
     at: Duration,
     took_us: f64,
 }
 
 /// How writes went in a stretch of time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct WriteStats {
     pub(super) median_us: f64,
     pub(super) longest_ms: f64,
 }
 
-impl Load {
-    /// Starts fio in the folder `below` with its reports in `beside`, and waits until it is under way.
-    pub(super) fn start(kind: Kind, below: &Path, beside: &Path) -> Result<Load, BenchError> {
-        let folder = beside.join("fio");
+impl FioLoad {
+    /// Starts fio in the directory `below` with its reports in `beside`, and waits until it is under way.
+    pub(super) fn start(kind: FioPattern, below: &Path, beside: &Path) -> Result<FioLoad, BenchError> {
+        let directory = beside.join("fio");
         // Of an earlier load of this story.
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir(&folder).context("make a folder for fio's reports")?;
-        let report = folder.join("report.json");
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).context("make a directory for fio's reports")?;
+        let report = directory.join("report.json");
         let output = File::create(&report).context("make fio's report")?;
-        let complaints = File::create(folder.join("complaints")).context("make fio's report")?;
+        let complaints = File::create(directory.join("complaints")).context("make fio's report")?;
         let mut command = fio(kind, below);
         command
             .args(["--output-format=json", "--log_unix_epoch=1"])
-            .arg(format!("--write_lat_log={}", folder.join("log").display()))
+            .arg(format!("--write_lat_log={}", directory.join("log").display()))
             .stdin(Stdio::null())
             .stdout(output)
             .stderr(complaints);
         let process = command.spawn().context("start fio")?;
-        let load = Load {
+        let load = FioLoad {
             process,
-            folder,
+            directory,
             report,
         };
         load.until_written(WRITES_MIN)?;
@@ -94,7 +94,7 @@ impl Load {
     }
 
     /// Lets it go on for `span`, and until there are enough writes to speak of: from when to when.
-    pub(super) fn watch(&self, span: Duration) -> Result<Span, BenchError> {
+    pub(super) fn watch(&self, span: Duration) -> Result<TimeRange, BenchError> {
         let (from, written) = (SystemTime::now(), self.written()?);
         std::thread::sleep(span);
         self.until_written(written + WRITES_MIN)?;
@@ -102,7 +102,7 @@ impl Load {
     }
 
     fn until_written(&self, blocks: u64) -> Result<(), BenchError> {
-        until("fio writes", || Ok(self.written()? >= blocks))
+        wait_until("fio writes", || Ok(self.written()? >= blocks))
     }
 
     /// Blocks that it has written, as the system counts; a few bytes of its reports may be among them.
@@ -112,21 +112,21 @@ impl Load {
         let bytes = counts.lines().find_map(|line| line.strip_prefix("wchar: "));
         let bytes: Option<u64> = bytes.and_then(|bytes| bytes.trim().parse().ok());
         bytes.map(|bytes| bytes / BLOCK_BYTES).ok_or_else(|| {
-            BenchError::Asked(format!("the system does not say what fio has written: {counts}"))
+            BenchError::InvalidRequest(format!("the system does not say what fio has written: {counts}"))
         })
     }
 
     /// Asks it to stop, which it does when what it has begun is verified.
-    pub(super) fn stop(self) -> Result<Done, BenchError> {
+    pub(super) fn stop(self) -> Result<FioResult, BenchError> {
         // It may have ended with an error; then its report says so.
         let _ = kill_process(Pid::from_child(&self.process), Signal::INT);
         self.end()
     }
 
     /// Waits for its end, which is near.
-    pub(super) fn end(mut self) -> Result<Done, BenchError> {
+    pub(super) fn end(mut self) -> Result<FioResult, BenchError> {
         let mut status = None;
-        until("fio ends", || {
+        wait_until("fio ends", || {
             status = self.process.try_wait().context("look at fio")?;
             Ok(status.is_some())
         })?;
@@ -134,23 +134,23 @@ impl Load {
         // It may complain in front of its report.
         let report = text.find('{').map_or("", |at| &text[at..]);
         let report: Value = serde_json::from_str(report).context("read fio's report")?;
-        let log = fs::read_to_string(self.folder.join("log_lat.1.log")).context("read fio's log")?;
+        let log = fs::read_to_string(self.directory.join("log_lat.1.log")).context("read fio's log")?;
         let ended = status.and_then(|status| status.code());
-        let failed = !matches!(ended, Some(0 | STOPPED)) || report["jobs"][0]["error"] != 0;
+        let failed = !matches!(ended, Some(0 | STOPPED_EXIT_CODE)) || report["jobs"][0]["error"] != 0;
         let complaint = || {
-            let said = fs::read_to_string(self.folder.join("complaints")).unwrap_or_default();
+            let said = fs::read_to_string(self.directory.join("complaints")).unwrap_or_default();
             let first = said.lines().chain(text.lines()).next();
             first.unwrap_or("it gives no reason").to_owned()
         };
-        Ok(Done {
-            writes: log.lines().filter_map(Write::parse).collect(),
+        Ok(FioResult {
+            writes: log.lines().filter_map(FioWrite::parse).collect(),
             acked_bytes: report["jobs"][0]["write"]["io_bytes"].as_u64().unwrap_or(0),
             failure: failed.then(complaint),
         })
     }
 }
 
-impl Drop for Load {
+impl Drop for FioLoad {
     fn drop(&mut self) {
         // Both fail only when it has ended and was waited for.
         let _ = self.process.kill();
@@ -158,22 +158,22 @@ impl Drop for Load {
     }
 }
 
-impl Write {
+impl FioWrite {
     /// Milliseconds, nanoseconds, direction (1: written), and what does not matter here.
-    fn parse(line: &str) -> Option<Write> {
+    fn parse(line: &str) -> Option<FioWrite> {
         let mut fields = line.split(',').map(str::trim);
         let at = Duration::from_millis(fields.next()?.parse().ok()?);
         let took_ns: f64 = fields.next()?.parse().ok()?;
-        (fields.next()? == "1").then_some(Write {
+        (fields.next()? == "1").then_some(FioWrite {
             at,
             took_us: took_ns / 1e3,
         })
     }
 }
 
-impl Done {
+impl FioResult {
     /// The writes that returned in a span of time. `None`: there were none.
-    pub(super) fn during(&self, span: &Span) -> Option<Stretch> {
+    pub(super) fn during(&self, span: &TimeRange) -> Option<WriteStats> {
         let since = |time: SystemTime| time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let (from, to) = (since(span.start), since(span.end));
         let took: Vec<f64> = self
@@ -183,7 +183,7 @@ impl Done {
             .map(|write| write.took_us)
             .collect();
         let longest_us = took.iter().copied().fold(0.0, f64::max);
-        (!took.is_empty()).then(|| Stretch {
+        (!took.is_empty()).then(|| WriteStats {
             median_us: median(took),
             longest_ms: longest_us / 1e3,
         })
@@ -197,17 +197,19 @@ impl Done {
 
 /// The first `blocks` of a sequence, verified by fio: `Err` is the first that is not what was written.
 pub(super) fn verify(blocks: u64, below: &Path) -> Result<(), BenchError> {
-    let mut command = fio(Kind::Sequence, below);
+    let mut command = fio(FioPattern::Sequence, below);
     command.args(["--verify_only", "--do_verify=1"]);
     // fio takes the last it is told of an option.
     command.arg(format!("--size={}", blocks * BLOCK_BYTES));
-    finish(&mut command).map(drop).map_err(|error| BenchError::Wrong {
-        place: below.to_owned(),
-        why: format!("of {blocks} acknowledged blocks not all are there: {error}"),
-    })
+    finish(&mut command)
+        .map(drop)
+        .map_err(|error| BenchError::WrongData {
+            place: below.to_owned(),
+            why: format!("of {blocks} acknowledged blocks not all are there: {error}"),
+        })
 }
 
-fn fio(kind: Kind, below: &Path) -> Command {
+fn fio(kind: FioPattern, below: &Path) -> Command {
     let mut command = Command::new("fio");
     command
         .current_dir(below)
@@ -221,10 +223,10 @@ fn fio(kind: Kind, below: &Path) -> Command {
             "--verify_fatal=1",
         ]);
     match kind {
-        Kind::Random => command
+        FioPattern::Random => command
             .args(["--rw=randwrite", "--verify_backlog=256", "--time_based", RUNTIME])
             .arg(format!("--size={RANDOM_BYTES}")),
-        Kind::Sequence => command
+        FioPattern::Sequence => command
             .args(["--rw=write", "--do_verify=0"])
             .arg(format!("--size={SEQUENCE_BYTES}")),
     };
@@ -235,9 +237,9 @@ fn fio(kind: Kind, below: &Path) -> Command {
 mod tests {
     use super::*;
 
-    fn done(log: &str) -> Done {
-        Done {
-            writes: log.lines().filter_map(Write::parse).collect(),
+    fn done(log: &str) -> FioResult {
+        FioResult {
+            writes: log.lines().filter_map(FioWrite::parse).collect(),
             acked_bytes: 3 * BLOCK_BYTES,
             failure: None,
         }

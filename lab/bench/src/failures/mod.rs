@@ -2,12 +2,12 @@
 //! verifies: what is reliable, what goes on, at what speed, and how long recovery takes.
 //!
 //! A write that was acknowledged and is not there, or a volume that is opened in silence without it, is an error
-//! ([`Report::wrong`]), not a row. Needs root, FUSE, loop devices, fio.
+//! ([`FailureReport::wrong`]), not a row. Needs root, FUSE, loop devices, fio.
 
 mod disk;
 mod load;
-mod rig;
-mod stories;
+mod scenarios;
+mod testbed;
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::histogram::median;
-use crate::site::Site;
+use crate::testbed::Testbed;
 
 /// What fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum LndFailure {
     /// A member's process is killed and its memory gone.
     LenderKilled,
     /// A member falls silent, its connections open.
@@ -40,7 +40,7 @@ pub enum Failure {
 
 /// A line of the paper's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Paper {
+pub struct PaperRow {
     /// Failure type.
     pub failure: &'static str,
     /// Reliable.
@@ -56,7 +56,7 @@ pub struct Paper {
 /// What became of the writes that had been acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Reliable {
+pub enum Reliability {
     /// All are there.
     Yes,
     /// The volume is not opened, and it is said who is missing.
@@ -68,13 +68,13 @@ pub enum Reliable {
 
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct FailureRow {
     /// A short name that does not change.
     pub id: &'static str,
     /// What failed, and how.
     pub failure: &'static str,
     /// What became of the writes that had been acknowledged.
-    pub reliable: Reliable,
+    pub reliable: Reliability,
     /// Whether writes went on.
     pub continues: bool,
     /// The median synchronous write of 4 KiB on ext4, before.
@@ -83,7 +83,7 @@ pub struct Row {
     pub during_us: Option<f64>,
     /// The longest write of that time.
     pub stall_ms: Option<f64>,
-    /// Blocks that had been acknowledged at the failures, all of them verified if [`Reliable::Yes`].
+    /// Blocks that had been acknowledged at the failures, all of them verified if [`Reliability::Yes`].
     pub acked: Option<u64>,
     /// How long recovery took.
     pub recovery_ms: Option<f64>,
@@ -94,23 +94,23 @@ pub struct Row {
     /// How often it happened: figures are medians, the longest write the longest of all.
     pub runs: usize,
     /// What the paper says.
-    pub paper: Paper,
+    pub paper: PaperRow,
 }
 
 /// The table.
 #[derive(Debug, Default, Serialize)]
-pub struct Report {
+pub struct FailureReport {
     /// In the paper's order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<FailureRow>,
     /// What this machine cannot do.
     pub skipped: Vec<String>,
     /// Failures of which there is no row, and why: something acknowledged was gone, or could not be looked at.
-    pub wrong: Vec<Wrong>,
+    pub wrong: Vec<FailedScenario>,
 }
 
 /// A story that did not end.
 #[derive(Debug, Serialize)]
-pub struct Wrong {
+pub struct FailedScenario {
     /// The failure's short name.
     pub id: &'static str,
     /// What was wrong.
@@ -119,56 +119,56 @@ pub struct Wrong {
 
 /// For how long writes are watched.
 #[derive(Clone, Copy, Debug)]
-struct Spans {
+struct WatchTimes {
     before: Duration,
     during: Duration,
     /// Whether to look at what an accepted loss leaves: the volume waits again for who will not come.
     accept_loss: bool,
 }
 
-impl Failure {
+impl LndFailure {
     /// All, in the paper's order.
-    pub const ALL: [Failure; 8] = [
-        Failure::LenderKilled,
-        Failure::LenderStopped,
-        Failure::DataLenderKilled,
-        Failure::LendersKilled,
-        Failure::SwitchLost,
-        Failure::ClientKilled,
-        Failure::ClientDiskLost,
-        Failure::AllLost,
+    pub const ALL: [LndFailure; 8] = [
+        LndFailure::LenderKilled,
+        LndFailure::LenderStopped,
+        LndFailure::DataLenderKilled,
+        LndFailure::LendersKilled,
+        LndFailure::SwitchLost,
+        LndFailure::ClientKilled,
+        LndFailure::ClientDiskLost,
+        LndFailure::AllLost,
     ];
 
     /// A short name that does not change.
     pub fn id(self) -> &'static str {
         match self {
-            Failure::LenderKilled => "lender-killed",
-            Failure::LenderStopped => "lender-stopped",
-            Failure::DataLenderKilled => "data-lender-killed",
-            Failure::LendersKilled => "lenders-killed",
-            Failure::SwitchLost => "switch-lost",
-            Failure::ClientKilled => "client-killed",
-            Failure::ClientDiskLost => "client-disk-lost",
-            Failure::AllLost => "all-lost",
+            LndFailure::LenderKilled => "lender-killed",
+            LndFailure::LenderStopped => "lender-stopped",
+            LndFailure::DataLenderKilled => "data-lender-killed",
+            LndFailure::LendersKilled => "lenders-killed",
+            LndFailure::SwitchLost => "switch-lost",
+            LndFailure::ClientKilled => "client-killed",
+            LndFailure::ClientDiskLost => "client-disk-lost",
+            LndFailure::AllLost => "all-lost",
         }
     }
 
     /// What fails, and how.
     pub fn what(self) -> &'static str {
         match self {
-            Failure::LenderKilled => "a lender crashes (SIGKILL, memory gone)",
-            Failure::LenderStopped => "a lender falls silent (SIGSTOP)",
-            Failure::DataLenderKilled => "the data lender crashes (SIGKILL)",
-            Failure::LendersKilled => "all lenders crash (SIGKILL, memory gone)",
-            Failure::SwitchLost => "the switch fails (all frames dropped)",
-            Failure::ClientKilled => "the client crashes (SIGKILL)",
-            Failure::ClientDiskLost => "the client crashes and its disk is gone",
-            Failure::AllLost => "client (power cut) and all lenders crash",
+            LndFailure::LenderKilled => "a lender crashes (SIGKILL, memory gone)",
+            LndFailure::LenderStopped => "a lender falls silent (SIGSTOP)",
+            LndFailure::DataLenderKilled => "the data lender crashes (SIGKILL)",
+            LndFailure::LendersKilled => "all lenders crash (SIGKILL, memory gone)",
+            LndFailure::SwitchLost => "the switch fails (all frames dropped)",
+            LndFailure::ClientKilled => "the client crashes (SIGKILL)",
+            LndFailure::ClientDiskLost => "the client crashes and its disk is gone",
+            LndFailure::AllLost => "client (power cut) and all lenders crash",
         }
     }
 
-    fn paper(self) -> Paper {
-        let paper = |failure, [reliable, continues, performance, recovery]: [&'static str; 4]| Paper {
+    fn paper(self) -> PaperRow {
+        let paper = |failure, [reliable, continues, performance, recovery]: [&'static str; 4]| PaperRow {
             failure,
             reliable,
             continues,
@@ -176,14 +176,14 @@ impl Failure {
             recovery,
         };
         match self {
-            Failure::LenderKilled | Failure::LenderStopped => {
+            LndFailure::LenderKilled | LndFailure::LenderStopped => {
                 paper("Cache Server Crash", ["Yes", "Yes", "No Influence", "0"])
             }
-            Failure::DataLenderKilled => paper(
+            LndFailure::DataLenderKilled => paper(
                 "Data Server Crash",
                 ["Yes", "Yes", "No Influence", "Lost stages transfer time"],
             ),
-            Failure::LendersKilled | Failure::SwitchLost => paper(
+            LndFailure::LendersKilled | LndFailure::SwitchLost => paper(
                 "All Servers Crash or Switch Failure",
                 [
                     "Yes",
@@ -192,23 +192,25 @@ impl Failure {
                     "Transfer time of lost stages in the data server",
                 ],
             ),
-            Failure::ClientKilled => paper("Client Crash", ["Yes", "No", "N/A", "One Stage Transfer Time"]),
-            Failure::ClientDiskLost => paper(
+            LndFailure::ClientKilled => {
+                paper("Client Crash", ["Yes", "No", "N/A", "One Stage Transfer Time"])
+            }
+            LndFailure::ClientDiskLost => paper(
                 "Client Disk Corruption",
                 ["Yes", "No", "N/A", "Transfer Time of All Blocks"],
             ),
-            Failure::AllLost => paper("All workstations crash", ["No", "No", "N/A", "N/A"]),
+            LndFailure::AllLost => paper("All workstations crash", ["No", "No", "N/A", "N/A"]),
         }
     }
 }
 
-impl Row {
+impl FailureRow {
     /// A row whose writes took `before_us` before the failure, and of which nothing bad is known.
-    fn new(failure: Failure, before_us: f64) -> Row {
-        Row {
+    fn new(failure: LndFailure, before_us: f64) -> FailureRow {
+        FailureRow {
             id: failure.id(),
             failure: failure.what(),
-            reliable: Reliable::Yes,
+            reliable: Reliability::Yes,
             continues: false,
             before_us,
             during_us: None,
@@ -223,20 +225,20 @@ impl Row {
     }
 
     /// One row of several runs of a failure, of which there is at least one.
-    fn of(runs: Vec<Row>) -> Option<Row> {
-        let field = |of: fn(&Row) -> Option<f64>| {
+    fn of(runs: Vec<FailureRow>) -> Option<FailureRow> {
+        let field = |of: fn(&FailureRow) -> Option<f64>| {
             let values: Vec<f64> = runs.iter().filter_map(of).collect();
             (!values.is_empty()).then(|| median(values))
         };
-        let lost = |run: &Row| match run.reliable {
-            Reliable::Refused { lost } => lost,
-            Reliable::Yes => None,
+        let lost = |run: &FailureRow| match run.reliable {
+            Reliability::Refused { lost } => lost,
+            Reliability::Yes => None,
         };
         let first = runs.first()?.clone();
-        Some(Row {
+        Some(FailureRow {
             reliable: match first.reliable {
-                Reliable::Yes => Reliable::Yes,
-                Reliable::Refused { .. } => Reliable::Refused {
+                Reliability::Yes => Reliability::Yes,
+                Reliability::Refused { .. } => Reliability::Refused {
                     lost: runs.iter().filter_map(lost).reduce(|one, other| one || other),
                 },
             },
@@ -261,12 +263,12 @@ impl Row {
     }
 }
 
-impl Report {
+impl FailureReport {
     /// One failure's runs, or why they did not end: the others' rows stand all the same.
-    fn take(&mut self, failure: Failure, runs: Result<Vec<Row>, BenchError>) {
+    fn add_runs(&mut self, failure: LndFailure, runs: Result<Vec<FailureRow>, BenchError>) {
         match runs {
-            Ok(runs) => self.rows.extend(Row::of(runs)),
-            Err(error) => self.wrong.push(Wrong {
+            Ok(runs) => self.rows.extend(FailureRow::of(runs)),
+            Err(error) => self.wrong.push(FailedScenario {
                 id: failure.id(),
                 why: error.to_string(),
             }),
@@ -276,24 +278,24 @@ impl Report {
 
 /// Lets each of `failures` happen at `site`, `repeat` times, and tells `progress` which.
 pub fn measure(
-    site: &Site,
-    failures: &[Failure],
+    site: &Testbed,
+    failures: &[LndFailure],
     quick: bool,
     repeat: usize,
     progress: &mut dyn FnMut(&str),
-) -> Result<Report, BenchError> {
-    let spans = Spans {
+) -> Result<FailureReport, BenchError> {
+    let spans = WatchTimes {
         before: Duration::from_millis(if quick { 700 } else { 3_000 }),
         during: Duration::from_millis(if quick { 1_500 } else { 5_000 }),
         accept_loss: !quick,
     };
-    let mut report = Report::default();
-    if let Some(lacking) = stories::lacking() {
+    let mut report = FailureReport::default();
+    if let Some(lacking) = scenarios::lacking() {
         report.skipped.push(lacking);
         return Ok(report);
     }
     for failure in failures {
-        if let Some(lacking) = stories::lacking_for(*failure) {
+        if let Some(lacking) = scenarios::lacking_for(*failure) {
             report.skipped.push(format!("{}: {lacking}", failure.id()));
             continue;
         }
@@ -302,10 +304,10 @@ pub fn measure(
                 1 => progress(failure.what()),
                 _ => progress(&format!("{}, {number} of {repeat}", failure.what())),
             }
-            stories::tell(site, *failure, &spans)
+            scenarios::run_scenario(site, *failure, &spans)
         };
-        let runs: Result<Vec<Row>, BenchError> = (1..=repeat).map(run).collect();
-        report.take(*failure, runs);
+        let runs: Result<Vec<FailureRow>, BenchError> = (1..=repeat).map(run).collect();
+        report.add_runs(*failure, runs);
     }
     Ok(report)
 }
@@ -314,18 +316,18 @@ pub fn measure(
 mod tests {
     use super::*;
 
-    fn run(before_us: f64, stall_ms: f64, continues: bool) -> Row {
-        Row {
+    fn run(before_us: f64, stall_ms: f64, continues: bool) -> FailureRow {
+        FailureRow {
             continues,
             stall_ms: Some(stall_ms),
             acked: Some(10),
-            ..Row::new(Failure::LenderKilled, before_us)
+            ..FailureRow::new(LndFailure::LenderKilled, before_us)
         }
     }
 
     #[test]
     fn several_runs_give_medians_and_what_was_worst() {
-        let row = Row::of(vec![
+        let row = FailureRow::of(vec![
             run(100.0, 9.0, true),
             run(300.0, 7.0, false),
             run(200.0, 8.0, true),
@@ -333,17 +335,17 @@ mod tests {
         .unwrap();
         assert_eq!((row.before_us, row.stall_ms, row.runs), (200.0, Some(9.0), 3));
         assert_eq!((row.continues, row.acked, row.during_us), (false, Some(30), None));
-        assert!(Row::of(Vec::new()).is_none());
+        assert!(FailureRow::of(Vec::new()).is_none());
     }
 
     /// The rows of all others were lost with it.
     #[test]
     fn a_story_that_fails_leaves_the_rows_of_the_others() {
-        let mut report = Report::default();
-        report.take(Failure::LenderKilled, Ok(vec![run(1.0, 1.0, true)]));
-        let failed = BenchError::Asked("fio failed".to_owned());
-        report.take(Failure::SwitchLost, Err(failed));
-        report.take(Failure::LenderKilled, Ok(vec![run(2.0, 1.0, true)]));
+        let mut report = FailureReport::default();
+        report.add_runs(LndFailure::LenderKilled, Ok(vec![run(1.0, 1.0, true)]));
+        let failed = BenchError::InvalidRequest("fio failed".to_owned());
+        report.add_runs(LndFailure::SwitchLost, Err(failed));
+        report.add_runs(LndFailure::LenderKilled, Ok(vec![run(2.0, 1.0, true)]));
         assert_eq!(report.rows.len(), 2);
         assert_eq!(report.wrong.len(), 1);
         assert_eq!(
@@ -354,15 +356,15 @@ mod tests {
 
     #[test]
     fn a_loss_in_one_run_is_a_loss() {
-        let refused = |lost| Row {
-            reliable: Reliable::Refused { lost },
-            ..Row::new(Failure::AllLost, 1.0)
+        let refused = |lost| FailureRow {
+            reliable: Reliability::Refused { lost },
+            ..FailureRow::new(LndFailure::AllLost, 1.0)
         };
-        let lost = |runs: [Option<bool>; 2]| Row::of(runs.map(refused).to_vec()).unwrap().reliable;
+        let lost = |runs: [Option<bool>; 2]| FailureRow::of(runs.map(refused).to_vec()).unwrap().reliable;
         assert_eq!(
             lost([Some(false), Some(true)]),
-            Reliable::Refused { lost: Some(true) }
+            Reliability::Refused { lost: Some(true) }
         );
-        assert_eq!(lost([None, None]), Reliable::Refused { lost: None });
+        assert_eq!(lost([None, None]), Reliability::Refused { lost: None });
     }
 }

@@ -4,50 +4,50 @@ use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use netram_far::{Arena, ArenaConfig, Config, FarVec, WordAccess};
+use netram_far::{Arena, ArenaConfig, FarVec, RemotePagesConfig, WordAccess};
 use netram_transport::{ClusterKey, Security};
 use serde::{Deserialize, Serialize};
 
-use super::programs::{Program, checksum};
-use crate::error::{BenchError, Context};
-use crate::sys::Mapped;
+use super::programs::{FarProgram, checksum};
+use crate::error::{BenchError, ErrorContext};
+use crate::sys::MappedFile;
 
 /// What a process says when its memory has what the program begins with.
-pub(super) const FILLED: &str = "filled";
+pub(super) const FILLED_LINE: &str = "filled";
 /// What begins the line with which it says what it took.
-pub(super) const DONE: &str = "done ";
+pub(super) const DONE_LINE: &str = "done ";
 /// The file of a group whose members are those processes that were written into it.
-pub(super) const MEMBERS: &str = "cgroup.procs";
+pub(super) const PROCESSES_FILE: &str = "cgroup.procs";
 
-const FLUSH_PATIENCE: Duration = Duration::from_secs(60);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 /// The fields of a process's line of figures that have its faults, counted from its state.
 const MINOR_FAULTS: usize = 7;
 const MAJOR_FAULTS: usize = 9;
 
 /// A run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
-    pub(super) program: Program,
+pub struct FarJob {
+    pub(super) program: FarProgram,
     pub(super) bytes: u64,
-    pub(super) memory: Memory,
+    pub(super) memory: JobMemory,
     /// The groups that it joins before it takes memory.
     pub(super) groups: Vec<PathBuf>,
 }
 
 /// What memory the program has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Memory {
+pub(super) enum JobMemory {
     /// What every program has.
     Plain,
     /// A file that is mapped.
     File(PathBuf),
     /// An arena of its own.
-    Arena(Far),
+    Arena(ArenaSpec),
 }
 
 /// An arena.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Far {
+pub(super) struct ArenaSpec {
     pub(super) local_bytes: u64,
     /// As `tcp://host:port`.
     pub(super) lenders: Vec<String>,
@@ -58,7 +58,7 @@ pub(super) struct Far {
 
 /// What a run took.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Done {
+pub struct FarResult {
     /// Seconds of the program itself: its memory had been filled.
     pub seconds: f64,
     /// Faults in that time that, to the kernel, waited for a disk, or for memory that is taken for one.
@@ -71,43 +71,45 @@ pub struct Done {
     pub found: String,
 }
 
-impl Job {
+impl FarJob {
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         for group in &self.groups {
-            fs::write(group.join(MEMBERS), "0").context(format_args!("join {}", group.display()))?;
+            fs::write(group.join(PROCESSES_FILE), "0").context(format_args!("join {}", group.display()))?;
         }
         let words = (self.bytes / 8) as usize;
         match &self.memory {
-            Memory::Plain => self.in_memory(&mut vec![0; words]),
-            Memory::File(path) => self.in_memory(map(path, words)?.words_mut()),
-            Memory::Arena(far) => self.in_arena(far, words),
+            JobMemory::Plain => self.in_memory(&mut vec![0; words]),
+            JobMemory::File(path) => self.in_memory(map(path, words)?.words_mut()),
+            JobMemory::Arena(far) => self.in_arena(far, words),
         }
     }
 
     fn in_memory(&self, memory: &mut [u64]) -> Result<(), BenchError> {
         self.program.fill(memory);
-        let clock = Clock::start()?;
+        let clock = ProgramClock::start()?;
         let found = self.program.run(memory);
         clock.stop(found, || checksum(memory))
     }
 
-    fn in_arena(&self, far: &Far, words: usize) -> Result<(), BenchError> {
+    fn in_arena(&self, far: &ArenaSpec, words: usize) -> Result<(), BenchError> {
         let arena = Arena::open(far.config(self.bytes)?).context("open an arena")?;
         let mut memory = FarVec::zeros(&arena, words).context("take all of an arena")?;
         if !far.words {
             return self.in_memory(memory.as_mut_slice());
         }
         self.program.fill(memory.as_mut_slice());
-        if !arena.depot().flush(FLUSH_PATIENCE) {
-            return Err(BenchError::Asked("lenders do not take all pages".to_owned()));
+        if !arena.remote_pages().flush(FLUSH_TIMEOUT) {
+            return Err(BenchError::InvalidRequest(
+                "lenders do not take all pages".to_owned(),
+            ));
         }
-        let clock = Clock::start()?;
+        let clock = ProgramClock::start()?;
         let found = self.program.run_by_words(&mut memory).context("run by words")?;
         clock.stop(found, || checksum(memory.as_slice()))
     }
 }
 
-impl Far {
+impl ArenaSpec {
     fn config(&self, bytes: u64) -> Result<ArenaConfig, BenchError> {
         let lenders: Result<Vec<_>, _> = self.lenders.iter().map(|text| text.parse()).collect();
         let key = ClusterKey::load(&self.key_file).context("load the cluster key")?;
@@ -120,18 +122,18 @@ impl Far {
             } else {
                 WordAccess::Never
             },
-            depot: Config {
+            remote_pages: RemotePagesConfig {
                 copies: lenders.len(),
                 lenders,
                 security: Security::Key(key),
-                ..Config::default()
+                ..RemotePagesConfig::default()
             },
             ..ArenaConfig::default()
         })
     }
 }
 
-fn map(path: &Path, words: usize) -> Result<Mapped, BenchError> {
+fn map(path: &Path, words: usize) -> Result<MappedFile, BenchError> {
     let what = format_args!("map {}", path.display());
     let file = OpenOptions::new()
         .read(true)
@@ -140,20 +142,20 @@ fn map(path: &Path, words: usize) -> Result<Mapped, BenchError> {
         .open(path)
         .context(what)?;
     file.set_len(words as u64 * 8).context(what)?;
-    Mapped::new(&file, words).context(what)
+    MappedFile::new(&file, words).context(what)
 }
 
 /// What the program itself takes.
-struct Clock {
+struct ProgramClock {
     minor: u64,
     major: u64,
     began: Instant,
 }
 
-impl Clock {
-    fn start() -> Result<Clock, BenchError> {
-        crate::say(FILLED)?;
-        Ok(Clock {
+impl ProgramClock {
+    fn start() -> Result<ProgramClock, BenchError> {
+        crate::say(FILLED_LINE)?;
+        Ok(ProgramClock {
             minor: faults(MINOR_FAULTS)?,
             major: faults(MAJOR_FAULTS)?,
             began: Instant::now(),
@@ -164,7 +166,7 @@ impl Clock {
     fn stop(self, found: u64, left: impl FnOnce() -> u64) -> Result<(), BenchError> {
         let seconds = self.began.elapsed().as_secs_f64();
         let (minor, major) = (faults(MINOR_FAULTS)?, faults(MAJOR_FAULTS)?);
-        let done = Done {
+        let done = FarResult {
             seconds,
             major_faults: major - self.major,
             minor_faults: minor - self.minor,
@@ -172,7 +174,7 @@ impl Clock {
             resident_bytes: resident_bytes()?,
         };
         let text = serde_json::to_string(&done).context("write down what a run took")?;
-        crate::say(&format!("{DONE}{text}"))
+        crate::say(&format!("{DONE_LINE}{text}"))
     }
 }
 
@@ -181,18 +183,18 @@ fn faults(field: usize) -> Result<u64, BenchError> {
     // The program's name, in brackets, may have spaces.
     let fields = text.rsplit_once(')').map_or("", |(_, fields)| fields);
     let faults = fields.split_whitespace().nth(field);
-    faults
-        .and_then(|faults| faults.parse().ok())
-        .ok_or_else(|| BenchError::Asked("the kernel does not say how many faults there were".to_owned()))
+    faults.and_then(|faults| faults.parse().ok()).ok_or_else(|| {
+        BenchError::InvalidRequest("the kernel does not say how many faults there were".to_owned())
+    })
 }
 
 fn resident_bytes() -> Result<u64, BenchError> {
     let text = fs::read_to_string("/proc/self/status").context("read this process's memory")?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
-    kilobytes
-        .map(|kilobytes| kilobytes << 10)
-        .ok_or_else(|| BenchError::Asked("the kernel does not say how much memory there was".to_owned()))
+    kilobytes.map(|kilobytes| kilobytes << 10).ok_or_else(|| {
+        BenchError::InvalidRequest("the kernel does not say how much memory there was".to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -210,12 +212,12 @@ mod tests {
 
     #[test]
     fn a_file_is_memory_like_any_other() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("memory");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("memory");
         let mut mapped = map(&path, 4096).unwrap();
-        Program::Scan.fill(mapped.words_mut());
+        FarProgram::Scan.fill(mapped.words_mut());
         let mut plain = vec![0; 4096];
-        Program::Scan.fill(&mut plain);
+        FarProgram::Scan.fill(&mut plain);
         assert_eq!(mapped.words_mut(), plain);
         drop(mapped);
         let bytes: Vec<u8> = plain.iter().flat_map(|value| value.to_ne_bytes()).collect();

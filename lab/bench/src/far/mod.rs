@@ -6,15 +6,15 @@
 //! | [`programs`] | the programs |
 //! | [`job`] | one run, in its process |
 //! | `bed` | what a way stands on: lenders, swap, limits |
-//! | `group`, `swap` | limits and swap, taken away afterwards |
+//! | `cgroup`, `swap` | limits and swap, taken away afterwards |
 //! | [`output`] | files for programs and people |
 
-mod bed;
-pub(crate) mod group;
+pub(crate) mod cgroup;
 pub mod job;
 pub mod output;
 pub mod programs;
 pub(crate) mod swap;
+mod testbed;
 
 use std::time::Duration;
 
@@ -22,12 +22,12 @@ use serde::Serialize;
 
 use crate::error::BenchError;
 use crate::histogram::median;
-use crate::machine::Machine;
-use crate::site::Site;
-use crate::step::Step;
-use bed::Bed;
-use job::Done;
-use programs::Program;
+use crate::machine::MachineInfo;
+use crate::progress::ProgressEvent;
+use crate::testbed::Testbed;
+use job::FarResult;
+use programs::FarProgram;
+use testbed::FarTestbed;
 
 /// A run that takes longer is not repeated.
 const LONG: Duration = Duration::from_secs(20);
@@ -43,7 +43,7 @@ pub const SLACK_BYTES: u64 = 1 << 20;
 /// Where the part of a program's memory is that is not local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Way {
+pub enum FarMethod {
     /// Nowhere: all is local.
     Local,
     /// In a swap file.
@@ -62,39 +62,39 @@ pub enum Way {
     Words,
 }
 
-impl Way {
+impl FarMethod {
     /// All, in the order of the tables.
-    pub const ALL: [Way; 8] = [
-        Way::Local,
-        Way::Swap,
-        Way::SlowSwap,
-        Way::Zram,
-        Way::File,
-        Way::Run,
-        Way::Vec,
-        Way::Words,
+    pub const ALL: [FarMethod; 8] = [
+        FarMethod::Local,
+        FarMethod::Swap,
+        FarMethod::SlowSwap,
+        FarMethod::Zram,
+        FarMethod::File,
+        FarMethod::Run,
+        FarMethod::Vec,
+        FarMethod::Words,
     ];
 
     /// Its name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Local => "local",
-            Way::Swap => "swap",
-            Way::SlowSwap => "slow-swap",
-            Way::Zram => "zram",
-            Way::File => "file",
-            Way::Run => "run",
-            Way::Vec => "vec",
-            Way::Words => "words",
+            FarMethod::Local => "local",
+            FarMethod::Swap => "swap",
+            FarMethod::SlowSwap => "slow-swap",
+            FarMethod::Zram => "zram",
+            FarMethod::File => "file",
+            FarMethod::Run => "run",
+            FarMethod::Vec => "vec",
+            FarMethod::Words => "words",
         }
     }
 
     /// Whether a program can be run so.
-    fn can(self, program: Program) -> bool {
+    fn can(self, program: FarProgram) -> bool {
         match self {
             // Python's arrays in an arena are of another library than this program has.
-            Way::Vec => program != Program::Numpy,
-            Way::Words => program.has_words(),
+            FarMethod::Vec => program != FarProgram::Numpy,
+            FarMethod::Words => program.has_words(),
             _ => true,
         }
     }
@@ -102,15 +102,15 @@ impl Way {
 
 /// What to compare.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct FarSpec {
     /// Bytes of each program's memory, [`BYTES_MIN`] at least.
     pub bytes: u64,
     /// How much of it may be local, in percent: 1 to 99.
     pub locals: Vec<u8>,
     /// The programs.
-    pub programs: Vec<Program>,
+    pub programs: Vec<FarProgram>,
     /// The ways; that which is all local is always one.
-    pub ways: Vec<Way>,
+    pub ways: Vec<FarMethod>,
     /// How often each is run.
     pub rounds: usize,
     /// How long a run may take.
@@ -122,9 +122,9 @@ pub struct Spec {
 /// What became of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum FarOutcome {
     /// It ended.
-    Done(Done),
+    Done(FarResult),
     /// It took longer than anybody wanted to wait.
     Late,
     /// The kernel killed it: it found no memory within the limit.
@@ -135,36 +135,36 @@ pub enum Outcome {
 
 /// A program, with so much local memory, one way.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cell {
+pub struct FarCell {
     /// The program.
-    pub program: Program,
+    pub program: FarProgram,
     /// How much of its memory may be local, in percent.
     pub local: u8,
     /// Where the rest is.
-    pub way: Way,
+    pub way: FarMethod,
     /// Every round.
-    pub rounds: Vec<Outcome>,
+    pub rounds: Vec<FarOutcome>,
 }
 
 /// Everything that was run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct FarReport {
     /// The machine.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// Bytes of each program's memory.
     pub bytes: u64,
     /// Copies at lenders.
     pub copies: usize,
     /// What was run.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<FarCell>,
     /// What was not, and why.
     pub skipped: Vec<String>,
 }
 
-impl Cell {
+impl FarCell {
     /// Which it is, in a sentence.
     fn name(&self) -> String {
-        let Cell {
+        let FarCell {
             program, local, way, ..
         } = self;
         format!("{} with {local} % local, {}", program.name(), way.name())
@@ -178,7 +178,7 @@ impl Cell {
     /// The median of faults that waited for what was not local.
     pub fn faults(&self) -> Option<f64> {
         // The kernel takes a fault that somebody else serves for a minor one.
-        let served = matches!(self.way, Way::Run | Way::Vec | Way::Words);
+        let served = matches!(self.way, FarMethod::Run | FarMethod::Vec | FarMethod::Words);
         self.median(|done| match served {
             true => (done.major_faults + done.minor_faults) as f64,
             false => done.major_faults as f64,
@@ -197,7 +197,7 @@ impl Cell {
             Some(seconds) if seconds < 10.0 => format!("{seconds:.2}"),
             Some(seconds) => format!("{seconds:.1}"),
             None if self.deaths().next().is_some() => "died".to_owned(),
-            None if self.rounds.contains(&Outcome::Killed) => "killed".to_owned(),
+            None if self.rounds.contains(&FarOutcome::Killed) => "killed".to_owned(),
             None => "late".to_owned(),
         }
     }
@@ -205,33 +205,33 @@ impl Cell {
     /// Rounds that ended without a result, and what was seen of each.
     pub fn deaths(&self) -> impl Iterator<Item = &str> {
         self.rounds.iter().filter_map(|round| match round {
-            Outcome::Died(why) => Some(why.as_str()),
+            FarOutcome::Died(why) => Some(why.as_str()),
             _ => None,
         })
     }
 
-    fn median(&self, of: impl Fn(&Done) -> f64) -> Option<f64> {
+    fn median(&self, of: impl Fn(&FarResult) -> f64) -> Option<f64> {
         let ended = self.rounds.iter().map(|round| match round {
-            Outcome::Done(done) => Some(of(done)),
-            Outcome::Late | Outcome::Killed | Outcome::Died(_) => None,
+            FarOutcome::Done(done) => Some(of(done)),
+            FarOutcome::Late | FarOutcome::Killed | FarOutcome::Died(_) => None,
         });
         ended.collect::<Option<Vec<f64>>>().map(median)
     }
 
     /// Whether another round is worth its time.
     fn is_long(&self) -> bool {
-        let took = |round: &Outcome| match round {
-            Outcome::Done(done) => done.seconds > LONG.as_secs_f64(),
-            Outcome::Late | Outcome::Killed => true,
-            Outcome::Died(_) => false,
+        let took = |round: &FarOutcome| match round {
+            FarOutcome::Done(done) => done.seconds > LONG.as_secs_f64(),
+            FarOutcome::Late | FarOutcome::Killed => true,
+            FarOutcome::Died(_) => false,
         };
         self.rounds.iter().any(took)
     }
 }
 
-impl Report {
+impl FarReport {
     /// A cell, if it was run.
-    pub fn cell(&self, program: Program, local: u8, way: Way) -> Option<&Cell> {
+    pub fn cell(&self, program: FarProgram, local: u8, way: FarMethod) -> Option<&FarCell> {
         self.cells
             .iter()
             .find(|cell| (cell.program, cell.local, cell.way) == (program, local, way))
@@ -239,12 +239,16 @@ impl Report {
 }
 
 /// Runs everything: in each round every way of every cell, so that a disturbance hits all or none.
-pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
-    let machine = Machine::look();
+pub fn compare(
+    site: &Testbed,
+    spec: &FarSpec,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<FarReport, BenchError> {
+    let machine = MachineInfo::probe();
     let mut skipped = Vec::new();
-    let bed = Bed::make(site, spec, &mut skipped)?;
+    let bed = FarTestbed::make(site, spec, &mut skipped)?;
     for skipped in &skipped {
-        tell(Step::Skipped(skipped));
+        tell(ProgressEvent::Skipped(skipped));
     }
     let mut cells = cells(spec, &bed);
     for round in 0..spec.rounds {
@@ -253,7 +257,7 @@ pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Resu
             if round > 0 && cell.is_long() {
                 continue;
             }
-            tell(Step::Next(&format!(
+            tell(ProgressEvent::Next(&format!(
                 "{} ({} of {})",
                 cell.name(),
                 round + 1,
@@ -261,13 +265,13 @@ pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Resu
             )));
             let outcome = bed.run(cell.program, cell.local, cell.way)?;
             check(&cells, at, &outcome)?;
-            if let Outcome::Died(why) = &outcome {
-                tell(Step::Failed(&format!("{}: {why}", cells[at].name())));
+            if let FarOutcome::Died(why) = &outcome {
+                tell(ProgressEvent::Failed(&format!("{}: {why}", cells[at].name())));
             }
             cells[at].rounds.push(outcome);
         }
     }
-    Ok(Report {
+    Ok(FarReport {
         machine,
         bytes: spec.bytes,
         copies: spec.copies,
@@ -277,8 +281,8 @@ pub fn compare(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Step<'_>)) -> Resu
 }
 
 /// For each program first that which is all local: with it the others are compared.
-fn cells(spec: &Spec, bed: &Bed<'_>) -> Vec<Cell> {
-    let cell = |program, local, way| Cell {
+fn cells(spec: &FarSpec, bed: &FarTestbed<'_>) -> Vec<FarCell> {
+    let cell = |program, local, way| FarCell {
         program,
         local,
         way,
@@ -286,12 +290,12 @@ fn cells(spec: &Spec, bed: &Bed<'_>) -> Vec<Cell> {
     };
     let mut cells = Vec::new();
     for &program in spec.programs.iter().filter(|program| bed.has(**program)) {
-        cells.push(cell(program, 100, Way::Local));
+        cells.push(cell(program, 100, FarMethod::Local));
         for &local in &spec.locals {
             let ways = spec
                 .ways
                 .iter()
-                .filter(|&&way| way != Way::Local && way.can(program) && bed.can(way));
+                .filter(|&&way| way != FarMethod::Local && way.can(program) && bed.can(way));
             cells.extend(ways.map(|&way| cell(program, local, way)));
         }
     }
@@ -299,15 +303,15 @@ fn cells(spec: &Spec, bed: &Bed<'_>) -> Vec<Cell> {
 }
 
 /// A program finds what it found with all memory local.
-fn check(cells: &[Cell], at: usize, outcome: &Outcome) -> Result<(), BenchError> {
+fn check(cells: &[FarCell], at: usize, outcome: &FarOutcome) -> Result<(), BenchError> {
     let cell = &cells[at];
     let first = cells[..at]
         .iter()
-        .rfind(|other| other.program == cell.program && other.way == Way::Local)
+        .rfind(|other| other.program == cell.program && other.way == FarMethod::Local)
         .and_then(|local| local.rounds.first());
     match (first, outcome) {
-        (Some(Outcome::Done(local)), Outcome::Done(done)) if local.found != done.found => {
-            Err(BenchError::Asked(format!(
+        (Some(FarOutcome::Done(local)), FarOutcome::Done(done)) if local.found != done.found => {
+            Err(BenchError::InvalidRequest(format!(
                 "{}, found {} instead of {}: a page has come back wrong",
                 cell.name(),
                 done.found,
@@ -322,8 +326,8 @@ fn check(cells: &[Cell], at: usize, outcome: &Outcome) -> Result<(), BenchError>
 mod tests {
     use super::*;
 
-    fn done(seconds: f64, found: &str) -> Outcome {
-        Outcome::Done(Done {
+    fn done(seconds: f64, found: &str) -> FarOutcome {
+        FarOutcome::Done(FarResult {
             seconds,
             major_faults: 7,
             minor_faults: 90,
@@ -332,9 +336,9 @@ mod tests {
         })
     }
 
-    fn cell(way: Way, rounds: Vec<Outcome>) -> Cell {
-        Cell {
-            program: Program::Sort,
+    fn cell(way: FarMethod, rounds: Vec<FarOutcome>) -> FarCell {
+        FarCell {
+            program: FarProgram::Sort,
             local: 50,
             way,
             rounds,
@@ -343,19 +347,19 @@ mod tests {
 
     #[test]
     fn a_cell_is_its_median_or_what_became_of_it() {
-        let ended = cell(Way::Swap, vec![done(3.0, ""), done(1.0, ""), done(2.0, "")]);
+        let ended = cell(FarMethod::Swap, vec![done(3.0, ""), done(1.0, ""), done(2.0, "")]);
         assert_eq!((ended.seconds(), ended.shown()), (Some(2.0), "2.00".to_owned()));
         assert!(!ended.is_long());
         assert_eq!(ended.faults(), Some(7.0));
-        assert_eq!(cell(Way::Vec, ended.rounds.clone()).faults(), Some(97.0));
-        let late = cell(Way::Swap, vec![done(3.0, ""), Outcome::Late]);
+        assert_eq!(cell(FarMethod::Vec, ended.rounds.clone()).faults(), Some(97.0));
+        let late = cell(FarMethod::Swap, vec![done(3.0, ""), FarOutcome::Late]);
         assert_eq!((late.seconds(), late.shown()), (None, "late".to_owned()));
-        let killed = cell(Way::Swap, vec![Outcome::Killed]);
+        let killed = cell(FarMethod::Swap, vec![FarOutcome::Killed]);
         assert_eq!(killed.shown(), "killed");
         assert!(killed.is_long());
         let died = cell(
-            Way::Run,
-            vec![done(3.0, ""), Outcome::Died("it said so".to_owned())],
+            FarMethod::Run,
+            vec![done(3.0, ""), FarOutcome::Died("it said so".to_owned())],
         );
         assert_eq!(died.shown(), "died");
         assert_eq!(died.deaths().collect::<Vec<_>>(), ["it said so"]);
@@ -365,17 +369,17 @@ mod tests {
     #[test]
     fn a_run_that_finds_something_else_ends_the_comparison() {
         let mut cells = vec![
-            cell(Way::Local, vec![done(1.0, "right")]),
-            cell(Way::Vec, Vec::new()),
+            cell(FarMethod::Local, vec![done(1.0, "right")]),
+            cell(FarMethod::Vec, Vec::new()),
         ];
         check(&cells, 1, &done(1.0, "right")).unwrap();
-        check(&cells, 1, &Outcome::Killed).unwrap();
+        check(&cells, 1, &FarOutcome::Killed).unwrap();
         let refused = check(&cells, 1, &done(1.0, "wrong")).unwrap_err().to_string();
         assert!(
             refused.contains("sort with 50 % local, vec, found wrong"),
             "{refused}"
         );
-        cells[0].program = Program::Scan;
+        cells[0].program = FarProgram::Scan;
         check(&cells, 1, &done(1.0, "of another program")).unwrap();
     }
 }

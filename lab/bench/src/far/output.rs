@@ -5,43 +5,43 @@ use std::path::{Path, PathBuf};
 
 use plotters::style::RGBColor;
 
-use super::programs::Program;
-use super::{Cell, Report, SLACK_BYTES, SLOW_DISK_US, Way};
+use super::programs::FarProgram;
+use super::{FarCell, FarMethod, FarReport, SLACK_BYTES, SLOW_DISK_US};
 use crate::error::BenchError;
-use crate::paper::output::{Results, Run};
-use crate::paper::plot::{Curve, Look, Mark, Picture};
+use crate::paper::output::{ResultsDirectory, RunInfo};
+use crate::paper::plot::{CurvePlot, CurveStyle, PlotCurve, PointMark};
 
 /// The columns of the file with all rounds' medians.
 pub const HEADER: &str = "program,local_percent,way,outcome,seconds,faults,resident_bytes";
 /// The document with all tables.
 pub const TABLES: &str = "far.md";
 
-/// Writes everything into `folder`, made if it is not there. Returns the files written.
-pub fn write(report: &Report, run: &Run, folder: &Path) -> Result<Vec<PathBuf>, BenchError> {
-    let mut results = Results::new(folder)?;
+/// Writes everything into `directory`, made if it is not there. Returns the files written.
+pub fn write(report: &FarReport, run: &RunInfo, directory: &Path) -> Result<Vec<PathBuf>, BenchError> {
+    let mut results = ResultsDirectory::new(directory)?;
     results.save("far.csv", csv(report).as_bytes())?;
     results.save(TABLES, tables(report, run).as_bytes())?;
     for program in programs(report) {
         let name = format!("far-{}.svg", program.name());
         results.save(&name, picture(report, program).svg()?.as_bytes())?;
     }
-    Ok(results.written)
+    Ok(results.files_written)
 }
 
 /// Programs that were run, in the order of the tables.
-pub fn programs(report: &Report) -> impl Iterator<Item = Program> {
-    let has = |program: &Program| report.cells.iter().any(|cell| cell.program == *program);
-    Program::ALL.into_iter().filter(has)
+pub fn programs(report: &FarReport) -> impl Iterator<Item = FarProgram> {
+    let has = |program: &FarProgram| report.cells.iter().any(|cell| cell.program == *program);
+    FarProgram::ALL.into_iter().filter(has)
 }
 
 /// Ways that were gone, in the order of the tables.
-pub fn ways(report: &Report) -> Vec<Way> {
-    let gone = |way: &Way| report.cells.iter().any(|cell| cell.way == *way);
-    Way::ALL.into_iter().filter(gone).collect()
+pub fn methods(report: &FarReport) -> Vec<FarMethod> {
+    let gone = |way: &FarMethod| report.cells.iter().any(|cell| cell.way == *way);
+    FarMethod::ALL.into_iter().filter(gone).collect()
 }
 
 /// What was local, most first.
-pub fn locals(report: &Report) -> Vec<u8> {
+pub fn locals(report: &FarReport) -> Vec<u8> {
     let mut locals: Vec<u8> = report
         .cells
         .iter()
@@ -55,20 +55,20 @@ pub fn locals(report: &Report) -> Vec<u8> {
 
 /// A row of a table: `shown` of each way's cell, and nothing where there is none.
 pub fn row(
-    report: &Report,
-    program: Program,
+    report: &FarReport,
+    program: FarProgram,
     local: u8,
-    shown: impl Fn(&Cell) -> String,
+    shown: impl Fn(&FarCell) -> String,
 ) -> impl Iterator<Item = String> {
-    ways(report).into_iter().map(move |way| {
-        let local = if way == Way::Local { 100 } else { local };
+    methods(report).into_iter().map(move |way| {
+        let local = if way == FarMethod::Local { 100 } else { local };
         report.cell(program, local, way).map(&shown).unwrap_or_default()
     })
 }
 
 // Writing to a string cannot fail, here and below.
 
-fn csv(report: &Report) -> String {
+fn csv(report: &FarReport) -> String {
     let mut text = format!("{HEADER}\n");
     for cell in &report.cells {
         let number = |value: Option<f64>, digits: usize| {
@@ -92,7 +92,7 @@ fn csv(report: &Report) -> String {
     text
 }
 
-fn tables(report: &Report, run: &Run) -> String {
+fn tables(report: &FarReport, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Each program has {} MiB; {} lender(s) on this machine, over encrypted TCP. \
@@ -112,7 +112,7 @@ fn tables(report: &Report, run: &Run) -> String {
     for skipped in &report.skipped {
         let _ = writeln!(text, "\nNot run: {skipped}.");
     }
-    table(&mut text, report, "Seconds", Cell::shown);
+    table(&mut text, report, "Seconds", FarCell::shown);
     let count = |value: Option<f64>| value.map(|value| format!("{value:.0}")).unwrap_or_default();
     table(&mut text, report, "Faults that waited", |cell| {
         count(cell.faults())
@@ -128,8 +128,8 @@ fn tables(report: &Report, run: &Run) -> String {
     text
 }
 
-fn table(text: &mut String, report: &Report, title: &str, shown: impl Fn(&Cell) -> String) {
-    let ways = ways(report);
+fn table(text: &mut String, report: &FarReport, title: &str, shown: impl Fn(&FarCell) -> String) {
+    let ways = methods(report);
     let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
     let _ = writeln!(
         text,
@@ -145,29 +145,29 @@ fn table(text: &mut String, report: &Report, title: &str, shown: impl Fn(&Cell) 
     }
 }
 
-fn picture(report: &Report, program: Program) -> Picture {
+fn picture(report: &FarReport, program: FarProgram) -> CurvePlot {
     let mut locals = locals(report);
     locals.reverse();
-    let curve = |way: Way| {
+    let curve = |way: FarMethod| {
         let at = |local| {
             report
-                .cell(program, if way == Way::Local { 100 } else { local }, way)?
+                .cell(program, if way == FarMethod::Local { 100 } else { local }, way)?
                 .seconds()
         };
-        Curve {
+        PlotCurve {
             label: way.name().to_owned(),
-            look: look(way),
+            style: style_of(way),
             points: locals
                 .iter()
                 .filter_map(|&local| Some((u64::from(local), at(local)?)))
                 .collect(),
         }
     };
-    Picture {
+    CurvePlot {
         title: format!("{} with {} MiB", program.name(), report.bytes >> 20),
         across: "percent of it that is local".to_owned(),
         upwards: "seconds".to_owned(),
-        curves: ways(report)
+        curves: methods(report)
             .into_iter()
             .map(curve)
             .filter(|curve| !curve.points.is_empty())
@@ -175,20 +175,20 @@ fn picture(report: &Report, program: Program) -> Picture {
     }
 }
 
-fn look(way: Way) -> Look {
+fn style_of(way: FarMethod) -> CurveStyle {
     let (colour, dashed) = match way {
-        Way::Local => (RGBColor(60, 60, 60), true),
-        Way::Swap => (RGBColor(200, 40, 40), false),
-        Way::SlowSwap => (RGBColor(200, 40, 40), true),
-        Way::Zram => (RGBColor(210, 130, 20), false),
-        Way::File => (RGBColor(130, 50, 170), false),
-        Way::Run => (RGBColor(30, 90, 200), true),
-        Way::Vec => (RGBColor(30, 90, 200), false),
-        Way::Words => (RGBColor(40, 140, 60), false),
+        FarMethod::Local => (RGBColor(60, 60, 60), true),
+        FarMethod::Swap => (RGBColor(200, 40, 40), false),
+        FarMethod::SlowSwap => (RGBColor(200, 40, 40), true),
+        FarMethod::Zram => (RGBColor(210, 130, 20), false),
+        FarMethod::File => (RGBColor(130, 50, 170), false),
+        FarMethod::Run => (RGBColor(30, 90, 200), true),
+        FarMethod::Vec => (RGBColor(30, 90, 200), false),
+        FarMethod::Words => (RGBColor(40, 140, 60), false),
     };
-    Look {
+    CurveStyle {
         colour,
         dashed,
-        mark: Mark::Dot,
+        mark: PointMark::Dot,
     }
 }

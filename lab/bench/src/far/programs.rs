@@ -1,6 +1,6 @@
 //! The programs: the paper's four, and three of which it has none. Each is once a program for memory as any other, and, where words can do, once one for words.
 
-use netram_far::{AccessError, FarVec};
+use netram_far::{FarAccessError, FarVec};
 use serde::{Deserialize, Serialize};
 
 /// Passes of SCAN.
@@ -22,7 +22,7 @@ const NEIGHBOURS: usize = 4;
 /// What is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Program {
+pub enum FarProgram {
     /// All values read in their order, four times.
     Scan,
     /// A square matrix times a vector.
@@ -41,36 +41,36 @@ pub enum Program {
     Numpy,
 }
 
-impl Program {
+impl FarProgram {
     /// All, in the order of the tables.
-    pub const ALL: [Program; 8] = [
-        Program::Scan,
-        Program::Mvec,
-        Program::Gauss,
-        Program::Sort,
-        Program::Trans,
-        Program::Lookups,
-        Program::Walk,
-        Program::Numpy,
+    pub const ALL: [FarProgram; 8] = [
+        FarProgram::Scan,
+        FarProgram::Mvec,
+        FarProgram::Gauss,
+        FarProgram::Sort,
+        FarProgram::Trans,
+        FarProgram::Lookups,
+        FarProgram::Walk,
+        FarProgram::Numpy,
     ];
 
     /// Its name in tables and on the command line.
     pub fn name(self) -> &'static str {
         match self {
-            Program::Scan => "scan",
-            Program::Mvec => "mvec",
-            Program::Gauss => "gauss",
-            Program::Sort => "sort",
-            Program::Trans => "trans",
-            Program::Lookups => "lookups",
-            Program::Walk => "walk",
-            Program::Numpy => "numpy",
+            FarProgram::Scan => "scan",
+            FarProgram::Mvec => "mvec",
+            FarProgram::Gauss => "gauss",
+            FarProgram::Sort => "sort",
+            FarProgram::Trans => "trans",
+            FarProgram::Lookups => "lookups",
+            FarProgram::Walk => "walk",
+            FarProgram::Numpy => "numpy",
         }
     }
 
     /// Whether there is a form of it that takes words instead of pages.
     pub fn has_words(self) -> bool {
-        matches!(self, Program::Trans | Program::Lookups | Program::Walk)
+        matches!(self, FarProgram::Trans | FarProgram::Lookups | FarProgram::Walk)
     }
 
     /// What the memory has when it begins. Values have 20 bits that mean something, as measured ones have: they can be compressed, though not by much.
@@ -78,8 +78,8 @@ impl Program {
         let nodes = (memory.len() / NODE) as u64;
         for (index, value) in memory.iter_mut().enumerate() {
             *value = match self {
-                Program::Sort if index.is_multiple_of(RECORD) => hash(index),
-                Program::Walk if index % NODE < NEIGHBOURS => hash(index) % nodes,
+                FarProgram::Sort if index.is_multiple_of(RECORD) => hash(index),
+                FarProgram::Walk if index % NODE < NEIGHBOURS => hash(index) % nodes,
                 _ => ((hash(index) >> 44) as f64 + 1.0).to_bits(),
             };
         }
@@ -88,23 +88,23 @@ impl Program {
     /// Runs it: a value that tells whether all references found what was written.
     pub(super) fn run(self, memory: &mut [u64]) -> u64 {
         match self {
-            Program::Scan => (0..PASSES).fold(0, |sum, _| checksum(memory) ^ sum.rotate_left(1)),
-            Program::Mvec => mvec(memory),
-            Program::Gauss => gauss(memory),
-            Program::Sort => sort(memory),
-            Program::Trans => trans(memory),
-            Program::Lookups => places(memory.len()).fold(0, |sum, place| mix(sum, memory[place])),
-            Program::Walk => (0..LOOKUPS).fold(0, |node, step| memory[next(node, step)]),
-            Program::Numpy => unreachable!("it is Python's"),
+            FarProgram::Scan => (0..PASSES).fold(0, |sum, _| checksum(memory) ^ sum.rotate_left(1)),
+            FarProgram::Mvec => mvec(memory),
+            FarProgram::Gauss => gauss(memory),
+            FarProgram::Sort => sort(memory),
+            FarProgram::Trans => trans(memory),
+            FarProgram::Lookups => lookup_indexes(memory.len()).fold(0, |sum, place| mix(sum, memory[place])),
+            FarProgram::Walk => (0..LOOKUPS).fold(0, |node, step| memory[next(node, step)]),
+            FarProgram::Numpy => unreachable!("it is Python's"),
         }
     }
 
     /// The same by words.
-    pub(super) fn run_by_words(self, memory: &mut FarVec<u64>) -> Result<u64, AccessError> {
+    pub(super) fn run_by_words(self, memory: &mut FarVec<u64>) -> Result<u64, FarAccessError> {
         match self {
-            Program::Trans => trans_by_words(memory),
-            Program::Lookups => {
-                let places: Vec<usize> = places(memory.len()).collect();
+            FarProgram::Trans => trans_by_words(memory),
+            FarProgram::Lookups => {
+                let places: Vec<usize> = lookup_indexes(memory.len()).collect();
                 let mut values = vec![0; BATCH];
                 let mut sum = 0;
                 for places in places.chunks(BATCH) {
@@ -113,7 +113,7 @@ impl Program {
                 }
                 Ok(sum)
             }
-            Program::Walk => (0..LOOKUPS).try_fold(0, |node, step| memory.get(next(node, step))),
+            FarProgram::Walk => (0..LOOKUPS).try_fold(0, |node, step| memory.get(next(node, step))),
             _ => unreachable!("`has_words` says which programs have words"),
         }
     }
@@ -134,7 +134,7 @@ fn hash(index: usize) -> u64 {
 }
 
 /// Where the look-ups are: random, and every time the same.
-fn places(length: usize) -> impl Iterator<Item = usize> {
+fn lookup_indexes(length: usize) -> impl Iterator<Item = usize> {
     (0..LOOKUPS).map(move |which| (hash(which + length) >> 16) as usize % length)
 }
 
@@ -194,7 +194,7 @@ fn trans(memory: &mut [u64]) -> u64 {
     0
 }
 
-fn trans_by_words(memory: &mut FarVec<u64>) -> Result<u64, AccessError> {
+fn trans_by_words(memory: &mut FarVec<u64>) -> Result<u64, FarAccessError> {
     let side = side(memory.len());
     for column in 0..COLUMNS.min(side) {
         let length = side - column - 1;
@@ -214,7 +214,7 @@ mod tests {
 
     const LENGTH: usize = 64 * 64 * 4;
 
-    fn filled(program: Program) -> Vec<u64> {
+    fn filled(program: FarProgram) -> Vec<u64> {
         let mut memory = vec![0; LENGTH];
         program.fill(&mut memory);
         memory
@@ -222,19 +222,19 @@ mod tests {
 
     #[test]
     fn a_sort_leaves_the_same_records_in_order() {
-        let mut memory = filled(Program::Sort);
+        let mut memory = filled(FarProgram::Sort);
         let sum = |memory: &[u64]| memory.iter().fold(0_u64, |sum, value| sum.wrapping_add(*value));
         let before = sum(&memory);
-        Program::Sort.run(&mut memory);
+        FarProgram::Sort.run(&mut memory);
         assert!(memory.chunks(RECORD).is_sorted_by_key(|record| record[0]));
         assert_eq!(sum(&memory), before);
     }
 
     #[test]
     fn columns_become_rows_and_the_rest_stays() {
-        let before = filled(Program::Trans);
+        let before = filled(FarProgram::Trans);
         let mut after = before.clone();
-        Program::Trans.run(&mut after);
+        FarProgram::Trans.run(&mut after);
         let side = side(LENGTH);
         for (row, column) in (0..side).flat_map(|row| (0..side).map(move |column| (row, column))) {
             let moved = row.min(column) < COLUMNS;
@@ -245,8 +245,8 @@ mod tests {
 
     #[test]
     fn below_each_pivot_nothing_is_left() {
-        let mut memory = filled(Program::Gauss);
-        Program::Gauss.run(&mut memory);
+        let mut memory = filled(FarProgram::Gauss);
+        FarProgram::Gauss.run(&mut memory);
         let side = side(LENGTH);
         for pivot in 0..PIVOTS {
             let below = (pivot + 1..side).map(|row| number(memory[row * side + pivot]));
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn what_is_read_depends_on_every_value_and_its_place() {
-        for program in [Program::Scan, Program::Mvec] {
+        for program in [FarProgram::Scan, FarProgram::Mvec] {
             let mut memory = filled(program);
             let found = program.run(&mut memory);
             memory.swap(3, 4);
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn a_walk_reaches_many_nodes() {
-        let memory = filled(Program::Walk);
+        let memory = filled(FarProgram::Walk);
         let mut node = 0;
         let mut seen = std::collections::BTreeSet::new();
         for step in 0..LOOKUPS {

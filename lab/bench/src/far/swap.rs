@@ -5,10 +5,10 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use crate::error::{BenchError, Context};
-use crate::leftovers::{Leftover, forget, gone, remember};
-use crate::lnd::device::Attachment;
-use crate::site::Site;
+use crate::cleanup::{CleanupItem, register, retry_removal, unregister};
+use crate::error::{BenchError, ErrorContext};
+use crate::lnd::device::BlockDevice;
+use crate::testbed::Testbed;
 use crate::tool::tool;
 
 /// Above that of everything that an administrator has set up.
@@ -22,7 +22,7 @@ const ALGORITHM: &str = "lz4";
 
 /// What is swapped to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum To {
+pub(super) enum SwapTarget {
     File,
     /// Each request takes so many microseconds more.
     SlowDisk(u32),
@@ -31,62 +31,65 @@ pub(super) enum To {
 
 /// Swap that is in use until this is dropped. Whoever uses it must have ended by then.
 #[derive(Debug)]
-pub(super) struct Swap {
+pub(super) struct SwapArea {
     path: PathBuf,
     /// Behind `path`, and taken away after it.
-    _below: Below,
+    _backing: SwapBacking,
 }
 
 #[derive(Debug)]
-enum Below {
+enum SwapBacking {
     File(PathBuf),
-    Device(#[expect(dead_code, reason = "held until the swap is dropped")] Attachment),
+    Device(#[expect(dead_code, reason = "held until the swap is dropped")] BlockDevice),
     /// The kernel's own, which goes when it is not swapped to any more.
     Zram,
 }
 
-impl Swap {
-    pub(super) fn on(site: &Site, to: To, bytes: u64) -> Result<Swap, BenchError> {
+impl SwapArea {
+    pub(super) fn on(site: &Testbed, to: SwapTarget, bytes: u64) -> Result<SwapArea, BenchError> {
         let (path, below) = match to {
-            To::File => {
+            SwapTarget::File => {
                 let path = file(site, bytes)?;
-                (path.clone(), Below::File(path))
+                (path.clone(), SwapBacking::File(path))
             }
-            To::SlowDisk(us) => {
-                let device = Attachment::of_slow_disk(site, bytes, us)?;
-                (device.path().to_owned(), Below::Device(device))
+            SwapTarget::SlowDisk(us) => {
+                let device = BlockDevice::of_slow_disk(site, bytes, us)?;
+                (device.path().to_owned(), SwapBacking::Device(device))
             }
-            To::Compressed => (zram(bytes)?, Below::Zram),
+            SwapTarget::Compressed => (zram(bytes)?, SwapBacking::Zram),
         };
         let text = path.to_string_lossy().into_owned();
         tool("mkswap", &[&text])?;
-        remember(Leftover::Swap(path.clone()));
-        let swap = Swap { path, _below: below };
+        register(CleanupItem::Swap(path.clone()));
+        let swap = SwapArea {
+            path,
+            _backing: below,
+        };
         tool("swapon", &["--priority", PRIORITY, &text])?;
         Ok(swap)
     }
 }
 
-impl Drop for Swap {
+impl Drop for SwapArea {
     fn drop(&mut self) {
         // Fails where it was never on. Nobody is left to be told if it fails otherwise.
         let _ = end(&self.path);
-        forget(&Leftover::Swap(self.path.clone()));
+        unregister(&CleanupItem::Swap(self.path.clone()));
     }
 }
 
-impl Drop for Below {
+impl Drop for SwapBacking {
     fn drop(&mut self) {
         // As above.
         let _ = match self {
-            Below::File(path) => fs::remove_file(path),
-            Below::Device(_) | Below::Zram => Ok(()),
+            SwapBacking::File(path) => fs::remove_file(path),
+            SwapBacking::Device(_) | SwapBacking::Zram => Ok(()),
         };
     }
 }
 
-fn file(site: &Site, bytes: u64) -> Result<PathBuf, BenchError> {
-    let path = site.folder().join(format!("swap-{}", site.number()));
+fn file(site: &Testbed, bytes: u64) -> Result<PathBuf, BenchError> {
+    let path = site.directory().join(format!("swap-{}", site.number()));
     let what = format_args!("make a file of {bytes} bytes to swap to");
     let file = File::create_new(&path).context(what)?;
     file.set_permissions(fs::Permissions::from_mode(0o600))
@@ -121,8 +124,8 @@ pub(crate) fn end(path: &Path) -> Result<(), BenchError> {
     let name = path.file_name().and_then(|name| name.to_str());
     match name.and_then(|name| name.strip_prefix(ZRAM_NAME)) {
         // Somebody may be just looking at what it has.
-        Some(number) if !gone(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => {
-            Err(BenchError::Asked(format!("{} stays", path.display())))
+        Some(number) if !retry_removal(|| fs::write(Path::new(ZRAM).join("hot_remove"), number)) => {
+            Err(BenchError::InvalidRequest(format!("{} stays", path.display())))
         }
         _ => off,
     }

@@ -4,24 +4,24 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use netram_journal::{Journal, JournalConfig};
-use netram_proto::port::{Durability, Kind, Log};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_transport::WaitPolicy;
 
-use super::{Figure, Hold};
+use super::{RatioBound, ScoreboardRow};
 use crate::commit::commit;
 use crate::disk;
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::{Lender, LenderSpec, Site, Wire};
+use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
 
-const KIND: Kind = Kind(255);
+const KIND: RecordKind = RecordKind(255);
 /// Payload of the records that fill a log to be recovered: what a transaction of TPC-A logs.
 const RECORD_BYTES: usize = 512;
 /// What is left free, so that the log is never full.
 const SPARE_BYTES: u64 = 256 << 10;
 const RECOVERIES: usize = 3;
 
-pub(super) fn recovery(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchError> {
+pub(super) fn recovery(site: &Testbed, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = vec![recovery_of(site, "recovery-8m", "8 MB", 8 << 20)?];
     if !quick {
         figures.push(recovery_of(site, "recovery-1g", "1 GB", 1 << 30)?);
@@ -29,8 +29,13 @@ pub(super) fn recovery(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchErr
     Ok(figures)
 }
 
-fn recovery_of(site: &Site, id: &'static str, size: &str, bytes: u64) -> Result<Figure, BenchError> {
-    let directory = site.folder().join(id);
+fn recovery_of(
+    site: &Testbed,
+    id: &'static str,
+    size: &str,
+    bytes: u64,
+) -> Result<ScoreboardRow, BenchError> {
+    let directory = site.directory().join(id);
     Journal::create(&directory, bytes).context("create a journal")?;
     fill(&directory, bytes - SPARE_BYTES)?;
     let log = directory.join("log");
@@ -45,7 +50,7 @@ fn recovery_of(site: &Site, id: &'static str, size: &str, bytes: u64) -> Result<
                 "recovery found {} of {bytes} bytes",
                 recovered.end.since(recovered.head)
             );
-            return Err(BenchError::Wrong {
+            return Err(BenchError::WrongData {
                 place: directory,
                 why,
             });
@@ -55,13 +60,13 @@ fn recovery_of(site: &Site, id: &'static str, size: &str, bytes: u64) -> Result<
     std::fs::remove_dir_all(&directory).context("remove a journal")?;
     let what =
         format!("recovery of a {size} log; floor: sequential read of the file, cache dropped for both");
-    Ok(Figure::new(
+    Ok(ScoreboardRow::new(
         id,
         what,
         "ms",
         median(opened),
         Some(median(read)),
-        Hold::AtMost(2.0),
+        RatioBound::AtMost(2.0),
     ))
 }
 
@@ -99,7 +104,7 @@ const DETECTIONS_MAX: f64 = 3.0;
 
 /// Two members and a spare; one member falls silent (stopped, its connection open), which is the hard case: a killed
 /// process is noticed at once.
-pub(super) fn loss(site: &Site) -> Result<Vec<Figure>, BenchError> {
+pub(super) fn loss(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = Vec::new();
     for (id, slow) in [("loss-stall", false), ("loss-stall-slow", true)] {
         let (stall_ms, detect_ms) = stall(site, if slow { SLOW_SYNC } else { Duration::ZERO })?;
@@ -109,24 +114,24 @@ pub(super) fn loss(site: &Site) -> Result<Vec<Figure>, BenchError> {
             ""
         };
         let what = format!("longest commit while a member falls silent{disk}; floor: the detection timeout");
-        figures.push(Figure::new(
+        figures.push(ScoreboardRow::new(
             id,
             what,
             "ms",
             stall_ms,
             Some(detect_ms),
-            Hold::AtMost(DETECTIONS_MAX),
+            RatioBound::AtMost(DETECTIONS_MAX),
         ));
     }
     Ok(figures)
 }
 
-fn stall(site: &Site, sync_delay: Duration) -> Result<(f64, f64), BenchError> {
+fn stall(site: &Testbed, sync_delay: Duration) -> Result<(f64, f64), BenchError> {
     let wait = WaitPolicy::default();
-    let lenders: Result<Vec<Lender>, BenchError> = (0..3)
+    let lenders: Result<Vec<LenderProcess>, BenchError> = (0..3)
         .map(|_| {
             site.lender(LenderSpec {
-                wire: Wire::Tcp,
+                wire: SocketKind::Tcp,
                 secure: true,
                 wait,
                 core: None,

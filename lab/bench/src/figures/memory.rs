@@ -4,17 +4,17 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Options, RealStorage, Region, Rvm};
+use netram_rvm::{RealStorage, Region, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
 use netram_transport::WaitPolicy;
 
-use super::{Figure, Hold};
+use super::{RatioBound, ScoreboardRow};
 use crate::commit::commit;
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::{LenderSpec, Seats, Site, Wire};
 use crate::sys::count_allocations;
-use crate::tpca::Chooser;
-use crate::tpca::Pattern;
+use crate::testbed::{CoreAssignment, LenderSpec, SocketKind, Testbed};
+use crate::tpca::AccessPattern;
+use crate::tpca::AccountChooser;
 
 const LOG_BYTES: u64 = 8 << 20;
 /// Commits that may allocate: first uses of buffers.
@@ -25,11 +25,11 @@ const RANGES: usize = 1_000;
 const RANGE_RUNS: usize = 500;
 const REGION_BYTES: u64 = 16 << 20;
 
-pub(super) fn allocations(site: &Site) -> Result<Figure, BenchError> {
-    let seats = Seats::find();
+pub(super) fn allocations(site: &Testbed) -> Result<ScoreboardRow, BenchError> {
+    let seats = CoreAssignment::find();
     let wait = WaitPolicy::default();
     let lender = site.lender(LenderSpec {
-        wire: Wire::Tcp,
+        wire: SocketKind::Tcp,
         secure: true,
         wait,
         core: seats.lender(0),
@@ -43,31 +43,32 @@ pub(super) fn allocations(site: &Site) -> Result<Figure, BenchError> {
     drop(probe);
     if seen.own == 0 {
         let why = "this program's allocator does not count; run `netram-lab bench figures`";
-        return Err(BenchError::Asked(why.to_owned()));
+        return Err(BenchError::InvalidRequest(why.to_owned()));
     }
     let what = format!(
         "heap allocations on the way of {COMMITS} commits (all threads of the client: {})",
         counted.all
     );
-    Ok(Figure::new(
+    Ok(ScoreboardRow::new(
         "allocations",
         what,
         "allocations",
         counted.own as f64,
         None,
-        Hold::AtMost(0.0),
+        RatioBound::AtMost(0.0),
     ))
 }
 
-pub(super) fn ranges(site: &Site) -> Result<Vec<Figure>, BenchError> {
+pub(super) fn ranges(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
     let open = site.journal(LOG_BYTES, site.config(Vec::new(), true, WaitPolicy::default()))?;
-    let name = |file: &str| open.folder.join(file).to_string_lossy().into_owned();
+    let name = |file: &str| open.directory.join(file).to_string_lossy().into_owned();
     let storage = RealStorage::create(&name("segments")).context("create the segment table")?;
-    let rvm = Rvm::open(open.journal, storage, Options::new(open.id)).context("open recoverable memory")?;
-    rvm.create_segment(&name("segment"), REGION_BYTES, Allocation::Preallocated)
+    let rvm =
+        Rvm::open(open.journal, storage, RvmOptions::new(open.id)).context("open recoverable memory")?;
+    rvm.create_segment(&name("segment"), REGION_BYTES, SegmentAllocation::Preallocated)
         .context("create a segment")?;
     let region = rvm.map(&name("segment"), 0, 0).context("map a segment")?;
-    let mut chooser = Chooser::new(Pattern::Random, REGION_BYTES - 8, 1);
+    let mut chooser = AccountChooser::new(AccessPattern::Random, REGION_BYTES - 8, 1);
     let orders: [(&str, Vec<usize>, f64); 2] = [
         ("ordered", (0..RANGES).map(|index| index * 64).collect(), 6.0),
         (
@@ -85,7 +86,14 @@ pub(super) fn ranges(site: &Site) -> Result<Vec<Figure>, BenchError> {
         };
         let what = format!("set_range of 8 B, {order}, {RANGES} a transaction, no-restore");
         let value = declare(&rvm, &region, &offsets)?;
-        figures.push(Figure::new(id, what, "ns", value, None, Hold::AtMost(most)));
+        figures.push(ScoreboardRow::new(
+            id,
+            what,
+            "ns",
+            value,
+            None,
+            RatioBound::AtMost(most),
+        ));
     }
     Ok(figures)
 }
@@ -98,7 +106,7 @@ fn declare(
 ) -> Result<f64, BenchError> {
     let mut runs = Vec::with_capacity(RANGE_RUNS);
     for _ in 0..RANGE_RUNS {
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         let began = Instant::now();
         for &offset in offsets {
             transaction

@@ -17,19 +17,19 @@ mod words;
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
-use crate::commit::{self, Effort, Spec};
+use crate::commit::{self, CommitEffort, CommitSpec};
 use crate::error::BenchError;
-use crate::histogram::{Summary, median};
-use crate::machine::Machine;
+use crate::histogram::{LatencySummary, median};
+use crate::machine::MachineInfo;
 use crate::share;
-use crate::site::Site;
+use crate::testbed::Testbed;
 
 /// Rounds of one client and of eight.
 const CLIENT_ROUNDS: usize = 3;
 
 /// One row of the scoreboard.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct ScoreboardRow {
     /// A short name that does not change.
     pub id: &'static str,
     /// What was measured, beside what.
@@ -43,14 +43,14 @@ pub struct Figure {
     /// Value over floor, or floor over value, as the bound reads; the value itself without a floor.
     pub ratio: f64,
     /// The bound.
-    pub hold: Hold,
+    pub hold: RatioBound,
     /// Whether it holds.
     pub met: bool,
 }
 
 /// A bound on a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub enum Hold {
+pub enum RatioBound {
     /// At most this.
     #[serde(rename = "<=")]
     AtMost(f64),
@@ -59,39 +59,39 @@ pub enum Hold {
     AtLeast(f64),
 }
 
-impl Hold {
+impl RatioBound {
     /// Whether `ratio` keeps it.
     pub fn met(self, ratio: f64) -> bool {
         match self {
-            Hold::AtMost(most) => ratio <= most,
-            Hold::AtLeast(least) => ratio >= least,
+            RatioBound::AtMost(most) => ratio <= most,
+            RatioBound::AtLeast(least) => ratio >= least,
         }
     }
 }
 
-impl std::fmt::Display for Hold {
+impl std::fmt::Display for RatioBound {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Hold::AtMost(most) => write!(out, "<= {most}"),
-            Hold::AtLeast(least) => write!(out, ">= {least}"),
+            RatioBound::AtMost(most) => write!(out, "<= {most}"),
+            RatioBound::AtLeast(least) => write!(out, ">= {least}"),
         }
     }
 }
 
-impl Figure {
+impl ScoreboardRow {
     fn new(
         id: &'static str,
         what: String,
         unit: &'static str,
         value: f64,
         floor: Option<f64>,
-        hold: Hold,
-    ) -> Figure {
+        hold: RatioBound,
+    ) -> ScoreboardRow {
         let ratio = match (floor, hold) {
             (None, _) => value,
             (Some(floor), _) => value / floor,
         };
-        Figure {
+        ScoreboardRow {
             id,
             what,
             value,
@@ -104,8 +104,8 @@ impl Figure {
     }
 
     /// A ratio taken round by round: better than one of medians, for a disturbance hits both sides of it.
-    fn with_ratio(self, ratio: f64) -> Figure {
-        Figure {
+    fn with_ratio(self, ratio: f64) -> ScoreboardRow {
+        ScoreboardRow {
             ratio,
             met: self.hold.met(ratio),
             ..self
@@ -120,9 +120,9 @@ impl Figure {
         value: f64,
         floor: f64,
         least: f64,
-    ) -> Figure {
-        let (ratio, hold) = (floor / value, Hold::AtLeast(least));
-        Figure {
+    ) -> ScoreboardRow {
+        let (ratio, hold) = (floor / value, RatioBound::AtLeast(least));
+        ScoreboardRow {
             id,
             what,
             value,
@@ -139,16 +139,16 @@ impl Figure {
 #[derive(Clone, Debug, Serialize)]
 pub struct Scoreboard {
     /// Where it was measured.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// The rows.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<ScoreboardRow>,
     /// What cannot be measured here, and why.
     pub skipped: Vec<String>,
 }
 
 /// Parts of the scoreboard that can be measured alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ScoreboardPart {
     /// Commits, and what they stand on.
     Commits,
     /// Recoverable memory.
@@ -165,38 +165,42 @@ pub enum Part {
     Far,
 }
 
-impl Part {
+impl ScoreboardPart {
     /// All of them.
-    pub const ALL: [Part; 7] = [
-        Part::Commits,
-        Part::Memory,
-        Part::Crashes,
-        Part::Volumes,
-        Part::Mounts,
-        Part::Shared,
-        Part::Far,
+    pub const ALL: [ScoreboardPart; 7] = [
+        ScoreboardPart::Commits,
+        ScoreboardPart::Memory,
+        ScoreboardPart::Crashes,
+        ScoreboardPart::Volumes,
+        ScoreboardPart::Mounts,
+        ScoreboardPart::Shared,
+        ScoreboardPart::Far,
     ];
 }
 
 /// Measures the figures of `parts`; `tell` hears what is being measured.
 pub fn measure(
-    site: &Site,
-    parts: &[Part],
+    site: &Testbed,
+    parts: &[ScoreboardPart],
     quick: bool,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Scoreboard, BenchError> {
-    let machine = Machine::look();
-    let effort = if quick { Effort::QUICK } else { Effort::FULL };
+    let machine = MachineInfo::probe();
+    let effort = if quick {
+        CommitEffort::QUICK
+    } else {
+        CommitEffort::FULL
+    };
     let (mut figures, mut skipped) = (Vec::new(), Vec::new());
     for part in parts {
         figures.extend(match part {
-            Part::Commits => all_commits(site, effort, quick, tell)?,
-            Part::Memory => recoverable_memory(site, quick, tell)?,
-            Part::Crashes => crashes(site, quick, tell)?,
-            Part::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
-            Part::Mounts => mounts(site, quick, tell, &mut skipped)?,
-            Part::Shared => shared::regions(site, effort, quick, tell, &mut skipped)?,
-            Part::Far => far_memory(site, tell, &mut skipped)?,
+            ScoreboardPart::Commits => all_commits(site, effort, quick, tell)?,
+            ScoreboardPart::Memory => recoverable_memory(site, quick, tell)?,
+            ScoreboardPart::Crashes => crashes(site, quick, tell)?,
+            ScoreboardPart::Volumes => volume::volumes(site, quick, tell, &mut skipped)?,
+            ScoreboardPart::Mounts => mounts(site, quick, tell, &mut skipped)?,
+            ScoreboardPart::Shared => shared::regions(site, effort, quick, tell, &mut skipped)?,
+            ScoreboardPart::Far => far_memory(site, tell, &mut skipped)?,
         });
     }
     Ok(Scoreboard {
@@ -207,11 +211,11 @@ pub fn measure(
 }
 
 fn all_commits(
-    site: &Site,
-    effort: Effort,
+    site: &Testbed,
+    effort: CommitEffort,
     quick: bool,
     tell: &mut dyn FnMut(&str),
-) -> Result<Vec<Figure>, BenchError> {
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     tell("commits beside a bare exchange and fdatasync");
     let mut figures = commits(site, effort)?;
     tell("commits over a longer wire");
@@ -226,10 +230,10 @@ fn all_commits(
 }
 
 fn recoverable_memory(
-    site: &Site,
+    site: &Testbed,
     quick: bool,
     tell: &mut dyn FnMut(&str),
-) -> Result<Vec<Figure>, BenchError> {
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     tell("set_range");
     let mut figures = memory::ranges(site)?;
     tell("transactions that do not wait, and TPC-A beside the disk");
@@ -238,11 +242,11 @@ fn recoverable_memory(
 }
 
 fn mounts(
-    site: &Site,
+    site: &Testbed,
     quick: bool,
     tell: &mut dyn FnMut(&str),
     skipped: &mut Vec<String>,
-) -> Result<Vec<Figure>, BenchError> {
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     tell("files on a mount beside files on its disk");
     let mut figures = mount::files(site, quick, skipped)?;
     tell("SQLite's commits beside those of recoverable memory");
@@ -251,10 +255,10 @@ fn mounts(
 }
 
 fn far_memory(
-    site: &Site,
+    site: &Testbed,
     tell: &mut dyn FnMut(&str),
     skipped: &mut Vec<String>,
-) -> Result<Vec<Figure>, BenchError> {
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     tell("the study of paging");
     let mut figures = far::study()?;
     tell("a page of far memory beside the barest pager and the bare link");
@@ -264,7 +268,11 @@ fn far_memory(
     Ok(figures)
 }
 
-fn crashes(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Vec<Figure>, BenchError> {
+fn crashes(
+    site: &Testbed,
+    quick: bool,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     tell("recovery");
     let mut figures = crash::recovery(site, quick)?;
     tell("loss of a lender during commits");
@@ -272,14 +280,14 @@ fn crashes(site: &Site, quick: bool, tell: &mut dyn FnMut(&str)) -> Result<Vec<F
     Ok(figures)
 }
 
-fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+fn commits(site: &Testbed, effort: CommitEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = Vec::new();
-    let one = commit::measure(site, &Spec::default(), effort)?;
+    let one = commit::measure(site, &CommitSpec::default(), effort)?;
     let two = commit::measure(
         site,
-        &Spec {
+        &CommitSpec {
             members: 2,
-            ..Spec::default()
+            ..CommitSpec::default()
         },
         effort,
     )?;
@@ -288,22 +296,29 @@ fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
         let what =
             format!("commit of 128 B, members: {members}, spinning, encrypted; floor: bare TCP exchange");
         let floor = row.exchange.map(|exchange| exchange.p50_us);
-        let figure = Figure::new(id, what, "us p50", row.commit.p50_us, floor, Hold::AtMost(most));
+        let figure = ScoreboardRow::new(
+            id,
+            what,
+            "us p50",
+            row.commit.p50_us,
+            floor,
+            RatioBound::AtMost(most),
+        );
         figures.push(figure.with_ratio(row.ratio.unwrap_or_default()));
     }
     let what = "the same two members; floor: bare exchange with two processes on the same cores".to_owned();
     let floor = two.fan_out.map(|fan_out| fan_out.p50_us);
-    let figure = Figure::new(
+    let figure = ScoreboardRow::new(
         "commit-2-own-floor",
         what,
         "us p50",
         two.commit.p50_us,
         floor,
-        Hold::AtMost(1.3),
+        RatioBound::AtMost(1.3),
     );
     figures.push(figure.with_ratio(two.fan_out_ratio.unwrap_or_default()));
     let what = "commit of 128 B, one member; floor: fdatasync on the same disk".to_owned();
-    figures.push(Figure::faster(
+    figures.push(ScoreboardRow::faster(
         "commit-sync",
         what,
         "us p50",
@@ -313,15 +328,15 @@ fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     ));
     let slow = commit::measure(
         site,
-        &Spec {
+        &CommitSpec {
             modelled_sync_ms: 1,
-            ..Spec::default()
+            ..CommitSpec::default()
         },
         effort,
     )?;
     let what = "the same on a MODELLED disk, 1 ms added to each sync".to_owned();
     let floor = slow.sync_floor_us;
-    figures.push(Figure::faster(
+    figures.push(ScoreboardRow::faster(
         "commit-sync-1ms",
         what,
         "us p50",
@@ -332,14 +347,14 @@ fn commits(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     Ok(figures)
 }
 
-fn longer_wires(site: &Site, effort: Effort, quick: bool) -> Result<Vec<Figure>, BenchError> {
+fn longer_wires(site: &Testbed, effort: CommitEffort, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {
     let added: &[u32] = if quick { &[50] } else { &[25, 50, 100] };
     let measured = added.iter().map(|&added_rtt_us| {
         let row = commit::measure(
             site,
-            &Spec {
+            &CommitSpec {
                 added_rtt_us,
-                ..Spec::default()
+                ..CommitSpec::default()
             },
             effort,
         )?;
@@ -350,25 +365,32 @@ fn longer_wires(site: &Site, effort: Effort, quick: bool) -> Result<Vec<Figure>,
         };
         let what = format!("commit-1 with {added_rtt_us} us ADDED to the round trip, the floor's too");
         let floor = row.exchange.map(|exchange| exchange.p50_us);
-        let figure = Figure::new(id, what, "us p50", row.commit.p50_us, floor, Hold::AtMost(1.3));
+        let figure = ScoreboardRow::new(
+            id,
+            what,
+            "us p50",
+            row.commit.p50_us,
+            floor,
+            RatioBound::AtMost(1.3),
+        );
         Ok(figure.with_ratio(row.ratio.unwrap_or_default()))
     });
     measured.collect()
 }
 
-fn threads(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
-    let spec = Spec {
+fn threads(site: &Testbed, effort: CommitEffort) -> Result<ScoreboardRow, BenchError> {
+    let spec = CommitSpec {
         wait: WaitPolicy::default(),
-        ..Spec::default()
+        ..CommitSpec::default()
     };
     let (one, eight, ratio) = commit::scaling(site, &spec, 8, effort)?;
     let what = "commits from 8 threads (group commit); floor: from one thread".to_owned();
-    let (value, floor, hold) = (eight.per_second, Some(one.per_second), Hold::AtLeast(3.0));
-    Ok(Figure::new("threads-8", what, "commits/s", value, floor, hold).with_ratio(ratio))
+    let (value, floor, hold) = (eight.per_second, Some(one.per_second), RatioBound::AtLeast(3.0));
+    Ok(ScoreboardRow::new("threads-8", what, "commits/s", value, floor, hold).with_ratio(ratio))
 }
 
 /// One client and eight in alternating rounds, each round with a fresh lender.
-fn clients(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+fn clients(site: &Testbed, effort: CommitEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     let (mut ones, mut eights, mut ratios, mut unfair) = (vec![], vec![], vec![], vec![]);
     for _ in 0..CLIENT_ROUNDS {
         let one = share::measure(site, 1, 128, effort.round)?;
@@ -378,17 +400,24 @@ fn clients(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
         eights.push(eight.total);
         unfair.push(eight.unfairness);
     }
-    let (one, eight) = (Summary::median(&ones), Summary::median(&eights));
+    let (one, eight) = (LatencySummary::median(&ones), LatencySummary::median(&eights));
     let what = "one lender, total commits of 8 clients; floor: of one client".to_owned();
-    let total = Figure::new(
+    let total = ScoreboardRow::new(
         "lender-total",
         what,
         "commits/s",
         eight.per_second,
         Some(one.per_second),
-        Hold::AtLeast(1.0),
+        RatioBound::AtLeast(1.0),
     );
     let fair = "one lender, 8 clients: the most commits of a client over the least".to_owned();
-    let fairness = Figure::new("lender-fair", fair, "x", median(unfair), None, Hold::AtMost(2.0));
+    let fairness = ScoreboardRow::new(
+        "lender-fair",
+        fair,
+        "x",
+        median(unfair),
+        None,
+        RatioBound::AtMost(2.0),
+    );
     Ok(vec![total.with_ratio(median(ratios)), fairness])
 }

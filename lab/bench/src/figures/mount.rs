@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 
-use super::{Figure, volume};
-use crate::error::{BenchError, Context};
+use super::{ScoreboardRow, volume};
+use crate::bench_mount::{self, BenchMount};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::mounted::{self, Mount};
-use crate::site::Site;
+use crate::testbed::Testbed;
 
 /// Bytes of a write: a record of a database's log.
 const BYTES: usize = 512;
@@ -24,12 +24,12 @@ const SLOW_SYNC_US: f64 = 1000.0;
 
 /// How a write is synced.
 #[derive(Clone, Copy)]
-enum Way {
+enum SyncMethod {
     Call,
     Open,
 }
 
-fn open(dir: &Path, way: Way) -> Result<File, BenchError> {
+fn open(dir: &Path, way: SyncMethod) -> Result<File, BenchError> {
     let path = dir.join("log");
     let made = OpenOptions::new()
         .create(true)
@@ -43,8 +43,8 @@ fn open(dir: &Path, way: Way) -> Result<File, BenchError> {
     }
     made.sync_all().context("sync a file")?;
     let flags = match way {
-        Way::Call => OFlags::empty(),
-        Way::Open => OFlags::DSYNC,
+        SyncMethod::Call => OFlags::empty(),
+        SyncMethod::Open => OFlags::DSYNC,
     };
     let mut options = OpenOptions::new();
     options.write(true).custom_flags(flags.bits().cast_signed());
@@ -52,14 +52,14 @@ fn open(dir: &Path, way: Way) -> Result<File, BenchError> {
 }
 
 /// The median of writes that are synced, in µs.
-fn round(dir: &Path, way: Way, time: Duration) -> Result<f64, BenchError> {
+fn round(dir: &Path, way: SyncMethod, time: Duration) -> Result<f64, BenchError> {
     let file = open(dir, way)?;
     let (mut took, until) = (Vec::new(), Instant::now() + time);
     let mut at = 0;
     while Instant::now() < until {
         let began = Instant::now();
         file.write_all_at(&[7; BYTES], at).context("write")?;
-        if let Way::Call = way {
+        if let SyncMethod::Call = way {
             file.sync_data().context("sync")?;
         }
         took.push(began.elapsed().as_nanos() as f64 / 1e3);
@@ -69,25 +69,34 @@ fn round(dir: &Path, way: Way, time: Duration) -> Result<f64, BenchError> {
 }
 
 /// `skipped` says why nothing is measured where this process may not mount.
-pub(super) fn files(site: &Site, quick: bool, skipped: &mut Vec<String>) -> Result<Vec<Figure>, BenchError> {
-    if let Err(missing) = mounted::possible() {
+pub(super) fn files(
+    site: &Testbed,
+    quick: bool,
+    skipped: &mut Vec<String>,
+) -> Result<Vec<ScoreboardRow>, BenchError> {
+    if let Err(missing) = bench_mount::possible() {
         skipped.push(format!("files on a mount: {missing}"));
         return Ok(Vec::new());
     }
     let time = Duration::from_millis(if quick { 200 } else { 600 });
     let lender = volume::lender(site, None)?;
-    let plain = site.folder().join("plain");
-    std::fs::create_dir(&plain).context("make a folder")?;
-    let mounted = Mount::begin(site, lender.address(), 0)?;
+    let plain = site.directory().join("plain");
+    std::fs::create_dir(&plain).context("make a directory")?;
+    let mounted = BenchMount::begin(site, lender.address(), 0)?;
     let mut figures = Vec::new();
     for (id, slow, way, what) in [
         (
             "mount-sync",
             Some("mount-sync-1ms"),
-            Way::Call,
+            SyncMethod::Call,
             "write and fdatasync",
         ),
-        ("mount-dsync", None, Way::Open, "write to a file opened O_DSYNC"),
+        (
+            "mount-dsync",
+            None,
+            SyncMethod::Open,
+            "write to a file opened O_DSYNC",
+        ),
     ] {
         round(mounted.dir(), way, WARM_UP)?;
         let (mut on_mount, mut beside) = (Vec::new(), Vec::new());
@@ -97,10 +106,10 @@ pub(super) fn files(site: &Site, quick: bool, skipped: &mut Vec<String>) -> Resu
         }
         let (on_mount, beside) = (median(on_mount), median(beside));
         let whole = format!("{what}, {BYTES} B, on a mount; floor: beside it, on the same disk");
-        figures.push(Figure::faster(id, whole, "us p50", on_mount, beside, 2.0));
+        figures.push(ScoreboardRow::faster(id, whole, "us p50", on_mount, beside, 2.0));
         if let Some(id) = slow {
             let whole = "the same on a MODELLED disk, 1 ms added to each sync beside it".to_owned();
-            figures.push(Figure::faster(
+            figures.push(ScoreboardRow::faster(
                 id,
                 whole,
                 "us p50",

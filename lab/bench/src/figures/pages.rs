@@ -4,16 +4,16 @@ use std::time::{Duration, Instant};
 
 use netram_far::{BarePager, WordAccess};
 use netram_far_machine::limit::PAGE_BYTES;
-use netram_transport::{Address, WaitPolicy};
+use netram_transport::{NetAddress, WaitPolicy};
 
-use super::words::{Filled, filled, value};
-use super::{Figure, Hold, volume};
-use crate::delay::Delay;
-use crate::echo::{Echo, Exchange, Pinger};
-use crate::error::{BenchError, Context};
+use super::words::{FilledVector, fill_vector, value};
+use super::{RatioBound, ScoreboardRow, volume};
+use crate::delay::DelayProxy;
+use crate::echo::{EchoClient, EchoServer, ExchangeSizes};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::Site;
-use crate::socket::{Pause, Socket};
+use crate::socket::{PollPause, RawSocket};
+use crate::testbed::Testbed;
 
 const MEMORY: &str = "160MiB";
 /// Pages in all, and how many are local.
@@ -25,7 +25,7 @@ const ROUNDS: usize = 5;
 /// References to pages at random, a round.
 const REFERENCES: usize = 6000;
 /// A reference that takes less has not missed. One that finds its page hidden has: those are some hundredths of all.
-const MISSED: Duration = Duration::from_micros(3);
+const MISS_TIME_MIN: Duration = Duration::from_micros(3);
 /// What asks for a page, bare.
 const REQUEST_BYTES: usize = 32;
 /// What the bare link carries at once; two are asked for ahead.
@@ -47,9 +47,11 @@ fn faults(
         let found = read(page);
         let took = began.elapsed();
         if found != expected(page) {
-            return Err(BenchError::Asked(format!("page {page} is not what was written")));
+            return Err(BenchError::InvalidRequest(format!(
+                "page {page} is not what was written"
+            )));
         }
-        if took >= MISSED {
+        if took >= MISS_TIME_MIN {
             missed.push(took.as_secs_f64() * 1e6);
         }
     }
@@ -57,31 +59,31 @@ fn faults(
 }
 
 /// A process that gives so many bytes whenever it is asked, and a connection to it.
-fn giver(
-    site: &Site,
+fn page_sender(
+    site: &Testbed,
     reply: usize,
-    through: impl FnOnce(Address) -> Result<Address, BenchError>,
-) -> Result<(Pinger, Socket), BenchError> {
-    let echo = Echo {
+    through: impl FnOnce(NetAddress) -> Result<NetAddress, BenchError>,
+) -> Result<(EchoClient, RawSocket), BenchError> {
+    let echo = EchoServer {
         listen: "tcp://127.0.0.1:0".to_owned(),
-        exchange: Exchange {
+        exchange: ExchangeSizes {
             request: REQUEST_BYTES,
             reply,
         },
         core: None,
-        pause: Pause::Yield,
+        pause: PollPause::Yield,
         asks: None,
     };
-    let pinger = Pinger::start(site.program(), echo, site.folder(), through)?;
-    let socket = Socket::connect(pinger.address())?;
+    let pinger = EchoClient::start(site.program(), echo, site.directory(), through)?;
+    let socket = RawSocket::connect(pinger.address())?;
     Ok((pinger, socket))
 }
 
-fn fault(site: &Site, filled: &Filled) -> Result<Figure, BenchError> {
-    let (_pinger, socket) = giver(site, PAGE_BYTES, Ok)?;
+fn fault(site: &Testbed, filled: &FilledVector) -> Result<ScoreboardRow, BenchError> {
+    let (_pinger, socket) = page_sender(site, PAGE_BYTES, Ok)?;
     let pager = BarePager::open(PAGES, WaitPolicy::default(), move |page, bytes| {
         let came = socket.send_all(&[0; REQUEST_BYTES]).is_ok()
-            && matches!(socket.receive_all(bytes, Pause::Yield), Ok(true));
+            && matches!(socket.receive_all(bytes, PollPause::Yield), Ok(true));
         // Which page it is, so that one put elsewhere is found.
         bytes[..8].copy_from_slice(&value(page).to_ne_bytes());
         came
@@ -99,19 +101,19 @@ fn fault(site: &Site, filled: &Filled) -> Result<Figure, BenchError> {
     }
     let what = "a fault on a page at a lender, a quarter local, encrypted; floor: the barest pager and a bare TCP exchange of a page";
     let floor = Some(median(bares));
-    let figure = Figure::new(
+    let figure = ScoreboardRow::new(
         "far-fault",
         what.to_owned(),
         "us p50",
         median(arenas),
         floor,
-        Hold::AtMost(1.3),
+        RatioBound::AtMost(1.3),
     );
     Ok(figure.with_ratio(median(ratios)))
 }
 
 /// MB a second of all pages, read one after the other: those that came from the lender.
-fn scan(filled: &Filled) -> Result<f64, BenchError> {
+fn scan(filled: &FilledVector) -> Result<f64, BenchError> {
     let fetched = || {
         let tally = filled.arena.status().tally;
         tally.fetched + tally.ahead
@@ -119,7 +121,7 @@ fn scan(filled: &Filled) -> Result<f64, BenchError> {
     let (before, began) = (fetched(), Instant::now());
     for (index, found) in filled.vec.as_slice().iter().enumerate() {
         if *found != value(index) {
-            return Err(BenchError::Asked(format!(
+            return Err(BenchError::InvalidRequest(format!(
                 "value {index} is not what was written"
             )));
         }
@@ -129,7 +131,7 @@ fn scan(filled: &Filled) -> Result<f64, BenchError> {
 }
 
 /// MB a second of as many bytes over a bare connection, and nothing done with them.
-fn stream(socket: &Socket) -> Result<f64, BenchError> {
+fn stream(socket: &RawSocket) -> Result<f64, BenchError> {
     let mut bytes = vec![0; STREAM_BYTES];
     let replies = PAGES * PAGE_BYTES / STREAM_BYTES;
     let began = Instant::now();
@@ -137,8 +139,8 @@ fn stream(socket: &Socket) -> Result<f64, BenchError> {
         if reply < replies {
             socket.send_all(&[0; REQUEST_BYTES])?;
         }
-        if reply >= AHEAD && !socket.receive_all(&mut bytes, Pause::Yield)? {
-            return Err(BenchError::Asked("the bare link was closed".to_owned()));
+        if reply >= AHEAD && !socket.receive_all(&mut bytes, PollPause::Yield)? {
+            return Err(BenchError::InvalidRequest("the bare link was closed".to_owned()));
         }
     }
     Ok((replies * STREAM_BYTES) as f64 / began.elapsed().as_secs_f64() / 1e6)
@@ -146,15 +148,15 @@ fn stream(socket: &Socket) -> Result<f64, BenchError> {
 
 /// A scan over loopback, or over a link that carries no more than so much.
 fn scanned(
-    site: &Site,
-    filled: &Filled,
+    site: &Testbed,
+    filled: &FilledVector,
     (id, megabits): (&'static str, Option<u32>),
-) -> Result<Figure, BenchError> {
+) -> Result<ScoreboardRow, BenchError> {
     let mut narrow = None;
-    let (_pinger, socket) = giver(site, STREAM_BYTES, |address| match megabits {
+    let (_pinger, socket) = page_sender(site, STREAM_BYTES, |address| match megabits {
         None => Ok(address),
         Some(megabits) => {
-            let (child, address) = Delay::narrow(site.program(), &address, megabits, site.folder())?;
+            let (child, address) = DelayProxy::narrow(site.program(), &address, megabits, site.directory())?;
             narrow = Some(child);
             Ok(address)
         }
@@ -175,12 +177,12 @@ fn scanned(
     let what =
         format!("pages at a lender read one after the other, a quarter local, {link}; floor: the bare link");
     let (value, floor) = (median(scans), Some(median(streams)));
-    let figure = Figure::new(id, what, "MB/s", value, floor, Hold::AtLeast(0.7));
+    let figure = ScoreboardRow::new(id, what, "MB/s", value, floor, RatioBound::AtLeast(0.7));
     Ok(figure.with_ratio(median(ratios)))
 }
 
-pub(super) fn pages(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure>, BenchError> {
-    let lender = site.lender_of_pages(volume::spec(None), MEMORY)?;
+pub(super) fn pages(site: &Testbed, skipped: &mut Vec<String>) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let lender = site.page_lender(volume::spec(None), MEMORY)?;
     let table = (PAGES * VALUES, (LOCAL * PAGE_BYTES) as u64);
     let mut figures = Vec::new();
     let links = [
@@ -190,10 +192,10 @@ pub(super) fn pages(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
     ];
     for (id, megabits) in links {
         let narrow = megabits
-            .map(|megabits| Delay::narrow(site.program(), lender.address(), megabits, site.folder()))
+            .map(|megabits| DelayProxy::narrow(site.program(), lender.address(), megabits, site.directory()))
             .transpose()?;
         let address = { narrow.as_ref() }.map_or(lender.address(), |(_, address)| address);
-        let Some(filled) = filled(site, address, table, (WordAccess::Never, true), skipped)? else {
+        let Some(filled) = fill_vector(site, address, table, (WordAccess::Never, true), skipped)? else {
             return Ok(figures);
         };
         if megabits.is_none() {

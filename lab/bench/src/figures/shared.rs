@@ -2,64 +2,66 @@
 
 use std::time::Duration;
 
-use netram_oo7::{Operation, Parameters, Size};
+use netram_oo7::{DatabaseSize, Oo7Parameters, Operation};
 use netram_shared::limit::LEASE_DEFAULT;
 
-use super::{Figure, Hold};
-use crate::commit::Effort;
+use super::{RatioBound, ScoreboardRow};
+use crate::commit::CommitEffort;
 use crate::error::BenchError;
-use crate::shared::failover::{self, Death};
-use crate::shared::place::{Plan, Straight};
-use crate::shared::{fanout, local, oo7, visible};
-use crate::site::Site;
-use crate::zeo::Zeo;
+use crate::shared::failover::{self, NodeDeath};
+use crate::shared::testbed::{PeerDelivery, RegionSetup};
+use crate::shared::{fanout, local, oo7, visibility};
+use crate::testbed::Testbed;
+use crate::zeo::ZeoEnvironment;
 
 /// Deaths of each kind.
 const DEATHS: usize = 5;
 /// Longer than the default: a quick run has one death of each kind, on whatever machine runs tests, and what is held is relative to it.
 const QUICK_LEASE: Duration = Duration::from_secs(5);
 /// How much longer than its lease a dead node's lock may be missed.
-const BURIAL: Duration = Duration::from_millis(10);
+const RETIRE_TIME_MAX: Duration = Duration::from_millis(10);
 
 pub(super) fn regions(
-    site: &Site,
-    effort: Effort,
+    site: &Testbed,
+    effort: CommitEffort,
     quick: bool,
     tell: &mut dyn FnMut(&str),
     skipped: &mut Vec<String>,
-) -> Result<Vec<Figure>, BenchError> {
-    let plan = Plan::default();
+) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let plan = RegionSetup::default();
     tell("an update of eight bytes at another node");
-    let mut figures = seen(site, plan, effort, Duration::ZERO)?.to_vec();
+    let mut figures = visibility(site, plan, effort, Duration::ZERO)?.to_vec();
     tell("updates with a rest between them");
-    figures.extend(seen(site, plan, effort, visible::REST)?);
+    figures.extend(visibility(site, plan, effort, visibility::REST)?);
     tell("locks that are kept");
     let ns = local::acquire_again(site, plan, effort)?;
     let what = "acquiring a lock that the node has kept: a transaction with it, less one without";
-    figures.push(Figure::new(
+    figures.push(ScoreboardRow::new(
         "shared-reacquire",
         what.to_owned(),
         "ns",
         ns,
         None,
-        Hold::AtMost(200.0),
+        RatioBound::AtMost(200.0),
     ));
     let beside = local::commits(site, plan, effort)?;
     let what = "begin, acquire a kept lock, set 8 B, commit, one member; floor: recoverable memory alone, without acquire";
     let (value, floor) = (beside.shared.p50_us, Some(beside.alone.p50_us));
-    let commit = Figure::new(
+    let commit = ScoreboardRow::new(
         "shared-commit",
         what.to_owned(),
         "us p50",
         value,
         floor,
-        Hold::AtMost(1.3),
+        RatioBound::AtMost(1.3),
     );
     figures.push(commit.with_ratio(beside.ratio));
     tell("the writer's cost by the number of nodes that follow");
     match followers(site, plan, effort) {
         Ok(figure) => figures.push(figure),
-        Err(BenchError::Asked(why)) => skipped.push(format!("the writer's cost by multicast: {why}")),
+        Err(BenchError::InvalidRequest(why)) => {
+            skipped.push(format!("the writer's cost by multicast: {why}"))
+        }
         Err(error) => return Err(error),
     }
     tell("OO7 between two nodes");
@@ -70,8 +72,13 @@ pub(super) fn regions(
 }
 
 /// An update on its way, beside both floors; with a rest behind each, if that is not zero.
-fn seen(site: &Site, plan: Plan, effort: Effort, rest: Duration) -> Result<[Figure; 2], BenchError> {
-    let seen = visible::measure(site, plan, effort, rest)?;
+fn visibility(
+    site: &Testbed,
+    plan: RegionSetup,
+    effort: CommitEffort,
+    rest: Duration,
+) -> Result<[ScoreboardRow; 2], BenchError> {
+    let seen = visibility::measure(site, plan, effort, rest)?;
     let (ids, when) = match rest.is_zero() {
         true => (["shared-visible", "shared-visible-cores"], String::new()),
         false => (
@@ -85,8 +92,8 @@ fn seen(site: &Site, plan: Plan, effort: Effort, rest: Duration) -> Result<[Figu
         seen.commit.p50_us, seen.exchange.p50_us
     );
     let figure = |id, what, floor, ratio| {
-        let (value, hold) = (seen.one_way.p50_us, Hold::AtMost(1.5));
-        Figure::new(id, what, "us p50", value, Some(floor), hold).with_ratio(ratio)
+        let (value, hold) = (seen.one_way.p50_us, RatioBound::AtMost(1.5));
+        ScoreboardRow::new(id, what, "us p50", value, Some(floor), hold).with_ratio(ratio)
     };
     let beside =
         "the same; floor: the same way between three processes that do nothing, and yield, on the same cores";
@@ -96,9 +103,18 @@ fn seen(site: &Site, plan: Plan, effort: Effort, rest: Duration) -> Result<[Figu
     ])
 }
 
-fn followers(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchError> {
-    let by = |straight| fanout::measure(site, Plan { straight, ..plan }, effort);
-    let (group, links) = (by(Straight::Multicast)?, by(Straight::Links)?);
+fn followers(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<ScoreboardRow, BenchError> {
+    let by = |straight| {
+        fanout::measure(
+            site,
+            RegionSetup {
+                peer_delivery: straight,
+                ..plan
+            },
+            effort,
+        )
+    };
+    let (group, links) = (by(PeerDelivery::Multicast)?, by(PeerDelivery::Links)?);
     let costs: Vec<String> = group
         .commits
         .iter()
@@ -111,25 +127,25 @@ fn followers(site: &Site, plan: Plan, effort: Effort) -> Result<Figure, BenchErr
         links.percent_a_follower
     );
     let value = group.percent_a_follower;
-    Ok(Figure::new(
+    Ok(ScoreboardRow::new(
         "shared-fanout",
         what,
         "%",
         value,
         None,
-        Hold::AtMost(5.0),
+        RatioBound::AtMost(5.0),
     ))
 }
 
 /// OO7's small-3 between two nodes, and beside ZODB with ZEO where that is.
 fn traversals(
-    site: &Site,
-    plan: Plan,
+    site: &Testbed,
+    plan: RegionSetup,
     quick: bool,
     skipped: &mut Vec<String>,
-) -> Result<Vec<Figure>, BenchError> {
-    let spec = oo7::Spec {
-        database: Parameters::of(Size::Small, 3),
+) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let spec = oo7::SharedOo7Spec {
+        database: Oo7Parameters::of(DatabaseSize::Small, 3),
         operations: vec![Operation::T12a, Operation::T2b],
         rounds: if quick { 3 } else { 21 },
         members: plan.members,
@@ -138,16 +154,16 @@ fn traversals(
     let rows = oo7::measure(site, &spec, &mut |_| ())?;
     let held = [("shared-t12a", 60.0), ("shared-t2b", 700.0)];
     let rows_held = rows.iter().zip(held);
-    let mut figures: Vec<Figure> = rows_held
+    let mut figures: Vec<ScoreboardRow> = rows_held
         .map(|(row, (id, most))| {
             let what = format!(
                 "{} of OO7 until another node has it, less the walk of {:.0} us ({:.0} us of the rest being the commit)",
                 row.operation, row.walk_us, row.commit_us
             );
-            Figure::new(id, what, "us", row.overhead_us, None, Hold::AtMost(most))
+            ScoreboardRow::new(id, what, "us", row.overhead_us, None, RatioBound::AtMost(most))
         })
         .collect();
-    match (Zeo::find(), rows.first()) {
+    match (ZeoEnvironment::find(), rows.first()) {
         (Ok(zeo), Some(own)) => {
             let best = zeo
                 .measure(site, if quick { 1 } else { 7 })?
@@ -156,7 +172,14 @@ fn traversals(
             let what = "t12a until another node has it, less the walk; beside ZODB with ZEO, which is Python"
                 .to_owned();
             let (value, floor) = (own.overhead_us, best.overhead_us());
-            figures.push(Figure::faster("shared-zeo", what, "us", value, floor, 100.0));
+            figures.push(ScoreboardRow::faster(
+                "shared-zeo",
+                what,
+                "us",
+                value,
+                floor,
+                100.0,
+            ));
         }
         (Err(reason), _) => skipped.push(format!("t12a beside ZODB with ZEO: {reason}")),
         (Ok(_), None) => (),
@@ -164,24 +187,24 @@ fn traversals(
     Ok(figures)
 }
 
-fn deaths(site: &Site, plan: Plan, quick: bool) -> Result<Vec<Figure>, BenchError> {
+fn deaths(site: &Testbed, plan: RegionSetup, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {
     let (lease, rounds) = if quick {
         (QUICK_LEASE, 1)
     } else {
         (LEASE_DEFAULT, DEATHS)
     };
     let kinds = [
-        ("shared-failover-killed", Death::Killed, "is killed"),
-        ("shared-failover-silent", Death::Silent, "falls silent"),
+        ("shared-failover-killed", NodeDeath::Killed, "is killed"),
+        ("shared-failover-silent", NodeDeath::Silent, "falls silent"),
     ];
     let measured = kinds.map(|(id, death, how)| {
-        let missed = failover::measure(site, Plan { lease, ..plan }, death, rounds)?;
+        let missed = failover::measure(site, RegionSetup { lease, ..plan }, death, rounds)?;
         let what = format!(
-            "longest of {rounds} waits for a lock whose holder {how}; floor: its lease and {BURIAL:?}"
+            "longest of {rounds} waits for a lock whose holder {how}; floor: its lease and {RETIRE_TIME_MAX:?}"
         );
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let floor = Some(ms(lease + BURIAL));
-        Ok(Figure::new(id, what, "ms", ms(missed), floor, Hold::AtMost(1.0)))
+        let floor = Some(ms(lease + RETIRE_TIME_MAX));
+        Ok(ScoreboardRow::new(id, what, "ms", ms(missed), floor, RatioBound::AtMost(1.0)))
     });
     measured.into_iter().collect()
 }

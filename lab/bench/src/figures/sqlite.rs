@@ -4,15 +4,15 @@ use std::time::{Duration, Instant};
 
 use netram_journal::Journal;
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Options, RealStorage, Region, Rvm};
+use netram_rvm::{RealStorage, Region, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
 use netram_transport::WaitPolicy;
 use rusqlite::{Connection, params};
 
-use super::{Figure, Hold, volume};
-use crate::databases::sqlite::{open, take};
-use crate::error::{BenchError, Context};
+use super::{RatioBound, ScoreboardRow, volume};
+use crate::databases::sqlite::{adopt, open};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::{Lender, Site};
+use crate::testbed::{LenderProcess, Testbed};
 
 /// What a small commit writes to SQLite's log: a page, and what is said of it.
 const FRAME_BYTES: usize = 4096 + 24;
@@ -22,29 +22,29 @@ const ROUNDS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(200);
 
 /// Recoverable memory with one member.
-struct Memory {
+struct MemberMemory {
     rvm: Rvm<Journal, RealStorage>,
     region: Region,
     at: usize,
 }
 
-impl Memory {
-    fn open(site: &Site, lender: &Lender) -> Result<Memory, BenchError> {
+impl MemberMemory {
+    fn open(site: &Testbed, lender: &LenderProcess) -> Result<MemberMemory, BenchError> {
         let config = site.config(vec![lender.address().clone()], true, WaitPolicy::default());
         let opened = site.journal(LOG_BYTES, config)?;
-        let name = |file: &str| opened.folder.join(file).to_string_lossy().into_owned();
+        let name = |file: &str| opened.directory.join(file).to_string_lossy().into_owned();
         let storage = RealStorage::create(&name("segments")).context("create the segment table")?;
-        let rvm =
-            Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
+        let rvm = Rvm::open(opened.journal, storage, RvmOptions::new(opened.id))
+            .context("open recoverable memory")?;
         rvm.start_truncation().context("start truncation")?;
-        rvm.create_segment(&name("segment"), REGION_BYTES, Allocation::Preallocated)
+        rvm.create_segment(&name("segment"), REGION_BYTES, SegmentAllocation::Preallocated)
             .context("create a segment")?;
         let region = rvm.map(&name("segment"), 0, 0).context("map a segment")?;
-        Ok(Memory { rvm, region, at: 0 })
+        Ok(MemberMemory { rvm, region, at: 0 })
     }
 
     fn commit(&mut self) -> Result<(), BenchError> {
-        let mut transaction = self.rvm.begin(Mode::Restore);
+        let mut transaction = self.rvm.begin(RestoreMode::Restore);
         let written = transaction.write(&self.region, self.at, &[7; FRAME_BYTES]);
         written.context("write a range")?;
         transaction
@@ -76,13 +76,13 @@ fn insert(database: &Connection) -> Result<(), BenchError> {
         .context("insert a row")
 }
 
-pub(super) fn commits(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchError> {
+pub(super) fn commits(site: &Testbed, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {
     let time = Duration::from_millis(if quick { 200 } else { 600 });
     let lender = volume::lender(site, None)?;
-    let path = site.folder().join("app.db");
-    take(site, &path, &lender.address().to_string())?;
+    let path = site.directory().join("app.db");
+    adopt(site, &path, &lender.address().to_string())?;
     let database = open(&path, true, "FULL")?;
-    let mut memory = Memory::open(site, &lender)?;
+    let mut memory = MemberMemory::open(site, &lender)?;
     round(WARM_UP, || insert(&database))?;
     round(WARM_UP, || memory.commit())?;
     let (mut ours, mut floors) = (Vec::new(), Vec::new());
@@ -96,13 +96,13 @@ pub(super) fn commits(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchErro
         "a row inserted by SQLite through the VFS; floor: an rvm commit of the page's {FRAME_BYTES} B, same lender"
     );
     let (ours, floor) = (median(ours), median(floors));
-    let figure = Figure::new(
+    let figure = ScoreboardRow::new(
         "sqlite-commit",
         what,
         "us p50",
         ours,
         Some(floor),
-        Hold::AtMost(2.0),
+        RatioBound::AtMost(2.0),
     );
     Ok(vec![figure.with_ratio(ratio)])
 }

@@ -7,15 +7,15 @@
 
 use std::time::Duration;
 
-use super::volume::{BYTES, Effort, LARGE, SPAN_BYTES, all, lender, spec};
-use super::{Figure, Hold};
+use super::volume::{BYTES, LARGE, SPAN_BYTES, VolumeEffort, all, lender, spec};
+use super::{RatioBound, ScoreboardRow};
 use crate::error::BenchError;
 use crate::histogram::median;
-use crate::namespaces::Namespaces;
-use crate::site::Site;
-use crate::volume::serve::{Served, Slow, What};
-use crate::volume::sink::{self, Sink};
-use crate::volume::{Holders, Place};
+use crate::namespaces::NamespacePair;
+use crate::testbed::Testbed;
+use crate::volume::serve::{DeviceSource, NbdServerProcess, SyncDelays};
+use crate::volume::sink::{self, SinkServer};
+use crate::volume::{VolumeDirectory, VolumeRedundancy};
 
 /// Large writes that are under way together.
 const DEPTH: usize = 16;
@@ -40,10 +40,10 @@ const _: () = assert!(
 
 /// All rows that can be measured here.
 pub(super) fn rows(
-    site: &Site,
-    effort: Effort,
+    site: &Testbed,
+    effort: VolumeEffort,
     skipped: &mut Vec<String>,
-) -> Result<Vec<Figure>, BenchError> {
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     let mut figures = vec![loopback(site, effort)?];
     for (id, megabits) in LINKS {
         match link(site, id, megabits as u32, effort) {
@@ -55,54 +55,59 @@ pub(super) fn rows(
 }
 
 /// Throughputs of rounds in MB a second.
-struct Measured {
-    written: Vec<f64>,
-    carried: Vec<f64>,
+struct ThroughputRounds {
+    volume_rates: Vec<f64>,
+    link_rates: Vec<f64>,
     /// Bytes that crossed the link for each byte written. `None`: there is no link.
     crossed: Option<f64>,
 }
 
-impl Measured {
-    fn figure(self, id: &'static str, over: &str) -> Figure {
+impl ThroughputRounds {
+    fn figure(self, id: &'static str, over: &str) -> ScoreboardRow {
         let crossed = self.crossed.map_or(String::new(), |crossed| {
             format!(" ({crossed:.2} bytes crossed for each written)")
         });
         let what = format!(
             "64 KiB writes, {DEPTH} under way, one member, over {over}{crossed}; floor: a bare TCP stream over it"
         );
-        let ratios = self.written.iter().zip(&self.carried);
+        let ratios = self.volume_rates.iter().zip(&self.link_rates);
         let ratio = median(ratios.map(|(written, carried)| written / carried).collect());
-        let floor = Some(median(self.carried));
-        let value = median(self.written);
-        Figure::new(id, what, "MB/s", value, floor, Hold::AtLeast(0.8)).with_ratio(ratio)
+        let floor = Some(median(self.link_rates));
+        let value = median(self.volume_rates);
+        ScoreboardRow::new(id, what, "MB/s", value, floor, RatioBound::AtLeast(0.8)).with_ratio(ratio)
     }
 }
 
-fn loopback(site: &Site, effort: Effort) -> Result<Figure, BenchError> {
+fn loopback(site: &Testbed, effort: VolumeEffort) -> Result<ScoreboardRow, BenchError> {
     let members = [lender(site, None)?];
-    let place = Place::new(site, BYTES, &all(&members))?;
-    let measured = measure(site, None, What::volume(place.path()), effort)?;
+    let place = VolumeDirectory::new(site, BYTES, &all(&members))?;
+    let measured = measure(site, None, DeviceSource::volume(place.path()), effort)?;
     Ok(measured.figure("volume-throughput", "loopback"))
 }
 
-fn link(site: &Site, id: &'static str, megabits: u32, effort: Effort) -> Result<Figure, BenchError> {
-    let network = Namespaces::new()?;
+fn link(
+    site: &Testbed,
+    id: &'static str,
+    megabits: u32,
+    effort: VolumeEffort,
+) -> Result<ScoreboardRow, BenchError> {
+    let network = NamespacePair::new()?;
     network.shape(megabits)?;
     // There is no way back for a thread that has entered.
     let measured = std::thread::scope(|scope| {
         let measuring = scope.spawn(|| {
             network.enter()?;
-            let member = site.lender_beyond(&network, spec(None))?;
-            let holders = Holders {
+            let member = site.remote_lender(&network, spec(None))?;
+            let holders = VolumeRedundancy {
                 window_bytes: Some(WINDOW_BYTES),
                 ..all(std::slice::from_ref(&member))
             };
-            let place = Place::new(site, BYTES, &holders)?;
-            let slow = Slow {
+            let place = VolumeDirectory::new(site, BYTES, &holders)?;
+            let slow = SyncDelays {
                 journal_us: LOG_SYNC.as_micros() as u32,
                 files_us: 0,
             };
-            let what = What::Volume(place.path().to_owned(), slow);
+            let what = DeviceSource::Volume(place.path().to_owned(), slow);
             measure(site, Some(&network), what, effort)
         });
         measuring.join().expect("a measuring thread does not panic")
@@ -117,14 +122,14 @@ fn link(site: &Site, id: &'static str, megabits: u32, effort: Effort) -> Result<
 
 /// Writes to a volume, and a bare stream, in turns.
 fn measure(
-    site: &Site,
-    network: Option<&Namespaces>,
-    what: What,
-    effort: Effort,
-) -> Result<Measured, BenchError> {
-    let (_sink, address) = Sink::start(site, network, None)?;
-    let mut volume = Served::start(site, what, None)?;
-    let sent = || network.map(Namespaces::sent_bytes).transpose();
+    site: &Testbed,
+    network: Option<&NamespacePair>,
+    what: DeviceSource,
+    effort: VolumeEffort,
+) -> Result<ThroughputRounds, BenchError> {
+    let (_sink, address) = SinkServer::start(site, network, None)?;
+    let mut volume = NbdServerProcess::start(site, what, None)?;
+    let sent = || network.map(NamespacePair::sent_bytes).transpose();
     let (mut written, mut carried, mut crossed) = (vec![], vec![], vec![]);
     for _ in 0..effort.rounds {
         let before = sent()?;
@@ -137,9 +142,9 @@ fn measure(
         written.push(wrote.per_second() / 1e6);
         carried.push(sink::stream(&address, effort.round)? / 1e6);
     }
-    Ok(Measured {
-        written,
-        carried,
+    Ok(ThroughputRounds {
+        volume_rates: written,
+        link_rates: carried,
         crossed: (!crossed.is_empty()).then(|| median(crossed)),
     })
 }

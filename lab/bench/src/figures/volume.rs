@@ -6,22 +6,22 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_proto::journal::{CommitRule, Timing};
+use netram_proto::journal::{CommitRule, WriterTimings};
 use netram_proto::limit::MEMBERS_MAX;
 use netram_transport::WaitPolicy;
 
-use super::{Figure, Hold, throughput};
-use crate::echo::{self, Echo, Exchange, Pinger};
-use crate::error::{BenchError, Context};
-use crate::histogram::{Recorder, Summary, median};
-use crate::machine::Pinned;
-use crate::site::{Lender, LenderSpec, Seats, Site, Wire};
-use crate::socket::Pause;
+use super::{RatioBound, ScoreboardRow, throughput};
+use crate::echo::{self, EchoClient, EchoServer, ExchangeSizes};
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencyRecorder, LatencySummary, median};
+use crate::machine::CorePin;
+use crate::socket::PollPause;
+use crate::testbed::{CoreAssignment, LenderProcess, LenderSpec, SocketKind, Testbed};
 use crate::tool::tool;
-use crate::volume::flood::Flood;
+use crate::volume::flood::FloodJob;
 use crate::volume::nbd::NbdClient;
-use crate::volume::serve::{Served, What};
-use crate::volume::{Holders, Place, free_group};
+use crate::volume::serve::{DeviceSource, NbdServerProcess};
+use crate::volume::{VolumeDirectory, VolumeRedundancy, free_group};
 
 /// Bytes of a measured volume.
 pub(super) const BYTES: u64 = 512 << 20;
@@ -36,24 +36,24 @@ const WRITE_HEADER_BYTES: usize = 8;
 const SLOW_SYNC_US: u32 = 1_000;
 
 #[derive(Clone, Copy)]
-pub(super) struct Effort {
+pub(super) struct VolumeEffort {
     pub(super) rounds: usize,
     pub(super) round: Duration,
 }
 
 /// All rows that can be measured here.
 pub(super) fn volumes(
-    site: &Site,
+    site: &Testbed,
     quick: bool,
     tell: &mut dyn FnMut(&str),
     skipped: &mut Vec<String>,
-) -> Result<Vec<Figure>, BenchError> {
+) -> Result<Vec<ScoreboardRow>, BenchError> {
     let effort = match quick {
-        true => Effort {
+        true => VolumeEffort {
             rounds: 2,
             round: Duration::from_millis(200),
         },
-        false => Effort {
+        false => VolumeEffort {
             rounds: 5,
             round: Duration::from_millis(800),
         },
@@ -65,7 +65,7 @@ pub(super) fn volumes(
     figures.extend(reads(site, effort)?);
     tell("what a link carries, and large writes over it");
     figures.extend(throughput::rows(site, effort, skipped)?);
-    let mut by_multicast = |what: &str, rows: Result<Vec<Figure>, BenchError>| match rows {
+    let mut by_multicast = |what: &str, rows: Result<Vec<ScoreboardRow>, BenchError>| match rows {
         Ok(rows) => figures.extend(rows),
         Err(error) => skipped.push(format!("{what}: {error}")),
     };
@@ -80,13 +80,13 @@ pub(super) fn volumes(
     Ok(figures)
 }
 
-pub(super) fn lender(site: &Site, core: Option<usize>) -> Result<Lender, BenchError> {
+pub(super) fn lender(site: &Testbed, core: Option<usize>) -> Result<LenderProcess, BenchError> {
     site.lender(spec(core))
 }
 
 pub(super) fn spec(core: Option<usize>) -> LenderSpec {
     LenderSpec {
-        wire: Wire::Tcp,
+        wire: SocketKind::Tcp,
         secure: true,
         wait: WaitPolicy::default(),
         core,
@@ -94,16 +94,16 @@ pub(super) fn spec(core: Option<usize>) -> LenderSpec {
 }
 
 /// Holders that are all given lenders.
-pub(super) fn all(lenders: &[Lender]) -> Holders {
-    Holders {
+pub(super) fn all(lenders: &[LenderProcess]) -> VolumeRedundancy {
+    VolumeRedundancy {
         lenders: lenders.iter().map(|one| one.address().clone()).collect(),
-        ..Holders::default()
+        ..VolumeRedundancy::default()
     }
 }
 
-fn read_round(client: &mut NbdClient, bytes: usize, time: Duration) -> Result<Summary, BenchError> {
+fn read_round(client: &mut NbdClient, bytes: usize, time: Duration) -> Result<LatencySummary, BenchError> {
     let mut into = vec![0; bytes];
-    let mut recorder = Recorder::start(&[]);
+    let mut recorder = LatencyRecorder::start(&[]);
     // A step that meets every block before it meets one twice.
     let step = 4099 * bytes as u64;
     let (mut at, end) = (0, Instant::now() + time);
@@ -119,30 +119,30 @@ fn read_round(client: &mut NbdClient, bytes: usize, time: Duration) -> Result<Su
 }
 
 /// A file of zeros that is there in full.
-fn plain_file(site: &Site, bytes: u64) -> Result<std::path::PathBuf, BenchError> {
-    let path = site.folder().join(format!("plain-{}", site.number()));
-    crate::paper::stage::write_in_full(&path, bytes)?;
+fn plain_file(site: &Testbed, bytes: u64) -> Result<std::path::PathBuf, BenchError> {
+    let path = site.directory().join(format!("plain-{}", site.number()));
+    crate::paper::testbed::write_in_full(&path, bytes)?;
     Ok(path)
 }
 
-fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
-    let seats = Seats::find();
+fn writes(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let seats = CoreAssignment::find();
     let lenders = [lender(site, Some(seats.client()))?];
-    let place = Place::new(site, BYTES, &all(&lenders))?;
+    let place = VolumeDirectory::new(site, BYTES, &all(&lenders))?;
     let slow = plain_file(site, SPAN_BYTES)?;
     let server = seats.lender(0);
-    let mut volume = Served::start(site, What::volume(place.path()), server)?;
-    let mut empty = Served::start(site, What::Memory(SPAN_BYTES), server)?;
-    let mut disk = Served::start(site, What::File(slow.clone(), SLOW_SYNC_US), server)?;
-    let echo = Echo {
-        listen: site.listen(Wire::Tcp).to_string(),
-        exchange: Exchange::of_commit(WRITE_HEADER_BYTES + BLOCK, true),
+    let mut volume = NbdServerProcess::start(site, DeviceSource::volume(place.path()), server)?;
+    let mut empty = NbdServerProcess::start(site, DeviceSource::Memory(SPAN_BYTES), server)?;
+    let mut disk = NbdServerProcess::start(site, DeviceSource::File(slow.clone(), SLOW_SYNC_US), server)?;
+    let echo = EchoServer {
+        listen: site.listen(SocketKind::Tcp).to_string(),
+        exchange: ExchangeSizes::of_commit(WRITE_HEADER_BYTES + BLOCK, true),
         core: server,
-        pause: Pause::Spin,
+        pause: PollPause::Spin,
         asks: None,
     };
-    let pinger = [Pinger::start(site.program(), echo, site.folder(), Ok)?];
-    let _pinned = Pinned::to(seats.client())?;
+    let pinger = [EchoClient::start(site.program(), echo, site.directory(), Ok)?];
+    let _pinned = CorePin::to(seats.client())?;
     let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
     for _ in 0..effort.rounds {
         let written = volume
@@ -161,13 +161,13 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
     let what = "4 KiB synchronous write to a volume through NBD, one member, encrypted; floor: the same to an empty \
                 server of memory, and a bare TCP exchange of the record";
     let (value, floor) = (median(values), Some(median(floors)));
-    let figure = Figure::new(
+    let figure = ScoreboardRow::new(
         "volume-write-4k",
         what.to_owned(),
         "us p50",
         value,
         floor,
-        Hold::AtMost(1.3),
+        RatioBound::AtMost(1.3),
     );
     let mut figures = vec![figure.with_ratio(median(ratios))];
     for (id, bytes) in [("volume-write-512-1ms", 512), ("volume-write-2k-1ms", 2048)] {
@@ -181,7 +181,7 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
             .p50_us;
         let what =
             format!("{bytes} B synchronous write; floor: to a file on a MODELLED disk with 1 ms syncs");
-        figures.push(Figure::faster(id, what, "us p50", written, waited, 10.0));
+        figures.push(ScoreboardRow::faster(id, what, "us p50", written, waited, 10.0));
     }
     drop((volume, disk));
     std::fs::remove_file(slow).context("remove a file")?;
@@ -189,21 +189,21 @@ fn writes(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
 }
 
 /// The same image twice: behind the volume, and as a file.
-fn reads(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
-    let seats = Seats::find();
-    let place = Place::new(site, BYTES, &Holders::default())?;
-    let volume = What::volume(place.path());
-    let mut filling = Served::start(site, volume.clone(), None)?;
+fn reads(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let seats = CoreAssignment::find();
+    let place = VolumeDirectory::new(site, BYTES, &VolumeRedundancy::default())?;
+    let volume = DeviceSource::volume(place.path());
+    let mut filling = NbdServerProcess::start(site, volume.clone(), None)?;
     let data = vec![0xa5; 1 << 20];
     for at in (0..READ_SPAN_BYTES).step_by(data.len()) {
         filling.client.write(at, &data, false)?;
     }
     // Opened again, everything is in the image.
     drop(filling);
-    let mut volume = Served::start(site, volume, seats.lender(0))?;
+    let mut volume = NbdServerProcess::start(site, volume, seats.lender(0))?;
     let image = place.path().join("image");
-    let mut plain = Served::start(site, What::File(image, 0), seats.lender(0))?;
-    let _pinned = Pinned::to(seats.client())?;
+    let mut plain = NbdServerProcess::start(site, DeviceSource::File(image, 0), seats.lender(0))?;
+    let _pinned = CorePin::to(seats.client())?;
     let mut figures = Vec::new();
     for (id, bytes) in [("volume-read-4k", BLOCK), ("volume-read-64k", LARGE)] {
         let (mut values, mut floors, mut ratios) = (vec![], vec![], vec![]);
@@ -218,32 +218,32 @@ fn reads(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
             "read of {bytes} B of a volume through NBD; floor: of its image as a plain file, cached too"
         );
         let floor = Some(median(floors));
-        let figure = Figure::new(id, what, "us p50", median(values), floor, Hold::AtMost(1.1));
+        let figure = ScoreboardRow::new(id, what, "us p50", median(values), floor, RatioBound::AtMost(1.1));
         figures.push(figure.with_ratio(median(ratios)));
     }
     Ok(figures)
 }
 
 /// Lenders that a multicast is measured with.
-const MOST: usize = 4;
-const _: () = assert!(MOST <= MEMBERS_MAX);
+const MULTICAST_LENDERS_MAX: usize = 4;
+const _: () = assert!(MULTICAST_LENDERS_MAX <= MEMBERS_MAX);
 
 /// The same volume with two, three and four lenders, any of which suffices.
-fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+fn more_lenders(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     let group = free_group()?;
-    let lenders: Result<Vec<Lender>, BenchError> = (0..MOST)
-        .map(|_| site.lender_of_group(spec(None), &group))
+    let lenders: Result<Vec<LenderProcess>, BenchError> = (0..MULTICAST_LENDERS_MAX)
+        .map(|_| site.multicast_lender(spec(None), &group))
         .collect();
     let lenders = lenders?;
     let mut served = Vec::new();
-    for count in 2..=MOST {
-        let holders = Holders {
+    for count in 2..=MULTICAST_LENDERS_MAX {
+        let holders = VolumeRedundancy {
             rule: Some(CommitRule::Any),
             group: Some(group.clone()),
             ..all(&lenders[..count])
         };
-        let place = Place::new(site, BYTES, &holders)?;
-        let volume = Served::start(site, What::volume(place.path()), None)?;
+        let place = VolumeDirectory::new(site, BYTES, &holders)?;
+        let volume = NbdServerProcess::start(site, DeviceSource::volume(place.path()), None)?;
         served.push((volume, place));
     }
     let mut values = vec![Vec::new(); served.len()];
@@ -257,7 +257,7 @@ fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> 
             );
         }
     }
-    all_heard(site, &lenders, &vec![0; lenders.len()])?;
+    check_all_received(site, &lenders, &vec![0; lenders.len()])?;
     let floor = median(values[0].clone());
     let rows = [("volume-lenders-3", 1), ("volume-lenders-4", 2)].map(|(id, index)| {
         let count = index + 2;
@@ -266,13 +266,13 @@ fn more_lenders(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> 
         let ratios = values[index].iter().zip(&values[0]).map(|(more, two)| more / two);
         let ratio = median(ratios.collect());
         let value = median(values[index].clone());
-        Figure::new(id, what, "us p50", value, Some(floor), Hold::AtMost(1.1)).with_ratio(ratio)
+        ScoreboardRow::new(id, what, "us p50", value, Some(floor), RatioBound::AtMost(1.1)).with_ratio(ratio)
     });
     Ok(rows.into())
 }
 
 /// Multicast appends that each of the lenders has heard.
-fn datagrams(site: &Site, lenders: &[Lender]) -> Result<Vec<u64>, BenchError> {
+fn datagrams(site: &Testbed, lenders: &[LenderProcess]) -> Result<Vec<u64>, BenchError> {
     let program = site.program().display().to_string();
     let key = site.key_file().display().to_string();
     let addresses = lenders.iter().map(|lender| lender.address().to_string());
@@ -281,17 +281,19 @@ fn datagrams(site: &Site, lenders: &[Lender]) -> Result<Vec<u64>, BenchError> {
             let said = tool(&program, &["status", &address, "--key-file", &key, "--json"])?;
             let said: serde_json::Value = serde_json::from_str(&said).context("read a lender's status")?;
             let heard = said[0]["report"]["counters"]["datagrams"].as_u64();
-            heard.ok_or_else(|| BenchError::Asked(format!("{address} does not say what it has heard")))
+            heard.ok_or_else(|| {
+                BenchError::InvalidRequest(format!("{address} does not say what it has heard"))
+            })
         })
         .collect()
 }
 
 /// All of them have heard more than `before`: otherwise what was measured was TCP.
-fn all_heard(site: &Site, lenders: &[Lender], before: &[u64]) -> Result<(), BenchError> {
+fn check_all_received(site: &Testbed, lenders: &[LenderProcess], before: &[u64]) -> Result<(), BenchError> {
     for ((heard, before), lender) in datagrams(site, lenders)?.iter().zip(before).zip(lenders) {
         if heard <= before {
             let address = lender.address();
-            return Err(BenchError::Asked(format!(
+            return Err(BenchError::InvalidRequest(format!(
                 "{address} has heard no datagram: multicast does not get through here"
             )));
         }
@@ -300,29 +302,29 @@ fn all_heard(site: &Site, lenders: &[Lender], before: &[u64]) -> Result<(), Benc
 }
 
 /// By multicast beside TCP, with the same lenders: a row for each rule and each number of them. One alone is not multicast to.
-fn beside_tcp(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
+fn beside_tcp(site: &Testbed, effort: VolumeEffort) -> Result<Vec<ScoreboardRow>, BenchError> {
     const IDS: [[&str; 3]; 2] = [
         ["volume-cast-all-2", "volume-cast-all-3", "volume-cast-all-4"],
         ["volume-cast-any-2", "volume-cast-any-3", "volume-cast-any-4"],
     ];
     let group = free_group()?;
     let mut figures = Vec::new();
-    for (index, count) in (2..=MOST).enumerate() {
+    for (index, count) in (2..=MULTICAST_LENDERS_MAX).enumerate() {
         // New ones: the windows of volumes that were measured stay with theirs.
-        let lenders: Result<Vec<Lender>, BenchError> = (0..count)
-            .map(|_| site.lender_of_group(spec(None), &group))
+        let lenders: Result<Vec<LenderProcess>, BenchError> = (0..count)
+            .map(|_| site.multicast_lender(spec(None), &group))
             .collect();
         let lenders = lenders?;
         for (rule, ids) in [CommitRule::All, CommitRule::Any].into_iter().zip(IDS) {
             let mut served = Vec::new();
             for group in [None, Some(group.clone())] {
-                let holders = Holders {
+                let holders = VolumeRedundancy {
                     rule: Some(rule),
                     group,
                     ..all(&lenders)
                 };
-                let place = Place::new(site, BYTES, &holders)?;
-                let volume = Served::start(site, What::volume(place.path()), None)?;
+                let place = VolumeDirectory::new(site, BYTES, &holders)?;
+                let volume = NbdServerProcess::start(site, DeviceSource::volume(place.path()), None)?;
                 served.push((volume, place));
             }
             let before = datagrams(site, &lenders)?;
@@ -333,7 +335,7 @@ fn beside_tcp(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
                     values.push(client.write_for(effort.round, BLOCK, SPAN_BYTES, false)?.p50_us);
                 }
             }
-            all_heard(site, &lenders, &before)?;
+            check_all_received(site, &lenders, &before)?;
             let [tcp, cast] = values;
             let ratio = median(cast.iter().zip(&tcp).map(|(cast, tcp)| cast / tcp).collect());
             let what = format!(
@@ -341,7 +343,14 @@ fn beside_tcp(site: &Site, effort: Effort) -> Result<Vec<Figure>, BenchError> {
                 lenders.len()
             );
             let (value, floor) = (median(cast), median(tcp));
-            let figure = Figure::new(ids[index], what, "us p50", value, Some(floor), Hold::AtMost(1.1));
+            let figure = ScoreboardRow::new(
+                ids[index],
+                what,
+                "us p50",
+                value,
+                Some(floor),
+                RatioBound::AtMost(1.1),
+            );
             figures.push(figure.with_ratio(ratio));
         }
     }
@@ -352,8 +361,8 @@ const BEFORE: Duration = Duration::from_millis(300);
 const AFTER: Duration = Duration::from_millis(2_500);
 
 /// Two members and a spare; one is stopped, or killed. An I/O error would end the measurement.
-fn losses(site: &Site) -> Result<Vec<Figure>, BenchError> {
-    let detect_ms = Timing::default().detect.ms() as f64;
+fn losses(site: &Testbed) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let detect_ms = WriterTimings::default().detect.ms() as f64;
     [("volume-stall-stopped", false), ("volume-stall-killed", true)]
         .into_iter()
         .map(|(id, killed)| {
@@ -362,20 +371,27 @@ fn losses(site: &Site) -> Result<Vec<Figure>, BenchError> {
             let what =
                 format!("longest 4 KiB write to a volume while a member {how}; floor: the detection timeout");
             let floor = Some(detect_ms);
-            Ok(Figure::new(id, what, "ms", stall_ms, floor, Hold::AtMost(3.0)))
+            Ok(ScoreboardRow::new(
+                id,
+                what,
+                "ms",
+                stall_ms,
+                floor,
+                RatioBound::AtMost(3.0),
+            ))
         })
         .collect()
 }
 
-fn stall(site: &Site, killed: bool) -> Result<f64, BenchError> {
-    let lenders: Result<Vec<Lender>, BenchError> = (0..3).map(|_| lender(site, None)).collect();
+fn stall(site: &Testbed, killed: bool) -> Result<f64, BenchError> {
+    let lenders: Result<Vec<LenderProcess>, BenchError> = (0..3).map(|_| lender(site, None)).collect();
     let mut lenders = lenders?;
-    let holders = Holders {
+    let holders = VolumeRedundancy {
         members: Some(2),
         ..all(&lenders)
     };
-    let place = Place::new(site, BYTES, &holders)?;
-    let mut volume = Served::start(site, What::volume(place.path()), None)?;
+    let place = VolumeDirectory::new(site, BYTES, &holders)?;
+    let mut volume = NbdServerProcess::start(site, DeviceSource::volume(place.path()), None)?;
     volume.client.write_for(BEFORE, BLOCK, SPAN_BYTES, false)?;
     let first = lenders.remove(0);
     let silent = match killed {
@@ -404,11 +420,11 @@ fn stages_bytes_max() -> u64 {
 /// Beside the stages: the journal's ring, mapped twice, and the applier's buffers.
 const OTHER_BYTES: u64 = (16 << 20) + (8 << 20);
 
-fn memory(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchError> {
+fn memory(site: &Testbed, quick: bool) -> Result<Vec<ScoreboardRow>, BenchError> {
     let lenders = [lender(site, None)?];
-    let place = Place::new(site, BYTES, &all(&lenders))?;
+    let place = VolumeDirectory::new(site, BYTES, &all(&lenders))?;
     let time = Duration::from_millis(if quick { 1_500 } else { 6_000 });
-    let flooded = Flood::measure(site, Path::new(place.path()), time)?;
+    let flooded = FloodJob::measure(site, Path::new(place.path()), time)?;
     let mb = |bytes: u64| bytes as f64 / 1e6;
     let limit = stages_bytes_max();
     let what = format!(
@@ -416,22 +432,22 @@ fn memory(site: &Site, quick: bool) -> Result<Vec<Figure>, BenchError> {
         mb(flooded.written),
         flooded.stalls
     );
-    let stages = Figure::new(
+    let stages = ScoreboardRow::new(
         "volume-memory-stages",
         what,
         "MB",
         mb(flooded.memory_bytes_max),
         Some(mb(limit)),
-        Hold::AtMost(1.0),
+        RatioBound::AtMost(1.0),
     );
     let what = "how much the process grew meanwhile; floor: that limit, the journal's ring and the applier's buffers";
-    let grown = Figure::new(
+    let grown = ScoreboardRow::new(
         "volume-memory-process",
         what.to_owned(),
         "MB",
         mb(flooded.grown_bytes),
         Some(mb(limit + OTHER_BYTES)),
-        Hold::AtMost(1.0),
+        RatioBound::AtMost(1.0),
     );
     Ok(vec![stages, grown])
 }

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use netram_far::{Arena, ArenaConfig, ArenaError, Config, FarVec, WordAccess};
-use netram_transport::Address;
+use netram_far::{Arena, ArenaConfig, ArenaError, FarVec, RemotePagesConfig, WordAccess};
+use netram_transport::NetAddress;
 
-use super::{Figure, volume};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::{ScoreboardRow, volume};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 /// Rows and columns of TRANS's matrix: each row is longer than a page.
 const SIDE: usize = 6000;
@@ -22,10 +22,10 @@ const TABLE_LOCAL: u64 = 16 << 20;
 const LOOKUPS: usize = 20_000;
 /// Look-ups that are known before the first is done.
 const BATCH: usize = 1000;
-const PATIENCE: Duration = Duration::from_secs(60);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A vector at a lender that is filled with what each place should have.
-pub(super) struct Filled {
+pub(super) struct FilledVector {
     pub(super) vec: FarVec<u64>,
     pub(super) arena: Arena,
 }
@@ -35,23 +35,23 @@ pub(super) fn value(index: usize) -> u64 {
 }
 
 /// `None`: this process may not use `userfaultfd`, and `skipped` says so.
-pub(super) fn filled(
-    site: &Site,
-    lender: &Address,
+pub(super) fn fill_vector(
+    site: &Testbed,
+    lender: &NetAddress,
     (length, local_bytes): (usize, u64),
     (words, look_ahead): (WordAccess, bool),
     skipped: &mut Vec<String>,
-) -> Result<Option<Filled>, BenchError> {
+) -> Result<Option<FilledVector>, BenchError> {
     let config = ArenaConfig {
         bytes: (length * 8) as u64,
         local_bytes,
         words,
         look_ahead,
-        depot: Config {
+        remote_pages: RemotePagesConfig {
             lenders: vec![lender.clone()],
             security: site.security(true),
             copies: 1,
-            ..Config::default()
+            ..RemotePagesConfig::default()
         },
         ..ArenaConfig::default()
     };
@@ -66,25 +66,25 @@ pub(super) fn filled(
     for (index, place) in vec.as_mut_slice().iter_mut().enumerate() {
         *place = value(index);
     }
-    if !arena.depot().flush(PATIENCE) {
-        return Err(BenchError::Asked(
+    if !arena.remote_pages().flush(FLUSH_TIMEOUT) {
+        return Err(BenchError::InvalidRequest(
             "the lender did not take all pages in time".to_owned(),
         ));
     }
-    Ok(Some(Filled { vec, arena }))
+    Ok(Some(FilledVector { vec, arena }))
 }
 
-fn right(found: impl Iterator<Item = (usize, u64)>) -> Result<(), BenchError> {
+fn check_values(found: impl Iterator<Item = (usize, u64)>) -> Result<(), BenchError> {
     match { found }.find(|(index, found)| *found != value(*index)) {
         None => Ok(()),
-        Some((index, _)) => Err(BenchError::Asked(format!(
+        Some((index, _)) => Err(BenchError::InvalidRequest(format!(
             "value {index} is not what was written"
         ))),
     }
 }
 
 /// Seconds for exchanging the matrix's first columns with its rows, as TRANS does with all: by words, or by references. Twice is as before.
-fn exchange(filled: &mut Filled, by_words: bool) -> Result<f64, BenchError> {
+fn exchange(filled: &mut FilledVector, by_words: bool) -> Result<f64, BenchError> {
     let began = Instant::now();
     for column in 0..COLUMNS {
         let length = SIDE - column - 1;
@@ -109,7 +109,7 @@ fn exchange(filled: &mut Filled, by_words: bool) -> Result<f64, BenchError> {
 }
 
 /// Every value of the matrix is where it belongs.
-fn in_place(filled: &Filled, exchanged: bool) -> Result<(), BenchError> {
+fn in_place(filled: &FilledVector, exchanged: bool) -> Result<(), BenchError> {
     let belongs = |index: usize| {
         let (row, column) = (index / SIDE, index % SIDE);
         match exchanged && row.min(column) < COLUMNS {
@@ -118,11 +118,11 @@ fn in_place(filled: &Filled, exchanged: bool) -> Result<(), BenchError> {
         }
     };
     let values = filled.vec.as_slice().iter();
-    right(values.enumerate().map(|(index, value)| (belongs(index), *value)))
+    check_values(values.enumerate().map(|(index, value)| (belongs(index), *value)))
 }
 
 /// The µs of a look-up: in batches, one by one, or by references.
-fn lookups(filled: &Filled, batch: Option<usize>) -> Result<f64, BenchError> {
+fn lookups(filled: &FilledVector, batch: Option<usize>) -> Result<f64, BenchError> {
     let mut state = 1_u64;
     let mut any = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -150,12 +150,12 @@ fn lookups(filled: &Filled, batch: Option<usize>) -> Result<f64, BenchError> {
         }
     }
     let seconds = began.elapsed().as_secs_f64();
-    right(indices.into_iter().zip(values))?;
+    check_values(indices.into_iter().zip(values))?;
     Ok(seconds * 1e6 / LOOKUPS as f64)
 }
 
-pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure>, BenchError> {
-    let lender = site.lender_of_pages(volume::spec(None), MEMORY)?;
+pub(super) fn words(site: &Testbed, skipped: &mut Vec<String>) -> Result<Vec<ScoreboardRow>, BenchError> {
+    let lender = site.page_lender(volume::spec(None), MEMORY)?;
     let mut figures = Vec::new();
     let (matrix, table) = ((SIDE * SIDE, TRANS_LOCAL), (TABLE, TABLE_LOCAL));
     // Pages one by one, as in the paper; then with what comes ahead.
@@ -164,7 +164,7 @@ pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
         ("far-trans-ahead", true, "by pages that come ahead"),
     ] {
         let access = (WordAccess::Measured, look_ahead);
-        let Some(mut filled_matrix) = filled(site, lender.address(), matrix, access, skipped)? else {
+        let Some(mut filled_matrix) = fill_vector(site, lender.address(), matrix, access, skipped)? else {
             return Ok(figures);
         };
         let by_words = exchange(&mut filled_matrix, true)?;
@@ -174,21 +174,22 @@ pub(super) fn words(site: &Site, skipped: &mut Vec<String>) -> Result<Vec<Figure
         let what = format!(
             "TRANS: {COLUMNS} columns of {SIDE} x {SIDE} values exchanged with its rows, 16 MiB local, by words; floor: {floor}"
         );
-        figures.push(Figure::faster(id, what, "s", by_words, by_pages, 100.0));
+        figures.push(ScoreboardRow::faster(id, what, "s", by_words, by_pages, 100.0));
     }
-    let Some(by_pages) = filled(site, lender.address(), table, (WordAccess::Never, true), skipped)? else {
+    let Some(by_pages) = fill_vector(site, lender.address(), table, (WordAccess::Never, true), skipped)?
+    else {
         return Ok(figures);
     };
     let paged = lookups(&by_pages, None)?;
     drop(by_pages);
     for (id, batch, least) in [("far-lookups", BATCH, 5.0), ("far-lookup", 1, 1.0)] {
         let access = (WordAccess::Measured, true);
-        let Some(by_words) = filled(site, lender.address(), table, access, skipped)? else {
+        let Some(by_words) = fill_vector(site, lender.address(), table, access, skipped)? else {
             return Ok(figures);
         };
         let each = lookups(&by_words, Some(batch))?;
         let what = format!("a random look-up with a quarter local, {batch} at once; floor: by pages");
-        figures.push(Figure::faster(id, what, "us", each, paged, least));
+        figures.push(ScoreboardRow::faster(id, what, "us", each, paged, least));
     }
     Ok(figures)
 }

@@ -1,38 +1,38 @@
 //! Block devices of this machine, and file systems on them. Whatever is made is taken away: by the guards, or, when a signal
-//! ends the measurement, by [`crate::leftovers::abandon`].
+//! ends the measurement, by [`crate::pending_items::abandon`].
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use netram_attach::{Attached, Registry, Release, Request, Way, attach};
+use netram_attach::{AttachMethod, AttachRequest, Registry, ReleaseOutcome, VolumeAttachment, attach};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{PLAY, Role};
-use crate::error::{BenchError, Context};
-use crate::leftovers::{Leftover, forget, remember};
-use crate::namespaces::Namespaces;
-use crate::paper::stage::write_in_full;
-use crate::site::Site;
+use crate::child::{ChildRole, PLAY};
+use crate::cleanup::{CleanupItem, register, unregister};
+use crate::error::{BenchError, ErrorContext};
+use crate::namespaces::NamespacePair;
+use crate::paper::testbed::write_in_full;
+use crate::testbed::Testbed;
 use crate::tool::tool as run;
-use crate::volume::serve::What;
+use crate::volume::serve::DeviceSource;
 
 /// How long a device may take to go: what it has is written first.
-const PATIENCE: Duration = Duration::from_secs(60);
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(60);
 const BLOCK_BYTES: u32 = 4096;
 
 /// Commands without which nothing can be measured.
-const NEEDED: [&str; 5] = ["fio", "losetup", "mount", "umount", "mkfs.ext4"];
+const COMMANDS_NEEDED: [&str; 5] = ["fio", "losetup", "mount", "umount", "mkfs.ext4"];
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/loop-control"];
 
 /// The process that serves a device's file to the kernel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Server {
-    what: What,
+pub struct DeviceServeJob {
+    what: DeviceSource,
 }
 
-impl Server {
+impl DeviceServeJob {
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         netram_attach::serve(|| self.what.open()).context("serve a device")
     }
@@ -46,7 +46,7 @@ pub fn possible() -> Result<(), String> {
     if let Some(missing) = DEVICES.into_iter().find(|path| !Path::new(path).exists()) {
         return Err(format!("there is no {missing}"));
     }
-    match NEEDED.into_iter().find(|name| !is_here(name)) {
+    match COMMANDS_NEEDED.into_iter().find(|name| !is_here(name)) {
         Some(missing) => Err(format!("there is no `{missing}`")),
         None => Ok(()),
     }
@@ -55,77 +55,86 @@ pub fn possible() -> Result<(), String> {
 /// Whether a command is in the path.
 pub fn is_here(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    std::env::split_paths(&path).any(|directory| directory.join(name).is_file())
 }
 
 /// A block device.
 #[derive(Debug)]
-pub struct Attachment {
+pub struct BlockDevice {
     path: PathBuf,
     /// `None` only when released.
-    kind: Option<Kind>,
+    kind: Option<DeviceBacking>,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum DeviceBacking {
     /// A loop device on a file. It is detached already, and goes when nobody has it open any more, this process included.
     Loop { file: PathBuf, _held: File },
     /// Served by a process of ours.
-    Served(Box<Attached>, Option<PathBuf>),
+    Served(Box<VolumeAttachment>, Option<PathBuf>),
 }
 
-impl Attachment {
+impl BlockDevice {
     /// A loop device on a new file, past the page cache.
-    pub(super) fn of_disk(site: &Site, bytes: u64) -> Result<Attachment, BenchError> {
+    pub(super) fn of_disk(site: &Testbed, bytes: u64) -> Result<BlockDevice, BenchError> {
         let file = new_file(site, bytes)?;
         let name = file.to_string_lossy().into_owned();
         let said = run("losetup", &["--direct-io=on", "--find", "--show", &name])?;
         let path = PathBuf::from(said.trim());
         let held = File::open(&path).context("hold a loop device");
         run("losetup", &["--detach", said.trim()])?;
-        Ok(Attachment {
+        Ok(BlockDevice {
             path,
-            kind: Some(Kind::Loop { file, _held: held? }),
+            kind: Some(DeviceBacking::Loop { file, _held: held? }),
         })
     }
 
     /// A new file whose syncs take longer, attached as volumes are.
-    pub(super) fn of_modelled_disk(site: &Site, bytes: u64, sync_us: u32) -> Result<Attachment, BenchError> {
+    pub(super) fn of_modelled_disk(
+        site: &Testbed,
+        bytes: u64,
+        sync_us: u32,
+    ) -> Result<BlockDevice, BenchError> {
         let file = new_file(site, bytes)?;
-        let what = What::File(file.clone(), sync_us);
-        Attachment::served(site, &file.clone(), what, Some(file), None)
+        let what = DeviceSource::File(file.clone(), sync_us);
+        BlockDevice::served(site, &file.clone(), what, Some(file), None)
     }
 
     /// A new file each of whose requests takes longer, attached as volumes are.
-    pub(crate) fn of_slow_disk(site: &Site, bytes: u64, request_us: u32) -> Result<Attachment, BenchError> {
+    pub(crate) fn of_slow_disk(
+        site: &Testbed,
+        bytes: u64,
+        request_us: u32,
+    ) -> Result<BlockDevice, BenchError> {
         let file = new_file(site, bytes)?;
-        let what = What::SlowFile(file.clone(), request_us);
-        Attachment::served(site, &file.clone(), what, Some(file), None)
+        let what = DeviceSource::SlowFile(file.clone(), request_us);
+        BlockDevice::served(site, &file.clone(), what, Some(file), None)
     }
 
     /// The volume in a directory, served from the client's side of `network` if there is one.
     pub(crate) fn of_volume(
-        site: &Site,
+        site: &Testbed,
         volume: &Path,
-        what: What,
-        network: Option<&Namespaces>,
-    ) -> Result<Attachment, BenchError> {
-        Attachment::served(site, volume, what, None, network)
+        what: DeviceSource,
+        network: Option<&NamespacePair>,
+    ) -> Result<BlockDevice, BenchError> {
+        BlockDevice::served(site, volume, what, None, network)
     }
 
     fn served(
-        site: &Site,
+        site: &Testbed,
         volume: &Path,
-        what: What,
+        what: DeviceSource,
         file: Option<PathBuf>,
-        network: Option<&Namespaces>,
-    ) -> Result<Attachment, BenchError> {
-        let folder = site.folder().join("attached");
-        let registry = Registry::new(&folder, &folder.join("dev"));
+        network: Option<&NamespacePair>,
+    ) -> Result<BlockDevice, BenchError> {
+        let directory = site.directory().join("attached");
+        let registry = Registry::new(&directory, &directory.join("dev"));
         let name = format!("bench-{}", site.number());
         let claim = registry.claim(&name, volume).context("claim a device's name")?;
-        let role = serde_json::to_string(&Role::Attach(Server { what })).context("describe a role")?;
-        let log = site.folder().join(format!("{name}.log"));
+        let role =
+            serde_json::to_string(&ChildRole::Attach(DeviceServeJob { what })).context("describe a role")?;
+        let log = site.directory().join(format!("{name}.log"));
         let mut server = match network {
             Some(network) => network.on_client(site.program()),
             None => Command::new(site.program()),
@@ -133,19 +142,19 @@ impl Attachment {
         server
             .args([PLAY, &role])
             .stderr(File::create(&log).context("make a log")?);
-        let request = Request {
+        let request = AttachRequest {
             volume: volume.to_path_buf(),
             block_bytes: BLOCK_BYTES,
             read_only: false,
-            way: Way::Fuse,
+            method: AttachMethod::Fuse,
             // Nobody here starts another.
             restart: false,
             hung_after: None,
         };
         let attached = attach(claim, &request, server).context("attach a device")?;
-        Ok(Attachment {
+        Ok(BlockDevice {
             path: attached.record().device.clone(),
-            kind: Some(Kind::Served(Box::new(attached), file)),
+            kind: Some(DeviceBacking::Served(Box::new(attached), file)),
         })
     }
 
@@ -162,9 +171,11 @@ impl Attachment {
     fn end(&mut self) -> Result<(), BenchError> {
         match self.kind.take() {
             None => Ok(()),
-            Some(Kind::Loop { file, _held }) => std::fs::remove_file(file).context("remove a disk's file"),
-            Some(Kind::Served(attached, file)) => {
-                self.let_go(*attached)?;
+            Some(DeviceBacking::Loop { file, _held }) => {
+                std::fs::remove_file(file).context("remove a disk's file")
+            }
+            Some(DeviceBacking::Served(attached, file)) => {
+                self.detach_when_unused(*attached)?;
                 file.map_or(Ok(()), |file| {
                     std::fs::remove_file(file).context("remove a disk's file")
                 })
@@ -173,15 +184,18 @@ impl Attachment {
     }
 
     /// Whoever looks at new devices may have this one open for a moment.
-    fn let_go(&self, mut attached: Attached) -> Result<(), BenchError> {
-        let deadline = Instant::now() + PATIENCE;
+    fn detach_when_unused(&self, mut attached: VolumeAttachment) -> Result<(), BenchError> {
+        let deadline = Instant::now() + RELEASE_TIMEOUT;
         let mut going = loop {
             match attached.release() {
-                Release::Going(going) => break going,
-                Release::Closing(still) | Release::InUse(still, _) => attached = *still,
+                ReleaseOutcome::Detaching(going) => break going,
+                ReleaseOutcome::Flushing(still) | ReleaseOutcome::InUse(still, _) => attached = *still,
             }
             if Instant::now() > deadline {
-                return Err(BenchError::Asked(format!("{} stays in use", self.path.display())));
+                return Err(BenchError::InvalidRequest(format!(
+                    "{} stays in use",
+                    self.path.display()
+                )));
             }
             std::thread::sleep(Duration::from_millis(50));
         };
@@ -191,7 +205,7 @@ impl Attachment {
             .is_none()
         {
             if Instant::now() > deadline {
-                return Err(BenchError::Asked(format!(
+                return Err(BenchError::InvalidRequest(format!(
                     "the server of {} does not end",
                     self.path.display()
                 )));
@@ -203,13 +217,13 @@ impl Attachment {
 }
 
 /// A disk's file, written in full.
-fn new_file(site: &Site, bytes: u64) -> Result<PathBuf, BenchError> {
-    let path = site.folder().join(format!("disk-{}", site.number()));
+fn new_file(site: &Testbed, bytes: u64) -> Result<PathBuf, BenchError> {
+    let path = site.directory().join(format!("disk-{}", site.number()));
     write_in_full(&path, bytes)?;
     Ok(path)
 }
 
-impl Drop for Attachment {
+impl Drop for BlockDevice {
     fn drop(&mut self) {
         // After an error; there is nobody to tell of a second one.
         let _ = self.end();
@@ -218,22 +232,22 @@ impl Drop for Attachment {
 
 /// A fresh file system on a device.
 #[derive(Debug)]
-pub struct Mounted {
+pub struct TestFilesystem {
     path: PathBuf,
     mounted: bool,
 }
 
-impl Mounted {
-    /// Makes one and mounts it at a folder of the site.
-    pub fn new(site: &Site, device: &Path, kind: &str) -> Result<Mounted, BenchError> {
-        let path = site.folder().join(format!("mount-{}", site.number()));
+impl TestFilesystem {
+    /// Makes one and mounts it at a directory of the site.
+    pub fn new(site: &Testbed, device: &Path, kind: &str) -> Result<TestFilesystem, BenchError> {
+        let path = site.directory().join(format!("mount-{}", site.number()));
         std::fs::create_dir(&path).context("make a mount point")?;
         let (device, text) = (device.to_string_lossy(), path.to_string_lossy());
         let quiet = if kind == "ext4" { "-F" } else { "-f" };
         run(&format!("mkfs.{kind}"), &["-q", quiet, &device])?;
-        remember(Leftover::Mount(path.clone()));
+        register(CleanupItem::Mount(path.clone()));
         let mounted = run("mount", &["-t", kind, &device, &text]);
-        let guard = Mounted {
+        let guard = TestFilesystem {
             path,
             mounted: mounted.is_ok(),
         };
@@ -264,17 +278,17 @@ impl Mounted {
             return Ok(());
         }
         run("umount", &[&self.path.to_string_lossy()])?;
-        forget(&Leftover::Mount(self.path.clone()));
+        unregister(&CleanupItem::Mount(self.path.clone()));
         std::fs::remove_dir(&self.path).context("remove a mount point")
     }
 }
 
-impl Drop for Mounted {
+impl Drop for TestFilesystem {
     fn drop(&mut self) {
         if self.end().is_err() {
             // Whoever still uses it keeps it; nobody new comes.
             let _ = run("umount", &["--lazy", &self.path.to_string_lossy()]);
-            forget(&Leftover::Mount(self.path.clone()));
+            unregister(&CleanupItem::Mount(self.path.clone()));
         }
     }
 }

@@ -8,13 +8,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::FILE_BYTES;
-use crate::error::{BenchError, Context};
-use crate::histogram::{Summary, median};
-use crate::site::Site;
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencySummary, median};
+use crate::testbed::Testbed;
 
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Written {
+pub struct FioWrites {
     /// Throughput in units of 1,000 bytes.
     pub kb_per_second: f64,
     /// How many writes.
@@ -27,10 +27,10 @@ pub struct Written {
     pub max_us: f64,
 }
 
-impl Written {
+impl FioWrites {
     /// Writes of `block` bytes, as another program than fio counted them.
-    pub(super) fn of(taken: &Summary, block: u64) -> Written {
-        Written {
+    pub(super) fn of(taken: &LatencySummary, block: u64) -> FioWrites {
+        FioWrites {
             kb_per_second: taken.per_second * block as f64 / 1e3,
             writes: taken.count,
             p50_us: taken.p50_us,
@@ -40,9 +40,9 @@ impl Written {
     }
 
     /// The median of each field over rounds.
-    pub(super) fn median(rounds: &[Written]) -> Written {
-        let field = |of: fn(&Written) -> f64| median(rounds.iter().map(of).collect());
-        Written {
+    pub(super) fn median(rounds: &[FioWrites]) -> FioWrites {
+        let field = |of: fn(&FioWrites) -> f64| median(rounds.iter().map(of).collect());
+        FioWrites {
             kb_per_second: field(|round| round.kb_per_second),
             writes: rounds.iter().map(|round| round.writes).sum(),
             p50_us: field(|round| round.p50_us),
@@ -53,7 +53,7 @@ impl Written {
 }
 
 /// Writes blocks of `block` bytes to the file or device at `path` for `time`, each with `O_SYNC`.
-pub fn write(site: &Site, path: &Path, block: u64, time: Duration) -> Result<Written, BenchError> {
+pub fn write(site: &Testbed, path: &Path, block: u64, time: Duration) -> Result<FioWrites, BenchError> {
     let what = format_args!("run fio on {}", path.display());
     let output = Command::new("fio")
         .args([
@@ -73,20 +73,24 @@ pub fn write(site: &Site, path: &Path, block: u64, time: Duration) -> Result<Wri
         .arg(format!("--bs={block}"))
         .arg(format!("--size={FILE_BYTES}"))
         .arg(format!("--runtime={}ms", time.as_millis()))
-        .current_dir(site.folder())
+        .current_dir(site.directory())
         .stdin(Stdio::null())
         .output()
         .context(what)?;
     let said = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
-        return Err(BenchError::Asked(format!("cannot {what}: {}", said.trim())));
+        return Err(BenchError::InvalidRequest(format!(
+            "cannot {what}: {}",
+            said.trim()
+        )));
     }
     let text = String::from_utf8_lossy(&output.stdout);
-    parse(&text).ok_or_else(|| BenchError::Asked(format!("cannot {what}: it reported no writes: {said}")))
+    parse(&text)
+        .ok_or_else(|| BenchError::InvalidRequest(format!("cannot {what}: it reported no writes: {said}")))
 }
 
 /// What fio's report says of the writes. Lines of warnings may stand before it.
-fn parse(text: &str) -> Option<Written> {
+fn parse(text: &str) -> Option<FioWrites> {
     let report: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let write = report.get("jobs")?.get(0)?.get("write")?;
     let number = |of: &Value| of.as_f64();
@@ -94,7 +98,7 @@ fn parse(text: &str) -> Option<Written> {
     let percentile = |name: &str| Some(number(latency.get("percentile")?.get(name)?)? / 1e3);
     let writes = write.get("total_ios")?.as_u64()?;
     (writes > 0).then_some(())?;
-    Some(Written {
+    Some(FioWrites {
         kb_per_second: number(write.get("bw_bytes")?)? / 1e3,
         writes,
         p50_us: percentile("50.000000")?,

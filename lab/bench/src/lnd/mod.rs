@@ -22,27 +22,27 @@ pub mod facts;
 pub mod fio;
 pub mod output;
 pub mod system;
+mod testbed;
 pub mod transactions;
-mod world;
 
 use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::curves::{self, OnCurve};
-use crate::databases::mariadb::{self, Mariadb, Operations};
-use crate::databases::postgres::Postgres;
+use crate::curves::{self, CurvePoint};
+use crate::databases::mariadb::{self, MariadbRates, MariadbTemplate};
+use crate::databases::postgres::PostgresTemplate;
 use crate::error::BenchError;
-use crate::machine::Machine;
-use crate::site::Site;
-use crate::step::Step;
-use crate::volume::Place;
-use crate::volume::serve::What;
-use device::Attachment;
-use fio::Written;
-use system::{Kept, Network, System};
-use transactions::Transactions;
-use world::{Target, World};
+use crate::machine::MachineInfo;
+use crate::progress::ProgressEvent;
+use crate::testbed::Testbed;
+use crate::volume::VolumeDirectory;
+use crate::volume::serve::DeviceSource;
+use device::BlockDevice;
+use fio::FioWrites;
+use system::{LenderNetwork, LndRedundancy, LndSystem};
+use testbed::{LndTarget, LndTestbed};
+use transactions::PgbenchRates;
 
 /// Numbers of the figures.
 pub const FIGURES: [u8; 4] = [3, 4, 5, 6];
@@ -63,7 +63,7 @@ const STAGE_BLOCK: u64 = 4096;
 
 /// How much is measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Plan {
+pub struct LndPlan {
     /// Numbers of the figures, 2 for the table, 7 for PostgreSQL; none: all.
     pub figures: Vec<u8>,
     /// Rounds; what is shown is their median.
@@ -76,28 +76,28 @@ pub struct Plan {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct LndReport {
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// How much.
-    pub plan: Plan,
+    pub plan: LndPlan,
     /// What could not be measured, and why.
     pub skipped: Vec<String>,
     /// The figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<LndFigure>,
     /// Table 2: operations a second.
-    pub table: Vec<(System, Operations)>,
+    pub table: Vec<(LndSystem, MariadbRates)>,
     /// The database's version.
     pub database: Option<String>,
     /// PostgreSQL's transactions.
-    pub transactions: Vec<(System, Transactions)>,
+    pub transactions: Vec<(LndSystem, PgbenchRates)>,
     /// Its version.
     pub postgres: Option<String>,
 }
 
 /// A figure's points.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct LndFigure {
     /// The paper's number.
     pub number: u8,
     /// What is shown.
@@ -105,60 +105,64 @@ pub struct Figure {
     /// What is varied, and in which unit.
     pub axis: &'static str,
     /// What was measured.
-    pub points: Vec<Point>,
+    pub points: Vec<LndPoint>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Point {
+pub struct LndPoint {
     /// Whose curve.
-    pub system: System,
+    pub system: LndSystem,
     /// Where.
     pub x: u64,
     /// What was measured there.
     #[serde(flatten)]
-    pub written: Written,
+    pub written: FioWrites,
 }
 
-impl OnCurve for Point {
-    type Curve = System;
+impl CurvePoint for LndPoint {
+    type MascotsCurve = LndSystem;
 
-    fn curve(&self) -> System {
+    fn curve(&self) -> LndSystem {
         self.system
     }
 
-    fn place(&self) -> u64 {
+    fn x(&self) -> u64 {
         self.x
     }
 }
 
-impl Figure {
+impl LndFigure {
     /// The curves, in the order of measurement.
-    pub fn systems(&self) -> Vec<System> {
+    pub fn systems(&self) -> Vec<LndSystem> {
         curves::curves(&self.points)
     }
 
     /// The places, in order.
-    pub fn places(&self) -> Vec<u64> {
-        curves::places(&self.points)
+    pub fn x_values(&self) -> Vec<u64> {
+        curves::x_values(&self.points)
     }
 
     /// A point of a curve.
-    pub fn at(&self, system: System, x: u64) -> Option<&Point> {
+    pub fn at(&self, system: LndSystem, x: u64) -> Option<&LndPoint> {
         curves::at(&self.points, system, x)
     }
 }
 
 /// Measures what `plan` asks for.
-pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
+pub fn measure(
+    site: &Testbed,
+    plan: &LndPlan,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<LndReport, BenchError> {
     let known = |number: &u8| [TABLE, POSTGRES].contains(number) || FIGURES.contains(number);
     if let Some(unknown) = plan.figures.iter().find(|number| !known(number)) {
-        return Err(BenchError::Asked(format!(
+        return Err(BenchError::InvalidRequest(format!(
             "LND has no measured figure {unknown}; choose among 3 to 6, 2 for its table 2, and 7 for PostgreSQL"
         )));
     }
-    let mut report = Report {
-        machine: Machine::look(),
+    let mut report = LndReport {
+        machine: MachineInfo::probe(),
         plan: plan.clone(),
         skipped: Vec::new(),
         figures: Vec::new(),
@@ -170,24 +174,28 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
     match device::possible() {
         Err(missing) => report.skipped.push(format!("nothing is measured: {missing}")),
         Ok(()) => {
-            let world = World::new(site, &mut report.skipped)?;
+            let world = LndTestbed::new(site, &mut report.skipped)?;
             figures(&world, &mut report, tell)?;
             databases(&world, &mut report, tell)?;
         }
     }
     for reason in &report.skipped {
-        tell(Step::Skipped(reason));
+        tell(ProgressEvent::Skipped(reason));
     }
     Ok(report)
 }
 
-impl Plan {
+impl LndPlan {
     fn wants(&self, number: u8) -> bool {
         self.figures.is_empty() || self.figures.contains(&number)
     }
 }
 
-fn figures(world: &World<'_>, report: &mut Report, tell: &mut dyn FnMut(Step<'_>)) -> Result<(), BenchError> {
+fn figures(
+    world: &LndTestbed<'_>,
+    report: &mut LndReport,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<(), BenchError> {
     let plan = report.plan.clone();
     if plan.wants(3) {
         report.figures.push(stages(world, &plan, tell)?);
@@ -207,13 +215,13 @@ fn figures(world: &World<'_>, report: &mut Report, tell: &mut dyn FnMut(Step<'_>
 
 /// Table 2 and PostgreSQL, all of the database on ext4 on each device.
 fn databases(
-    world: &World<'_>,
-    report: &mut Report,
-    tell: &mut dyn FnMut(Step<'_>),
+    world: &LndTestbed<'_>,
+    report: &mut LndReport,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
 ) -> Result<(), BenchError> {
     let plan = report.plan.clone();
     if plan.wants(TABLE) {
-        match Mariadb::found(world.site) {
+        match MariadbTemplate::prepare(world.site) {
             Ok(database) => {
                 report.database = Some(database.version().to_owned());
                 report.table = on_each(world, "table 2", tell, |mounted| {
@@ -224,7 +232,7 @@ fn databases(
         }
     }
     if plan.wants(POSTGRES) {
-        match Postgres::found(world.site) {
+        match PostgresTemplate::prepare(world.site) {
             Ok(postgres) => {
                 report.postgres = Some(postgres.version().to_owned());
                 report.transactions = on_each(world, "PostgreSQL", tell, |mounted| {
@@ -239,14 +247,14 @@ fn databases(
 
 /// Measures something on a fresh ext4 on each device, one after the other.
 fn on_each<T>(
-    world: &World<'_>,
+    world: &LndTestbed<'_>,
     what: &str,
-    tell: &mut dyn FnMut(Step<'_>),
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
     mut measure: impl FnMut(&std::path::Path) -> Result<T, BenchError>,
-) -> Result<Vec<(System, T)>, BenchError> {
+) -> Result<Vec<(LndSystem, T)>, BenchError> {
     let mut rows = Vec::new();
     for system in world.devices() {
-        tell(Step::Next(&format!("{what}: {}", system.label())));
+        tell(ProgressEvent::Next(&format!("{what}: {}", system.label())));
         let target = world.target(system, Some("ext4"))?;
         if let Some(mounted) = &target.mounted {
             rows.push((system, measure(mounted.path())?));
@@ -264,12 +272,16 @@ fn journaling() -> Option<&'static str> {
 }
 
 /// Figure 3.
-fn stages(world: &World<'_>, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Figure, BenchError> {
-    let system = System::Volume(Kept {
+fn stages(
+    world: &LndTestbed<'_>,
+    plan: &LndPlan,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<LndFigure, BenchError> {
+    let system = LndSystem::Volume(LndRedundancy {
         all: false,
         network: match world.group {
-            Some(_) => Network::Multicast,
-            None => Network::Tcp,
+            Some(_) => LenderNetwork::Multicast,
+            None => LenderNetwork::Tcp,
         },
         twice: false,
     });
@@ -280,19 +292,19 @@ fn stages(world: &World<'_>, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Res
     };
     let mut points = Vec::new();
     for &x in places {
-        tell(Step::Next(&format!("figure 3: stages of {x} KB")));
-        let place = Place::new(world.site, DEVICE_BYTES, &world.holders(system, Some(x * 1024)))?;
+        tell(ProgressEvent::Next(&format!("figure 3: stages of {x} KB")));
+        let place = VolumeDirectory::new(world.site, DEVICE_BYTES, &world.holders(system, Some(x * 1024)))?;
         let path = place.path();
-        let attachment = Attachment::of_volume(world.site, path, What::volume(path), None)?;
+        let attachment = BlockDevice::of_volume(world.site, path, DeviceSource::volume(path), None)?;
         // The paper's 1 GB of writes as far as the time allows; stages must end several times.
         let cap = plan.cap * 2;
         let rounds = (0..plan.rounds).map(|_| fio::write(world.site, attachment.path(), STAGE_BLOCK, cap));
-        let rounds: Result<Vec<Written>, BenchError> = rounds.collect();
-        let written = Written::median(&rounds?);
-        points.push(Point { system, x, written });
+        let rounds: Result<Vec<FioWrites>, BenchError> = rounds.collect();
+        let written = FioWrites::median(&rounds?);
+        points.push(LndPoint { system, x, written });
         attachment.release()?;
     }
-    Ok(Figure {
+    Ok(LndFigure {
         number: 3,
         title: "Stage threshold, synchronous writes of 4 KB".to_owned(),
         axis: "stage threshold, KB",
@@ -302,40 +314,42 @@ fn stages(world: &World<'_>, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Res
 
 /// Figures 4 to 6.
 fn blocks(
-    world: &World<'_>,
+    world: &LndTestbed<'_>,
     number: u8,
     file_system: Option<&str>,
-    plan: &Plan,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Figure, BenchError> {
+    plan: &LndPlan,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<LndFigure, BenchError> {
     let on = file_system.unwrap_or("the bare device");
-    tell(Step::Next(&format!("figure {number}: attaching devices")));
+    tell(ProgressEvent::Next(&format!(
+        "figure {number}: attaching devices"
+    )));
     let mut systems = world.devices();
     if file_system.is_none() {
-        systems.push(System::InProgram);
+        systems.push(LndSystem::InProgram);
     }
     let targets = systems.iter().map(|&system| world.target(system, file_system));
-    let mut targets: Vec<Target> = targets.collect::<Result<_, BenchError>>()?;
+    let mut targets: Vec<LndTarget> = targets.collect::<Result<_, BenchError>>()?;
     let places = if plan.quick { &BLOCKS_QUICK[..] } else { &BLOCKS };
-    let measured = curves::in_turns(plan.rounds, places, targets.len(), |turn| {
+    let measured = curves::interleaved(plan.rounds, places, targets.len(), |turn| {
         if turn.curve == 0 {
-            tell(Step::Next(&format!(
+            tell(ProgressEvent::Next(&format!(
                 "figure {number}: blocks of {} bytes on {on}, round {} of {}",
-                turn.place,
+                turn.x,
                 turn.round + 1,
                 plan.rounds
             )));
         }
-        targets[turn.curve].write(world.site, turn.place, plan.cap)
+        targets[turn.curve].write(world.site, turn.x, plan.cap)
     })?;
-    let points = measured.into_iter().map(|point| Point {
+    let points = measured.into_iter().map(|point| LndPoint {
         system: targets[point.curve].system,
-        x: point.place,
-        written: Written::median(&point.cells),
+        x: point.x,
+        written: FioWrites::median(&point.cells),
     });
     let points = points.collect();
-    targets.into_iter().try_for_each(Target::end)?;
-    Ok(Figure {
+    targets.into_iter().try_for_each(LndTarget::end)?;
+    Ok(LndFigure {
         number,
         title: format!("Synchronous writes by block size, {on}"),
         axis: "block, bytes",

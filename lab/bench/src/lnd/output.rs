@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 
 use plotters::style::RGBColor;
 
-use super::facts::Facts;
-use super::system::{Network, System};
-use super::transactions::Transactions;
-use super::{Figure, Report};
-use crate::databases::mariadb::Operations;
+use super::facts::LndFacts;
+use super::system::{LenderNetwork, LndSystem};
+use super::transactions::PgbenchRates;
+use super::{LndFigure, LndReport};
+use crate::databases::mariadb::MariadbRates;
 use crate::error::BenchError;
-use crate::paper::output::{Results, Run};
+use crate::paper::output::{ResultsDirectory, RunInfo};
 use crate::paper::page::number;
-use crate::paper::plot::{Curve, Look, Mark, Picture, thousands};
+use crate::paper::plot::{CurvePlot, CurveStyle, PlotCurve, PointMark, thousands};
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,system,x,unit,kb_per_second,writes,p50_us,p99_us,max_us";
@@ -24,9 +24,14 @@ pub const POSTGRES_HEADER: &str = "system,one_per_second,one_ms,eight_per_second
 /// The document with all tables.
 pub const TABLES: &str = "lnd.md";
 
-/// Writes everything into `folder`, made if it is not there. Returns the files written.
-pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
-    let mut results = Results::new(folder)?;
+/// Writes everything into `directory`, made if it is not there. Returns the files written.
+pub fn write(
+    report: &LndReport,
+    run: &RunInfo,
+    directory: &Path,
+    png: bool,
+) -> Result<Vec<PathBuf>, BenchError> {
+    let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("lnd-fig{:02}", figure.number);
         results.save_figure(&name, &csv(figure), &picture(figure), png)?;
@@ -42,13 +47,13 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
             .map(|(system, done)| (*system, done.all()));
         results.save("lnd-postgres.csv", table_csv(POSTGRES_HEADER, rows).as_bytes())?;
     }
-    results.save(TABLES, tables(report, &Facts::lnd()?, run).as_bytes())?;
-    Ok(results.written)
+    results.save(TABLES, tables(report, &LndFacts::lnd()?, run).as_bytes())?;
+    Ok(results.files_written)
 }
 
 // Writing to a string cannot fail, here and below.
 
-fn csv(figure: &Figure) -> String {
+fn csv(figure: &LndFigure) -> String {
     let mut text = format!("{HEADER}\n");
     for point in &figure.points {
         let written = point.written;
@@ -69,7 +74,7 @@ fn csv(figure: &Figure) -> String {
     text
 }
 
-fn table_csv(header: &str, rows: impl Iterator<Item = (System, [f64; 4])>) -> String {
+fn table_csv(header: &str, rows: impl Iterator<Item = (LndSystem, [f64; 4])>) -> String {
     let mut text = format!("{header}\n");
     for (system, values) in rows {
         let values = values.map(|value| format!("{value:.3}"));
@@ -78,24 +83,24 @@ fn table_csv(header: &str, rows: impl Iterator<Item = (System, [f64; 4])>) -> St
     text
 }
 
-impl Operations {
+impl MariadbRates {
     /// In the paper's order.
     pub fn all(&self) -> [f64; 4] {
         [self.insert, self.create, self.drop, self.create_and_drop]
     }
 }
 
-impl Transactions {
+impl PgbenchRates {
     /// In the order of the columns.
     pub fn all(&self) -> [f64; 4] {
         [self.one, self.one_ms, self.eight, self.eight_ms]
     }
 }
 
-fn picture(figure: &Figure) -> Picture {
-    let curve = |system: System| Curve {
+fn picture(figure: &LndFigure) -> CurvePlot {
+    let curve = |system: LndSystem| PlotCurve {
         label: system.label().to_owned(),
-        look: look(system),
+        style: style_of(system),
         points: figure
             .points
             .iter()
@@ -103,7 +108,7 @@ fn picture(figure: &Figure) -> Picture {
             .map(|point| (point.x, point.written.kb_per_second))
             .collect(),
     };
-    Picture {
+    CurvePlot {
         title: format!("LND, figure {}: {}", figure.number, figure.title),
         across: figure.axis.to_owned(),
         upwards: "KB a second".to_owned(),
@@ -111,27 +116,31 @@ fn picture(figure: &Figure) -> Picture {
     }
 }
 
-fn look(system: System) -> Look {
+fn style_of(system: LndSystem) -> CurveStyle {
     let (colour, dashed, mark) = match system {
-        System::Disk => (RGBColor(200, 40, 40), false, Mark::Dot),
-        System::Modelled => (RGBColor(200, 40, 40), true, Mark::Triangle),
-        System::InProgram => (RGBColor(20, 20, 20), true, Mark::Triangle),
-        System::Volume(kept) => {
+        LndSystem::Disk => (RGBColor(200, 40, 40), false, PointMark::Dot),
+        LndSystem::Modelled => (RGBColor(200, 40, 40), true, PointMark::Triangle),
+        LndSystem::InProgram => (RGBColor(20, 20, 20), true, PointMark::Triangle),
+        LndSystem::Volume(kept) => {
             let colour = match (kept.network, kept.twice) {
-                (Network::Tcp, false) => RGBColor(30, 90, 200),
-                (Network::Tcp, true) => RGBColor(210, 130, 20),
-                (Network::Multicast, _) => RGBColor(40, 140, 60),
-                (Network::Link, _) => RGBColor(130, 60, 170),
+                (LenderNetwork::Tcp, false) => RGBColor(30, 90, 200),
+                (LenderNetwork::Tcp, true) => RGBColor(210, 130, 20),
+                (LenderNetwork::Multicast, _) => RGBColor(40, 140, 60),
+                (LenderNetwork::Link, _) => RGBColor(130, 60, 170),
             };
-            let mark = if kept.all { Mark::Dot } else { Mark::Triangle };
+            let mark = if kept.all {
+                PointMark::Dot
+            } else {
+                PointMark::Triangle
+            };
             (colour, !kept.all, mark)
         }
     };
-    Look { colour, dashed, mark }
+    CurveStyle { colour, dashed, mark }
 }
 
 /// Every figure's throughputs and latencies, volumes over disks, the table, and what the paper says.
-fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
+fn tables(report: &LndReport, facts: &LndFacts, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`; {} of {} ms a cell.\n\
@@ -183,15 +192,15 @@ fn row(text: &mut String, name: &str, places: &[u64], value: impl Fn(u64) -> Opt
     text.push('\n');
 }
 
-fn throughputs(text: &mut String, figure: &Figure) {
-    let (places, systems) = (figure.places(), figure.systems());
+fn throughputs(text: &mut String, figure: &LndFigure) {
+    let (places, systems) = (figure.x_values(), figure.systems());
     head(text, &format!("KB a second; {}", figure.axis), &places);
     for &system in &systems {
         row(text, system.label(), &places, |x| {
             Some(number(figure.at(system, x)?.written.kb_per_second))
         });
     }
-    for below in [System::Disk, System::Modelled] {
+    for below in [LndSystem::Disk, LndSystem::Modelled] {
         for &system in systems.iter().filter(|system| system.stands_beside(below)) {
             let over = |x| {
                 let [above, below] = [system, below].map(|one| figure.at(one, x));
@@ -205,8 +214,8 @@ fn throughputs(text: &mut String, figure: &Figure) {
     }
 }
 
-fn latencies(text: &mut String, figure: &Figure) {
-    let places = figure.places();
+fn latencies(text: &mut String, figure: &LndFigure) {
+    let places = figure.x_values();
     text.push('\n');
     head(text, "p50 / p99, µs", &places);
     for system in figure.systems() {
@@ -217,7 +226,7 @@ fn latencies(text: &mut String, figure: &Figure) {
     }
 }
 
-fn database(text: &mut String, report: &Report, facts: &Facts) {
+fn database(text: &mut String, report: &LndReport, facts: &LndFacts) {
     if !report.table.is_empty() {
         let version = report.database.as_deref().unwrap_or_default();
         let _ = writeln!(
@@ -251,24 +260,24 @@ fn database_row(text: &mut String, name: &str, values: [f64; 4]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fio::Written;
-    use super::super::{FIGURES, Plan, Point};
+    use super::super::fio::FioWrites;
+    use super::super::{FIGURES, LndPlan, LndPoint};
     use super::*;
-    use crate::machine::Machine;
+    use crate::machine::MachineInfo;
     use std::fs;
 
-    fn report() -> Report {
-        let figure = |number| Figure {
+    fn report() -> LndReport {
+        let figure = |number| LndFigure {
             number,
             title: "Something".to_owned(),
             axis: "block, bytes",
             points: [1024, 4096]
                 .into_iter()
                 .flat_map(|x| {
-                    System::DEVICES.map(|system| Point {
+                    LndSystem::DEVICES.map(|system| LndPoint {
                         system,
                         x,
-                        written: Written {
+                        written: FioWrites {
                             kb_per_second: if system.network().is_some() {
                                 8_000.0
                             } else {
@@ -283,9 +292,9 @@ mod tests {
                 })
                 .collect(),
         };
-        Report {
-            machine: Machine::look(),
-            plan: Plan {
+        LndReport {
+            machine: MachineInfo::probe(),
+            plan: LndPlan {
                 figures: Vec::new(),
                 rounds: 1,
                 cap: std::time::Duration::from_secs(1),
@@ -293,24 +302,24 @@ mod tests {
             },
             skipped: vec!["one thing".to_owned()],
             figures: FIGURES.map(figure).to_vec(),
-            table: vec![(System::Disk, Operations::default())],
+            table: vec![(LndSystem::Disk, MariadbRates::default())],
             database: None,
-            transactions: vec![(System::Disk, Transactions::default())],
+            transactions: vec![(LndSystem::Disk, PgbenchRates::default())],
             postgres: Some("PostgreSQL".to_owned()),
         }
     }
 
     #[test]
     fn every_figure_gets_its_files_and_tables_are_whole() {
-        let folder = tempfile::tempdir().unwrap();
-        let run = Run {
+        let directory = tempfile::tempdir().unwrap();
+        let run = RunInfo {
             began: String::new(),
             command: String::new(),
             disk: String::new(),
         };
-        let written = write(&report(), &run, folder.path(), true).unwrap();
+        let written = write(&report(), &run, directory.path(), true).unwrap();
         assert_eq!(written.len(), FIGURES.len() * 3 + 3);
-        let text = fs::read_to_string(folder.path().join(TABLES)).unwrap();
+        let text = fs::read_to_string(directory.path().join(TABLES)).unwrap();
         let parts: Vec<&str> = text.split("\n\n").filter(|part| part.starts_with('|')).collect();
         assert_eq!(parts.len(), FIGURES.len() * 2 + 2);
         for part in parts {
@@ -324,8 +333,8 @@ mod tests {
         assert!(!text.contains("on a MODELLED disk / local disk"), "{text}");
         assert!(text.contains("Not measured: one thing."));
         assert!(text.contains("| the paper: SCSI disk | 67.5 | 3.28 | 37.0 | 2.81 |"));
-        let csv = fs::read_to_string(folder.path().join("lnd-fig04.csv")).unwrap();
-        assert_eq!(csv.lines().count(), 1 + 2 * System::DEVICES.len());
+        let csv = fs::read_to_string(directory.path().join("lnd-fig04.csv")).unwrap();
+        assert_eq!(csv.lines().count(), 1 + 2 * LndSystem::DEVICES.len());
         assert!(csv.contains("4,volume-lcp-tcp,4096,block in bytes,8000.000,100,20.000,30.000,40.000"));
     }
 }

@@ -5,17 +5,17 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::Plan;
-use crate::databases::postgres::{Load, Postgres, Run, Setup};
+use super::LndPlan;
+use crate::databases::postgres::{PgbenchLoad, PgbenchResult, PostgresSetup, PostgresTemplate};
 use crate::error::BenchError;
 use crate::histogram::median;
-use crate::site::Site;
+use crate::testbed::Testbed;
 
 const CLIENTS: usize = 8;
 
 /// Transactions a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Transactions {
+pub struct PgbenchRates {
     /// From one client.
     pub one: f64,
     /// What one of these took, in milliseconds, on average.
@@ -26,27 +26,28 @@ pub struct Transactions {
     pub eight_ms: f64,
 }
 
-/// Copies the database to `folder`, runs it there, and measures.
+/// Copies the database to `directory`, runs it there, and measures.
 pub(super) fn measure(
-    postgres: &Postgres,
-    site: &Site,
-    folder: &Path,
-    plan: &Plan,
-) -> Result<Transactions, BenchError> {
-    let data = folder.join("postgres");
+    postgres: &PostgresTemplate,
+    site: &Testbed,
+    directory: &Path,
+    plan: &LndPlan,
+) -> Result<PgbenchRates, BenchError> {
+    let data = directory.join("postgres");
     postgres.copy_to(&data)?;
-    let server = postgres.start(site, &data, &Setup::default())?;
+    let server = postgres.start(site, &data, &PostgresSetup::default())?;
     let (mut one, mut eight) = (vec![], vec![]);
     let time = (plan.cap * 6).max(std::time::Duration::from_secs(2));
     for _ in 0..plan.rounds {
-        one.push(server.bench(Load::TpcB, 1, time, "")?);
-        eight.push(server.bench(Load::TpcB, CLIENTS, time, "")?);
+        one.push(server.bench(PgbenchLoad::TpcB, 1, time, "")?);
+        eight.push(server.bench(PgbenchLoad::TpcB, CLIENTS, time, "")?);
     }
     let told = one.iter().chain(&eight).map(|run| run.transactions).sum();
     server.must_have("pgbench_history", told)?;
     server.stop()?;
-    let of = |runs: &[Run], field: fn(&Run) -> f64| median(runs.iter().map(field).collect());
-    Ok(Transactions {
+    let of =
+        |runs: &[PgbenchResult], field: fn(&PgbenchResult) -> f64| median(runs.iter().map(field).collect());
+    Ok(PgbenchRates {
         one: of(&one, |run| run.per_second),
         one_ms: of(&one, |run| run.average_ms),
         eight: of(&eight, |run| run.per_second),

@@ -1,16 +1,16 @@
 //! What the paper's text states, judged on what came out. A statement that does not hold here is printed like one that does.
 
-use netram_pagesim::Costs;
+use netram_pagesim::MachineCosts;
 use serde::Serialize;
 
-use super::Policy::{self, Counters, Disk, RamDisk, RemoteMain, SoftwareCounters};
-use super::programs::{Ran, Workload};
+use super::MascotsPolicy::{self, Counters, Disk, RamDisk, RemoteMain, SoftwareCounters};
+use super::programs::{MascotsWorkload, WorkloadResult};
 
-const COSTS: Costs = Costs::MASCOTS96;
+const COSTS: MachineCosts = MachineCosts::MASCOTS96;
 
 /// A statement.
 #[derive(Clone, Debug, Serialize)]
-pub struct Claim {
+pub struct MascotsClaim {
     /// Of which figure.
     pub figure: u8,
     /// What is stated.
@@ -23,18 +23,18 @@ pub struct Claim {
     pub holds: bool,
 }
 
-struct Judge<'r> {
-    ran: &'r [Ran],
-    claims: Vec<Claim>,
+struct ClaimJudge<'r> {
+    results: &'r [WorkloadResult],
+    claims: Vec<MascotsClaim>,
 }
 
-impl Judge<'_> {
-    fn of(&self, workload: Workload) -> Option<&Ran> {
-        self.ran.iter().find(|one| one.workload == workload)
+impl ClaimJudge<'_> {
+    fn of(&self, workload: MascotsWorkload) -> Option<&WorkloadResult> {
+        self.results.iter().find(|one| one.workload == workload)
     }
 
     /// How many times more a policy costs than another.
-    fn times(&self, workload: Workload, policy: Policy, other: Policy) -> Option<f64> {
+    fn times(&self, workload: MascotsWorkload, policy: MascotsPolicy, other: MascotsPolicy) -> Option<f64> {
         let one = self.of(workload)?;
         Some(one.cycles(policy, &COSTS) / one.cycles(other, &COSTS))
     }
@@ -49,7 +49,7 @@ impl Judge<'_> {
     ) {
         // Of what was not run nothing is said.
         if let Some(ours) = ours {
-            self.claims.push(Claim {
+            self.claims.push(MascotsClaim {
                 figure,
                 what,
                 paper,
@@ -59,7 +59,7 @@ impl Judge<'_> {
         }
     }
 
-    fn worse(&mut self, figure: u8, workload: Workload, policy: Policy, other: Policy) {
+    fn worse(&mut self, figure: u8, workload: MascotsWorkload, policy: MascotsPolicy, other: MascotsPolicy) {
         let what = format!(
             "{}: {} is worse than {}",
             workload.name(),
@@ -72,9 +72,9 @@ impl Judge<'_> {
 }
 
 /// All statements about the programs that were run.
-pub fn judge(ran: &[Ran]) -> Vec<Claim> {
-    let mut judge = Judge {
-        ran,
+pub fn judge(ran: &[WorkloadResult]) -> Vec<MascotsClaim> {
+    let mut judge = ClaimJudge {
+        results: ran,
         claims: Vec::new(),
     };
     first(&mut judge);
@@ -88,8 +88,12 @@ fn near(paper: f64, part: f64) -> impl Fn(f64) -> bool {
     move |ours| (ours / paper - 1.0).abs() <= part
 }
 
-fn first(judge: &mut Judge<'_>) {
-    let trans = |judge: &Judge<'_>, policy| judge.of(Workload::Trans).map(|one| one.cycles(policy, &COSTS));
+fn first(judge: &mut ClaimJudge<'_>) {
+    let trans = |judge: &ClaimJudge<'_>, policy| {
+        judge
+            .of(MascotsWorkload::Trans)
+            .map(|one| one.cycles(policy, &COSTS))
+    };
     let (disk, counters) = (trans(judge, Disk), trans(judge, Counters));
     judge.add(
         1,
@@ -105,7 +109,7 @@ fn first(judge: &mut Judge<'_>) {
         counters,
         near(65.65, 0.03),
     );
-    let times = judge.times(Workload::Trans, Disk, Counters);
+    let times = judge.times(MascotsWorkload::Trans, Disk, Counters);
     judge.add(
         1,
         "TRANS: DISK over COUNTERS".to_owned(),
@@ -113,7 +117,7 @@ fn first(judge: &mut Judge<'_>) {
         times,
         near(371.0, 0.05),
     );
-    let mvec = judge.times(Workload::Mvec, Counters, Disk);
+    let mvec = judge.times(MascotsWorkload::Mvec, Counters, Disk);
     judge.add(
         1,
         "MVEC: COUNTERS over DISK, about".to_owned(),
@@ -121,18 +125,27 @@ fn first(judge: &mut Judge<'_>) {
         mvec,
         near(1.1, 0.05),
     );
-    for workload in [Workload::Trans, Workload::Gauss, Workload::Sort] {
+    for workload in [
+        MascotsWorkload::Trans,
+        MascotsWorkload::Gauss,
+        MascotsWorkload::Sort,
+    ] {
         for other in [RamDisk, RemoteMain, Counters] {
             judge.worse(1, workload, Disk, other);
         }
     }
-    judge.worse(1, Workload::Trans, RamDisk, RemoteMain);
-    for workload in [Workload::Mvec, Workload::Gauss, Workload::Sort, Workload::Verilog] {
+    judge.worse(1, MascotsWorkload::Trans, RamDisk, RemoteMain);
+    for workload in [
+        MascotsWorkload::Mvec,
+        MascotsWorkload::Gauss,
+        MascotsWorkload::Sort,
+        MascotsWorkload::Verilog,
+    ] {
         judge.worse(1, workload, RemoteMain, RamDisk);
     }
-    for workload in Workload::ALL {
+    for workload in MascotsWorkload::ALL {
         let best = judge.of(workload).map(|one| {
-            let all = Policy::HARDWARE.map(|policy| one.cycles(policy, &COSTS));
+            let all = MascotsPolicy::HARDWARE.map(|policy| one.cycles(policy, &COSTS));
             one.cycles(Counters, &COSTS) / all.into_iter().fold(f64::INFINITY, f64::min)
         });
         let what = format!(
@@ -141,7 +154,11 @@ fn first(judge: &mut Judge<'_>) {
         );
         judge.add(1, what, None, best, |times| times <= 1.15);
     }
-    for workload in [Workload::Trans, Workload::Gauss, Workload::Sort] {
+    for workload in [
+        MascotsWorkload::Trans,
+        MascotsWorkload::Gauss,
+        MascotsWorkload::Sort,
+    ] {
         let random = judge
             .of(workload)
             .map(|one| one.random(Disk, &COSTS) / one.random(Counters, &COSTS));
@@ -153,10 +170,10 @@ fn first(judge: &mut Judge<'_>) {
     }
 }
 
-fn second(judge: &mut Judge<'_>) {
-    let at = |judge: &Judge<'_>, rate: f64, policy| {
+fn second(judge: &mut ClaimJudge<'_>) {
+    let at = |judge: &ClaimJudge<'_>, rate: f64, policy| {
         let costs = COSTS.with_network_rate(rate * 1e6);
-        let one = judge.of(Workload::Gauss)?;
+        let one = judge.of(MascotsWorkload::Gauss)?;
         Some(one.cycles(Disk, &costs) / one.cycles(policy, &costs))
     };
     for policy in [RamDisk, RemoteMain, Counters] {
@@ -179,8 +196,8 @@ fn second(judge: &mut Judge<'_>) {
     }
 }
 
-fn third(judge: &mut Judge<'_>) {
-    for workload in Workload::ALL {
+fn third(judge: &mut ClaimJudge<'_>) {
+    for workload in MascotsWorkload::ALL {
         let spread = judge.of(workload).map(|one| {
             let cost = |initial: &u32| one.cycles_of(Counters.kind(*initial), &COSTS);
             let initials = one.initials();
@@ -194,13 +211,16 @@ fn third(judge: &mut Judge<'_>) {
         );
         judge.add(3, what, None, spread, |times| times <= 1.2);
     }
-    let ends = |judge: &Judge<'_>, workload| {
+    let ends = |judge: &ClaimJudge<'_>, workload| {
         let one = judge.of(workload)?;
         let initials = one.initials();
         let cost = |initial: &u32| one.cycles_of(Counters.kind(*initial), &COSTS);
         Some(cost(initials.last()?) / cost(initials.first()?))
     };
-    let (trans, sort) = (ends(judge, Workload::Trans), ends(judge, Workload::Sort));
+    let (trans, sort) = (
+        ends(judge, MascotsWorkload::Trans),
+        ends(judge, MascotsWorkload::Sort),
+    );
     judge.add(
         3,
         "TRANS improves with the counter: the largest over 1".to_owned(),
@@ -217,8 +237,8 @@ fn third(judge: &mut Judge<'_>) {
     );
 }
 
-fn fourth(judge: &mut Judge<'_>) {
-    for workload in Workload::ALL {
+fn fourth(judge: &mut ClaimJudge<'_>) {
+    for workload in MascotsWorkload::ALL {
         let times = judge.times(workload, SoftwareCounters, Counters);
         let what = format!(
             "{}: SOFTWARE_COUNTERS only slightly worse (25 %) than COUNTERS: times",
@@ -226,5 +246,5 @@ fn fourth(judge: &mut Judge<'_>) {
         );
         judge.add(4, what, None, times, |times| times <= 1.25);
     }
-    judge.worse(4, Workload::Trans, RamDisk, SoftwareCounters);
+    judge.worse(4, MascotsWorkload::Trans, RamDisk, SoftwareCounters);
 }

@@ -2,33 +2,33 @@
 
 use serde::Deserialize;
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 
 const MASCOTS96: &str = include_str!("mascots96.toml");
 
 /// What is said.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Facts {
+pub struct MascotsFacts {
     /// The paper's machine.
     pub hardware: String,
     /// What its text says of figures.
-    pub said: Vec<Said>,
+    pub said: Vec<MascotsRemark>,
 }
 
 /// Sentences about a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct MascotsRemark {
     /// The figure.
     pub figure: u8,
     /// What is said.
     pub text: String,
 }
 
-impl Facts {
+impl MascotsFacts {
     /// The facts of the paper.
-    pub fn mascots96() -> Result<Facts, BenchError> {
+    pub fn mascots96() -> Result<MascotsFacts, BenchError> {
         toml::from_str(MASCOTS96).context("read what the paper says")
     }
 
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn every_figure_is_spoken_of() {
-        let facts = Facts::mascots96().unwrap();
+        let facts = MascotsFacts::mascots96().unwrap();
         for figure in super::super::FIGURES {
             assert!(!facts.of(figure).is_empty(), "{figure}");
         }

@@ -5,16 +5,16 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::thread;
 use std::time::Instant;
 
-use netram_far_machine::paging::Kind;
-use netram_pagesim::Costs;
+use netram_far_machine::paging::PolicyKind;
+use netram_pagesim::MachineCosts;
 use netram_pagesim::costs::MACHINES;
 use serde::Serialize;
 
-use super::programs::{Ran, Workload};
-use crate::error::{BenchError, Context};
+use super::programs::{MascotsWorkload, WorkloadResult};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::Site;
-use crate::socket::{Gate, Pause, Socket};
+use crate::socket::{PollPause, RawListener, RawSocket};
+use crate::testbed::Testbed;
 
 const PAGE: usize = 4096;
 const WORD: usize = 8;
@@ -29,7 +29,7 @@ const FAULT: f64 = 7.6e-6;
 
 /// What was measured of this machine, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Measured {
+pub struct AccessTimes {
     /// A page of 4 KiB from another thread, over TCP on the loopback; both sides wait spinning. Half of the pages go, half come: one costs as much as the other.
     pub page_us: f64,
     /// A word the same way.
@@ -40,11 +40,11 @@ pub struct Measured {
 
 /// A program on a machine of today.
 #[derive(Clone, Debug, Serialize)]
-pub struct Today {
+pub struct TodayRow {
     /// The machine's name.
     pub machine: &'static str,
     /// The program.
-    pub workload: Workload,
+    pub workload: MascotsWorkload,
     /// Nanoseconds of an average reference: DISK, RAM_DISK, REMOTE_MAIN, COUNTERS with the best initial counter.
     pub ns: [f64; 4],
     /// That counter.
@@ -52,9 +52,9 @@ pub struct Today {
 }
 
 /// Measures.
-pub fn measure(site: &Site, quick: bool) -> Result<Measured, BenchError> {
+pub fn measure(site: &Testbed, quick: bool) -> Result<AccessTimes, BenchError> {
     let rounds = if quick { 3 } else { 9 };
-    Ok(Measured {
+    Ok(AccessTimes {
         page_us: exchange(rounds, PAGE)?,
         word_us: exchange(rounds, WORD)?,
         disk_us: disk(site, rounds)?,
@@ -64,25 +64,25 @@ pub fn measure(site: &Site, quick: bool) -> Result<Measured, BenchError> {
 /// The median microseconds of a request and an answer of so many bytes.
 fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
     const TIMES: usize = 500;
-    let gate = Gate::open(&"tcp://127.0.0.1:0".parse().context("name a socket")?)?;
+    let gate = RawListener::open(&"tcp://127.0.0.1:0".parse().context("name a socket")?)?;
     let address = gate.address()?;
     let lender = thread::spawn(move || -> Result<(), BenchError> {
         let socket = gate.accept()?;
         let (mut request, page) = ([0; REQUEST], vec![7; answer]);
         // It is asked until the other side ends.
-        while socket.receive_all(&mut request, Pause::Yield)? {
+        while socket.receive_all(&mut request, PollPause::Yield)? {
             socket.send_all(&page)?;
         }
         Ok(())
     });
-    let socket = Socket::connect(&address)?;
+    let socket = RawSocket::connect(&address)?;
     let mut page = vec![0; answer];
     let mut each = Vec::new();
     for _ in 0..rounds {
         let began = Instant::now();
         for _ in 0..TIMES {
             socket.send_all(&[1; REQUEST])?;
-            socket.receive_all(&mut page, Pause::Yield)?;
+            socket.receive_all(&mut page, PollPause::Yield)?;
         }
         each.push(began.elapsed().as_secs_f64() * 1e6 / TIMES as f64);
     }
@@ -91,7 +91,7 @@ fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
     match lender.join() {
         Ok(served) => served?,
         Err(_) => {
-            return Err(BenchError::Asked(
+            return Err(BenchError::InvalidRequest(
                 "the thread that answers has panicked".to_owned(),
             ));
         }
@@ -100,9 +100,9 @@ fn exchange(rounds: usize, answer: usize) -> Result<f64, BenchError> {
 }
 
 /// The median microseconds of a page that is read from the disk, past the cache where the file system allows that.
-fn disk(site: &Site, rounds: usize) -> Result<f64, BenchError> {
+fn disk(site: &Testbed, rounds: usize) -> Result<f64, BenchError> {
     const TIMES: u64 = 64;
-    let path = site.folder().join("pages");
+    let path = site.directory().join("pages");
     let made = make(&path).and_then(|()| {
         let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
         let file = OpenOptions::new().read(true).custom_flags(direct).open(&path);
@@ -142,9 +142,9 @@ fn make(path: &std::path::Path) -> Result<(), BenchError> {
 }
 
 /// The costs of a machine whose network and disk take so many microseconds a page.
-fn of_measured(measured: &Measured) -> Costs {
+fn of_measured(measured: &AccessTimes) -> MachineCosts {
     let page = PAGE as f64;
-    Costs {
+    MachineCosts {
         clock_hz: CLOCK,
         local_word: 1.0,
         remote_word: measured.word_us * 1e-6 * CLOCK,
@@ -159,29 +159,34 @@ fn of_measured(measured: &Measured) -> Costs {
 }
 
 /// Each program on each machine.
-pub fn today(ran: &[Ran], measured: &Measured) -> Vec<Today> {
+pub fn today(ran: &[WorkloadResult], measured: &AccessTimes) -> Vec<TodayRow> {
     let presets = MACHINES
         .iter()
         .skip(1)
         .map(|machine| (machine.name, machine.costs));
     let machines = presets.chain([("this one", of_measured(measured))]);
-    let on = |(machine, costs): (&'static str, Costs)| {
-        let row = move |one: &Ran| {
+    let on = |(machine, costs): (&'static str, MachineCosts)| {
+        let row = move |one: &WorkloadResult| {
             let ns = |kind| one.today(kind, &costs) / costs.clock_hz * 1e9;
             let counters = one
                 .initials()
                 .into_iter()
-                .map(|initial| (initial, ns(Kind::Counters { initial })));
+                .map(|initial| (initial, ns(PolicyKind::Counters { initial })));
             let best = counters.min_by(|one, other| one.1.total_cmp(&other.1));
             let (initial, best) = best.unwrap_or((0, f64::NAN));
-            Today {
+            TodayRow {
                 machine,
                 workload: one.workload,
-                ns: [ns(Kind::Disk), ns(Kind::RamDisk), ns(Kind::RemoteMain), best],
+                ns: [
+                    ns(PolicyKind::Disk),
+                    ns(PolicyKind::RamDisk),
+                    ns(PolicyKind::RemoteMain),
+                    best,
+                ],
                 initial,
             }
         };
-        ran.iter().map(row).collect::<Vec<Today>>()
+        ran.iter().map(row).collect::<Vec<TodayRow>>()
     };
     machines.flat_map(on).collect()
 }

@@ -17,18 +17,18 @@ pub mod machines;
 pub mod output;
 pub mod programs;
 
-use netram_far_machine::paging::Kind;
-use netram_pagesim::Costs;
+use netram_far_machine::paging::PolicyKind;
+use netram_pagesim::MachineCosts;
 use serde::Serialize;
 
-use crate::curves::OnCurve;
+use crate::curves::CurvePoint;
 use crate::error::BenchError;
-use crate::machine::Machine;
-use crate::site::Site;
-use crate::step::Step;
-use claims::Claim;
-use machines::{Measured, Today};
-use programs::{Ran, Workload};
+use crate::machine::MachineInfo;
+use crate::progress::ProgressEvent;
+use crate::testbed::Testbed;
+use claims::MascotsClaim;
+use machines::{AccessTimes, TodayRow};
+use programs::{MascotsWorkload, WorkloadResult};
 
 /// Numbers of the figures.
 pub const FIGURES: [u8; 4] = [1, 2, 3, 4];
@@ -37,7 +37,7 @@ const RATES: [u64; 7] = [1, 2, 5, 10, 25, 50, 100];
 
 /// How much is measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Plan {
+pub struct MascotsPlan {
     /// Numbers of the figures; none: all.
     pub figures: Vec<u8>,
     /// Without VERILOG, and with fewer counters.
@@ -46,28 +46,28 @@ pub struct Plan {
 
 /// Everything that came out.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct MascotsReport {
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// How much.
-    pub plan: Plan,
+    pub plan: MascotsPlan,
     /// What could not be done, and why.
     pub skipped: Vec<String>,
     /// What was run.
-    pub programs: Vec<Ran>,
+    pub programs: Vec<WorkloadResult>,
     /// The figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<MascotsFigure>,
     /// What was measured of this machine.
-    pub measured: Measured,
+    pub measured: AccessTimes,
     /// Figure 1 on machines of today.
-    pub today: Vec<Today>,
+    pub today: Vec<TodayRow>,
     /// What the text states.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<MascotsClaim>,
 }
 
 /// A figure's points.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct MascotsFigure {
     /// The paper's number.
     pub number: u8,
     /// What is shown.
@@ -75,16 +75,16 @@ pub struct Figure {
     /// What is varied.
     pub axis: &'static str,
     /// What came out.
-    pub points: Vec<Point>,
+    pub points: Vec<MascotsPoint>,
 }
 
 /// A point: cycles of an average reference.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Point {
+pub struct MascotsPoint {
     /// Which program.
-    pub workload: Workload,
+    pub workload: MascotsWorkload,
     /// Under which policy.
-    pub policy: Policy,
+    pub policy: MascotsPolicy,
     /// Where on the axis.
     pub x: u64,
     /// Cycles.
@@ -93,34 +93,34 @@ pub struct Point {
 
 /// What tells curves apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Curve {
+pub enum MascotsCurve {
     /// A policy's, over programs or rates.
-    Of(Policy),
+    Of(MascotsPolicy),
     /// A program's, over counters.
-    With(Workload),
+    With(MascotsWorkload),
 }
 
-impl Curve {
+impl MascotsCurve {
     /// For people.
     pub fn label(self) -> &'static str {
         match self {
-            Curve::Of(policy) => policy.label(),
-            Curve::With(workload) => workload.name(),
+            MascotsCurve::Of(policy) => policy.label(),
+            MascotsCurve::With(workload) => workload.name(),
         }
     }
 }
 
-impl OnCurve for Point {
-    type Curve = Curve;
+impl CurvePoint for MascotsPoint {
+    type MascotsCurve = MascotsCurve;
 
-    fn curve(&self) -> Curve {
+    fn curve(&self) -> MascotsCurve {
         match self.policy {
-            Policy::CountersOf => Curve::With(self.workload),
-            policy => Curve::Of(policy),
+            MascotsPolicy::CountersOf => MascotsCurve::With(self.workload),
+            policy => MascotsCurve::Of(policy),
         }
     }
 
-    fn place(&self) -> u64 {
+    fn x(&self) -> u64 {
         self.x
     }
 }
@@ -128,7 +128,7 @@ impl OnCurve for Point {
 /// The policies, as the paper writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Policy {
+pub enum MascotsPolicy {
     /// What does not fit is on the disk.
     Disk,
     /// Whole pages go to remote memory and come back.
@@ -143,61 +143,67 @@ pub enum Policy {
     CountersOf,
 }
 
-impl Policy {
+impl MascotsPolicy {
     /// Those of figures 1 and 2.
-    pub const HARDWARE: [Policy; 4] = [
-        Policy::Disk,
-        Policy::RamDisk,
-        Policy::RemoteMain,
-        Policy::Counters,
+    pub const HARDWARE: [MascotsPolicy; 4] = [
+        MascotsPolicy::Disk,
+        MascotsPolicy::RamDisk,
+        MascotsPolicy::RemoteMain,
+        MascotsPolicy::Counters,
     ];
     /// Those of figure 4.
-    pub const SOFTWARE: [Policy; 4] = [
-        Policy::Disk,
-        Policy::RamDisk,
-        Policy::Counters,
-        Policy::SoftwareCounters,
+    pub const SOFTWARE: [MascotsPolicy; 4] = [
+        MascotsPolicy::Disk,
+        MascotsPolicy::RamDisk,
+        MascotsPolicy::Counters,
+        MascotsPolicy::SoftwareCounters,
     ];
 
     /// Its name in the paper.
     pub fn label(self) -> &'static str {
         match self {
-            Policy::Disk => "DISK",
-            Policy::RamDisk => "RAM_DISK",
-            Policy::RemoteMain => "REMOTE_MAIN",
-            Policy::Counters | Policy::CountersOf => "COUNTERS",
-            Policy::SoftwareCounters => "SOFTWARE_COUNTERS",
+            MascotsPolicy::Disk => "DISK",
+            MascotsPolicy::RamDisk => "RAM_DISK",
+            MascotsPolicy::RemoteMain => "REMOTE_MAIN",
+            MascotsPolicy::Counters | MascotsPolicy::CountersOf => "COUNTERS",
+            MascotsPolicy::SoftwareCounters => "SOFTWARE_COUNTERS",
         }
     }
 
     /// Whose events are its.
-    pub fn kind(self, initial: u32) -> Kind {
+    pub fn kind(self, initial: u32) -> PolicyKind {
         match self {
-            Policy::Disk => Kind::Disk,
-            Policy::RamDisk => Kind::RamDisk,
-            Policy::RemoteMain => Kind::RemoteMain,
-            Policy::Counters | Policy::CountersOf | Policy::SoftwareCounters => Kind::Counters { initial },
+            MascotsPolicy::Disk => PolicyKind::Disk,
+            MascotsPolicy::RamDisk => PolicyKind::RamDisk,
+            MascotsPolicy::RemoteMain => PolicyKind::RemoteMain,
+            MascotsPolicy::Counters | MascotsPolicy::CountersOf | MascotsPolicy::SoftwareCounters => {
+                PolicyKind::Counters { initial }
+            }
         }
     }
 }
 
 /// Runs what `plan` asks for.
-pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
+pub fn measure(
+    site: &Testbed,
+    plan: &MascotsPlan,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<MascotsReport, BenchError> {
     if let Some(unknown) = plan.figures.iter().find(|number| !FIGURES.contains(number)) {
-        return Err(BenchError::Asked(format!(
+        return Err(BenchError::InvalidRequest(format!(
             "MASCOTS'96 has no figure {unknown}; choose among 1 to 4"
         )));
     }
     let mut skipped = Vec::new();
     let mut ran = Vec::new();
-    for workload in Workload::ALL {
-        tell(Step::Next(workload.name()));
+    for workload in MascotsWorkload::ALL {
+        tell(ProgressEvent::Next(workload.name()));
         match programs::run(site, workload, plan.quick)? {
             Ok(one) => ran.push(one),
             Err(reason) => skipped.push(reason),
         }
     }
-    tell(Step::Next(
+    tell(ProgressEvent::Next(
         "a page and a word over this machine's network, and its disk",
     ));
     let measured = machines::measure(site, plan.quick)?;
@@ -208,10 +214,10 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         .map(|number| figure(number, &ran));
     let figures = figures.collect();
     for reason in &skipped {
-        tell(Step::Skipped(reason));
+        tell(ProgressEvent::Skipped(reason));
     }
-    Ok(Report {
-        machine: Machine::look(),
+    Ok(MascotsReport {
+        machine: MachineInfo::probe(),
         plan: plan.clone(),
         skipped,
         figures,
@@ -222,8 +228,8 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
     })
 }
 
-fn figure(number: u8, ran: &[Ran]) -> Figure {
-    let costs = Costs::MASCOTS96;
+fn figure(number: u8, ran: &[WorkloadResult]) -> MascotsFigure {
+    let costs = MachineCosts::MASCOTS96;
     let mut points = Vec::new();
     let (title, axis) = match number {
         1 => ("paging policies", "program"),
@@ -233,22 +239,22 @@ fn figure(number: u8, ran: &[Ran]) -> Figure {
     };
     for one in ran {
         let mut add = |policy, x, cycles| {
-            points.push(Point {
+            points.push(MascotsPoint {
                 workload: one.workload,
                 policy,
                 x,
                 cycles,
             });
         };
-        let place = one.workload.place();
+        let place = one.workload.x();
         match number {
-            1 => Policy::HARDWARE
+            1 => MascotsPolicy::HARDWARE
                 .iter()
                 .for_each(|&policy| add(policy, place, one.cycles(policy, &costs))),
-            2 if one.workload == Workload::Gauss => {
+            2 if one.workload == MascotsWorkload::Gauss => {
                 for (rate, policy) in RATES
                     .iter()
-                    .flat_map(|rate| Policy::HARDWARE.map(|policy| (*rate, policy)))
+                    .flat_map(|rate| MascotsPolicy::HARDWARE.map(|policy| (*rate, policy)))
                 {
                     let costs = costs.with_network_rate(rate as f64 * 1e6);
                     add(policy, rate, one.cycles(policy, &costs));
@@ -257,16 +263,16 @@ fn figure(number: u8, ran: &[Ran]) -> Figure {
             2 => {}
             3 => {
                 for initial in one.initials() {
-                    let cycles = one.cycles_of(Policy::CountersOf.kind(initial), &costs);
-                    add(Policy::CountersOf, initial.into(), cycles);
+                    let cycles = one.cycles_of(MascotsPolicy::CountersOf.kind(initial), &costs);
+                    add(MascotsPolicy::CountersOf, initial.into(), cycles);
                 }
             }
-            _ => Policy::SOFTWARE
+            _ => MascotsPolicy::SOFTWARE
                 .iter()
                 .for_each(|&policy| add(policy, place, one.cycles(policy, &costs))),
         }
     }
-    Figure {
+    MascotsFigure {
         number,
         title,
         axis,

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use plotters::style::RGBColor;
 
-use super::facts::Facts;
-use super::programs::Workload;
-use super::{Curve, Figure, Policy, Report};
+use super::facts::MascotsFacts;
+use super::programs::MascotsWorkload;
+use super::{MascotsCurve, MascotsFigure, MascotsPolicy, MascotsReport};
 use crate::curves;
 use crate::error::BenchError;
-use crate::paper::output::{Results, Run};
-use crate::paper::plot::{self, Look, Mark, Picture, thousands};
+use crate::paper::output::{ResultsDirectory, RunInfo};
+use crate::paper::plot::{self, CurvePlot, CurveStyle, PointMark, thousands};
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,program,policy,x,cycles";
@@ -22,10 +22,15 @@ pub const CLAIMS_HEADER: &str = "figure,statement,paper,ours,holds";
 /// The document with all tables.
 pub const TABLES: &str = "mascots96.md";
 
-/// Writes everything into `folder`, made if it is not there. Returns the files written.
-pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
-    let facts = Facts::mascots96()?;
-    let mut results = Results::new(folder)?;
+/// Writes everything into `directory`, made if it is not there. Returns the files written.
+pub fn write(
+    report: &MascotsReport,
+    run: &RunInfo,
+    directory: &Path,
+    png: bool,
+) -> Result<Vec<PathBuf>, BenchError> {
+    let facts = MascotsFacts::mascots96()?;
+    let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("mascots96-fig{:02}", figure.number);
         results.save_figure(&name, &csv(figure), &picture(figure), png)?;
@@ -33,12 +38,12 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
     results.save("mascots96-today.csv", today_csv(report).as_bytes())?;
     results.save("mascots96-text.csv", claims_csv(report).as_bytes())?;
     results.save(TABLES, tables(report, &facts, run).as_bytes())?;
-    Ok(results.written)
+    Ok(results.files_written)
 }
 
 // Writing to a string cannot fail, here and below.
 
-fn csv(figure: &Figure) -> String {
+fn csv(figure: &MascotsFigure) -> String {
     let mut text = format!("{HEADER}\n");
     for point in &figure.points {
         let (program, policy) = (point.workload.name(), point.policy.label());
@@ -51,7 +56,7 @@ fn csv(figure: &Figure) -> String {
     text
 }
 
-fn today_csv(report: &Report) -> String {
+fn today_csv(report: &MascotsReport) -> String {
     let mut text = format!("{TODAY_HEADER}\n");
     for row in &report.today {
         let [disk, ram_disk, remote_main, counters] = row.ns;
@@ -66,7 +71,7 @@ fn today_csv(report: &Report) -> String {
     text
 }
 
-fn claims_csv(report: &Report) -> String {
+fn claims_csv(report: &MascotsReport) -> String {
     let mut text = format!("{CLAIMS_HEADER}\n");
     for claim in &report.claims {
         let paper = claim.paper.map(|paper| paper.to_string()).unwrap_or_default();
@@ -79,12 +84,12 @@ fn claims_csv(report: &Report) -> String {
     text
 }
 
-fn picture(figure: &Figure) -> Picture {
+fn picture(figure: &MascotsFigure) -> CurvePlot {
     let points = &figure.points;
-    let curve = |curve: Curve| plot::Curve {
+    let curve = |curve: MascotsCurve| plot::PlotCurve {
         label: curve.label().to_owned(),
-        look: look(curve, figure.axis == "program"),
-        points: curves::places(points)
+        style: style_of(curve, figure.axis == "program"),
+        points: curves::x_values(points)
             .into_iter()
             .filter_map(|place| Some((place, curves::at(points, curve, place)?.cycles)))
             .collect(),
@@ -93,7 +98,7 @@ fn picture(figure: &Figure) -> Picture {
         "program" => "program: 1 TRANS, 2 MVEC, 3 GAUSS, 4 SORT, 5 VERILOG",
         axis => axis,
     };
-    Picture {
+    CurvePlot {
         title: format!("MASCOTS'96, figure {}: {}", figure.number, figure.title),
         across: across.to_owned(),
         upwards: "cycles of an average reference".to_owned(),
@@ -101,24 +106,36 @@ fn picture(figure: &Figure) -> Picture {
     }
 }
 
-fn look(curve: Curve, apart: bool) -> Look {
+fn style_of(curve: MascotsCurve, apart: bool) -> CurveStyle {
     let colour = match curve {
-        Curve::Of(Policy::Disk) | Curve::With(Workload::Trans) => RGBColor(200, 40, 40),
-        Curve::Of(Policy::RamDisk) | Curve::With(Workload::Mvec) => RGBColor(210, 130, 20),
-        Curve::Of(Policy::RemoteMain) | Curve::With(Workload::Gauss) => RGBColor(40, 140, 60),
-        Curve::Of(Policy::SoftwareCounters) | Curve::With(Workload::Sort) => RGBColor(130, 50, 170),
-        Curve::Of(_) => RGBColor(30, 90, 200),
-        Curve::With(Workload::Verilog) => RGBColor(60, 60, 60),
+        MascotsCurve::Of(MascotsPolicy::Disk) | MascotsCurve::With(MascotsWorkload::Trans) => {
+            RGBColor(200, 40, 40)
+        }
+        MascotsCurve::Of(MascotsPolicy::RamDisk) | MascotsCurve::With(MascotsWorkload::Mvec) => {
+            RGBColor(210, 130, 20)
+        }
+        MascotsCurve::Of(MascotsPolicy::RemoteMain) | MascotsCurve::With(MascotsWorkload::Gauss) => {
+            RGBColor(40, 140, 60)
+        }
+        MascotsCurve::Of(MascotsPolicy::SoftwareCounters) | MascotsCurve::With(MascotsWorkload::Sort) => {
+            RGBColor(130, 50, 170)
+        }
+        MascotsCurve::Of(_) => RGBColor(30, 90, 200),
+        MascotsCurve::With(MascotsWorkload::Verilog) => RGBColor(60, 60, 60),
     };
-    Look {
+    CurveStyle {
         colour,
         // Between programs there is no line to follow.
         dashed: apart,
-        mark: if apart { Mark::Triangle } else { Mark::Dot },
+        mark: if apart {
+            PointMark::Triangle
+        } else {
+            PointMark::Dot
+        },
     }
 }
 
-fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
+fn tables(report: &MascotsReport, facts: &MascotsFacts, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "Run {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Costs are computed from counted events; only the network and the disk of \
@@ -165,13 +182,13 @@ fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
     text
 }
 
-fn points(text: &mut String, figure: &Figure) {
+fn points(text: &mut String, figure: &MascotsFigure) {
     let points = &figure.points;
-    let places = curves::places(points);
+    let places = curves::x_values(points);
     let heading = |place: &u64| match figure.axis {
-        "program" => Workload::ALL
+        "program" => MascotsWorkload::ALL
             .iter()
-            .find(|one| one.place() == *place)
+            .find(|one| one.x() == *place)
             .map_or("", |one| one.name())
             .to_owned(),
         _ => thousands(*place as f64),
@@ -192,7 +209,7 @@ fn points(text: &mut String, figure: &Figure) {
     }
 }
 
-fn today(text: &mut String, report: &Report) {
+fn today(text: &mut String, report: &MascotsReport) {
     let measured = &report.measured;
     let _ = writeln!(
         text,

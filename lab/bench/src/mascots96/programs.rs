@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use netram_far_machine::paging::{Config, FirstTouch, Kind, Replacement, Tally};
-use netram_pagesim::mascots96::{INITIAL, PAGE_BYTES, Program, SOFTWARE_WORD, config};
-use netram_pagesim::{Costs, Outcome, Settings, Study, process};
+use netram_far_machine::paging::{FirstTouch, PolicyConfig, PolicyKind, PolicyTally, Replacement};
+use netram_pagesim::mascots96::{INITIAL, PAGE_BYTES, PaperProgram, SOFTWARE_WORD, config};
+use netram_pagesim::{MachineCosts, Study, StudyOutcome, StudySettings, process};
 use serde::Serialize;
 
-use super::Policy;
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::MascotsPolicy;
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 /// Counters that are tried, in figure 3.
 const INITIALS: [u32; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 16_384];
@@ -30,7 +30,7 @@ const SWITCH_CYCLES: u32 = 500;
 /// A program of the paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum Workload {
+pub enum MascotsWorkload {
     /// A matrix is transposed in place.
     Trans,
     /// A matrix times a vector.
@@ -43,35 +43,35 @@ pub enum Workload {
     Verilog,
 }
 
-impl Workload {
+impl MascotsWorkload {
     /// All of them, in the order of figure 1.
-    pub const ALL: [Workload; 5] = [
-        Workload::Trans,
-        Workload::Mvec,
-        Workload::Gauss,
-        Workload::Sort,
-        Workload::Verilog,
+    pub const ALL: [MascotsWorkload; 5] = [
+        MascotsWorkload::Trans,
+        MascotsWorkload::Mvec,
+        MascotsWorkload::Gauss,
+        MascotsWorkload::Sort,
+        MascotsWorkload::Verilog,
     ];
 
-    fn built_in(self) -> Option<Program> {
+    fn built_in(self) -> Option<PaperProgram> {
         match self {
-            Workload::Trans => Some(Program::Trans),
-            Workload::Mvec => Some(Program::Mvec),
-            Workload::Gauss => Some(Program::Gauss),
-            Workload::Sort => Some(Program::Sort),
-            Workload::Verilog => None,
+            MascotsWorkload::Trans => Some(PaperProgram::Trans),
+            MascotsWorkload::Mvec => Some(PaperProgram::Mvec),
+            MascotsWorkload::Gauss => Some(PaperProgram::Gauss),
+            MascotsWorkload::Sort => Some(PaperProgram::Sort),
+            MascotsWorkload::Verilog => None,
         }
     }
 
     /// Its name in the paper.
     pub fn name(self) -> &'static str {
-        self.built_in().map_or("VERILOG", Program::name)
+        self.built_in().map_or("VERILOG", PaperProgram::name)
     }
 
     /// Its place on an axis of programs, from 1.
-    pub fn place(self) -> u64 {
+    pub fn x(self) -> u64 {
         (1..)
-            .zip(Workload::ALL)
+            .zip(MascotsWorkload::ALL)
             .find(|(_, one)| *one == self)
             .map_or(0, |(place, _)| place)
     }
@@ -79,29 +79,29 @@ impl Workload {
 
 /// What a program made of the policies.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ran {
+pub struct WorkloadResult {
     /// Which.
-    pub workload: Workload,
+    pub workload: MascotsWorkload,
     /// References: as many as the paper printed, where it is built in, and as many as there were elsewhere.
     pub references: u64,
     /// Mbytes that it referenced, in pages of 8 KiB.
     pub megabytes: f64,
     /// With the paper's pages.
     #[serde(skip)]
-    then: Vec<(Kind, Tally)>,
+    then: Vec<(PolicyKind, PolicyTally)>,
     /// With today's.
     #[serde(skip)]
-    today: Vec<(Kind, Tally)>,
+    today: Vec<(PolicyKind, PolicyTally)>,
     /// With the paper's, where any page may leave.
     #[serde(skip)]
-    random: Vec<(Kind, Tally)>,
+    random: Vec<(PolicyKind, PolicyTally)>,
 }
 
-impl Ran {
+impl WorkloadResult {
     /// Cycles of an average reference on the paper's machine, or one of its kind.
-    pub fn cycles(&self, policy: Policy, costs: &Costs) -> f64 {
+    pub fn cycles(&self, policy: MascotsPolicy, costs: &MachineCosts) -> f64 {
         let software = costs.with_remote_word(SOFTWARE_WORD);
-        let costs = if policy == Policy::SoftwareCounters {
+        let costs = if policy == MascotsPolicy::SoftwareCounters {
             &software
         } else {
             costs
@@ -110,21 +110,21 @@ impl Ran {
     }
 
     /// The same of any kind of policy that was run.
-    pub fn cycles_of(&self, kind: Kind, costs: &Costs) -> f64 {
+    pub fn cycles_of(&self, kind: PolicyKind, costs: &MachineCosts) -> f64 {
         self.average(&self.then, kind, costs)
     }
 
     /// The same, where any page may leave.
-    pub fn random(&self, policy: Policy, costs: &Costs) -> f64 {
+    pub fn random(&self, policy: MascotsPolicy, costs: &MachineCosts) -> f64 {
         self.average(&self.random, policy.kind(INITIAL), costs)
     }
 
     /// The same with pages of today.
-    pub fn today(&self, kind: Kind, costs: &Costs) -> f64 {
+    pub fn today(&self, kind: PolicyKind, costs: &MachineCosts) -> f64 {
         self.average(&self.today, kind, costs)
     }
 
-    fn average(&self, tallies: &[(Kind, Tally)], kind: Kind, costs: &Costs) -> f64 {
+    fn average(&self, tallies: &[(PolicyKind, PolicyTally)], kind: PolicyKind, costs: &MachineCosts) -> f64 {
         let (_, tally) = tallies
             .iter()
             .find(|(known, _)| *known == kind)
@@ -136,30 +136,34 @@ impl Ran {
 
     /// The counters that were tried.
     pub fn initials(&self) -> Vec<u32> {
-        let initial = |(kind, _): &(Kind, Tally)| match kind {
-            Kind::Counters { initial } => Some(*initial),
+        let initial = |(kind, _): &(PolicyKind, PolicyTally)| match kind {
+            PolicyKind::Counters { initial } => Some(*initial),
             _ => None,
         };
         self.then.iter().filter_map(initial).collect()
     }
 }
 
-fn kinds(quick: bool) -> Vec<Kind> {
+fn kinds(quick: bool) -> Vec<PolicyKind> {
     let initials = if quick { &INITIALS_QUICK[..] } else { &INITIALS };
-    let counters = initials.iter().map(|&initial| Kind::Counters { initial });
-    [Kind::Disk, Kind::RamDisk, Kind::RemoteMain]
+    let counters = initials.iter().map(|&initial| PolicyKind::Counters { initial });
+    [PolicyKind::Disk, PolicyKind::RamDisk, PolicyKind::RemoteMain]
         .into_iter()
         .chain(counters)
         .collect()
 }
 
-fn with_kinds(kinds: &[Kind], tallies: Vec<Tally>) -> Vec<(Kind, Tally)> {
+fn with_kinds(kinds: &[PolicyKind], tallies: Vec<PolicyTally>) -> Vec<(PolicyKind, PolicyTally)> {
     assert_eq!(kinds.len(), tallies.len());
     kinds.iter().copied().zip(tallies).collect()
 }
 
 /// Runs a program before all policies. A reason, where it cannot be run here.
-pub fn run(site: &Site, workload: Workload, quick: bool) -> Result<Result<Ran, String>, BenchError> {
+pub fn run(
+    site: &Testbed,
+    workload: MascotsWorkload,
+    quick: bool,
+) -> Result<Result<WorkloadResult, String>, BenchError> {
     let kinds = kinds(quick);
     match workload.built_in() {
         Some(program) => Ok(Ok(built_in(workload, program, &kinds))),
@@ -168,23 +172,23 @@ pub fn run(site: &Site, workload: Workload, quick: bool) -> Result<Result<Ran, S
     }
 }
 
-fn built_in(workload: Workload, program: Program, kinds: &[Kind]) -> Ran {
+fn built_in(workload: MascotsWorkload, program: PaperProgram, kinds: &[PolicyKind]) -> WorkloadResult {
     let with = |page_bytes: u64, local_bytes: u64, replacement| {
         let pages = |bytes: u64| (bytes / page_bytes) as u32;
-        let config = |kind: &Kind| Config {
+        let config = |kind: &PolicyKind| PolicyConfig {
             local_pages: pages(local_bytes),
             remote_pages: pages(REMOTE_BYTES),
             replacement,
             ..config(*kind)
         };
-        let configs: Vec<Config> = kinds.iter().map(config).collect();
+        let configs: Vec<PolicyConfig> = kinds.iter().map(config).collect();
         let mut study = Study::new(page_bytes, &configs);
         program.reference(&mut study);
         let pages = study.pages();
         (with_kinds(kinds, study.tallies().0), pages)
     };
     let (then, pages) = with(PAGE_BYTES, LOCAL_BYTES, Replacement::Lru);
-    Ran {
+    WorkloadResult {
         workload,
         references: program.references(),
         megabytes: f64::from(pages) * PAGE_BYTES as f64 / 1e6,
@@ -194,9 +198,9 @@ fn built_in(workload: Workload, program: Program, kinds: &[Kind]) -> Ran {
     }
 }
 
-fn switch(site: &Site, kinds: &[Kind]) -> Result<Result<Ran, String>, BenchError> {
-    let folder = site.folder();
-    let (source, compiled) = (folder.join("switch.v"), folder.join("switch.vvp"));
+fn switch(site: &Testbed, kinds: &[PolicyKind]) -> Result<Result<WorkloadResult, String>, BenchError> {
+    let directory = site.directory();
+    let (source, compiled) = (directory.join("switch.v"), directory.join("switch.vvp"));
     std::fs::write(&source, SWITCH).context("write the switch")?;
     let made = Command::new("iverilog")
         .args(["-g2012", "-o"])
@@ -207,12 +211,14 @@ fn switch(site: &Site, kinds: &[Kind]) -> Result<Result<Ran, String>, BenchError
         Err(why) => return Ok(Err(format!("VERILOG: no iverilog ({why})"))),
         Ok(made) if !made.status.success() => {
             let said = String::from_utf8_lossy(&made.stderr).into_owned();
-            return Err(BenchError::Asked(format!("iverilog refuses the switch: {said}")));
+            return Err(BenchError::InvalidRequest(format!(
+                "iverilog refuses the switch: {said}"
+            )));
         }
         Ok(_) => removed.context("remove the switch")?,
     }
     let run = |page_bytes, local_bytes, replacement| {
-        let settings = Settings {
+        let settings = StudySettings {
             page_bytes,
             locals: vec![local_bytes],
             remote_bytes: REMOTE_BYTES,
@@ -222,15 +228,15 @@ fn switch(site: &Site, kinds: &[Kind]) -> Result<Result<Ran, String>, BenchError
             seed: 1,
             policies: kinds.to_vec(),
         };
-        simulate(&compiled, &settings, &folder.join("outcome"))
+        simulate(&compiled, &settings, &directory.join("outcome"))
     };
     let all = run(PAGE_BYTES, LOCAL_BYTES, Replacement::Lru).and_then(|then| {
         let today = run(PAGE_TODAY, LOCAL_TODAY, Replacement::Lru)?;
         Ok((then, today, run(PAGE_BYTES, LOCAL_BYTES, Replacement::Random)?))
     });
     std::fs::remove_file(&compiled).context("remove the compiled switch")?;
-    Ok(all.map(|(then, today, random)| Ran {
-        workload: Workload::Verilog,
+    Ok(all.map(|(then, today, random)| WorkloadResult {
+        workload: MascotsWorkload::Verilog,
         references: then.references(),
         megabytes: then.pages as f64 * PAGE_BYTES as f64 / 1e6,
         then: with_kinds(kinds, then.tallies),
@@ -239,7 +245,7 @@ fn switch(site: &Site, kinds: &[Kind]) -> Result<Result<Ran, String>, BenchError
     }))
 }
 
-fn simulate(compiled: &Path, settings: &Settings, outcome: &Path) -> Result<Outcome, String> {
+fn simulate(compiled: &Path, settings: &StudySettings, outcome: &Path) -> Result<StudyOutcome, String> {
     let simulator = Path::new("vvp");
     let told = process::command(simulator, settings, outcome).and_then(|mut command| {
         command.arg(compiled).arg(format!("+cycles={SWITCH_CYCLES}"));

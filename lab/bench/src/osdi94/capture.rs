@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use netram_proto::port::Durability;
-use netram_rvm::{Capture, Find};
+use netram_rvm::{CaptureMode, DetectMethod};
 
-use super::world::{Memory, PAGE, Peer, store};
-use super::{Curve, Figure, Plan, Point, Random, median, shuffled};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::testbed::{MessagePeer, OsdiMemory, PAGE, store};
+use super::{OsdiCurve, OsdiFigure, OsdiPlan, OsdiPoint, Random, median, shuffled};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 /// Bytes of an update.
 const UPDATE: usize = 8;
@@ -17,27 +17,31 @@ const BYTES_QUICK: [usize; 2] = [128, 4096];
 const UPDATES: [usize; 10] = [1, 4, 16, 32, 64, 128, 256, 512, 1024, 4096];
 const UPDATES_QUICK: [usize; 2] = [4, 256];
 /// Transactions before a measurement: twins are made, habits formed, buffers grown.
-const BEFORE: usize = 4;
+const WARM_UP_TRANSACTIONS: usize = 4;
 
-pub(super) const BY_PAGE: [(Curve, Capture); 5] = [
-    (Curve::CompareTrap, Capture::Twins(Find::Trap)),
-    (Curve::CompareWatch, Capture::Twins(Find::Watch)),
-    (Curve::PageTrap, Capture::Pages(Find::Trap)),
-    (Curve::PageWatch, Capture::Pages(Find::Watch)),
-    (Curve::Adaptive, Capture::Adaptive),
+pub(super) const BY_PAGE: [(OsdiCurve, CaptureMode); 5] = [
+    (OsdiCurve::CompareTrap, CaptureMode::Twins(DetectMethod::Trap)),
+    (OsdiCurve::CompareWatch, CaptureMode::Twins(DetectMethod::Watch)),
+    (OsdiCurve::PageTrap, CaptureMode::Pages(DetectMethod::Trap)),
+    (OsdiCurve::PageWatch, CaptureMode::Pages(DetectMethod::Watch)),
+    (OsdiCurve::Adaptive, CaptureMode::Adaptive),
 ];
 
-fn pages(plan: &Plan) -> usize {
+fn pages(plan: &OsdiPlan) -> usize {
     if plan.quick { 64 } else { 500 }
 }
 
 /// Figure 4: from the stores to the peer's answer. Of Log what its updates cost each is left out, as in the paper.
-pub(super) fn by_bytes(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> Result<Figure, BenchError> {
+pub(super) fn by_bytes(
+    site: &Testbed,
+    plan: &OsdiPlan,
+    skipped: &mut Vec<String>,
+) -> Result<OsdiFigure, BenchError> {
     let places = if plan.quick { &BYTES_QUICK[..] } else { &BYTES };
-    let peer = Peer::tcp()?;
+    let peer = MessagePeer::tcp()?;
     let mut points = Vec::new();
-    for (curve, capture) in std::iter::once((Curve::Log, Capture::Declared)).chain(BY_PAGE) {
-        if curve == Curve::Adaptive {
+    for (curve, capture) in std::iter::once((OsdiCurve::Log, CaptureMode::Declared)).chain(BY_PAGE) {
+        if curve == OsdiCurve::Adaptive {
             continue;
         }
         let Some(memory) = memory(site, plan, capture, "figure 4", curve, skipped)? else {
@@ -47,11 +51,11 @@ pub(super) fn by_bytes(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> R
             let stores = spread(memory.pages, bytes / UPDATE);
             let mut plain = vec![0; memory.pages * PAGE];
             let mut rounds = Vec::new();
-            for round in 0..plan.rounds + BEFORE {
+            for round in 0..plan.rounds + WARM_UP_TRANSACTIONS {
                 let value = u64::MAX / (round as u64 + 1);
                 let mut open = memory.begin()?;
                 let mut took = Duration::ZERO;
-                if curve == Curve::Log {
+                if curve == OsdiCurve::Log {
                     for place in &stores {
                         open.set(&memory.region, *place, &value)
                             .context("declare an update")?;
@@ -62,20 +66,20 @@ pub(super) fn by_bytes(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> R
                 }
                 let began = Instant::now();
                 open.commit(Durability::Lazy).context("commit")?;
-                memory.send_tail(&peer)?;
+                memory.send_last_record(&peer)?;
                 took += began.elapsed();
-                if round >= BEFORE {
+                if round >= WARM_UP_TRANSACTIONS {
                     rounds.push(took.as_secs_f64() * 1e6 / memory.pages as f64);
                 }
             }
-            points.push(Point {
+            points.push(OsdiPoint {
                 curve,
                 x: bytes as u64,
                 value: median(&mut rounds),
             });
         }
     }
-    Ok(Figure {
+    Ok(OsdiFigure {
         number: 4,
         title: "Overhead by modified bytes of a page, sent over TCP",
         axis: "modified bytes of each page",
@@ -86,11 +90,15 @@ pub(super) fn by_bytes(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> R
 
 /// Figure 7: from the first store until the record is made, nothing sent. Where Log's line crosses another the
 /// other begins to be cheaper.
-pub(super) fn by_updates(site: &Site, plan: &Plan, skipped: &mut Vec<String>) -> Result<Figure, BenchError> {
+pub(super) fn by_updates(
+    site: &Testbed,
+    plan: &OsdiPlan,
+    skipped: &mut Vec<String>,
+) -> Result<OsdiFigure, BenchError> {
     let places = if plan.quick { &UPDATES_QUICK[..] } else { &UPDATES };
     let mut points = Vec::new();
-    for (curve, capture) in std::iter::once((Curve::Log, Capture::Declared)).chain(BY_PAGE) {
-        if matches!(curve, Curve::PageTrap | Curve::PageWatch) {
+    for (curve, capture) in std::iter::once((OsdiCurve::Log, CaptureMode::Declared)).chain(BY_PAGE) {
+        if matches!(curve, OsdiCurve::PageTrap | OsdiCurve::PageWatch) {
             continue;
         }
         let Some(memory) = memory(site, plan, capture, "figure 7", curve, skipped)? else {
@@ -100,11 +108,11 @@ pub(super) fn by_updates(site: &Site, plan: &Plan, skipped: &mut Vec<String>) ->
             let stores = swarms(memory.pages, updates);
             let mut plain = vec![0; memory.pages * PAGE];
             let mut rounds = Vec::new();
-            for round in 0..plan.rounds + BEFORE {
+            for round in 0..plan.rounds + WARM_UP_TRANSACTIONS {
                 let value = u64::MAX / (round as u64 + 1);
                 let mut open = memory.begin()?;
                 let began = Instant::now();
-                if matches!(curve, Curve::Log | Curve::Adaptive) {
+                if matches!(curve, OsdiCurve::Log | OsdiCurve::Adaptive) {
                     for place in &stores {
                         open.set_range(&memory.region, *place, UPDATE)
                             .context("declare an update")?;
@@ -116,18 +124,18 @@ pub(super) fn by_updates(site: &Site, plan: &Plan, skipped: &mut Vec<String>) ->
                 let began = Instant::now();
                 open.commit(Durability::Lazy).context("commit")?;
                 let took = declared + stored.saturating_sub(floor) + began.elapsed();
-                if round >= BEFORE {
+                if round >= WARM_UP_TRANSACTIONS {
                     rounds.push(took.as_secs_f64() * 1e6 / memory.pages as f64);
                 }
             }
-            points.push(Point {
+            points.push(OsdiPoint {
                 curve,
                 x: updates as u64,
                 value: median(&mut rounds),
             });
         }
     }
-    Ok(Figure {
+    Ok(OsdiFigure {
         number: 7,
         title: "Finding and collecting a page's changes, by its updates",
         axis: "updates of each page in a transaction",
@@ -136,16 +144,16 @@ pub(super) fn by_updates(site: &Site, plan: &Plan, skipped: &mut Vec<String>) ->
     })
 }
 
-impl Memory {
+impl OsdiMemory {
     /// Stores, as whoever declared them or did not. Declared stores are the program's own, and cost nothing here.
     fn stored(
         &self,
-        open: &mut super::world::Open,
-        curve: Curve,
+        open: &mut super::testbed::OsdiTransaction,
+        curve: OsdiCurve,
         stores: &[usize],
         value: u64,
     ) -> Result<Duration, BenchError> {
-        if !matches!(curve, Curve::Log | Curve::Adaptive) {
+        if !matches!(curve, OsdiCurve::Log | OsdiCurve::Adaptive) {
             return self.store(open, stores, value);
         }
         for place in stores {
@@ -158,14 +166,14 @@ impl Memory {
 }
 
 fn memory(
-    site: &Site,
-    plan: &Plan,
-    capture: Capture,
+    site: &Testbed,
+    plan: &OsdiPlan,
+    capture: CaptureMode,
     what: &str,
-    curve: Curve,
+    curve: OsdiCurve,
     skipped: &mut Vec<String>,
-) -> Result<Option<Memory>, BenchError> {
-    match Memory::new(site, pages(plan), capture)? {
+) -> Result<Option<OsdiMemory>, BenchError> {
+    match OsdiMemory::new(site, pages(plan), capture)? {
         Ok(memory) => Ok(Some(memory)),
         Err(refused) => {
             skipped.push(format!("{what}, {}: {refused}", curve.label()));

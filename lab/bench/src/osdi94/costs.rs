@@ -3,18 +3,18 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use netram_rvm::{Capture, Find, differences};
+use netram_rvm::{CaptureMode, DetectMethod, differences};
 use serde::Serialize;
 
-use super::world::{Memory, PAGE, Peer, store};
-use super::{Plan, median, shuffled};
+use super::testbed::{MessagePeer, OsdiMemory, PAGE, store};
+use super::{OsdiPlan, median, shuffled};
 use crate::error::BenchError;
-use crate::site::Site;
-use crate::step::Step;
+use crate::progress::ProgressEvent;
+use crate::testbed::Testbed;
 
 /// A row of the table.
 #[derive(Clone, Debug, Serialize)]
-pub struct Cost {
+pub struct OsdiCost {
     /// Its name in files.
     pub id: &'static str,
     /// What it is.
@@ -27,22 +27,22 @@ const SIZES: [usize; 2] = [PAGE, 2 * PAGE];
 
 /// Measures the table; what this machine does not offer is said in `skipped`.
 pub(super) fn measure(
-    site: &Site,
-    plan: &Plan,
+    site: &Testbed,
+    plan: &OsdiPlan,
     skipped: &mut Vec<String>,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Vec<Cost>, BenchError> {
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<Vec<OsdiCost>, BenchError> {
     let mut costs = Vec::new();
-    tell(Step::Next("table 2: copies and comparisons"));
+    tell(ProgressEvent::Next("table 2: copies and comparisons"));
     memory(plan, &mut costs);
-    tell(Step::Next("table 2: sending"));
-    let tcp = Peer::tcp()?;
-    let unix = Peer::unix(site)?;
+    tell(ProgressEvent::Next("table 2: sending"));
+    let tcp = MessagePeer::tcp()?;
+    let unix = MessagePeer::unix(site)?;
     for (id, what, peer) in [
         ("send-tcp", "page send (TCP, loopback)", &tcp),
         ("send-unix", "page send (Unix socket)", &unix),
     ] {
-        costs.push(Cost {
+        costs.push(OsdiCost {
             id,
             what,
             us: send(plan, peer)?,
@@ -57,7 +57,7 @@ pub(super) fn measure(
         ),
     ] {
         let us = repeated(plan, 200, || peer.send(&[1]))?;
-        costs.push(Cost {
+        costs.push(OsdiCost {
             id,
             what,
             us: [Some(us), None],
@@ -67,19 +67,19 @@ pub(super) fn measure(
         black_box(rustix::process::getppid());
         Ok(())
     })?;
-    costs.push(Cost {
+    costs.push(OsdiCost {
         id: "system-call",
         what: "a system call (getppid): a floor",
         us: [Some(us), None],
     });
-    tell(Step::Next("table 2: faults"));
+    tell(ProgressEvent::Next("table 2: faults"));
     faults(site, plan, skipped, &mut costs)?;
     Ok(costs)
 }
 
 /// The median microseconds of one of `times` calls, over the plan's rounds.
 fn repeated(
-    plan: &Plan,
+    plan: &OsdiPlan,
     times: usize,
     mut call: impl FnMut() -> Result<(), BenchError>,
 ) -> Result<f64, BenchError> {
@@ -95,7 +95,7 @@ fn repeated(
 }
 
 /// Copies and comparisons. Cold: each page once, at random in far more memory than caches hold.
-fn memory(plan: &Plan, costs: &mut Vec<Cost>) {
+fn memory(plan: &OsdiPlan, costs: &mut Vec<OsdiCost>) {
     let bytes: usize = if plan.quick { 32 << 20 } else { 256 << 20 };
     let mut pair = (vec![1u8; bytes], vec![1u8; bytes]);
     let mut copy = |old: &mut [u8], new: &mut [u8]| {
@@ -108,7 +108,7 @@ fn memory(plan: &Plan, costs: &mut Vec<Cost>) {
     };
     let mut row = |id, what, cold, pair: &mut (Vec<u8>, Vec<u8>), work: Work<'_>| {
         let us = SIZES.map(|size| Some(paired(plan, pair, size, cold, work)));
-        costs.push(Cost { id, what, us });
+        costs.push(OsdiCost { id, what, us });
     };
     row("copy-cold", "page copy (cold cache)", true, &mut pair, &mut copy);
     row("copy-warm", "page copy (warm cache)", false, &mut pair, &mut copy);
@@ -140,7 +140,7 @@ fn memory(plan: &Plan, costs: &mut Vec<Cost>) {
 type Work<'w> = &'w mut dyn FnMut(&mut [u8], &mut [u8]);
 
 /// The median microseconds of some work on a page of each of two buffers.
-fn paired(plan: &Plan, pair: &mut (Vec<u8>, Vec<u8>), size: usize, cold: bool, work: Work<'_>) -> f64 {
+fn paired(plan: &OsdiPlan, pair: &mut (Vec<u8>, Vec<u8>), size: usize, cold: bool, work: Work<'_>) -> f64 {
     let order = match cold {
         true => shuffled(pair.0.len() / size),
         false => vec![0; 2000],
@@ -158,7 +158,7 @@ fn paired(plan: &Plan, pair: &mut (Vec<u8>, Vec<u8>), size: usize, cold: bool, w
 }
 
 /// Many pages in a message.
-fn send(plan: &Plan, peer: &Peer) -> Result<[Option<f64>; 2], BenchError> {
+fn send(plan: &OsdiPlan, peer: &MessagePeer) -> Result<[Option<f64>; 2], BenchError> {
     let mut us = [None, None];
     for (us, size) in us.iter_mut().zip(SIZES) {
         let pages = 500;
@@ -170,27 +170,27 @@ fn send(plan: &Plan, peer: &Peer) -> Result<[Option<f64>; 2], BenchError> {
 }
 
 /// How a store is found, whether pages come at random, and what the row is called.
-const ROWS: [(Capture, bool, &str, &str); 4] = [
+const ROWS: [(CaptureMode, bool, &str, &str); 4] = [
     (
-        Capture::Pages(Find::Trap),
+        CaptureMode::Pages(DetectMethod::Trap),
         true,
         "fault-signal",
         "handle signal and change protection (pages at random)",
     ),
     (
-        Capture::Pages(Find::Trap),
+        CaptureMode::Pages(DetectMethod::Trap),
         false,
         "fault-signal-ordered",
         "the same, pages in order",
     ),
     (
-        Capture::Pages(Find::Watch),
+        CaptureMode::Pages(DetectMethod::Watch),
         true,
         "fault-watch",
         "the kernel notes a store (pages at random)",
     ),
     (
-        Capture::Pages(Find::Watch),
+        CaptureMode::Pages(DetectMethod::Watch),
         false,
         "fault-watch-ordered",
         "the same, pages in order",
@@ -199,14 +199,14 @@ const ROWS: [(Capture, bool, &str, &str); 4] = [
 
 /// The first store to each page of a region, and what makes it the first again.
 fn faults(
-    site: &Site,
-    plan: &Plan,
+    site: &Testbed,
+    plan: &OsdiPlan,
     skipped: &mut Vec<String>,
-    costs: &mut Vec<Cost>,
+    costs: &mut Vec<OsdiCost>,
 ) -> Result<(), BenchError> {
     let pages = if plan.quick { 256 } else { 2048 };
     for (capture, random, id, what) in ROWS {
-        let memory = match Memory::new(site, pages, capture)? {
+        let memory = match OsdiMemory::new(site, pages, capture)? {
             Ok(memory) => memory,
             Err(refused) => {
                 skipped.push(format!("{what}: {refused}"));
@@ -231,20 +231,22 @@ fn faults(
             open.abort();
             again.push(began.elapsed().as_secs_f64() * 1e6 / pages as f64);
         }
-        costs.push(Cost {
+        costs.push(OsdiCost {
             id,
             what,
             us: [Some(median(&mut rounds)), None],
         });
         if !random {
             let (id, what) = match capture {
-                Capture::Pages(Find::Trap) => ("protect-trap", "protect a page again (all in a row)"),
+                CaptureMode::Pages(DetectMethod::Trap) => {
+                    ("protect-trap", "protect a page again (all in a row)")
+                }
                 _ => (
                     "protect-watch",
                     "collect a page and protect it again, and copy it to the shadow",
                 ),
             };
-            costs.push(Cost {
+            costs.push(OsdiCost {
                 id,
                 what,
                 us: [Some(median(&mut again)), None],

@@ -2,28 +2,28 @@
 
 use serde::Deserialize;
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 
 const OSDI94: &str = include_str!("osdi94.toml");
 
 /// The stated figures.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Facts {
+pub struct OsdiFacts {
     /// The paper's machines.
     pub hardware: String,
     /// Table 2.
-    pub cost: Vec<Stated>,
+    pub cost: Vec<StatedCost>,
     /// Table 3.
-    pub traversal: Vec<Traversal>,
+    pub traversal: Vec<StatedTraversal>,
     /// What its text says of figures.
-    pub said: Vec<Said>,
+    pub said: Vec<OsdiRemark>,
 }
 
 /// A row of table 2, for a page of 8 KiB.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stated {
+pub struct StatedCost {
     /// Which of ours it is beside.
     pub id: String,
     /// Microseconds.
@@ -33,7 +33,7 @@ pub struct Stated {
 /// A row of table 3.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Traversal {
+pub struct StatedTraversal {
     /// The traversal.
     pub name: String,
     /// Updates; bytes updated; bytes of the message; pages of 8 KiB.
@@ -43,16 +43,16 @@ pub struct Traversal {
 /// A sentence about a figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Said {
+pub struct OsdiRemark {
     /// The figure.
     pub figure: u8,
     /// What is said.
     pub text: String,
 }
 
-impl Facts {
+impl OsdiFacts {
     /// The facts of the paper.
-    pub fn osdi94() -> Result<Facts, BenchError> {
+    pub fn osdi94() -> Result<OsdiFacts, BenchError> {
         toml::from_str(OSDI94).context("read the paper's figures")
     }
 
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn the_facts_can_be_read_and_every_figure_is_spoken_of() {
-        let facts = Facts::osdi94().unwrap();
+        let facts = OsdiFacts::osdi94().unwrap();
         assert_eq!(facts.cost("copy-cold"), Some(171.9));
         assert_eq!(facts.traversal("t2b"), Some([43_740, 80_000, 120_000, 618]));
         for figure in super::super::FIGURES {

@@ -8,7 +8,7 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `world` | recoverable memory over a log that keeps one record, and a peer that takes messages |
+//! | `testbed` | recoverable memory over a log that keeps one record, and a peer that takes messages |
 //! | [`costs`] | table 2 |
 //! | `capture` | figures 4 and 7: by the page |
 //! | `updates` | figures 5 and 6: by the update |
@@ -22,20 +22,20 @@ pub mod costs;
 pub mod facts;
 pub mod output;
 pub mod recoverability;
+mod testbed;
 pub mod traversals;
 mod updates;
-mod world;
 
 use serde::Serialize;
 
-use crate::curves::OnCurve;
+use crate::curves::CurvePoint;
 use crate::error::BenchError;
-use crate::machine::Machine;
-use crate::site::Site;
-use crate::step::Step;
-use costs::Cost;
-use recoverability::Column;
-use traversals::Bar;
+use crate::machine::MachineInfo;
+use crate::progress::ProgressEvent;
+use crate::testbed::Testbed;
+use costs::OsdiCost;
+use recoverability::OsdiColumn;
+use traversals::OsdiBar;
 
 /// Numbers of the figures.
 pub const FIGURES: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -44,7 +44,7 @@ pub const TABLE: u8 = 2;
 
 /// How much is measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Plan {
+pub struct OsdiPlan {
     /// Numbers of the figures; 2 for table 2 as well, 1 to 3 for their rows of table 3; none: all.
     pub figures: Vec<u8>,
     /// Rounds; what is shown is their median.
@@ -55,26 +55,26 @@ pub struct Plan {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct OsdiReport {
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// How much.
-    pub plan: Plan,
+    pub plan: OsdiPlan,
     /// What could not be measured, and why.
     pub skipped: Vec<String>,
     /// Table 2.
-    pub costs: Vec<Cost>,
+    pub costs: Vec<OsdiCost>,
     /// Figures 1 to 3, and what table 3 says of their traversals.
-    pub bars: Vec<Bar>,
+    pub bars: Vec<OsdiBar>,
     /// Figure 8.
-    pub columns: Vec<Column>,
+    pub columns: Vec<OsdiColumn>,
     /// The other figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<OsdiFigure>,
 }
 
 /// A figure's points.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct OsdiFigure {
     /// The paper's number.
     pub number: u8,
     /// What is shown.
@@ -84,28 +84,28 @@ pub struct Figure {
     /// What is measured, and in which unit.
     pub unit: &'static str,
     /// What was measured.
-    pub points: Vec<Point>,
+    pub points: Vec<OsdiPoint>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Point {
+pub struct OsdiPoint {
     /// Whose curve.
-    pub curve: Curve,
+    pub curve: OsdiCurve,
     /// Where.
     pub x: u64,
     /// What was measured there.
     pub value: f64,
 }
 
-impl OnCurve for Point {
-    type Curve = Curve;
+impl CurvePoint for OsdiPoint {
+    type MascotsCurve = OsdiCurve;
 
-    fn curve(&self) -> Curve {
+    fn curve(&self) -> OsdiCurve {
         self.curve
     }
 
-    fn place(&self) -> u64 {
+    fn x(&self) -> u64 {
         self.x
     }
 }
@@ -113,7 +113,7 @@ impl OnCurve for Point {
 /// What is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Curve {
+pub enum OsdiCurve {
     /// Updates are declared.
     Log,
     /// Pages that find out which way is cheapest for them.
@@ -134,48 +134,52 @@ pub enum Curve {
     Redundant,
 }
 
-impl Curve {
+impl OsdiCurve {
     /// For files.
     pub fn id(self) -> &'static str {
         match self {
-            Curve::Log => "log",
-            Curve::Adaptive => "adaptive",
-            Curve::CompareTrap => "compare-trap",
-            Curve::CompareWatch => "compare-watch",
-            Curve::PageTrap => "page-trap",
-            Curve::PageWatch => "page-watch",
-            Curve::Unordered => "unordered",
-            Curve::Ordered => "ordered",
-            Curve::Redundant => "redundant",
+            OsdiCurve::Log => "log",
+            OsdiCurve::Adaptive => "adaptive",
+            OsdiCurve::CompareTrap => "compare-trap",
+            OsdiCurve::CompareWatch => "compare-watch",
+            OsdiCurve::PageTrap => "page-trap",
+            OsdiCurve::PageWatch => "page-watch",
+            OsdiCurve::Unordered => "unordered",
+            OsdiCurve::Ordered => "ordered",
+            OsdiCurve::Redundant => "redundant",
         }
     }
 
     /// For people.
     pub fn label(self) -> &'static str {
         match self {
-            Curve::Log => "Log",
-            Curve::Adaptive => "adaptive",
-            Curve::CompareTrap => "Cpy/Cmp, signal",
-            Curve::CompareWatch => "Cpy/Cmp, kernel's notes",
-            Curve::PageTrap => "Page, signal",
-            Curve::PageWatch => "Page, kernel's notes",
-            Curve::Unordered => "unordered",
-            Curve::Ordered => "ordered",
-            Curve::Redundant => "redundant",
+            OsdiCurve::Log => "Log",
+            OsdiCurve::Adaptive => "adaptive",
+            OsdiCurve::CompareTrap => "Cpy/Cmp, signal",
+            OsdiCurve::CompareWatch => "Cpy/Cmp, kernel's notes",
+            OsdiCurve::PageTrap => "Page, signal",
+            OsdiCurve::PageWatch => "Page, kernel's notes",
+            OsdiCurve::Unordered => "unordered",
+            OsdiCurve::Ordered => "ordered",
+            OsdiCurve::Redundant => "redundant",
         }
     }
 }
 
 /// Measures what `plan` asks for.
-pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
+pub fn measure(
+    site: &Testbed,
+    plan: &OsdiPlan,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<OsdiReport, BenchError> {
     if let Some(unknown) = plan.figures.iter().find(|number| !FIGURES.contains(number)) {
-        return Err(BenchError::Asked(format!(
+        return Err(BenchError::InvalidRequest(format!(
             "OSDI 1994 has no measured figure {unknown} here; choose among 1 to 8"
         )));
     }
     let wants = |number: u8| plan.figures.is_empty() || plan.figures.contains(&number);
-    let mut report = Report {
-        machine: Machine::look(),
+    let mut report = OsdiReport {
+        machine: MachineInfo::probe(),
         plan: plan.clone(),
         skipped: Vec::new(),
         costs: Vec::new(),
@@ -191,19 +195,19 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         report.bars = traversals::measure(site, plan, &traversed, &mut report.skipped, tell)?;
     }
     if wants(4) {
-        tell(Step::Next("figure 4"));
+        tell(ProgressEvent::Next("figure 4"));
         report
             .figures
             .push(capture::by_bytes(site, plan, &mut report.skipped)?);
     }
     for number in [5, 6] {
         if wants(number) {
-            tell(Step::Next(&format!("figure {number}")));
+            tell(ProgressEvent::Next(&format!("figure {number}")));
             report.figures.push(updates::by_count(site, plan, number)?);
         }
     }
     if wants(7) {
-        tell(Step::Next("figure 7"));
+        tell(ProgressEvent::Next("figure 7"));
         report
             .figures
             .push(capture::by_updates(site, plan, &mut report.skipped)?);
@@ -212,7 +216,7 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         report.columns = recoverability::measure(site, plan, tell)?;
     }
     for reason in &report.skipped {
-        tell(Step::Skipped(reason));
+        tell(ProgressEvent::Skipped(reason));
     }
     Ok(report)
 }

@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 
 use plotters::style::RGBColor;
 
-use super::facts::Facts;
-use super::traversals::Bar;
-use super::{Curve, Figure, Report};
+use super::facts::OsdiFacts;
+use super::traversals::OsdiBar;
+use super::{OsdiCurve, OsdiFigure, OsdiReport};
 use crate::curves;
 use crate::error::BenchError;
-use crate::paper::output::{Results, Run};
+use crate::paper::output::{ResultsDirectory, RunInfo};
 use crate::paper::page::number;
-use crate::paper::plot::{self, Look, Mark, Picture, thousands};
+use crate::paper::plot::{self, CurvePlot, CurveStyle, PointMark, thousands};
 
 /// The columns of a figure's file.
 pub const HEADER: &str = "figure,curve,x,unit,value";
@@ -24,10 +24,15 @@ pub const BARS_HEADER: &str = "figure,traversal,curve,detect_us,collect_us,send_
 /// The document with all tables.
 pub const TABLES: &str = "osdi94.md";
 
-/// Writes everything into `folder`, made if it is not there. Returns the files written.
-pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
-    let facts = Facts::osdi94()?;
-    let mut results = Results::new(folder)?;
+/// Writes everything into `directory`, made if it is not there. Returns the files written.
+pub fn write(
+    report: &OsdiReport,
+    run: &RunInfo,
+    directory: &Path,
+    png: bool,
+) -> Result<Vec<PathBuf>, BenchError> {
+    let facts = OsdiFacts::osdi94()?;
+    let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("osdi94-fig{:02}", figure.number);
         results.save_figure(&name, &csv(figure), &picture(figure), png)?;
@@ -40,7 +45,7 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
     }
     if !report.columns.is_empty() {
         let line =
-            |column: &super::recoverability::Column| format!("{},{:.2}\n", column.id, column.overhead_us);
+            |column: &super::recoverability::OsdiColumn| format!("{},{:.2}\n", column.id, column.overhead_us);
         let lines: String = report.columns.iter().map(line).collect();
         results.save(
             "osdi94-fig08.csv",
@@ -48,12 +53,12 @@ pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec
         )?;
     }
     results.save(TABLES, tables(report, &facts, run).as_bytes())?;
-    Ok(results.written)
+    Ok(results.files_written)
 }
 
 // Writing to a string cannot fail, here and below.
 
-fn csv(figure: &Figure) -> String {
+fn csv(figure: &OsdiFigure) -> String {
     let mut text = format!("{HEADER}\n");
     for point in &figure.points {
         let (id, x, value) = (point.curve.id(), point.x, point.value);
@@ -62,7 +67,7 @@ fn csv(figure: &Figure) -> String {
     text
 }
 
-fn table_csv(report: &Report, facts: &Facts) -> String {
+fn table_csv(report: &OsdiReport, facts: &OsdiFacts) -> String {
     let mut text = format!("{TABLE_HEADER}\n");
     let field = |us: Option<f64>| us.map(|us| format!("{us:.4}")).unwrap_or_default();
     for cost in &report.costs {
@@ -72,7 +77,7 @@ fn table_csv(report: &Report, facts: &Facts) -> String {
     text
 }
 
-fn bars_csv(bars: &[Bar]) -> String {
+fn bars_csv(bars: &[OsdiBar]) -> String {
     let mut text = format!("{BARS_HEADER}\n");
     for bar in bars {
         let (operation, curve, sent) = (bar.operation, bar.curve.id(), bar.sent);
@@ -95,10 +100,10 @@ fn bars_csv(bars: &[Bar]) -> String {
     text
 }
 
-fn picture(figure: &Figure) -> Picture {
-    let curve = |curve: Curve| plot::Curve {
+fn picture(figure: &OsdiFigure) -> CurvePlot {
+    let curve = |curve: OsdiCurve| plot::PlotCurve {
         label: curve.label().to_owned(),
-        look: look(curve),
+        style: style_of(curve),
         points: figure
             .points
             .iter()
@@ -106,7 +111,7 @@ fn picture(figure: &Figure) -> Picture {
             .map(|point| (point.x, point.value))
             .collect(),
     };
-    Picture {
+    CurvePlot {
         title: format!("OSDI 1994, figure {}: {}", figure.number, figure.title),
         across: figure.axis.to_owned(),
         upwards: figure.unit.to_owned(),
@@ -114,21 +119,21 @@ fn picture(figure: &Figure) -> Picture {
     }
 }
 
-fn look(curve: Curve) -> Look {
+fn style_of(curve: OsdiCurve) -> CurveStyle {
     let (colour, dashed, mark) = match curve {
-        Curve::Log | Curve::Unordered => (RGBColor(30, 90, 200), false, Mark::Dot),
-        Curve::Ordered => (RGBColor(40, 140, 60), false, Mark::Dot),
-        Curve::Redundant => (RGBColor(120, 120, 120), false, Mark::Dot),
-        Curve::Adaptive => (RGBColor(20, 20, 20), true, Mark::None),
-        Curve::CompareTrap => (RGBColor(200, 40, 40), false, Mark::Dot),
-        Curve::CompareWatch => (RGBColor(200, 40, 40), true, Mark::Triangle),
-        Curve::PageTrap => (RGBColor(210, 130, 20), false, Mark::Dot),
-        Curve::PageWatch => (RGBColor(210, 130, 20), true, Mark::Triangle),
+        OsdiCurve::Log | OsdiCurve::Unordered => (RGBColor(30, 90, 200), false, PointMark::Dot),
+        OsdiCurve::Ordered => (RGBColor(40, 140, 60), false, PointMark::Dot),
+        OsdiCurve::Redundant => (RGBColor(120, 120, 120), false, PointMark::Dot),
+        OsdiCurve::Adaptive => (RGBColor(20, 20, 20), true, PointMark::None),
+        OsdiCurve::CompareTrap => (RGBColor(200, 40, 40), false, PointMark::Dot),
+        OsdiCurve::CompareWatch => (RGBColor(200, 40, 40), true, PointMark::Triangle),
+        OsdiCurve::PageTrap => (RGBColor(210, 130, 20), false, PointMark::Dot),
+        OsdiCurve::PageWatch => (RGBColor(210, 130, 20), true, PointMark::Triangle),
     };
-    Look { colour, dashed, mark }
+    CurveStyle { colour, dashed, mark }
 }
 
-fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
+fn tables(report: &OsdiReport, facts: &OsdiFacts, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`; medians of {} rounds and more. \
@@ -148,7 +153,7 @@ fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
     }
     costs(&mut text, report, facts);
     bars(&mut text, report, facts);
-    sent(&mut text, report, facts);
+    record_sizes(&mut text, report, facts);
     columns(&mut text, report, facts);
     for figure in &report.figures {
         let _ = writeln!(text, "\n### Figure {}: {}\n", figure.number, figure.title);
@@ -168,7 +173,7 @@ fn tables(report: &Report, facts: &Facts, run: &Run) -> String {
     text
 }
 
-fn costs(text: &mut String, report: &Report, facts: &Facts) {
+fn costs(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     if report.costs.is_empty() {
         return;
     }
@@ -195,9 +200,9 @@ fn costs(text: &mut String, report: &Report, facts: &Facts) {
 }
 
 /// Figures 1 to 3: a row a traversal and way.
-fn bars(text: &mut String, report: &Report, facts: &Facts) {
+fn bars(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     for number in 1..=3 {
-        let bars: Vec<&Bar> = report.bars.iter().filter(|bar| bar.figure == number).collect();
+        let bars: Vec<&OsdiBar> = report.bars.iter().filter(|bar| bar.figure == number).collect();
         if bars.is_empty() {
             continue;
         }
@@ -227,7 +232,7 @@ fn bars(text: &mut String, report: &Report, facts: &Facts) {
 }
 
 /// Figure 8.
-fn columns(text: &mut String, report: &Report, facts: &Facts) {
+fn columns(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     if report.columns.is_empty() {
         return;
     }
@@ -242,7 +247,7 @@ fn columns(text: &mut String, report: &Report, facts: &Facts) {
 }
 
 /// Table 3: what each traversal puts on the wire.
-fn sent(text: &mut String, report: &Report, facts: &Facts) {
+fn record_sizes(text: &mut String, report: &OsdiReport, facts: &OsdiFacts) {
     if report.bars.is_empty() {
         return;
     }
@@ -253,7 +258,7 @@ fn sent(text: &mut String, report: &Report, facts: &Facts) {
     for bar in &report.bars {
         let paper = facts
             .traversal(bar.operation.name())
-            .filter(|_| bar.curve == Curve::Log);
+            .filter(|_| bar.curve == OsdiCurve::Log);
         let cell = |count: u64, at: usize| {
             let stated = paper.map(|paper| format!(" ({})", thousands(paper[at] as f64)));
             format!("{}{}", thousands(count as f64), stated.unwrap_or_default())
@@ -274,8 +279,8 @@ fn sent(text: &mut String, report: &Report, facts: &Facts) {
     }
 }
 
-fn points(text: &mut String, figure: &Figure) {
-    let places = curves::places(&figure.points);
+fn points(text: &mut String, figure: &OsdiFigure) {
+    let places = curves::x_values(&figure.points);
     let _ = write!(text, "| {}; {} |", figure.unit, figure.axis);
     for &place in &places {
         let _ = write!(text, " {} |", thousands(place as f64));
@@ -304,20 +309,20 @@ fn fine(value: f64) -> String {
 }
 
 /// From where on each curve lies below Log's, between the two places where it crosses.
-fn crossings(figure: &Figure) -> Vec<(Curve, Option<f64>)> {
+fn crossings(figure: &OsdiFigure) -> Vec<(OsdiCurve, Option<f64>)> {
     // In figure 4 Log lacks what its updates cost: nothing crosses there that means anything.
     if figure.number != 7 {
         return Vec::new();
     }
     let others = curves::curves(&figure.points).into_iter();
-    let others = others.filter(|curve| matches!(curve, Curve::CompareTrap | Curve::CompareWatch));
+    let others = others.filter(|curve| matches!(curve, OsdiCurve::CompareTrap | OsdiCurve::CompareWatch));
     others.map(|curve| (curve, crossing(figure, curve))).collect()
 }
 
-fn crossing(figure: &Figure, curve: Curve) -> Option<f64> {
+fn crossing(figure: &OsdiFigure, curve: OsdiCurve) -> Option<f64> {
     let mut before: Option<(f64, f64)> = None;
-    for place in curves::places(&figure.points) {
-        let log = curves::at(&figure.points, Curve::Log, place)?.value;
+    for place in curves::x_values(&figure.points) {
+        let log = curves::at(&figure.points, OsdiCurve::Log, place)?.value;
         let lead = log - curves::at(&figure.points, curve, place)?.value;
         let x = place as f64;
         match before {
@@ -331,14 +336,16 @@ fn crossing(figure: &Figure, curve: Curve) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Point;
+    use super::super::OsdiPoint;
     use super::*;
 
-    fn figure(log: &[(u64, f64)], compare: f64) -> Figure {
-        let point = |curve, x, value| Point { curve, x, value };
-        let logs = log.iter().map(|(x, value)| point(Curve::Log, *x, *value));
-        let flat = log.iter().map(|(x, _)| point(Curve::CompareTrap, *x, compare));
-        Figure {
+    fn figure(log: &[(u64, f64)], compare: f64) -> OsdiFigure {
+        let point = |curve, x, value| OsdiPoint { curve, x, value };
+        let logs = log.iter().map(|(x, value)| point(OsdiCurve::Log, *x, *value));
+        let flat = log
+            .iter()
+            .map(|(x, _)| point(OsdiCurve::CompareTrap, *x, compare));
+        OsdiFigure {
             number: 7,
             title: "made up",
             axis: "updates",
@@ -350,9 +357,9 @@ mod tests {
     #[test]
     fn curves_cross_between_the_places_where_they_change_sides() {
         let log = [(100, 1.0), (200, 2.0), (400, 4.0)];
-        assert_eq!(crossing(&figure(&log, 3.0), Curve::CompareTrap), Some(300.0));
-        assert_eq!(crossing(&figure(&log, 9.0), Curve::CompareTrap), None);
-        assert_eq!(crossing(&figure(&log, 0.5), Curve::CompareTrap), Some(100.0));
+        assert_eq!(crossing(&figure(&log, 3.0), OsdiCurve::CompareTrap), Some(300.0));
+        assert_eq!(crossing(&figure(&log, 9.0), OsdiCurve::CompareTrap), None);
+        assert_eq!(crossing(&figure(&log, 0.5), OsdiCurve::CompareTrap), Some(100.0));
     }
 
     #[test]

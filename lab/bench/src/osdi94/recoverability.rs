@@ -1,21 +1,21 @@
 //! Figure 8: what coherency adds to recoverability. The overhead of T12-A, the walk that changes nothing left out, with coherency
 //! alone, with both, and in recoverable memory alone.
 
-use netram_oo7::{Operation, Parameters, Size};
+use netram_oo7::{DatabaseSize, Oo7Parameters, Operation};
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
-use super::Plan;
-use super::traversals::{self, Bar};
+use super::OsdiPlan;
+use super::traversals::{self, OsdiBar};
 use crate::error::BenchError;
-use crate::oo7::{self, REPETITIONS_MIN, Report};
+use crate::oo7::{self, Oo7Report, REPETITIONS_MIN};
+use crate::progress::ProgressEvent;
 use crate::shared;
-use crate::site::Site;
-use crate::step::Step;
+use crate::testbed::Testbed;
 
 /// A column of the figure.
 #[derive(Clone, Debug, Serialize)]
-pub struct Column {
+pub struct OsdiColumn {
     /// Its name in files.
     pub id: &'static str,
     /// What it is.
@@ -26,16 +26,16 @@ pub struct Column {
 
 /// Measures the columns.
 pub(super) fn measure(
-    site: &Site,
-    plan: &Plan,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Vec<Column>, BenchError> {
-    tell(Step::Next("figure 8"));
+    site: &Testbed,
+    plan: &OsdiPlan,
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<Vec<OsdiColumn>, BenchError> {
+    tell(ProgressEvent::Next("figure 8"));
     let bare = traversals::declared(site, plan, Operation::T12a)?;
-    let mut columns = vec![Column {
+    let mut columns = vec![OsdiColumn {
         id: "coherency",
         what: "coherency alone: no log, another node has it",
-        overhead_us: Bar::all_us(&bare),
+        overhead_us: OsdiBar::all_us(&bare),
     }];
     for (members, id, what) in [
         (
@@ -49,15 +49,15 @@ pub(super) fn measure(
             "coherency, logged to a member: another node has it",
         ),
     ] {
-        let spec = shared::oo7::Spec {
-            database: Parameters::of(Size::Small, 3),
+        let spec = shared::oo7::SharedOo7Spec {
+            database: Oo7Parameters::of(DatabaseSize::Small, 3),
             operations: vec![Operation::T12a],
             rounds: plan.rounds,
             members,
             wait: WaitPolicy::default(),
         };
         let rows = shared::oo7::measure(site, &spec, &mut |_| ())?;
-        columns.extend(rows.iter().map(|row| Column {
+        columns.extend(rows.iter().map(|row| OsdiColumn {
             id,
             what,
             overhead_us: row.overhead_us,
@@ -71,8 +71,8 @@ pub(super) fn measure(
         ),
         (1, "rvm-member", "recoverable memory alone, logged to a member"),
     ] {
-        let spec = oo7::Spec {
-            database: Parameters::of(Size::Small, 3),
+        let spec = oo7::Oo7Spec {
+            database: Oo7Parameters::of(DatabaseSize::Small, 3),
             operations: vec![Operation::T6, Operation::T12a],
             repetitions: plan.rounds.max(REPETITIONS_MIN),
             single: false,
@@ -80,7 +80,7 @@ pub(super) fn measure(
             wait: WaitPolicy::default(),
         };
         let report = oo7::measure(site, &spec, &mut |_| ())?;
-        columns.push(Column {
+        columns.push(OsdiColumn {
             id,
             what,
             overhead_us: overhead_us(&report),
@@ -90,7 +90,7 @@ pub(super) fn measure(
 }
 
 /// Of the last operation, less the walk of the first.
-fn overhead_us(report: &Report) -> f64 {
+fn overhead_us(report: &Oo7Report) -> f64 {
     let walk = report.rows.first().map_or(0.0, |row| row.hot_us);
     report
         .rows

@@ -6,26 +6,28 @@
 //! the record's way to the other node and the answer's back (*send*), and its installation there (*apply*). The walk itself is left
 //! out, as it is the same for all; the paper shows it too. In the end both nodes must have the same bytes.
 
-mod ground;
+mod flat_space;
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use netram_heap::Heap;
-use netram_oo7::{DateIndex, Graph, OnHeap, Operation, Parameters, SEED, Size, Store, build};
+use netram_oo7::{
+    DatabaseSize, DateIndex, HeapSpace, ObjectGraph, Oo7Parameters, Oo7Store, Operation, SEED, build,
+};
 use netram_proto::port::Durability;
 use netram_rvm::record::{KIND_COMPACT, decode};
-use netram_rvm::{Capture, Region};
+use netram_rvm::{CaptureMode, Region};
 use serde::Serialize;
 
 use super::capture::BY_PAGE;
-use super::world::{Memory, PAGE};
-use super::{Curve, Plan, median};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
-use crate::socket::{Gate, Pause, Socket};
-use crate::step::Step;
-use ground::{Declaring, Plain, Still};
+use super::testbed::{OsdiMemory, PAGE};
+use super::{OsdiCurve, OsdiPlan, median};
+use crate::error::{BenchError, ErrorContext};
+use crate::progress::ProgressEvent;
+use crate::socket::{PollPause, RawListener, RawSocket};
+use crate::testbed::Testbed;
+use flat_space::{DeclaredBytes, FlatSpace, PlainBytes};
 
 /// The figures, with what is shown in each.
 const FIGURES: [(u8, &[Operation]); 3] = [
@@ -37,20 +39,20 @@ const FIGURES: [(u8, &[Operation]); 3] = [
     (3, &[Operation::T3b, Operation::T3c]),
 ];
 /// Transactions before a measurement: twins are made, habits formed, buffers grown.
-const BEFORE: usize = 3;
-const BEFORE_QUICK: usize = 1;
+const WARM_UP_TRANSACTIONS: usize = 3;
+const WARM_UP_TRANSACTIONS_QUICK: usize = 1;
 /// The root of the heap in which the database is kept.
 const ROOT: usize = 0;
 
 /// A traversal's overhead with one way of finding changes. Microseconds, medians.
 #[derive(Clone, Debug, Serialize)]
-pub struct Bar {
+pub struct OsdiBar {
     /// The paper's figure.
     pub figure: u8,
     /// The traversal.
     pub operation: Operation,
     /// How changes are found.
-    pub curve: Curve,
+    pub curve: OsdiCurve,
     /// What the traversal took longer.
     pub detect_us: f64,
     /// The commit.
@@ -60,10 +62,10 @@ pub struct Bar {
     /// Its installation at the other node.
     pub apply_us: f64,
     /// What was sent.
-    pub sent: Sent,
+    pub sent: RecordSize,
 }
 
-impl Bar {
+impl OsdiBar {
     /// All of it.
     pub fn all_us(&self) -> f64 {
         self.detect_us + self.collect_us + self.send_us + self.apply_us
@@ -72,7 +74,7 @@ impl Bar {
 
 /// A record on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Sent {
+pub struct RecordSize {
     /// Calls of `set_range`; none where changes are found by page.
     pub updates: u64,
     /// Ranges in the record.
@@ -88,37 +90,45 @@ pub struct Sent {
 }
 
 /// A database that was built, to be had by many.
-struct Image {
+struct DatabaseImage {
     bytes: Vec<u8>,
     root: u64,
 }
 
 /// Measures the traversals of these figures.
 pub(super) fn measure(
-    site: &Site,
-    plan: &Plan,
+    site: &Testbed,
+    plan: &OsdiPlan,
     figures: &[u8],
     skipped: &mut Vec<String>,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Vec<Bar>, BenchError> {
-    let parameters = Parameters::of(Size::Small, 3);
-    tell(Step::Next("figures 1 to 3: the database"));
+    tell: &mut dyn FnMut(ProgressEvent<'_>),
+) -> Result<Vec<OsdiBar>, BenchError> {
+    let parameters = Oo7Parameters::of(DatabaseSize::Small, 3);
+    tell(ProgressEvent::Next("figures 1 to 3: the database"));
     let image = image(site, &parameters)?;
     let wanted = FIGURES.iter().filter(|(figure, _)| figures.contains(figure));
     let operations: Vec<(u8, Operation)> = wanted
         .flat_map(|(figure, operations)| operations.iter().map(|operation| (*figure, *operation)))
         .collect();
     let mut bars = Vec::new();
-    for (curve, capture) in std::iter::once((Curve::Log, Capture::Declared)).chain(BY_PAGE) {
-        tell(Step::Next(&format!("figures 1 to 3: {}", curve.label())));
-        let writer = match Memory::holding(site, &image.bytes, capture)? {
+    for (curve, capture) in std::iter::once((OsdiCurve::Log, CaptureMode::Declared)).chain(BY_PAGE) {
+        tell(ProgressEvent::Next(&format!("figures 1 to 3: {}", curve.label())));
+        let writer = match OsdiMemory::holding(site, &image.bytes, capture)? {
             Ok(writer) => writer,
             Err(refused) => {
                 skipped.push(format!("figures 1 to 3, {}: {refused}", curve.label()));
                 continue;
             }
         };
-        bars.extend(way(site, plan, &parameters, &image, &writer, curve, &operations)?);
+        bars.extend(measure_curve(
+            site,
+            plan,
+            &parameters,
+            &image,
+            &writer,
+            curve,
+            &operations,
+        )?);
     }
     bars.sort_by_key(|bar| {
         operations
@@ -129,41 +139,43 @@ pub(super) fn measure(
 }
 
 /// One traversal, its updates declared.
-pub(super) fn declared(site: &Site, plan: &Plan, operation: Operation) -> Result<Bar, BenchError> {
-    let parameters = Parameters::of(Size::Small, 3);
+pub(super) fn declared(site: &Testbed, plan: &OsdiPlan, operation: Operation) -> Result<OsdiBar, BenchError> {
+    let parameters = Oo7Parameters::of(DatabaseSize::Small, 3);
     let image = image(site, &parameters)?;
-    let writer = Memory::holding(site, &image.bytes, Capture::Declared)?.map_err(BenchError::Asked)?;
-    let bars = way(
+    let writer = OsdiMemory::holding(site, &image.bytes, CaptureMode::Declared)?
+        .map_err(BenchError::InvalidRequest)?;
+    let bars = measure_curve(
         site,
         plan,
         &parameters,
         &image,
         &writer,
-        Curve::Log,
+        OsdiCurve::Log,
         &[(8, operation)],
     )?;
     let bar = bars.into_iter().next();
-    bar.ok_or_else(|| BenchError::Asked(format!("{operation} was not measured")))
+    bar.ok_or_else(|| BenchError::InvalidRequest(format!("{operation} was not measured")))
 }
 
 /// The traversals with one way of finding changes, between two nodes.
-fn way(
-    site: &Site,
-    plan: &Plan,
-    parameters: &Parameters,
-    image: &Image,
-    writer: &Memory,
-    curve: Curve,
+fn measure_curve(
+    site: &Testbed,
+    plan: &OsdiPlan,
+    parameters: &Oo7Parameters,
+    image: &DatabaseImage,
+    writer: &OsdiMemory,
+    curve: OsdiCurve,
     operations: &[(u8, Operation)],
-) -> Result<Vec<Bar>, BenchError> {
-    let follower = Memory::holding(site, &image.bytes, Capture::Declared)?.map_err(BenchError::Asked)?;
-    let gate = Gate::open(&"tcp://127.0.0.1:0".parse().context("name an address")?)?;
+) -> Result<Vec<OsdiBar>, BenchError> {
+    let follower = OsdiMemory::holding(site, &image.bytes, CaptureMode::Declared)?
+        .map_err(BenchError::InvalidRequest)?;
+    let gate = RawListener::open(&"tcp://127.0.0.1:0".parse().context("name an address")?)?;
     let address = gate.address()?;
     let (bars, followed) = std::thread::scope(|scope| {
         let following = scope.spawn(|| follow(&gate, &follower.region));
-        let socket = Socket::connect(&address);
+        let socket = RawSocket::connect(&address);
         let bars = socket.and_then(|socket| {
-            let mut node = Writer {
+            let mut node = TraversalWriter {
                 parameters,
                 memory: writer,
                 curve,
@@ -182,13 +194,13 @@ fn way(
         });
         (bars, following.join())
     });
-    let bars: Vec<Bar> = bars?;
+    let bars: Vec<OsdiBar> = bars?;
     followed.expect("the follower's thread does not panic")?;
     let same = *writer.region.read() == *follower.region.read();
     match same {
         true => Ok(bars),
-        false => Err(BenchError::Wrong {
-            place: site.folder().to_owned(),
+        false => Err(BenchError::WrongData {
+            place: site.directory().to_owned(),
             why: format!(
                 "the follower's memory differs from the writer's ({})",
                 curve.label()
@@ -198,11 +210,11 @@ fn way(
 }
 
 /// The node that does the traversals.
-struct Writer<'w> {
-    parameters: &'w Parameters,
-    memory: &'w Memory,
-    curve: Curve,
-    socket: Socket,
+struct TraversalWriter<'w> {
+    parameters: &'w Oo7Parameters,
+    memory: &'w OsdiMemory,
+    curve: OsdiCurve,
+    socket: RawSocket,
     root: u64,
     /// The same database in memory of which nobody learns anything.
     plain: Vec<u8>,
@@ -210,11 +222,15 @@ struct Writer<'w> {
     spares: [Cell<u64>; 2],
 }
 
-impl Writer<'_> {
-    fn bar(&mut self, plan: &Plan, figure: u8, operation: Operation) -> Result<Bar, BenchError> {
+impl TraversalWriter<'_> {
+    fn bar(&mut self, plan: &OsdiPlan, figure: u8, operation: Operation) -> Result<OsdiBar, BenchError> {
         let mut rounds: [Vec<f64>; 4] = Default::default();
-        let mut sent = Sent::default();
-        let before = if plan.quick { BEFORE_QUICK } else { BEFORE };
+        let mut sent = RecordSize::default();
+        let before = if plan.quick {
+            WARM_UP_TRANSACTIONS_QUICK
+        } else {
+            WARM_UP_TRANSACTIONS
+        };
         for round in 0..plan.rounds + before {
             let (times, what) = self.once(operation)?;
             if round >= before {
@@ -225,7 +241,7 @@ impl Writer<'_> {
             }
         }
         let [detect_us, collect_us, send_us, apply_us] = rounds.map(|mut rounds| median(&mut rounds));
-        Ok(Bar {
+        Ok(OsdiBar {
             figure,
             operation,
             curve: self.curve,
@@ -238,12 +254,12 @@ impl Writer<'_> {
     }
 
     /// Detecting, collecting, sending, applying.
-    fn once(&mut self, operation: Operation) -> Result<([Duration; 4], Sent), BenchError> {
-        let Writer { parameters, root, .. } = *self;
+    fn once(&mut self, operation: Operation) -> Result<([Duration; 4], RecordSize), BenchError> {
+        let TraversalWriter { parameters, root, .. } = *self;
         let [spare, plain_spare] = &self.spares;
         let began = Instant::now();
         run(
-            Still::new(Plain(&mut self.plain), root, plain_spare),
+            FlatSpace::new(PlainBytes(&mut self.plain), root, plain_spare),
             parameters,
             operation,
         )?;
@@ -254,14 +270,20 @@ impl Writer<'_> {
         {
             let mut edit = open.edit(&self.memory.region);
             match self.curve {
-                Curve::Log | Curve::Adaptive => {
-                    run(Still::new(Declaring(edit), root, spare), parameters, operation)?
-                }
+                OsdiCurve::Log | OsdiCurve::Adaptive => run(
+                    FlatSpace::new(DeclaredBytes(edit), root, spare),
+                    parameters,
+                    operation,
+                )?,
                 _ => {
                     let bytes = edit
                         .range_mut(0, self.memory.pages * PAGE)
                         .context("borrow the region")?;
-                    run(Still::new(Plain(bytes), root, spare), parameters, operation)?;
+                    run(
+                        FlatSpace::new(PlainBytes(bytes), root, spare),
+                        parameters,
+                        operation,
+                    )?;
                 }
             }
         }
@@ -271,23 +293,25 @@ impl Writer<'_> {
         let collect = began.elapsed();
         // Counted when they are logged; what is found by page counts there too, and was not declared.
         let updates = match self.curve {
-            Curve::Log | Curve::Adaptive => self.memory.declared() - before,
+            OsdiCurve::Log | OsdiCurve::Adaptive => self.memory.declared() - before,
             _ => 0,
         };
         let began = Instant::now();
-        let apply = self.memory.with_tail(|record| exchange(&self.socket, record))?;
+        let apply = self
+            .memory
+            .with_last_record(|record| exchange(&self.socket, record))?;
         let send = began.elapsed().saturating_sub(apply);
-        let sent = self.memory.with_tail(|record| count(updates, record))?;
+        let sent = self.memory.with_last_record(|record| count(updates, record))?;
         Ok(([detect, collect, send, apply], sent))
     }
 }
 
-fn run<A: ground::Access>(
-    space: Still<'_, A>,
-    parameters: &Parameters,
+fn run<A: flat_space::ByteAccess>(
+    space: FlatSpace<'_, A>,
+    parameters: &Oo7Parameters,
     operation: Operation,
 ) -> Result<(), BenchError> {
-    let graph = Graph::open(space).context("open the database")?;
+    let graph = ObjectGraph::open(space).context("open the database")?;
     let mut open = graph.begin().context("begin a transaction")?;
     let what = format_args!("do {operation}");
     operation.run(&mut open, parameters, SEED).context(what)?;
@@ -295,24 +319,26 @@ fn run<A: ground::Access>(
 }
 
 /// Sends a record, and waits until it is installed; how long that took there.
-fn exchange(socket: &Socket, record: &[u8]) -> Result<Duration, BenchError> {
+fn exchange(socket: &RawSocket, record: &[u8]) -> Result<Duration, BenchError> {
     socket.send_all(&(record.len() as u64).to_le_bytes())?;
     socket.send_all(record)?;
     let mut took = [0; 8];
-    match socket.receive_all(&mut took, Pause::Spin)? {
+    match socket.receive_all(&mut took, PollPause::Spin)? {
         true => Ok(Duration::from_nanos(u64::from_le_bytes(took))),
-        false => Err(BenchError::Asked("the follower closed the connection".to_owned())),
+        false => Err(BenchError::InvalidRequest(
+            "the follower closed the connection".to_owned(),
+        )),
     }
 }
 
 /// The other node: installs records until the connection ends.
-fn follow(gate: &Gate, region: &Region) -> Result<(), BenchError> {
+fn follow(gate: &RawListener, region: &Region) -> Result<(), BenchError> {
     let socket = gate.accept()?;
     let mut record = Vec::new();
     let mut length = [0; 8];
-    while socket.receive_all(&mut length, Pause::Spin)? {
+    while socket.receive_all(&mut length, PollPause::Spin)? {
         record.resize(u64::from_le_bytes(length) as usize, 0);
-        if !socket.receive_all(&mut record, Pause::Spin)? {
+        if !socket.receive_all(&mut record, PollPause::Spin)? {
             break;
         }
         let began = Instant::now();
@@ -323,12 +349,12 @@ fn follow(gate: &Gate, region: &Region) -> Result<(), BenchError> {
     Ok(())
 }
 
-fn count(updates: u64, record: &[u8]) -> Result<Sent, BenchError> {
+fn count(updates: u64, record: &[u8]) -> Result<RecordSize, BenchError> {
     let changes = decode(KIND_COMPACT, record).context("read a record")?;
-    let mut sent = Sent {
+    let mut sent = RecordSize {
         updates,
         message_bytes: record.len() as u64,
-        ..Sent::default()
+        ..RecordSize::default()
     };
     // Ranges come in the order of their places.
     let mut after = [0; 2];
@@ -348,17 +374,17 @@ fn count(updates: u64, record: &[u8]) -> Result<Sent, BenchError> {
 }
 
 /// Builds the database, with the index of dates of 1994: one part for a date.
-fn image(site: &Site, parameters: &Parameters) -> Result<Image, BenchError> {
+fn image(site: &Testbed, parameters: &Oo7Parameters) -> Result<DatabaseImage, BenchError> {
     let pages = (parameters.heap_bytes() as usize).div_ceil(PAGE);
-    let memory = Memory::new(site, pages, Capture::Declared)?.map_err(BenchError::Asked)?;
-    let Memory { region, rvm, .. } = memory;
+    let memory = OsdiMemory::new(site, pages, CaptureMode::Declared)?.map_err(BenchError::InvalidRequest)?;
+    let OsdiMemory { region, rvm, .. } = memory;
     let heap = Heap::format(&rvm, region).context("format the heap")?;
-    let space = OnHeap::new(&rvm, &heap, Durability::Lazy);
-    let store = Graph::create(space, parameters, DateIndex::One).context("create the database")?;
+    let space = HeapSpace::new(&rvm, &heap, Durability::Lazy);
+    let store = ObjectGraph::create(space, parameters, DateIndex::One).context("create the database")?;
     build(&store, parameters).context("build the database")?;
     let root = heap.root::<u8>(ROOT).context("find the database")?.offset();
     let bytes = heap.region().read()[heap.start()..].to_vec();
-    Ok(Image { bytes, root })
+    Ok(DatabaseImage { bytes, root })
 }
 
 #[cfg(test)]
@@ -367,8 +393,8 @@ mod tests {
 
     #[test]
     fn log_declares_what_the_paper_says_and_the_follower_has_the_same_bytes() {
-        let site = Site::new("unused".into(), &std::env::temp_dir()).unwrap();
-        let plan = Plan {
+        let site = Testbed::new("unused".into(), &std::env::temp_dir()).unwrap();
+        let plan = OsdiPlan {
             figures: vec![1],
             rounds: 1,
             quick: true,
@@ -379,18 +405,18 @@ mod tests {
             bars.iter()
                 .find(|bar| bar.curve == curve && bar.operation == Operation::T12a)
         };
-        let log = of(Curve::Log).unwrap().sent;
+        let log = of(OsdiCurve::Log).unwrap().sent;
         assert_eq!(
             (log.updates, log.ranges, log.bytes, log.pages_4k),
             (2_187, 495, 3_960, 495)
         );
         // A composite that is used an even number of times is as it was before.
-        let compared = of(Curve::CompareTrap).unwrap().sent;
+        let compared = of(OsdiCurve::CompareTrap).unwrap().sent;
         assert!(
             compared.updates == 0 && compared.bytes < log.bytes,
             "{compared:?}"
         );
-        let whole = of(Curve::PageTrap).unwrap().sent;
+        let whole = of(OsdiCurve::PageTrap).unwrap().sent;
         assert_eq!((whole.pages_4k, whole.bytes), (495, 495 * 4096));
     }
 }

@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use netram_proto::port::Durability;
-use netram_rvm::Capture;
+use netram_rvm::CaptureMode;
 
-use super::world::{Memory, PAGE};
-use super::{Curve, Figure, Plan, Point, Random, median};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::testbed::{OsdiMemory, PAGE};
+use super::{OsdiCurve, OsdiFigure, OsdiPlan, OsdiPoint, Random, median};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 const FEW: [usize; 6] = [100, 250, 500, 1000, 1500, 2000];
 const MANY: [usize; 6] = [2000, 10_000, 43_740, 100_000, 200_000, 300_000];
@@ -21,9 +21,9 @@ const UPDATE: usize = 8;
 const UPDATES: usize = 600_000;
 
 /// Figure 5 or 6.
-pub(super) fn by_count(site: &Site, plan: &Plan, number: u8) -> Result<Figure, BenchError> {
+pub(super) fn by_count(site: &Testbed, plan: &OsdiPlan, number: u8) -> Result<OsdiFigure, BenchError> {
     let pages = if plan.quick { PAGES_QUICK } else { PAGES };
-    let memory = Memory::new(site, pages, Capture::Declared)?.map_err(BenchError::Asked)?;
+    let memory = OsdiMemory::new(site, pages, CaptureMode::Declared)?.map_err(BenchError::InvalidRequest)?;
     let counts = match (plan.quick, number) {
         (true, _) => &QUICK[..],
         (false, 5) => &FEW,
@@ -39,22 +39,22 @@ pub(super) fn by_count(site: &Site, plan: &Plan, number: u8) -> Result<Figure, B
         // Of redundant updates each is the second of its range.
         let twice = [&unordered[..], &unordered[..]].concat();
         for (curve, offsets, first) in [
-            (Curve::Unordered, &unordered, 0),
-            (Curve::Ordered, &ordered, 0),
-            (Curve::Redundant, &twice, count),
+            (OsdiCurve::Unordered, &unordered, 0),
+            (OsdiCurve::Ordered, &ordered, 0),
+            (OsdiCurve::Redundant, &twice, count),
         ] {
             let mut rounds = Vec::new();
             for _ in 0..(UPDATES / count).clamp(plan.rounds, 200) {
                 rounds.push(once(&memory, offsets, first)? / count as f64);
             }
-            points.push(Point {
+            points.push(OsdiPoint {
                 curve,
                 x: count as u64,
                 value: median(&mut rounds),
             });
         }
     }
-    Ok(Figure {
+    Ok(OsdiFigure {
         number,
         title: "Overhead of one update: set_range and commit",
         axis: "updates in a transaction",
@@ -65,7 +65,7 @@ pub(super) fn by_count(site: &Site, plan: &Plan, number: u8) -> Result<Figure, B
 
 /// Nanoseconds of a transaction that declares `offsets`. The first so many are left out; with them the commit, which they
 /// had needed alone.
-fn once(memory: &Memory, offsets: &[usize], first: usize) -> Result<f64, BenchError> {
+fn once(memory: &OsdiMemory, offsets: &[usize], first: usize) -> Result<f64, BenchError> {
     let mut open = memory.begin()?;
     let (before, measured) = offsets.split_at(first);
     for offset in before {

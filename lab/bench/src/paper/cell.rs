@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use netram_journal::Journal;
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region};
-use netram_transport::Address;
+use netram_rvm::{Region, RestoreMode};
+use netram_transport::NetAddress;
 
-use super::experiment::{Effort, Load, Order, Task};
+use super::experiment::{BlockOrder, Tr190Effort, Tr190Load, Tr190Task};
 use super::modelled::ModelledStorage;
-use super::stage::{ClientMemory, Folder, Memory, Stage};
-use super::system::{Link, System};
-use crate::error::{BenchError, Context};
+use super::system::{MemberLink, Tr190System};
+use super::testbed::{ClientMemory, ModelledMemory, TemporaryDirectory, Tr190Testbed};
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram;
 use crate::machine;
-use crate::tpca::{Bank, Chooser, Pattern};
+use crate::tpca::{AccessPattern, AccountChooser, Bank};
 
 const PAGE_BYTES: usize = 4096;
 
 /// What one measurement gave.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Cell {
+pub struct Tr190Cell {
     /// Transactions a second, of all clients together.
     pub tps: f64,
     /// Transactions measured.
@@ -45,7 +45,7 @@ pub struct Cell {
 }
 
 /// What one client did.
-struct Ran {
+struct ClientResult {
     histogram: Histogram<u64>,
     time: Duration,
     full_stalls: u64,
@@ -56,8 +56,8 @@ enum Client {
     Blocks(Box<Blocks>),
     Bank {
         bank: Box<Bank<Journal, ModelledStorage>>,
-        _folder: Folder,
-        chooser: Chooser,
+        _directory: TemporaryDirectory,
+        chooser: AccountChooser,
         booked: u64,
     },
 }
@@ -66,8 +66,8 @@ enum Client {
 struct Blocks {
     region: Region,
     memory: ClientMemory,
-    order: Order,
-    chooser: Chooser,
+    order: BlockOrder,
+    chooser: AccountChooser,
     block: Vec<u8>,
     number: u64,
     /// What no earlier cell has written, so that a file read back proves that this one did.
@@ -76,22 +76,22 @@ struct Blocks {
 
 /// Measures one cell.
 pub fn measure(
-    stage: &mut Stage<'_>,
-    system: System,
-    load: Load,
-    effort: Effort,
-) -> Result<Cell, BenchError> {
+    stage: &mut Tr190Testbed<'_>,
+    system: Tr190System,
+    load: Tr190Load,
+    effort: Tr190Effort,
+) -> Result<Tr190Cell, BenchError> {
     let servers = stage.servers(system.link, if load.one_server { 1 } else { load.clients })?;
     let files: Result<Vec<String>, BenchError> = (0..load.clients)
         .map(|index| match load.task {
-            Task::Block { .. } => stage.data_file(index, effort.data_bytes()),
-            Task::Account { accounts_k, .. } => stage.bank_file(accounts_k * 1024),
+            Tr190Task::Block { .. } => stage.data_file(index, effort.data_bytes()),
+            Tr190Task::Account { accounts_k, .. } => stage.bank_file(accounts_k * 1024),
         })
         .collect();
     let files = files?;
     let (start, stop) = (Barrier::new(load.clients), AtomicBool::new(false));
     let stage = &*stage;
-    let results: Vec<Result<Ran, BenchError>> = std::thread::scope(|scope| {
+    let results: Vec<Result<ClientResult, BenchError>> = std::thread::scope(|scope| {
         let clients: Vec<_> = files
             .iter()
             .enumerate()
@@ -118,16 +118,16 @@ pub fn measure(
 }
 
 fn open(
-    stage: &Stage<'_>,
-    system: System,
-    load: Load,
-    server: Option<Address>,
+    stage: &Tr190Testbed<'_>,
+    system: Tr190System,
+    load: Tr190Load,
+    server: Option<NetAddress>,
     file: &str,
 ) -> Result<Client, BenchError> {
     stage.enter(system.link)?;
     let memory = stage.memory(system, server, load.log_bytes, system.durability())?;
     match load.task {
-        Task::Block { bytes, order } => {
+        Tr190Task::Block { bytes, order } => {
             let region = memory.rvm.map(file, 0, 0).context("map the data file")?;
             own_pages(&memory.rvm, &region)?;
             let blocks = (region.len() / bytes) as u64;
@@ -135,21 +135,21 @@ fn open(
                 region,
                 memory,
                 order,
-                chooser: Chooser::new(Pattern::Random, blocks, 1),
+                chooser: AccountChooser::new(AccessPattern::Random, blocks, 1),
                 block: vec![0; bytes],
                 number: 0,
                 mark: u64::from(stage.site().number()) << 32,
             })))
         }
-        Task::Account { pattern, .. } => {
-            let ClientMemory { rvm, folder } = memory;
+        Tr190Task::Account { pattern, .. } => {
+            let ClientMemory { rvm, directory } = memory;
             let bank = Bank::open_on(rvm, file)?;
             own_pages(bank.rvm(), bank.region())?;
             let booked = bank.audit()?.transactions;
-            let chooser = Chooser::new(pattern, bank.accounts(), 1);
+            let chooser = AccountChooser::new(pattern, bank.accounts(), 1);
             Ok(Client::Bank {
                 bank: Box::new(bank),
-                _folder: folder,
+                _directory: directory,
                 chooser,
                 booked,
             })
@@ -160,8 +160,8 @@ fn open(
 /// Stores to each page once what it holds already, in a transaction that is aborted: afterwards every page is the client's
 /// own copy. The original's map copies everything, so its pages were that too when the clock started. What a first store
 /// costs otherwise is measured in [`super::lazy`].
-fn own_pages(rvm: &Memory, region: &Region) -> Result<(), BenchError> {
-    let mut transaction = rvm.begin(Mode::NoRestore);
+fn own_pages(rvm: &ModelledMemory, region: &Region) -> Result<(), BenchError> {
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     for at in (0..region.len()).step_by(PAGE_BYTES) {
         let byte: u8 = region.get(at).context("read a page")?;
         transaction
@@ -175,15 +175,15 @@ fn own_pages(rvm: &Memory, region: &Region) -> Result<(), BenchError> {
 impl Client {
     fn run(
         mut self,
-        stage: &Stage<'_>,
-        system: System,
+        stage: &Tr190Testbed<'_>,
+        system: Tr190System,
         (index, clients): (usize, usize),
-        effort: Effort,
+        effort: Tr190Effort,
         stop: &AtomicBool,
-    ) -> Result<Ran, BenchError> {
+    ) -> Result<ClientResult, BenchError> {
         // Now, not before: the journal's own threads stay free to run anywhere. Without members they do the work.
-        if system.link != Link::Disk
-            && let Some(core) = stage.seats.client_of(index, clients)
+        if system.link != MemberLink::Disk
+            && let Some(core) = stage.cores.client_of(index, clients)
         {
             machine::pin(&[core])?;
         }
@@ -203,11 +203,11 @@ impl Client {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        if system.link != Link::Disk {
+        if system.link != MemberLink::Disk {
             self.check_member()?;
         }
         let full_stalls = self.check(histogram.len())?;
-        Ok(Ran {
+        Ok(ClientResult {
             histogram,
             time: took,
             full_stalls,
@@ -228,7 +228,7 @@ impl Client {
             Client::Bank { bank, .. } => bank.rvm().log(),
         };
         log.wait_for_members(Duration::ZERO).map_err(|blocked| {
-            BenchError::Asked(format!(
+            BenchError::InvalidRequest(format!(
                 "the member was lost while commits were measured: {blocked}"
             ))
         })
@@ -251,7 +251,7 @@ impl Client {
                     .context("write the log to the bank's file")?;
                 let found = bank.audit()?.transactions;
                 if found != booked + transactions {
-                    return Err(BenchError::Wrong {
+                    return Err(BenchError::WrongData {
                         place: bank.region().segment_path().into(),
                         why: format!(
                             "{found} transactions are in the books, {} were made",
@@ -269,8 +269,8 @@ impl Blocks {
     fn transact(&mut self, durability: Durability) -> Result<(), BenchError> {
         let slots = (self.region.len() / self.block.len()) as u64;
         let slot = match self.order {
-            Order::Sequential => self.number % slots,
-            Order::Random => self.chooser.below(slots),
+            BlockOrder::Sequential => self.number % slots,
+            BlockOrder::Random => self.chooser.below(slots),
         };
         self.number += 1;
         // Every block is told from every other, and its end from a torn one.
@@ -279,7 +279,7 @@ impl Blocks {
         self.block[..mark.len()].copy_from_slice(&mark);
         self.block[end..].copy_from_slice(&mark);
         let offset = slot as usize * self.block.len();
-        let mut transaction = self.memory.rvm.begin(Mode::Restore);
+        let mut transaction = self.memory.rvm.begin(RestoreMode::Restore);
         transaction
             .write(&self.region, offset, &self.block)
             .context("change a block")?;
@@ -301,7 +301,7 @@ impl Blocks {
             file.read_exact_at(found, (index * (1 << 20)) as u64)
                 .context(what)?;
             if *found != *expected {
-                return Err(BenchError::Wrong {
+                return Err(BenchError::WrongData {
                     place: path.into(),
                     why: format!("MiB {index} is not what was committed"),
                 });
@@ -311,9 +311,9 @@ impl Blocks {
     }
 }
 
-fn add_up(results: Vec<Result<Ran, BenchError>>) -> Result<Cell, BenchError> {
+fn add_up(results: Vec<Result<ClientResult, BenchError>>) -> Result<Tr190Cell, BenchError> {
     let mut all = histogram::empty();
-    let mut cell = Cell::default();
+    let mut cell = Tr190Cell::default();
     for ran in results {
         let ran = ran?;
         cell.tps += ran.histogram.len() as f64 / ran.time.as_secs_f64();
@@ -323,7 +323,7 @@ fn add_up(results: Vec<Result<Ran, BenchError>>) -> Result<Cell, BenchError> {
         assert!(added.is_ok());
     }
     let at = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
-    Ok(Cell {
+    Ok(Tr190Cell {
         transactions: all.len(),
         p50_us: at(0.5),
         p99_us: at(0.99),
@@ -332,11 +332,11 @@ fn add_up(results: Vec<Result<Ran, BenchError>>) -> Result<Cell, BenchError> {
     })
 }
 
-impl Cell {
+impl Tr190Cell {
     /// The median of each field over rounds, and all transactions together.
-    pub fn median(rounds: &[Cell]) -> Cell {
-        let field = |of: fn(&Cell) -> f64| histogram::median(rounds.iter().map(of).collect());
-        Cell {
+    pub fn median(rounds: &[Tr190Cell]) -> Tr190Cell {
+        let field = |of: fn(&Tr190Cell) -> f64| histogram::median(rounds.iter().map(of).collect());
+        Tr190Cell {
             tps: field(|round| round.tps),
             transactions: rounds.iter().map(|round| round.transactions).sum(),
             p50_us: field(|round| round.p50_us),
@@ -351,10 +351,10 @@ impl Cell {
 mod tests {
     use super::*;
 
-    fn ran(us: u64, count: u64) -> Result<Ran, BenchError> {
+    fn ran(us: u64, count: u64) -> Result<ClientResult, BenchError> {
         let mut histogram = histogram::empty();
         histogram.saturating_record_n(us * 1000, count);
-        Ok(Ran {
+        Ok(ClientResult {
             histogram,
             time: Duration::from_micros(us * count),
             full_stalls: 1,
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!((cell.transactions, cell.full_stalls), (1500, 2));
         assert!((cell.tps - 150_000.0).abs() < 1.0, "{cell:?}");
         assert!(cell.p50_us < 11.0 && cell.max_us > 19.0, "{cell:?}");
-        let failed = Err(BenchError::Asked("nothing".to_owned()));
+        let failed = Err(BenchError::InvalidRequest("nothing".to_owned()));
         assert!(
             add_up(vec![ran(10, 1), failed]).is_err(),
             "one lost client is no result"
@@ -376,12 +376,12 @@ mod tests {
 
     #[test]
     fn one_disturbed_round_does_not_move_the_median() {
-        let round = |tps| Cell {
+        let round = |tps| Tr190Cell {
             tps,
             transactions: 10,
-            ..Cell::default()
+            ..Tr190Cell::default()
         };
-        let middle = Cell::median(&[round(5.0), round(900.0), round(6.0)]);
+        let middle = Tr190Cell::median(&[round(5.0), round(900.0), round(6.0)]);
         assert_eq!((middle.tps, middle.transactions), (6.0, 30));
     }
 }

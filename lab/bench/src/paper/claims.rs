@@ -4,21 +4,21 @@
 
 use serde::Serialize;
 
-use super::Figure;
-use super::facts::Facts;
-use super::lazy::NoFlush;
+use super::Tr190Figure;
+use super::facts::Tr190Facts;
+use super::lazy::NoFlushRow;
 use super::originals::originals;
-use super::system::{Disk, Link, Series, System};
-use crate::figures::Hold;
-use crate::tpca::Pattern;
+use super::system::{MemberLink, Tr190Disk, Tr190Series, Tr190System};
+use crate::figures::RatioBound;
+use crate::tpca::AccessPattern;
 
 /// A statement with a number.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Claim {
+pub struct Tr190Claim {
     /// A short name that does not change.
     pub id: String,
     /// Whose statement.
-    pub by: By,
+    pub by: ClaimSource,
     /// What is stated, of what.
     pub what: String,
     /// What the paper or the original has there, in words.
@@ -28,7 +28,7 @@ pub struct Claim {
     /// Its unit.
     pub unit: &'static str,
     /// The bound, if it is one that a machine can meet or miss.
-    pub hold: Option<Hold>,
+    pub hold: Option<RatioBound>,
     /// Whether it is met.
     pub met: Option<bool>,
 }
@@ -36,7 +36,7 @@ pub struct Claim {
 /// Whose statement a claim is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum ClaimSource {
     /// netram's own aim.
     Netram,
     /// TR-190's.
@@ -52,8 +52,8 @@ const FLAT: f64 = 0.9;
 const TIMES: &str = "x";
 
 /// Every claim that the measured figures allow to judge.
-pub fn judge(facts: &Facts, figures: &[Figure], no_flush: &[NoFlush]) -> Vec<Claim> {
-    let found = Found { figures };
+pub fn judge(facts: &Tr190Facts, figures: &[Tr190Figure], no_flush: &[NoFlushRow]) -> Vec<Tr190Claim> {
+    let found = FigureLookup { figures };
     let mut claims = aims(&found, no_flush);
     claims.extend(papers(&found));
     claims.extend(originals(facts, &found, no_flush));
@@ -61,48 +61,48 @@ pub fn judge(facts: &Facts, figures: &[Figure], no_flush: &[NoFlush]) -> Vec<Cla
 }
 
 /// Throughputs by figure, series and place.
-pub(super) struct Found<'f> {
-    figures: &'f [Figure],
+pub(super) struct FigureLookup<'f> {
+    figures: &'f [Tr190Figure],
 }
 
-impl Found<'_> {
-    pub(super) fn figure(&self, number: u8) -> Option<&Figure> {
+impl FigureLookup<'_> {
+    pub(super) fn figure(&self, number: u8) -> Option<&Tr190Figure> {
         self.figures.iter().find(|figure| figure.number == number)
     }
 
-    pub(super) fn tps(&self, number: u8, system: System, x: u64) -> Option<f64> {
-        Some(self.figure(number)?.at(Series::System(system), x)?.tps)
+    pub(super) fn tps(&self, number: u8, system: Tr190System, x: u64) -> Option<f64> {
+        Some(self.figure(number)?.at(Tr190Series::System(system), x)?.tps)
     }
 
     /// Throughput of one system over another's.
-    fn over(&self, number: u8, above: System, below: System, x: u64) -> Option<f64> {
+    fn over(&self, number: u8, above: Tr190System, below: Tr190System, x: u64) -> Option<f64> {
         Some(self.tps(number, above, x)? / self.tps(number, below, x)?)
     }
 
     /// Throughput at the last place over the first, of those at or above `from`.
-    fn kept(&self, number: u8, system: System, from: u64) -> Option<f64> {
-        let places = self.figure(number)?.places();
+    fn retained_throughput(&self, number: u8, system: Tr190System, from: u64) -> Option<f64> {
+        let places = self.figure(number)?.x_values();
         let mut places = places.into_iter().filter(|place| *place >= from);
         let first = places.next()?;
         Some(self.tps(number, system, places.next_back()?)? / self.tps(number, system, first)?)
     }
 }
 
-const TCP: System = System {
-    link: Link::Tcp,
-    disk: Disk::Local,
+const TCP: Tr190System = Tr190System {
+    link: MemberLink::Tcp,
+    disk: Tr190Disk::Local,
 };
 
 pub(super) fn claim(
     id: impl Into<String>,
-    by: By,
+    by: ClaimSource,
     what: impl Into<String>,
     theirs: impl Into<String>,
     value: Option<f64>,
-    hold: Option<Hold>,
-) -> Option<Claim> {
+    hold: Option<RatioBound>,
+) -> Option<Tr190Claim> {
     let value = value?;
-    Some(Claim {
+    Some(Tr190Claim {
         id: id.into(),
         by,
         what: what.into(),
@@ -114,33 +114,33 @@ pub(super) fn claim(
     })
 }
 
-fn aims(found: &Found<'_>, no_flush: &[NoFlush]) -> Vec<Claim> {
+fn aims(found: &FigureLookup<'_>, no_flush: &[NoFlushRow]) -> Vec<Tr190Claim> {
     let mut claims = Vec::new();
     for (link, name) in [
-        (Link::Unix, "a Unix socket"),
-        (Link::Tcp, "TCP"),
-        (Link::Namespaces, "TCP between namespaces"),
+        (MemberLink::Unix, "a Unix socket"),
+        (MemberLink::Tcp, "TCP"),
+        (MemberLink::Namespaces, "TCP between namespaces"),
     ] {
         for (disk, least, on) in [
-            (Disk::Modelled, 100.0, "the MODELLED disk (8 ms a sync)"),
-            (Disk::Local, 5.0, "the local disk"),
+            (Tr190Disk::Modelled, 100.0, "the MODELLED disk (8 ms a sync)"),
+            (Tr190Disk::Local, 5.0, "the local disk"),
         ] {
             let system = TCP.over(link).on(disk);
             claims.extend(claim(
-                format!("small-{}", Series::System(system).id()),
-                By::Netram,
+                format!("small-{}", Tr190Series::System(system).id()),
+                ClaimSource::Netram,
                 format!("128-byte transactions over {name}, beside commits that wait for {on}"),
                 "",
-                found.over(1, system, System::RVM.on(disk), SMALL_BYTES),
-                Some(Hold::AtLeast(least)),
+                found.over(1, system, Tr190System::RVM.on(disk), SMALL_BYTES),
+                Some(RatioBound::AtLeast(least)),
             ));
         }
     }
-    for (number, pattern) in (9..).zip(Pattern::ALL) {
+    for (number, pattern) in (9..).zip(AccessPattern::ALL) {
         claims.extend(tpca_aims(found, number, pattern));
     }
     for row in no_flush {
-        claims.push(Claim {
+        claims.push(Tr190Claim {
             unit: "us",
             ..claim(
                 format!(
@@ -149,7 +149,7 @@ fn aims(found: &Found<'_>, no_flush: &[NoFlush]) -> Vec<Claim> {
                     if row.member { "-member" } else { "" },
                     if row.spool_bytes > 0 { "-spool" } else { "" }
                 ),
-                By::Netram,
+                ClaimSource::Netram,
                 format!(
                     "a 128-byte transaction that does not wait, {}, {}, {}",
                     row.order.name(),
@@ -158,7 +158,7 @@ fn aims(found: &Found<'_>, no_flush: &[NoFlush]) -> Vec<Claim> {
                 ),
                 "",
                 Some(row.transaction_ns / 1e3),
-                Some(Hold::AtMost(1.0)),
+                Some(RatioBound::AtMost(1.0)),
             )
             .expect("a value is given")
         });
@@ -166,88 +166,92 @@ fn aims(found: &Found<'_>, no_flush: &[NoFlush]) -> Vec<Claim> {
     claims
 }
 
-fn tpca_aims(found: &Found<'_>, number: u8, pattern: Pattern) -> Vec<Claim> {
+fn tpca_aims(found: &FigureLookup<'_>, number: u8, pattern: AccessPattern) -> Vec<Tr190Claim> {
     let (name, mut claims) = (pattern.name(), Vec::new());
     for (disk, on) in [
-        (Disk::Local, "the local disk"),
-        (Disk::Modelled, "the MODELLED disk (8 ms a sync)"),
+        (Tr190Disk::Local, "the local disk"),
+        (Tr190Disk::Modelled, "the MODELLED disk (8 ms a sync)"),
     ] {
         let least = found.figure(number).and_then(|figure| {
             let ratios = figure
-                .places()
+                .x_values()
                 .into_iter()
-                .map(|x| found.over(number, TCP.on(disk), System::RVM.on(disk), x));
+                .map(|x| found.over(number, TCP.on(disk), Tr190System::RVM.on(disk), x));
             ratios.collect::<Option<Vec<f64>>>()?.into_iter().reduce(f64::min)
         });
         claims.extend(claim(
             format!(
                 "tpca-{name}{}",
-                if disk == Disk::Modelled { "-modelled" } else { "" }
+                if disk == Tr190Disk::Modelled {
+                    "-modelled"
+                } else {
+                    ""
+                }
             ),
-            By::Netram,
+            ClaimSource::Netram,
             format!("TPC-A, {name}: TCP beside {on}, the least over all numbers of accounts"),
             match pattern {
-                Pattern::Sequential => "the paper's table: 4.4 to 8.0",
+                AccessPattern::Sequential => "the paper's table: 4.4 to 8.0",
                 _ => "the paper: 2.6 to 6",
             },
             least,
-            Some(Hold::AtLeast(5.0)),
+            Some(RatioBound::AtLeast(5.0)),
         ));
     }
     claims.extend(claim(
         format!("tpca-{name}-flat"),
-        By::Netram,
+        ClaimSource::Netram,
         format!("TPC-A, {name}, TCP: throughput with 1,024 K accounts over that with 32 K"),
         match pattern {
-            Pattern::Sequential => "the paper: 0.95 (FDDI); its RVM 0.70",
-            Pattern::Random => "the paper: 0.29 (FDDI); its RVM 0.50",
-            Pattern::Localised => "the paper: 0.39 (FDDI); its RVM 0.66",
+            AccessPattern::Sequential => "the paper: 0.95 (FDDI); its RVM 0.70",
+            AccessPattern::Random => "the paper: 0.29 (FDDI); its RVM 0.50",
+            AccessPattern::Localised => "the paper: 0.39 (FDDI); its RVM 0.66",
         },
-        found.kept(number, TCP, 32),
-        Some(Hold::AtLeast(FLAT)),
+        found.retained_throughput(number, TCP, 32),
+        Some(RatioBound::AtLeast(FLAT)),
     ));
     claims
 }
 
 /// The shapes of the paper's curves, looked for in ours. Where the machine decides more than netram there is no bound.
-fn papers(found: &Found<'_>) -> Vec<Claim> {
-    let modelled = System::RVM.on(Disk::Modelled);
+fn papers(found: &FigureLookup<'_>) -> Vec<Tr190Claim> {
+    let modelled = Tr190System::RVM.on(Tr190Disk::Modelled);
     let rows = [
         claim(
             "paper-order-of-magnitude",
-            By::Paper,
+            ClaimSource::Paper,
             "small transactions over an ordinary network, beside the MODELLED disk",
             "ten times (Ethernet, FDDI), almost a hundred (Memory Channel)",
-            found.over(1, TCP.on(Disk::Modelled), modelled, 32),
-            Some(Hold::AtLeast(10.0)),
+            found.over(1, TCP.on(Tr190Disk::Modelled), modelled, 32),
+            Some(RatioBound::AtLeast(10.0)),
         ),
         claim(
             "paper-disk-flat-by-block",
-            By::Paper,
+            ClaimSource::Paper,
             "RVM on the MODELLED disk: the largest block's throughput over the smallest's",
             "practically the same from 0 to 10 KB",
-            found.kept(1, modelled, 0),
-            Some(Hold::AtLeast(0.8)),
+            found.retained_throughput(1, modelled, 0),
+            Some(RatioBound::AtLeast(0.8)),
         ),
         claim(
             "paper-log-size-128",
-            By::Paper,
+            ClaimSource::Paper,
             "TCP, blocks of 128 bytes: throughput with the largest log over that with 32 KB",
             "almost constant above 32 KB",
-            found.kept(2, TCP, 32),
-            Some(Hold::AtMost(1.25)),
+            found.retained_throughput(2, TCP, 32),
+            Some(RatioBound::AtMost(1.25)),
         ),
         claim(
             "paper-log-size-512",
-            By::Paper,
+            ClaimSource::Paper,
             "TCP, blocks of 512 bytes: throughput with the largest log over that with 32 KB",
             "almost constant above 32 KB",
-            found.kept(3, TCP, 32),
-            Some(Hold::AtMost(1.25)),
+            found.retained_throughput(3, TCP, 32),
+            Some(RatioBound::AtMost(1.25)),
         ),
         claim(
             "random-over-sequential",
-            By::Paper,
+            ClaimSource::Paper,
             "TCP, 32 bytes: random throughput over sequential",
             "0.4 (Ethernet, FDDI), 0.83 (Memory Channel)",
             found
@@ -258,18 +262,18 @@ fn papers(found: &Found<'_>) -> Vec<Claim> {
         ),
         claim(
             "pairs",
-            By::Paper,
+            ClaimSource::Paper,
             "TCP, 32 bytes: each of four pairs over one pair alone (they share this machine's cores)",
             "1 (FDDI), 0.3 (Ethernet)",
-            found.kept(5, TCP, 1),
+            found.retained_throughput(5, TCP, 1),
             None,
         ),
         claim(
             "clients",
-            By::Paper,
+            ClaimSource::Paper,
             "TCP, 32 bytes: total of four clients of one server over one client's (they share this machine's cores)",
             "712 to 1,076 a second in all (FDDI)",
-            found.kept(7, TCP, 1),
+            found.retained_throughput(7, TCP, 1),
             None,
         ),
     ];
@@ -278,12 +282,12 @@ fn papers(found: &Found<'_>) -> Vec<Claim> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::experiment::Order;
-    use super::super::system::Floor;
-    use super::super::tests::made_up;
+    use super::super::experiment::BlockOrder;
+    use super::super::system::FloorKind;
+    use super::super::tests::synthetic_figure;
     use super::*;
 
-    fn of<'c>(claims: &'c [Claim], id: &str) -> &'c Claim {
+    fn of<'c>(claims: &'c [Tr190Claim], id: &str) -> &'c Tr190Claim {
         claims
             .iter()
             .find(|claim| claim.id == id)
@@ -292,17 +296,20 @@ mod tests {
 
     #[test]
     fn a_claim_is_met_or_not_by_the_numbers_alone() {
-        let (rvm, tcp) = (System::RVM, TCP);
-        let facts = Facts::tr190().unwrap();
+        let (rvm, tcp) = (Tr190System::RVM, TCP);
+        let facts = Tr190Facts::tr190().unwrap();
         let figure = |disk: f64, slow: f64| {
-            made_up(
+            synthetic_figure(
                 1,
                 &[
-                    (Series::System(rvm), &[(128, disk)]),
-                    (Series::System(rvm.on(Disk::Modelled)), &[(128, slow)]),
-                    (Series::System(tcp), &[(128, 50_000.0)]),
-                    (Series::System(tcp.on(Disk::Modelled)), &[(128, 50_000.0)]),
-                    (Series::Floor(Floor::Sync), &[(128, 8_000.0)]),
+                    (Tr190Series::System(rvm), &[(128, disk)]),
+                    (Tr190Series::System(rvm.on(Tr190Disk::Modelled)), &[(128, slow)]),
+                    (Tr190Series::System(tcp), &[(128, 50_000.0)]),
+                    (
+                        Tr190Series::System(tcp.on(Tr190Disk::Modelled)),
+                        &[(128, 50_000.0)],
+                    ),
+                    (Tr190Series::Floor(FloorKind::Sync), &[(128, 8_000.0)]),
                 ],
             )
         };
@@ -320,13 +327,16 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_is_not_judged() {
-        let facts = Facts::tr190().unwrap();
+        let facts = Tr190Facts::tr190().unwrap();
         assert_eq!(judge(&facts, &[], &[]), []);
-        let tpca = made_up(
+        let tpca = synthetic_figure(
             10,
             &[
-                (Series::System(System::RVM), &[(32, 1000.0), (1024, 900.0)]),
-                (Series::System(TCP), &[(32, 9000.0), (1024, 4400.0)]),
+                (
+                    Tr190Series::System(Tr190System::RVM),
+                    &[(32, 1000.0), (1024, 900.0)],
+                ),
+                (Tr190Series::System(TCP), &[(32, 9000.0), (1024, 4400.0)]),
             ],
         );
         let claims = judge(&facts, &[tpca], &[]);
@@ -338,7 +348,7 @@ mod tests {
 
     #[test]
     fn names_of_claims_differ() {
-        let row = |order, member, spool_bytes| NoFlush {
+        let row = |order, member, spool_bytes| NoFlushRow {
             order,
             member,
             spool_bytes,
@@ -348,18 +358,18 @@ mod tests {
             transactions: 1,
         };
         let mut rows = Vec::new();
-        for order in [Order::Sequential, Order::Random] {
+        for order in [BlockOrder::Sequential, BlockOrder::Random] {
             for member in [false, true] {
                 rows.extend([0, 1].map(|spool| row(order, member, spool)));
             }
         }
-        let claims = judge(&Facts::tr190().unwrap(), &[], &rows);
+        let claims = judge(&Tr190Facts::tr190().unwrap(), &[], &rows);
         let names: std::collections::BTreeSet<&str> = claims.iter().map(|claim| claim.id.as_str()).collect();
         assert_eq!((names.len(), claims.len()), (12, 12));
         assert!(
             claims
                 .iter()
-                .filter(|claim| claim.by == By::Netram)
+                .filter(|claim| claim.by == ClaimSource::Netram)
                 .all(|claim| claim.met == Some(true))
         );
     }

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::Figure;
+use super::Tr190Figure;
 
 /// The columns.
 pub const HEADER: &str = "figure,system,x,unit,tps,transactions,p50_us,p99_us,max_us,full_stalls,floor_us";
 
 /// The figure's points. No name in it has a comma or a quote, so nothing is quoted.
-pub fn table(figure: &Figure) -> String {
+pub fn table(figure: &Tr190Figure) -> String {
     let mut text = format!("{HEADER}\n");
     for point in &figure.points {
         let floor = point
@@ -37,18 +37,18 @@ pub fn table(figure: &Figure) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::system::{Floor, Series, System};
-    use super::super::tests::made_up;
+    use super::super::system::{FloorKind, Tr190Series, Tr190System};
+    use super::super::tests::synthetic_figure;
     use super::*;
 
     #[test]
     fn a_line_has_as_many_fields_as_the_header_and_a_missing_floor_is_empty() {
-        let rvm = Series::System(System::RVM);
-        let mut figure = made_up(
+        let rvm = Tr190Series::System(Tr190System::RVM);
+        let mut figure = synthetic_figure(
             1,
             &[
                 (rvm, &[(32, 5000.0), (10_240, 2500.5)]),
-                (Series::Floor(Floor::Sync), &[(32, 9000.0)]),
+                (Tr190Series::Floor(FloorKind::Sync), &[(32, 9000.0)]),
             ],
         );
         figure.points[0].floor_us = Some(111.5);

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::system::{Floor, Link, Series, System};
-use crate::tpca::Pattern;
+use super::system::{FloorKind, MemberLink, Tr190Series, Tr190System};
+use crate::tpca::AccessPattern;
 
 /// Bytes of the log, where it is not what is varied.
 pub const LOG_BYTES: u64 = 8 << 20;
 /// Bytes of the data file.
 pub const DATA_BYTES: u64 = 100 << 20;
-/// Bytes of the data file where [`Effort::small`]: more than [`super::lazy`] writes in a round.
+/// Bytes of the data file where [`Tr190Effort::small`]: more than [`super::lazy`] writes in a round.
 const DATA_BYTES_SMALL: u64 = 4 << 20;
 /// Transactions of one cell, unless its time is over before.
 pub const TRANSACTIONS: u64 = 10_000;
@@ -20,7 +20,7 @@ const LONGER: [u32; 3] = [25, 50, 100];
 
 /// How much is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Effort {
+pub struct Tr190Effort {
     /// Rounds; what is shown is their median.
     pub rounds: usize,
     /// Transactions of each client in a cell, at most.
@@ -38,9 +38,9 @@ fn in_seconds<S: serde::Serializer>(value: &Duration, out: S) -> Result<S::Ok, S
     out.serialize_f64(value.as_secs_f64())
 }
 
-impl Effort {
+impl Tr190Effort {
     /// Three rounds of the paper's transactions.
-    pub const FULL: Effort = Effort {
+    pub const FULL: Tr190Effort = Tr190Effort {
         rounds: 3,
         transactions: TRANSACTIONS,
         cap: Duration::from_secs(5),
@@ -48,7 +48,7 @@ impl Effort {
         small: false,
     };
     /// One short round, to see that things are in order.
-    pub const QUICK: Effort = Effort {
+    pub const QUICK: Tr190Effort = Tr190Effort {
         rounds: 1,
         transactions: TRANSACTIONS,
         cap: Duration::from_millis(120),
@@ -64,19 +64,19 @@ impl Effort {
 
 /// One figure of the paper.
 #[derive(Clone, Copy, Debug)]
-pub struct Experiment {
+pub struct Tr190Experiment {
     /// The paper's number.
     pub number: u8,
     /// What is shown.
     pub title: &'static str,
     /// What is varied.
-    pub axis: Axis,
-    work: Work,
+    pub axis: Tr190Axis,
+    work: FigureWork,
 }
 
 /// What is varied, and in which unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Axis {
+pub enum Tr190Axis {
     /// Bytes of one transaction's range.
     #[serde(rename = "block bytes")]
     BlockBytes,
@@ -96,37 +96,37 @@ pub enum Axis {
 
 /// What a figure's transactions do.
 #[derive(Clone, Copy, Debug)]
-enum Work {
-    Blocks(Order),
+enum FigureWork {
+    Blocks(BlockOrder),
     Fixed(usize),
-    Accounts(Pattern),
+    Accounts(AccessPattern),
 }
 
 /// In which order the blocks of the data file are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Order {
+pub enum BlockOrder {
     /// One behind the other.
     Sequential,
     /// Each as likely as every other.
     Random,
 }
 
-impl Order {
+impl BlockOrder {
     /// The order's name.
     pub fn name(self) -> &'static str {
         match self {
-            Order::Sequential => "sequential",
-            Order::Random => "random",
+            BlockOrder::Sequential => "sequential",
+            BlockOrder::Random => "random",
         }
     }
 }
 
 /// What one cell runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct Tr190Load {
     /// What each transaction does.
-    pub task: Task,
+    pub task: Tr190Task,
     /// Bytes of each client's log.
     pub log_bytes: u64,
     /// Clients, each with a log and a data file of its own.
@@ -137,85 +137,95 @@ pub struct Load {
 
 /// One transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Task {
+pub enum Tr190Task {
     /// Writes a block of the data file.
     Block {
         /// Its size.
         bytes: usize,
         /// Which one.
-        order: Order,
+        order: BlockOrder,
     },
     /// TPC-A.
     Account {
         /// Accounts in units of 1,024.
         accounts_k: u64,
         /// Which one.
-        pattern: Pattern,
+        pattern: AccessPattern,
     },
 }
 
 /// The figures.
-pub const TR190: [Experiment; 11] = [
+pub const TR190: [Tr190Experiment; 11] = [
     figure(
         1,
         "Block size, sequential",
-        Axis::BlockBytes,
-        Work::Blocks(Order::Sequential),
+        Tr190Axis::BlockBytes,
+        FigureWork::Blocks(BlockOrder::Sequential),
     ),
-    figure(2, "Log size, blocks of 128 bytes", Axis::LogKb, Work::Fixed(128)),
-    figure(3, "Log size, blocks of 512 bytes", Axis::LogKb, Work::Fixed(512)),
+    figure(
+        2,
+        "Log size, blocks of 128 bytes",
+        Tr190Axis::LogKb,
+        FigureWork::Fixed(128),
+    ),
+    figure(
+        3,
+        "Log size, blocks of 512 bytes",
+        Tr190Axis::LogKb,
+        FigureWork::Fixed(512),
+    ),
     figure(
         4,
         "Block size, random",
-        Axis::BlockBytes,
-        Work::Blocks(Order::Random),
+        Tr190Axis::BlockBytes,
+        FigureWork::Blocks(BlockOrder::Random),
     ),
     figure(
         5,
         "Network load: pairs, blocks of 32 bytes, each pair",
-        Axis::Pairs,
-        Work::Fixed(32),
+        Tr190Axis::Pairs,
+        FigureWork::Fixed(32),
     ),
     figure(
         6,
         "Network load: pairs, blocks of 2 KB, each pair",
-        Axis::Pairs,
-        Work::Fixed(2048),
+        Tr190Axis::Pairs,
+        FigureWork::Fixed(2048),
     ),
     figure(
         7,
         "Server load: clients of one server, blocks of 32 bytes, total",
-        Axis::Clients,
-        Work::Fixed(32),
+        Tr190Axis::Clients,
+        FigureWork::Fixed(32),
     ),
     figure(
         8,
         "Server load: clients of one server, blocks of 2 KB, total",
-        Axis::Clients,
-        Work::Fixed(2048),
+        Tr190Axis::Clients,
+        FigureWork::Fixed(2048),
     ),
     figure(
         9,
         "TPC-A, sequential",
-        Axis::AccountsK,
-        Work::Accounts(Pattern::Sequential),
+        Tr190Axis::AccountsK,
+        FigureWork::Accounts(AccessPattern::Sequential),
     ),
     figure(
         10,
         "TPC-A, random",
-        Axis::AccountsK,
-        Work::Accounts(Pattern::Random),
+        Tr190Axis::AccountsK,
+        FigureWork::Accounts(AccessPattern::Random),
     ),
     figure(
         11,
         "TPC-A, localised",
-        Axis::AccountsK,
-        Work::Accounts(Pattern::Localised),
+        Tr190Axis::AccountsK,
+        FigureWork::Accounts(AccessPattern::Localised),
     ),
 ];
 
-const fn figure(number: u8, title: &'static str, axis: Axis, work: Work) -> Experiment {
-    Experiment {
+const fn figure(number: u8, title: &'static str, axis: Tr190Axis, work: FigureWork) -> Tr190Experiment {
+    Tr190Experiment {
         number,
         title,
         axis,
@@ -223,72 +233,76 @@ const fn figure(number: u8, title: &'static str, axis: Axis, work: Work) -> Expe
     }
 }
 
-impl Experiment {
+impl Tr190Experiment {
     /// The places on the x axis that `effort` measures, in the axis's unit.
-    pub fn measured(&self, effort: Effort) -> &'static [u64] {
+    pub fn measured_x_values(&self, effort: Tr190Effort) -> &'static [u64] {
         match self.axis {
-            Axis::AccountsK if effort.small => &[32, 64],
-            Axis::LogKb if effort.small => &[32, 8192],
-            Axis::Pairs | Axis::Clients if effort.small => &[1, 2],
-            _ => self.places(effort.quick),
+            Tr190Axis::AccountsK if effort.small => &[32, 64],
+            Tr190Axis::LogKb if effort.small => &[32, 8192],
+            Tr190Axis::Pairs | Tr190Axis::Clients if effort.small => &[1, 2],
+            _ => self.x_values(effort.quick),
         }
     }
 
     /// The places on the x axis, in the axis's unit.
-    pub fn places(&self, quick: bool) -> &'static [u64] {
+    pub fn x_values(&self, quick: bool) -> &'static [u64] {
         match (self.axis, quick) {
-            (Axis::BlockBytes, false) => &[32, 128, 512, 1024, 2048, 4096, 10_240],
-            (Axis::BlockBytes, true) => &[32, 128, 2048],
-            (Axis::LogKb, false) => &[16, 24, 32, 48, 64, 128, 512, 2048, 8192],
-            (Axis::LogKb, true) => &[16, 32, 8192],
-            (Axis::Pairs | Axis::Clients, false) => &[1, 2, 3, 4],
-            (Axis::Pairs | Axis::Clients, true) => &[1, 4],
-            (Axis::AccountsK, false) => &[32, 64, 128, 256, 512, 1024],
-            (Axis::AccountsK, true) => &[32, 1024],
+            (Tr190Axis::BlockBytes, false) => &[32, 128, 512, 1024, 2048, 4096, 10_240],
+            (Tr190Axis::BlockBytes, true) => &[32, 128, 2048],
+            (Tr190Axis::LogKb, false) => &[16, 24, 32, 48, 64, 128, 512, 2048, 8192],
+            (Tr190Axis::LogKb, true) => &[16, 32, 8192],
+            (Tr190Axis::Pairs | Tr190Axis::Clients, false) => &[1, 2, 3, 4],
+            (Tr190Axis::Pairs | Tr190Axis::Clients, true) => &[1, 4],
+            (Tr190Axis::AccountsK, false) => &[32, 64, 128, 256, 512, 1024],
+            (Tr190Axis::AccountsK, true) => &[32, 1024],
         }
     }
 
     /// The curves: every system, with the floors where the block is what is varied, and longer wires in figure 1.
-    pub fn series(&self, namespaces: bool, quick: bool) -> Vec<Series> {
-        let mut series: Vec<Series> = System::all(namespaces).into_iter().map(Series::System).collect();
+    pub fn series(&self, namespaces: bool, quick: bool) -> Vec<Tr190Series> {
+        let mut series: Vec<Tr190Series> = Tr190System::all(namespaces)
+            .into_iter()
+            .map(Tr190Series::System)
+            .collect();
         if self.number == 1 && !quick {
-            series.extend(LONGER.map(|us| Series::System(System::RVM.over(Link::Longer(us)))));
+            series
+                .extend(LONGER.map(|us| Tr190Series::System(Tr190System::RVM.over(MemberLink::Longer(us)))));
         }
-        if self.axis == Axis::BlockBytes {
-            series.extend([Floor::Sync, Floor::Exchange].map(Series::Floor));
+        if self.axis == Tr190Axis::BlockBytes {
+            series.extend([FloorKind::Sync, FloorKind::Exchange].map(Tr190Series::Floor));
         }
         series
     }
 
     /// What is run at a place.
-    pub fn load(&self, place: u64) -> Load {
-        let alone = |task| Load {
+    pub fn load(&self, place: u64) -> Tr190Load {
+        let alone = |task| Tr190Load {
             task,
             log_bytes: LOG_BYTES,
             clients: 1,
             one_server: false,
         };
         match (self.work, self.axis) {
-            (Work::Blocks(order), _) => alone(Task::Block {
+            (FigureWork::Blocks(order), _) => alone(Tr190Task::Block {
                 bytes: place as usize,
                 order,
             }),
-            (Work::Accounts(pattern), _) => alone(Task::Account {
+            (FigureWork::Accounts(pattern), _) => alone(Tr190Task::Account {
                 accounts_k: place,
                 pattern,
             }),
-            (Work::Fixed(bytes), axis) => {
-                let order = Order::Sequential;
-                let load = alone(Task::Block { bytes, order });
-                if axis == Axis::LogKb {
-                    return Load {
+            (FigureWork::Fixed(bytes), axis) => {
+                let order = BlockOrder::Sequential;
+                let load = alone(Tr190Task::Block { bytes, order });
+                if axis == Tr190Axis::LogKb {
+                    return Tr190Load {
                         log_bytes: place * 1024,
                         ..load
                     };
                 }
-                Load {
+                Tr190Load {
                     clients: place as usize,
-                    one_server: axis == Axis::Clients,
+                    one_server: axis == Tr190Axis::Clients,
                     ..load
                 }
             }
@@ -296,32 +310,32 @@ impl Experiment {
     }
 }
 
-impl Axis {
+impl Tr190Axis {
     /// The axis's name.
     pub fn name(self) -> &'static str {
         match self {
-            Axis::BlockBytes => "bytes of a transaction",
-            Axis::LogKb => "size of the log, KB",
-            Axis::Pairs => "pairs of client and server",
-            Axis::Clients => "clients of one server",
-            Axis::AccountsK => "accounts, in units of 1,024",
+            Tr190Axis::BlockBytes => "bytes of a transaction",
+            Tr190Axis::LogKb => "size of the log, KB",
+            Tr190Axis::Pairs => "pairs of client and server",
+            Tr190Axis::Clients => "clients of one server",
+            Tr190Axis::AccountsK => "accounts, in units of 1,024",
         }
     }
 
     /// Its unit in files.
     pub fn unit(self) -> &'static str {
         match self {
-            Axis::BlockBytes => "block_bytes",
-            Axis::LogKb => "log_kb",
-            Axis::Pairs => "pairs",
-            Axis::Clients => "clients",
-            Axis::AccountsK => "accounts_k",
+            Tr190Axis::BlockBytes => "block_bytes",
+            Tr190Axis::LogKb => "log_kb",
+            Tr190Axis::Pairs => "pairs",
+            Tr190Axis::Clients => "clients",
+            Tr190Axis::AccountsK => "accounts_k",
         }
     }
 
     /// Whether places are counted, not sized: a logarithm would mislead.
     pub fn is_count(self) -> bool {
-        matches!(self, Axis::Pairs | Axis::Clients)
+        matches!(self, Tr190Axis::Pairs | Tr190Axis::Clients)
     }
 }
 
@@ -333,44 +347,47 @@ mod tests {
     #[test]
     fn quick_places_are_places_of_the_full_run() {
         for experiment in TR190 {
-            let full = experiment.places(false);
-            assert!(experiment.places(true).iter().all(|place| full.contains(place)));
+            let full = experiment.x_values(false);
+            assert!(experiment.x_values(true).iter().all(|place| full.contains(place)));
             assert!(full.is_sorted());
-            let small = Effort {
+            let small = Tr190Effort {
                 small: true,
-                ..Effort::QUICK
+                ..Tr190Effort::QUICK
             };
-            let small = experiment.measured(small);
+            let small = experiment.measured_x_values(small);
             assert!(small.len() >= 2 && small.iter().all(|place| full.contains(place)));
-            assert_eq!(experiment.measured(Effort::QUICK), experiment.places(true));
+            assert_eq!(
+                experiment.measured_x_values(Tr190Effort::QUICK),
+                experiment.x_values(true)
+            );
         }
     }
 
     #[test]
     fn the_papers_parameters_are_the_ones_used() {
-        let facts = super::super::facts::Facts::tr190().unwrap();
+        let facts = super::super::facts::Tr190Facts::tr190().unwrap();
         assert_eq!(
             (facts.log_bytes, facts.data_file_bytes, facts.transactions),
             (LOG_BYTES, DATA_BYTES, TRANSACTIONS)
         );
         for (index, experiment) in TR190.iter().enumerate() {
             assert_eq!(usize::from(experiment.number), index + 1);
-            for &place in experiment.places(false) {
+            for &place in experiment.x_values(false) {
                 let load = experiment.load(place);
                 assert!(load.log_bytes >= LOG_BYTES_MIN, "the smallest log that there is");
-                assert_eq!(load.one_server, experiment.axis == Axis::Clients);
+                assert_eq!(load.one_server, experiment.axis == Tr190Axis::Clients);
                 if experiment.axis.is_count() {
                     assert_eq!(load.clients as u64, place);
                 }
             }
         }
-        let smallest = TR190[1].load(TR190[1].places(true)[0]);
+        let smallest = TR190[1].load(TR190[1].x_values(true)[0]);
         assert_eq!(smallest.log_bytes, LOG_BYTES_MIN);
         assert_eq!(
             TR190[9].load(1024).task,
-            Task::Account {
+            Tr190Task::Account {
                 accounts_k: 1024,
-                pattern: Pattern::Random
+                pattern: AccessPattern::Random
             }
         );
     }
@@ -381,7 +398,7 @@ mod tests {
             let series = experiment.series(true, true);
             let floors = series
                 .iter()
-                .filter(|series| matches!(series, Series::Floor(_)))
+                .filter(|series| matches!(series, Tr190Series::Floor(_)))
                 .count();
             assert_eq!(floors, if matches!(experiment.number, 1 | 4) { 2 } else { 0 });
         }

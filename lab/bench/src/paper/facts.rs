@@ -3,14 +3,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 
 const TR190: &str = include_str!("tr190.toml");
 
 /// The stated figures.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Facts {
+pub struct Tr190Facts {
     /// The paper's machines.
     pub hardware: String,
     /// Transactions of one measurement.
@@ -19,17 +19,17 @@ pub struct Facts {
     pub data_file_bytes: u64,
     /// Bytes of the log, where it is not what is varied.
     pub log_bytes: u64,
-    series: Vec<Stated>,
-    range: Vec<Range>,
-    said: Vec<Said>,
+    series: Vec<StatedCurve>,
+    range: Vec<StatedRange>,
+    said: Vec<Tr190Remark>,
     /// The original library on today's machines.
-    pub original: Original,
+    pub original: OriginalResults,
 }
 
 /// Points of one curve that the paper states.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stated {
+pub struct StatedCurve {
     figure: u8,
     /// The paper's name of the system, with its reservation.
     pub name: String,
@@ -40,7 +40,7 @@ pub struct Stated {
 /// A range of throughputs that the paper states for several figures together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Range {
+pub struct StatedRange {
     figures: Vec<u8>,
     /// The paper's name of the system.
     pub name: String,
@@ -50,7 +50,7 @@ pub struct Range {
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Said {
+struct Tr190Remark {
     figure: u8,
     text: String,
 }
@@ -58,7 +58,7 @@ struct Said {
 /// What the original RVM did, by block size.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Original {
+pub struct OriginalResults {
     bytes: Vec<u64>,
     sequential_over_sync: Vec<f64>,
     random_over_sync: Vec<f64>,
@@ -70,39 +70,39 @@ pub struct Original {
     pub no_flush_random_per_second: [f64; 2],
 }
 
-impl Facts {
+impl Tr190Facts {
     /// The facts of TR-190.
-    pub fn tr190() -> Result<Facts, BenchError> {
+    pub fn tr190() -> Result<Tr190Facts, BenchError> {
         toml::from_str(TR190).context("read the paper's figures")
     }
 
     /// The curves of a figure, as far as they are stated.
-    pub fn series(&self, figure: u8) -> impl Iterator<Item = &Stated> {
+    pub fn series(&self, figure: u8) -> impl Iterator<Item = &StatedCurve> {
         self.series.iter().filter(move |series| series.figure == figure)
     }
 
     /// The ranges stated of a figure.
-    pub fn ranges(&self, figure: u8) -> impl Iterator<Item = &Range> {
+    pub fn ranges(&self, figure: u8) -> impl Iterator<Item = &StatedRange> {
         self.range
             .iter()
             .filter(move |range| range.figures.contains(&figure))
     }
 
     /// What the text says of a figure as a whole.
-    pub fn said(&self, figure: u8) -> impl Iterator<Item = &str> {
+    pub fn remarks(&self, figure: u8) -> impl Iterator<Item = &str> {
         let said = self.said.iter().filter(move |said| said.figure == figure);
         said.map(|said| said.text.as_str())
     }
 }
 
-impl Stated {
+impl StatedCurve {
     /// The stated points: where, and how many transactions a second.
     pub fn points(&self) -> impl Iterator<Item = (u64, f64)> {
         self.x.iter().copied().zip(self.tps.iter().copied())
     }
 }
 
-impl Original {
+impl OriginalResults {
     /// Throughput of flushing commits of `bytes` over bare `fdatasync`.
     pub fn over_sync(&self, bytes: u64, random: bool) -> Option<f64> {
         self.find(
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_stated_curve_has_a_throughput_at_each_of_its_places() {
-        let facts = Facts::tr190().unwrap();
+        let facts = Tr190Facts::tr190().unwrap();
         for series in &facts.series {
             assert_eq!(series.x.len(), series.tps.len(), "{}", series.name);
             assert!(series.tps.iter().all(|tps| *tps > 0.0));
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_tables_of_tpc_a_are_whole_and_figures_without_numbers_have_none() {
-        let facts = Facts::tr190().unwrap();
+        let facts = Tr190Facts::tr190().unwrap();
         for figure in 9..=11 {
             let rows: Vec<_> = facts.series(figure).collect();
             assert_eq!(rows.len(), 3);
@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!(facts.series(2).count() + facts.series(3).count(), 0);
         assert_eq!((facts.ranges(7).count(), facts.ranges(1).count()), (3, 0));
-        assert!((1..=11).all(|figure| facts.said(figure).count() > 0));
+        assert!((1..=11).all(|figure| facts.remarks(figure).count() > 0));
         assert_eq!(facts.original.over_sync(128, false), Some(1.03));
         assert_eq!(facts.original.worst_ms(7, true), None);
     }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use netram_proto::wire::record_bytes;
 use netram_rvm::record::payload_bytes;
 
-use super::cell::Cell;
-use super::experiment::Effort;
-use super::system::Floor;
+use super::cell::Tr190Cell;
+use super::experiment::Tr190Effort;
+use super::system::FloorKind;
 use crate::disk;
-use crate::echo::{self, Echo, Exchange, Pinger};
+use crate::echo::{self, EchoClient, EchoServer, ExchangeSizes};
 use crate::error::BenchError;
-use crate::histogram::Summary;
-use crate::machine::Pinned;
-use crate::site::{Seats, Site, Wire};
-use crate::socket::Pause;
+use crate::histogram::LatencySummary;
+use crate::machine::CorePin;
+use crate::socket::PollPause;
+use crate::testbed::{CoreAssignment, SocketKind, Testbed};
 
 /// Syncs of one cell.
 const SYNCS: usize = 500;
@@ -25,59 +25,64 @@ const SYNCS_QUICK: usize = 100;
 const EXCHANGE: Duration = Duration::from_millis(300);
 
 /// Echo processes, one a block size, started when first asked for.
-pub struct Floors<'s> {
-    site: &'s Site,
-    seats: Seats,
-    pingers: BTreeMap<u64, Pinger>,
+pub struct Tr190Floors<'s> {
+    site: &'s Testbed,
+    cores: CoreAssignment,
+    pingers: BTreeMap<u64, EchoClient>,
 }
 
-impl<'s> Floors<'s> {
+impl<'s> Tr190Floors<'s> {
     /// Floors at `site`.
-    pub fn new(site: &'s Site) -> Floors<'s> {
-        Floors {
+    pub fn new(site: &'s Testbed) -> Tr190Floors<'s> {
+        Tr190Floors {
             site,
-            seats: Seats::find(),
+            cores: CoreAssignment::find(),
             pingers: BTreeMap::new(),
         }
     }
 
     /// Measures the floor below a transaction that changes one range of `bytes`.
-    pub fn measure(&mut self, floor: Floor, bytes: u64, effort: Effort) -> Result<Cell, BenchError> {
+    pub fn measure(
+        &mut self,
+        floor: FloorKind,
+        bytes: u64,
+        effort: Tr190Effort,
+    ) -> Result<Tr190Cell, BenchError> {
         // Somewhere in a segment of some MiB, as most of them are.
         let range = (0, 1 << 20, bytes as u32);
         let payload = payload_bytes(0, std::iter::once(range)) as usize;
         let summary = match floor {
-            Floor::Sync => {
+            FloorKind::Sync => {
                 let syncs = if effort.quick { SYNCS_QUICK } else { SYNCS };
-                disk::sync_overwrites(self.site.folder(), record_bytes(payload, true), syncs)?
+                disk::sync_overwrites(self.site.directory(), record_bytes(payload, true), syncs)?
             }
-            Floor::Exchange => {
+            FloorKind::Exchange => {
                 let pinger = self.pinger(bytes, payload)?;
-                let _pinned = Pinned::to(Seats::find().client())?;
+                let _pinned = CorePin::to(CoreAssignment::find().client())?;
                 echo::round(std::slice::from_ref(pinger), effort.cap.min(EXCHANGE))?
             }
         };
         Ok(of(summary))
     }
 
-    fn pinger(&mut self, bytes: u64, payload: usize) -> Result<&Pinger, BenchError> {
+    fn pinger(&mut self, bytes: u64, payload: usize) -> Result<&EchoClient, BenchError> {
         if !self.pingers.contains_key(&bytes) {
-            let echo = Echo {
-                listen: self.site.listen(Wire::Tcp).to_string(),
-                exchange: Exchange::of_commit(payload, true),
-                core: self.seats.lender(0),
-                pause: Pause::Spin,
+            let echo = EchoServer {
+                listen: self.site.listen(SocketKind::Tcp).to_string(),
+                exchange: ExchangeSizes::of_commit(payload, true),
+                core: self.cores.lender(0),
+                pause: PollPause::Spin,
                 asks: None,
             };
-            let pinger = Pinger::start(self.site.program(), echo, self.site.folder(), Ok)?;
+            let pinger = EchoClient::start(self.site.program(), echo, self.site.directory(), Ok)?;
             self.pingers.insert(bytes, pinger);
         }
         Ok(&self.pingers[&bytes])
     }
 }
 
-fn of(summary: Summary) -> Cell {
-    Cell {
+fn of(summary: LatencySummary) -> Tr190Cell {
+    Tr190Cell {
         tps: summary.per_second,
         transactions: summary.count,
         p50_us: summary.p50_us,

@@ -5,16 +5,16 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use serde::Serialize;
 
-use super::Step;
-use super::experiment::{Effort, LOG_BYTES, Order};
-use super::stage::Stage;
-use super::system::{Link, System};
-use crate::error::{BenchError, Context};
+use super::Tr190Progress;
+use super::experiment::{BlockOrder, LOG_BYTES, Tr190Effort};
+use super::system::{MemberLink, Tr190System};
+use super::testbed::Tr190Testbed;
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::tpca::{Chooser, Pattern};
+use crate::tpca::{AccessPattern, AccountChooser};
 
 /// Bytes of the range.
 pub const BLOCK_BYTES: usize = 128;
@@ -30,9 +30,9 @@ pub const CELLS: usize = 4 * SPOOLS.len();
 
 /// Commits that do not wait.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct NoFlush {
+pub struct NoFlushRow {
     /// Which blocks.
-    pub order: Order,
+    pub order: BlockOrder,
     /// Whether there is a member to send them to.
     pub member: bool,
     /// Bytes of the spool in which commits are kept and merged until the flush; 0: none.
@@ -49,13 +49,13 @@ pub struct NoFlush {
 
 /// Measures all of them.
 pub fn measure(
-    mut stage: Stage<'_>,
-    effort: Effort,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Vec<NoFlush>, BenchError> {
+    mut stage: Tr190Testbed<'_>,
+    effort: Tr190Effort,
+    tell: &mut dyn FnMut(Tr190Progress<'_>),
+) -> Result<Vec<NoFlushRow>, BenchError> {
     let mut rows = Vec::new();
     for member in [false, true] {
-        for order in [Order::Sequential, Order::Random] {
+        for order in [BlockOrder::Sequential, BlockOrder::Random] {
             for spool_bytes in SPOOLS {
                 let what = format!(
                     "commits that do not wait, {}, {}, {}",
@@ -63,7 +63,7 @@ pub fn measure(
                     if member { "one member" } else { "no member" },
                     if spool_bytes > 0 { "spool" } else { "no spool" }
                 );
-                tell(Step::Cell {
+                tell(Tr190Progress::Cell {
                     figure: 0,
                     what: &what,
                 });
@@ -76,16 +76,16 @@ pub fn measure(
 }
 
 fn row(
-    stage: &mut Stage<'_>,
-    order: Order,
+    stage: &mut Tr190Testbed<'_>,
+    order: BlockOrder,
     member: bool,
     spool_bytes: usize,
-    effort: Effort,
-) -> Result<NoFlush, BenchError> {
-    let link = if member { Link::Tcp } else { Link::Disk };
+    effort: Tr190Effort,
+) -> Result<NoFlushRow, BenchError> {
+    let link = if member { MemberLink::Tcp } else { MemberLink::Disk };
     let server = stage.servers(link, 1)?.into_iter().next();
     let file = stage.data_file(0, effort.data_bytes())?;
-    let memory = stage.memory(System::RVM.over(link), server, LOG_BYTES, Durability::Lazy)?;
+    let memory = stage.memory(Tr190System::RVM.over(link), server, LOG_BYTES, Durability::Lazy)?;
     memory.rvm.set_spool_bytes(spool_bytes);
     let region = memory.rvm.map(&file, 0, 0).context("map the data file")?;
     // In the page cache, and mapped; not yet this process's own.
@@ -102,15 +102,15 @@ fn row(
     let rounds = if effort.quick { 2 } else { ROUNDS };
     let (mut took, mut flushed, mut first_pass_ns) = (Vec::new(), Vec::new(), 0.0);
     for round in 0..=rounds {
-        let mut chooser = Chooser::new(Pattern::Random, slots, 1);
+        let mut chooser = AccountChooser::new(AccessPattern::Random, slots, 1);
         let began = Instant::now();
         for number in 0..COMMITS {
             let slot = match order {
-                Order::Sequential => number,
-                Order::Random => chooser.below(slots),
+                BlockOrder::Sequential => number,
+                BlockOrder::Random => chooser.below(slots),
             };
             block[..8].copy_from_slice(&(number + round as u64).to_le_bytes());
-            let mut transaction = memory.rvm.begin(Mode::Restore);
+            let mut transaction = memory.rvm.begin(RestoreMode::Restore);
             transaction
                 .write(&region, slot as usize * BLOCK_BYTES, &block)
                 .context("change a block")?;
@@ -121,7 +121,7 @@ fn row(
         let committed = began.elapsed();
         memory
             .rvm
-            .flush(System::RVM.over(link).durability())
+            .flush(Tr190System::RVM.over(link).durability())
             .context("flush")?;
         let transaction_ns = committed.as_nanos() as f64 / COMMITS as f64;
         if round == 0 {
@@ -133,7 +133,7 @@ fn row(
         // So that no truncation is under way in the next round.
         memory.rvm.truncate().context("empty the log")?;
     }
-    Ok(NoFlush {
+    Ok(NoFlushRow {
         order,
         member,
         spool_bytes,

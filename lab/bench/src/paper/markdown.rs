@@ -2,15 +2,15 @@
 
 use std::fmt::Write;
 
-use super::claims::Claim;
-use super::output::Run;
+use super::claims::Tr190Claim;
+use super::output::RunInfo;
 use super::page::number;
-use super::plot::place_text;
-use super::system::{Link, Series, System};
-use super::{Figure, Report};
+use super::plot::x_label;
+use super::system::{MemberLink, Tr190Series, Tr190System};
+use super::{Tr190Figure, Tr190Report};
 
 /// Every figure's throughputs, RRVM's times over RVM's, and what was claimed.
-pub fn tables(report: &Report, run: &Run) -> String {
+pub fn tables(report: &Tr190Report, run: &RunInfo) -> String {
     let machine = &report.machine;
     let mut text = format!(
         "Taken {} on {}, {} cores, Linux {}, load {:.2} at the start, files on {}: `{}`. Transactions a second.\n",
@@ -27,11 +27,11 @@ pub fn tables(report: &Report, run: &Run) -> String {
     text
 }
 
-fn table(text: &mut String, figure: &Figure) {
-    let places = figure.places();
+fn table(text: &mut String, figure: &Tr190Figure) {
+    let places = figure.x_values();
     let _ = write!(text, "\n### Figure {}: {}\n\n| |", figure.number, figure.title);
     for &place in &places {
-        let _ = write!(text, " {} |", place_text(figure.axis, place));
+        let _ = write!(text, " {} |", x_label(figure.axis, place));
     }
     text.push_str("\n|---|");
     text.push_str(&"---:|".repeat(places.len()));
@@ -42,9 +42,11 @@ fn table(text: &mut String, figure: &Figure) {
         });
     }
     for series in figure.series() {
-        let Series::System(system) = series else { continue };
-        let rvm = Series::System(System::RVM.on(system.disk));
-        if system.link == Link::Disk {
+        let Tr190Series::System(system) = series else {
+            continue;
+        };
+        let rvm = Tr190Series::System(Tr190System::RVM.on(system.disk));
+        if system.link == MemberLink::Disk {
             continue;
         }
         let name = format!("{} / {}", series.label(), rvm.label());
@@ -63,7 +65,7 @@ fn row(text: &mut String, name: &str, places: &[u64], value: impl Fn(u64) -> Opt
     text.push('\n');
 }
 
-fn claims(text: &mut String, claims: &[Claim]) {
+fn claims(text: &mut String, claims: &[Tr190Claim]) {
     if claims.is_empty() {
         return;
     }
@@ -90,15 +92,15 @@ fn claims(text: &mut String, claims: &[Claim]) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::tests::report;
+    use super::super::commentary::tests::report;
     use super::*;
 
     #[test]
     fn every_row_of_a_table_has_as_many_cells_as_its_header() {
         let mut report = report();
-        let facts = super::super::facts::Facts::tr190().unwrap();
+        let facts = super::super::facts::Tr190Facts::tr190().unwrap();
         report.claims = super::super::claims::judge(&facts, &report.figures, &[]);
-        let run = Run {
+        let run = RunInfo {
             began: "today".to_owned(),
             command: "netram-lab bench paper".to_owned(),
             disk: "/var/tmp".to_owned(),

@@ -14,10 +14,11 @@
 //! | [`cell`], [`floor`], [`lazy`] | one measurement |
 //! | [`facts`] | what the paper states |
 //! | [`claims`], `originals` | what the paper claims, the original did and netram holds, judged on what was measured |
-//! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`words`], [`markdown`] | files for programs and people |
+//! | [`output`], [`csv`], [`plot`], [`raster`], [`glyphs`], [`page`], [`commentary`], [`markdown`] | files for programs and people |
 
 pub mod cell;
 pub mod claims;
+pub mod commentary;
 pub mod csv;
 pub mod experiment;
 pub mod facts;
@@ -31,38 +32,37 @@ pub mod output;
 pub mod page;
 pub mod plot;
 pub mod raster;
-pub mod stage;
 pub mod system;
-pub mod words;
+pub mod testbed;
 
 use serde::Serialize;
 
-use crate::curves::{self, OnCurve};
+use crate::curves::{self, CurvePoint};
 use crate::error::BenchError;
-use crate::machine::Machine;
-use crate::namespaces::Namespaces;
-use crate::site::Site;
-use cell::Cell;
-use claims::Claim;
-use experiment::{Axis, Effort, Experiment, TR190};
-use facts::Facts;
-use floor::Floors;
-use lazy::NoFlush;
-use stage::Stage;
-use system::{Disk, Floor, Link, Series};
+use crate::machine::MachineInfo;
+use crate::namespaces::NamespacePair;
+use crate::testbed::Testbed;
+use cell::Tr190Cell;
+use claims::Tr190Claim;
+use experiment::{TR190, Tr190Axis, Tr190Effort, Tr190Experiment};
+use facts::Tr190Facts;
+use floor::Tr190Floors;
+use lazy::NoFlushRow;
+use system::{FloorKind, MemberLink, Tr190Disk, Tr190Series};
+use testbed::Tr190Testbed;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct Tr190Plan {
     /// Numbers of the figures; none: all.
     pub figures: Vec<u8>,
     /// How much of each.
-    pub effort: Effort,
+    pub effort: Tr190Effort,
 }
 
 /// What whoever watches is told.
 #[derive(Debug)]
-pub enum Step<'a> {
+pub enum Tr190Progress<'a> {
     /// So many cells will be measured.
     Cells(usize),
     /// This one is next.
@@ -78,39 +78,39 @@ pub enum Step<'a> {
 
 /// Everything that was measured.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct Tr190Report {
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// How much.
-    pub effort: Effort,
+    pub effort: Tr190Effort,
     /// What could not be measured, and why.
     pub skipped: Vec<String>,
     /// The figures.
-    pub figures: Vec<Figure>,
+    pub figures: Vec<Tr190Figure>,
     /// Commits that do not wait.
-    pub no_flush: Vec<NoFlush>,
+    pub no_flush: Vec<NoFlushRow>,
     /// What was claimed, and whether it holds.
-    pub claims: Vec<Claim>,
+    pub claims: Vec<Tr190Claim>,
 }
 
 /// A figure's points.
 #[derive(Clone, Debug, Serialize)]
-pub struct Figure {
+pub struct Tr190Figure {
     /// The paper's number.
     pub number: u8,
     /// What is shown.
     pub title: &'static str,
     /// What is varied.
-    pub axis: Axis,
+    pub axis: Tr190Axis,
     /// What was measured, place by place.
-    pub points: Vec<Point>,
+    pub points: Vec<Tr190Point>,
 }
 
 /// A point of a curve.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Point {
+pub struct Tr190Point {
     /// Whose curve.
-    pub series: Series,
+    pub series: Tr190Series,
     /// Where, in the axis's unit.
     pub x: u64,
     /// Transactions a second: of each pair where the axis is pairs, of all together elsewhere.
@@ -129,42 +129,46 @@ pub struct Point {
     pub floor_us: Option<f64>,
 }
 
-impl OnCurve for Point {
-    type Curve = Series;
+impl CurvePoint for Tr190Point {
+    type MascotsCurve = Tr190Series;
 
-    fn curve(&self) -> Series {
+    fn curve(&self) -> Tr190Series {
         self.series
     }
 
-    fn place(&self) -> u64 {
+    fn x(&self) -> u64 {
         self.x
     }
 }
 
-impl Figure {
+impl Tr190Figure {
     /// The curves, in the order of measurement.
-    pub fn series(&self) -> Vec<Series> {
+    pub fn series(&self) -> Vec<Tr190Series> {
         curves::curves(&self.points)
     }
 
     /// The places, in order.
-    pub fn places(&self) -> Vec<u64> {
-        curves::places(&self.points)
+    pub fn x_values(&self) -> Vec<u64> {
+        curves::x_values(&self.points)
     }
 
     /// A point of a curve.
-    pub fn at(&self, series: Series, x: u64) -> Option<&Point> {
+    pub fn at(&self, series: Tr190Series, x: u64) -> Option<&Tr190Point> {
         curves::at(&self.points, series, x)
     }
 }
 
 /// Measures what `plan` asks for; `tell` hears of each cell before it is measured.
-pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Result<Report, BenchError> {
-    let facts = Facts::tr190()?;
-    let machine = Machine::look();
+pub fn measure(
+    site: &Testbed,
+    plan: &Tr190Plan,
+    tell: &mut dyn FnMut(Tr190Progress<'_>),
+) -> Result<Tr190Report, BenchError> {
+    let facts = Tr190Facts::tr190()?;
+    let machine = MachineInfo::probe();
     let wanted = experiments(&plan.figures)?;
     let mut skipped = Vec::new();
-    let network = match Namespaces::new() {
+    let network = match NamespacePair::new() {
         Ok(network) => Some(network),
         Err(error) => {
             skipped.push(format!(
@@ -174,13 +178,13 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
         }
     };
     for reason in &skipped {
-        tell(Step::Skipped(reason));
+        tell(Tr190Progress::Skipped(reason));
     }
     let namespaces = network.is_some();
     let cells = wanted
         .iter()
         .map(|experiment| cells_of(experiment, namespaces, plan.effort));
-    tell(Step::Cells(cells.sum::<usize>() + lazy::CELLS));
+    tell(Tr190Progress::Cells(cells.sum::<usize>() + lazy::CELLS));
     let mut figures = Vec::new();
     for experiment in &wanted {
         figures.push(measure_figure(
@@ -191,9 +195,9 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
             tell,
         )?);
     }
-    let no_flush = lazy::measure(Stage::new(site, None), plan.effort, tell)?;
+    let no_flush = lazy::measure(Tr190Testbed::new(site, None), plan.effort, tell)?;
     let claims = claims::judge(&facts, &figures, &no_flush);
-    Ok(Report {
+    Ok(Tr190Report {
         machine,
         effort: plan.effort,
         skipped,
@@ -203,12 +207,12 @@ pub fn measure(site: &Site, plan: &Plan, tell: &mut dyn FnMut(Step<'_>)) -> Resu
     })
 }
 
-fn experiments(numbers: &[u8]) -> Result<Vec<Experiment>, BenchError> {
+fn experiments(numbers: &[u8]) -> Result<Vec<Tr190Experiment>, BenchError> {
     if let Some(unknown) = numbers
         .iter()
         .find(|number| !TR190.iter().any(|known| known.number == **number))
     {
-        return Err(BenchError::Asked(format!(
+        return Err(BenchError::InvalidRequest(format!(
             "figure {unknown} of TR-190 is not measured; choose among 1 to {}",
             TR190.len()
         )));
@@ -219,46 +223,46 @@ fn experiments(numbers: &[u8]) -> Result<Vec<Experiment>, BenchError> {
     Ok(chosen.copied().collect())
 }
 
-fn cells_of(experiment: &Experiment, namespaces: bool, effort: Effort) -> usize {
+fn cells_of(experiment: &Tr190Experiment, namespaces: bool, effort: Tr190Effort) -> usize {
     let series = experiment.series(namespaces, effort.quick).len();
-    series * experiment.measured(effort).len() * effort.rounds
+    series * experiment.measured_x_values(effort).len() * effort.rounds
 }
 
 fn measure_figure(
-    site: &Site,
-    network: Option<&Namespaces>,
-    experiment: &Experiment,
-    effort: Effort,
-    tell: &mut dyn FnMut(Step<'_>),
-) -> Result<Figure, BenchError> {
-    let mut stage = Stage::new(site, network);
-    let mut floors = Floors::new(site);
+    site: &Testbed,
+    network: Option<&NamespacePair>,
+    experiment: &Tr190Experiment,
+    effort: Tr190Effort,
+    tell: &mut dyn FnMut(Tr190Progress<'_>),
+) -> Result<Tr190Figure, BenchError> {
+    let mut stage = Tr190Testbed::new(site, network);
+    let mut floors = Tr190Floors::new(site);
     let all = experiment.series(network.is_some(), effort.quick);
-    let places = experiment.measured(effort);
-    let measured = curves::in_turns(effort.rounds, places, all.len(), |turn| {
+    let places = experiment.measured_x_values(effort);
+    let measured = curves::interleaved(effort.rounds, places, all.len(), |turn| {
         let series = all[turn.curve];
         let what = format!(
             "{} {}, {}, round {} of {}",
             experiment.axis.unit(),
-            turn.place,
+            turn.x,
             series.label(),
             turn.round + 1,
             effort.rounds
         );
-        tell(Step::Cell {
+        tell(Tr190Progress::Cell {
             figure: experiment.number,
             what: &what,
         });
         match series {
-            Series::System(system) => cell::measure(&mut stage, system, experiment.load(turn.place), effort),
-            Series::Floor(floor) => floors.measure(floor, turn.place, effort),
+            Tr190Series::System(system) => cell::measure(&mut stage, system, experiment.load(turn.x), effort),
+            Tr190Series::Floor(floor) => floors.measure(floor, turn.x, effort),
         }
     })?;
     let points = measured.into_iter().map(|point| {
-        let cell = Cell::median(&point.cells);
-        self::point(experiment.axis, all[point.curve], point.place, cell)
+        let cell = Tr190Cell::median(&point.cells);
+        self::point(experiment.axis, all[point.curve], point.x, cell)
     });
-    let mut figure = Figure {
+    let mut figure = Tr190Figure {
         number: experiment.number,
         title: experiment.title,
         axis: experiment.axis,
@@ -268,9 +272,9 @@ fn measure_figure(
     Ok(figure)
 }
 
-fn point(axis: Axis, series: Series, x: u64, cell: Cell) -> Point {
-    let each = if axis == Axis::Pairs { x as f64 } else { 1.0 };
-    Point {
+fn point(axis: Tr190Axis, series: Tr190Series, x: u64, cell: Tr190Cell) -> Tr190Point {
+    let each = if axis == Tr190Axis::Pairs { x as f64 } else { 1.0 };
+    Tr190Point {
         series,
         x,
         tps: cell.tps / each,
@@ -284,41 +288,43 @@ fn point(axis: Axis, series: Series, x: u64, cell: Cell) -> Point {
 }
 
 /// Puts beside each point the floor that its commits stand on, where the figure has it.
-fn add_floors(figure: &mut Figure) {
-    let floors: Vec<Point> = figure
+fn add_floors(figure: &mut Tr190Figure) {
+    let floors: Vec<Tr190Point> = figure
         .points
         .iter()
-        .filter(|point| matches!(point.series, Series::Floor(_)))
+        .filter(|point| matches!(point.series, Tr190Series::Floor(_)))
         .copied()
         .collect();
     for point in &mut figure.points {
-        let Series::System(system) = point.series else {
+        let Tr190Series::System(system) = point.series else {
             continue;
         };
         let (floor, added_us) = match (system.link, system.disk) {
-            (Link::Disk, Disk::Local) => (Floor::Sync, 0.0),
-            (Link::Disk, Disk::Modelled) => (Floor::Sync, system.sync_delay().as_secs_f64() * 1e6),
-            (Link::Tcp | Link::Namespaces, _) => (Floor::Exchange, 0.0),
+            (MemberLink::Disk, Tr190Disk::Local) => (FloorKind::Sync, 0.0),
+            (MemberLink::Disk, Tr190Disk::Modelled) => {
+                (FloorKind::Sync, system.sync_delay().as_secs_f64() * 1e6)
+            }
+            (MemberLink::Tcp | MemberLink::Namespaces, _) => (FloorKind::Exchange, 0.0),
             // The floor was measured over another kind of wire.
-            (Link::Unix | Link::Longer(_), _) => continue,
+            (MemberLink::Unix | MemberLink::Longer(_), _) => continue,
         };
         let below = floors
             .iter()
-            .find(|found| found.series == Series::Floor(floor) && found.x == point.x);
+            .find(|found| found.series == Tr190Series::Floor(floor) && found.x == point.x);
         point.floor_us = below.map(|found| found.p50_us + added_us);
     }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use super::system::System;
+    use super::system::Tr190System;
     use super::*;
 
     /// A figure whose curves have the given throughputs at the places.
-    pub(crate) fn made_up(number: u8, curves: &[(Series, &[(u64, f64)])]) -> Figure {
+    pub(crate) fn synthetic_figure(number: u8, curves: &[(Tr190Series, &[(u64, f64)])]) -> Tr190Figure {
         let experiment = TR190[usize::from(number) - 1];
         let points = curves.iter().flat_map(|(series, points)| {
-            points.iter().map(|&(x, tps)| Point {
+            points.iter().map(|&(x, tps)| Tr190Point {
                 series: *series,
                 x,
                 tps,
@@ -330,7 +336,7 @@ pub(crate) mod tests {
                 floor_us: None,
             })
         });
-        Figure {
+        Tr190Figure {
             number,
             title: experiment.title,
             axis: experiment.axis,
@@ -340,19 +346,19 @@ pub(crate) mod tests {
 
     #[test]
     fn a_point_stands_on_the_floor_of_its_own_kind() {
-        let rvm = Series::System(System::RVM);
-        let slow = Series::System(System::RVM.on(Disk::Modelled));
-        let tcp = Series::System(System::RVM.over(Link::Tcp));
-        let unix = Series::System(System::RVM.over(Link::Unix));
-        let mut figure = made_up(
+        let rvm = Tr190Series::System(Tr190System::RVM);
+        let slow = Tr190Series::System(Tr190System::RVM.on(Tr190Disk::Modelled));
+        let tcp = Tr190Series::System(Tr190System::RVM.over(MemberLink::Tcp));
+        let unix = Tr190Series::System(Tr190System::RVM.over(MemberLink::Unix));
+        let mut figure = synthetic_figure(
             1,
             &[
                 (rvm, &[(32, 5_000.0)]),
                 (slow, &[(32, 100.0)]),
                 (tcp, &[(32, 80_000.0)]),
                 (unix, &[(32, 90_000.0)]),
-                (Series::Floor(Floor::Sync), &[(32, 10_000.0)]),
-                (Series::Floor(Floor::Exchange), &[(32, 100_000.0)]),
+                (Tr190Series::Floor(FloorKind::Sync), &[(32, 10_000.0)]),
+                (Tr190Series::Floor(FloorKind::Exchange), &[(32, 100_000.0)]),
             ],
         );
         add_floors(&mut figure);
@@ -365,13 +371,13 @@ pub(crate) mod tests {
 
     #[test]
     fn pairs_show_each_pair_and_clients_the_total() {
-        let series = Series::System(System::RVM);
-        let cell = Cell {
+        let series = Tr190Series::System(Tr190System::RVM);
+        let cell = Tr190Cell {
             tps: 400.0,
-            ..Cell::default()
+            ..Tr190Cell::default()
         };
-        assert_eq!(point(Axis::Pairs, series, 4, cell).tps, 100.0);
-        assert_eq!(point(Axis::Clients, series, 4, cell).tps, 400.0);
+        assert_eq!(point(Tr190Axis::Pairs, series, 4, cell).tps, 100.0);
+        assert_eq!(point(Tr190Axis::Clients, series, 4, cell).tps, 400.0);
     }
 
     #[test]

@@ -4,9 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 use netram_proto::time::Time;
-use netram_rvm::{Allocation, Identity, Memory, Placement, RealFile, RealStorage, Stamp, StampId, Storage};
+use netram_rvm::{
+    Placement, RealFile, RealStorage, RegionMemory, SegmentAllocation, SegmentIdentity, SegmentStamp,
+    SegmentStorage, StampId,
+};
 
 /// Real segments whose syncs take longer, or as long as they take when the delay is zero.
 #[derive(Debug)]
@@ -19,12 +22,12 @@ pub struct ModelledStorage {
 /// A file whose syncs take longer.
 #[derive(Debug)]
 pub struct ModelledFile {
-    file: Whose,
+    file: ModelledTarget,
     delay: Duration,
 }
 
 #[derive(Debug)]
-enum Whose {
+enum ModelledTarget {
     Segment(RealFile),
     /// The storage keeps its table to itself.
     Table(Arc<RealStorage>),
@@ -36,7 +39,7 @@ impl ModelledStorage {
         let real = Arc::new(real);
         ModelledStorage {
             table: ModelledFile {
-                file: Whose::Table(Arc::clone(&real)),
+                file: ModelledTarget::Table(Arc::clone(&real)),
                 delay,
             },
             real,
@@ -48,13 +51,13 @@ impl ModelledStorage {
 impl ModelledFile {
     fn real(&self) -> &RealFile {
         match &self.file {
-            Whose::Segment(file) => file,
-            Whose::Table(storage) => storage.table(),
+            ModelledTarget::Segment(file) => file,
+            ModelledTarget::Table(storage) => storage.table(),
         }
     }
 }
 
-impl File for ModelledFile {
+impl StorageFile for ModelledFile {
     fn size(&self) -> Result<u64, IoError> {
         self.real().size()
     }
@@ -75,19 +78,19 @@ impl File for ModelledFile {
     }
 }
 
-impl Storage for ModelledStorage {
+impl SegmentStorage for ModelledStorage {
     type File = ModelledFile;
 
     fn name(&self, path: &str) -> Result<String, IoError> {
         self.real.name(path)
     }
 
-    fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    fn create_segment(&self, path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
         self.real.create_segment(path, length, allocation)
     }
 
     fn open_segment(&self, path: &str) -> Result<ModelledFile, IoError> {
-        let file = Whose::Segment(self.real.open_segment(path)?);
+        let file = ModelledTarget::Segment(self.real.open_segment(path)?);
         Ok(ModelledFile {
             file,
             delay: self.delay,
@@ -100,23 +103,23 @@ impl Storage for ModelledStorage {
         offset: u64,
         length: usize,
         placement: Placement,
-    ) -> Result<Memory, IoError> {
+    ) -> Result<RegionMemory, IoError> {
         self.real.map(file.real(), offset, length, placement)
     }
 
-    fn identity(&self, file: &ModelledFile) -> Result<Identity, IoError> {
+    fn identity(&self, file: &ModelledFile) -> Result<SegmentIdentity, IoError> {
         self.real.identity(file.real())
     }
 
-    fn assign_identity(&self, file: &ModelledFile) -> Result<Identity, IoError> {
+    fn assign_identity(&self, file: &ModelledFile) -> Result<SegmentIdentity, IoError> {
         self.real.assign_identity(file.real())
     }
 
-    fn stamp(&self, file: &ModelledFile, path: &str) -> Result<Option<Stamp>, IoError> {
+    fn stamp(&self, file: &ModelledFile, path: &str) -> Result<Option<SegmentStamp>, IoError> {
         self.real.stamp(file.real(), path)
     }
 
-    fn leave_stamp(&self, file: &ModelledFile, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    fn leave_stamp(&self, file: &ModelledFile, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
         self.real.leave_stamp(file.real(), path, stamp)
     }
 
@@ -144,12 +147,12 @@ mod tests {
 
     #[test]
     fn every_sync_of_table_and_segments_waits_and_the_bytes_are_the_real_files() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let delay = Duration::from_millis(3);
         let storage = ModelledStorage::new(RealStorage::create(&path("table")).unwrap(), delay);
         storage
-            .create_segment(&path("segment"), 4096, Allocation::Preallocated)
+            .create_segment(&path("segment"), 4096, SegmentAllocation::Preallocated)
             .unwrap();
         let segment = storage.open_segment(&path("segment")).unwrap();
         segment.write_at(8, b"there").unwrap();

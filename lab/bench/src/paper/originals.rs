@@ -1,39 +1,48 @@
 //! What the original library did, built and run anew on a machine of this kind, held against what was just measured.
 
-use super::Axis;
-use super::claims::{By, Claim, Found, claim};
-use super::experiment::Order;
-use super::facts::{Facts, Original};
-use super::lazy::NoFlush;
-use super::system::{Floor, Series, System};
-use crate::figures::Hold;
+use super::Tr190Axis;
+use super::claims::{ClaimSource, FigureLookup, Tr190Claim, claim};
+use super::experiment::BlockOrder;
+use super::facts::{OriginalResults, Tr190Facts};
+use super::lazy::NoFlushRow;
+use super::system::{FloorKind, Tr190Series, Tr190System};
+use crate::figures::RatioBound;
 
 /// Commits that wait for the local disk, and commits that do not wait, against the original's.
-pub(super) fn originals(facts: &Facts, found: &Found<'_>, no_flush: &[NoFlush]) -> Vec<Claim> {
+pub(super) fn originals(
+    facts: &Tr190Facts,
+    found: &FigureLookup<'_>,
+    no_flush: &[NoFlushRow],
+) -> Vec<Tr190Claim> {
     let mut claims = Vec::new();
     let original = &facts.original;
     for (number, random) in [(1, false), (4, true)] {
         let Some(figure) = found
             .figure(number)
-            .filter(|figure| figure.axis == Axis::BlockBytes)
+            .filter(|figure| figure.axis == Tr190Axis::BlockBytes)
         else {
             continue;
         };
-        let order = if random { Order::Random } else { Order::Sequential }.name();
+        let order = if random {
+            BlockOrder::Random
+        } else {
+            BlockOrder::Sequential
+        }
+        .name();
         let mut ratios = Vec::new();
-        for bytes in figure.places() {
+        for bytes in figure.x_values() {
             let floor = figure
-                .at(Series::Floor(Floor::Sync), bytes)
+                .at(Tr190Series::Floor(FloorKind::Sync), bytes)
                 .map(|point| point.tps);
             let ours = found
-                .tps(number, System::RVM, bytes)
+                .tps(number, Tr190System::RVM, bytes)
                 .zip(floor)
                 .map(|(tps, floor)| tps / floor);
             if let Some(theirs) = original.over_sync(bytes, random) {
                 ratios.extend(ours.map(|ours| (ours, theirs)));
                 claims.extend(claim(
                     format!("original-{order}-{bytes}"),
-                    By::Original,
+                    ClaimSource::Original,
                     format!("commits of {bytes} bytes to the local disk, {order}, over bare fdatasync"),
                     format!("{theirs}"),
                     ours,
@@ -42,17 +51,17 @@ pub(super) fn originals(facts: &Facts, found: &Found<'_>, no_flush: &[NoFlush]) 
             }
             if let Some(theirs) = original.worst_ms(bytes, random) {
                 let worst = figure
-                    .at(Series::System(System::RVM), bytes)
+                    .at(Tr190Series::System(Tr190System::RVM), bytes)
                     .map(|point| point.max_us / 1e3);
                 let row = claim(
                     format!("original-worst-{order}-{bytes}"),
-                    By::Original,
+                    ClaimSource::Original,
                     format!("the longest commit of {bytes} bytes to the local disk, {order}"),
                     format!("{theirs} ms"),
                     worst,
-                    Some(Hold::AtMost(theirs)),
+                    Some(RatioBound::AtMost(theirs)),
                 );
-                claims.extend(row.map(|row| Claim { unit: "ms", ..row }));
+                claims.extend(row.map(|row| Tr190Claim { unit: "ms", ..row }));
             }
         }
         claims.extend(over_all_sizes(order, &ratios));
@@ -61,28 +70,28 @@ pub(super) fn originals(facts: &Facts, found: &Found<'_>, no_flush: &[NoFlush]) 
     claims
 }
 
-fn lazy(original: &Original, no_flush: &[NoFlush]) -> Vec<Claim> {
+fn lazy(original: &OriginalResults, no_flush: &[NoFlushRow]) -> Vec<Tr190Claim> {
     let mut claims = Vec::new();
     for row in no_flush.iter().filter(|row| !row.member) {
         let at = usize::from(row.spool_bytes > 0);
         let theirs = match row.order {
-            Order::Sequential => original.no_flush_sequential_per_second[at],
-            Order::Random => original.no_flush_random_per_second[at],
+            BlockOrder::Sequential => original.no_flush_sequential_per_second[at],
+            BlockOrder::Random => original.no_flush_random_per_second[at],
         };
         let name = if at == 1 { "-spool" } else { "" };
         let how = if at == 1 { "merged" } else { "not merged" };
         let row = claim(
             format!("original-no-flush-{}{name}", row.order.name()),
-            By::Original,
+            ClaimSource::Original,
             format!(
                 "128-byte transactions that do not wait, {}, {how}",
                 row.order.name()
             ),
             format!("{theirs} a second"),
             Some(1e9 / row.transaction_ns),
-            Some(Hold::AtLeast(theirs)),
+            Some(RatioBound::AtLeast(theirs)),
         );
-        claims.extend(row.map(|row| Claim {
+        claims.extend(row.map(|row| Tr190Claim {
             unit: "a second",
             ..row
         }));
@@ -92,7 +101,7 @@ fn lazy(original: &Original, no_flush: &[NoFlush]) -> Vec<Claim> {
 
 /// What is held against the original: its mean over the block sizes, for one size's ratio follows the disk's mood by a fifth
 /// either way. Bare `fdatasync` is the limit, so a mean of theirs above it is such a mood too.
-fn over_all_sizes(order: &str, ratios: &[(f64, f64)]) -> Option<Claim> {
+fn over_all_sizes(order: &str, ratios: &[(f64, f64)]) -> Option<Tr190Claim> {
     let (mut ours, mut theirs) = (1.0_f64, 1.0_f64);
     for (our, their) in ratios {
         ours *= our;
@@ -103,10 +112,10 @@ fn over_all_sizes(order: &str, ratios: &[(f64, f64)]) -> Option<Claim> {
     let measured = (!ratios.is_empty()).then(|| ours.powf(root));
     claim(
         format!("original-{order}"),
-        By::Original,
+        ClaimSource::Original,
         format!("commits to the local disk, {order}, over bare fdatasync: geometric mean of the sizes"),
         format!("{theirs:.2}"),
         measured,
-        Some(Hold::AtLeast(theirs.min(1.0))),
+        Some(RatioBound::AtLeast(theirs.min(1.0))),
     )
 }

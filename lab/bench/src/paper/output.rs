@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::facts::Facts;
-use super::plot::{self, Picture};
-use super::{Report, csv, markdown, page};
-use crate::error::{BenchError, Context};
+use super::facts::Tr190Facts;
+use super::plot::{self, CurvePlot};
+use super::{Tr190Report, csv, markdown, page};
+use crate::error::{BenchError, ErrorContext};
 
 /// The page's name.
 pub const PAGE: &str = "index.html";
@@ -15,7 +15,7 @@ const TABLES: &str = "tables.md";
 
 /// What a report does not know of itself.
 #[derive(Clone, Debug)]
-pub struct Run {
+pub struct RunInfo {
     /// When it began.
     pub began: String,
     /// What was typed.
@@ -24,33 +24,38 @@ pub struct Run {
     pub disk: String,
 }
 
-/// Writes everything into `folder`, made if it is not there. Returns the files written.
-pub fn write(report: &Report, run: &Run, folder: &Path, png: bool) -> Result<Vec<PathBuf>, BenchError> {
-    let facts = Facts::tr190()?;
-    let mut results = Results::new(folder)?;
+/// Writes everything into `directory`, made if it is not there. Returns the files written.
+pub fn write(
+    report: &Tr190Report,
+    run: &RunInfo,
+    directory: &Path,
+    png: bool,
+) -> Result<Vec<PathBuf>, BenchError> {
+    let facts = Tr190Facts::tr190()?;
+    let mut results = ResultsDirectory::new(directory)?;
     for figure in &report.figures {
         let name = format!("fig{:02}", figure.number);
         results.save_figure(&name, &csv::table(figure), &plot::picture(figure, &facts), png)?;
     }
     results.save(TABLES, markdown::tables(report, run).as_bytes())?;
     results.save(PAGE, page::page(report, &facts, run)?.as_bytes())?;
-    Ok(results.written)
+    Ok(results.files_written)
 }
 
-/// A folder of results.
-pub(crate) struct Results<'f> {
-    folder: &'f Path,
+/// A directory of results.
+pub(crate) struct ResultsDirectory<'f> {
+    directory: &'f Path,
     /// The files written so far.
-    pub(crate) written: Vec<PathBuf>,
+    pub(crate) files_written: Vec<PathBuf>,
 }
 
-impl Results<'_> {
-    /// Makes the folder if it is not there.
-    pub(crate) fn new(folder: &Path) -> Result<Results<'_>, BenchError> {
-        fs::create_dir_all(folder).context(format_args!("make the folder {}", folder.display()))?;
-        Ok(Results {
-            folder,
-            written: Vec::new(),
+impl ResultsDirectory<'_> {
+    /// Makes the directory if it is not there.
+    pub(crate) fn new(directory: &Path) -> Result<ResultsDirectory<'_>, BenchError> {
+        fs::create_dir_all(directory).context(format_args!("make the directory {}", directory.display()))?;
+        Ok(ResultsDirectory {
+            directory,
+            files_written: Vec::new(),
         })
     }
 
@@ -59,7 +64,7 @@ impl Results<'_> {
         &mut self,
         name: &str,
         csv: &str,
-        picture: &Picture,
+        picture: &CurvePlot,
         png: bool,
     ) -> Result<(), BenchError> {
         self.save(&format!("{name}.csv"), csv.as_bytes())?;
@@ -72,23 +77,23 @@ impl Results<'_> {
 
     /// Writes a file, in an earlier one's place.
     pub(crate) fn save(&mut self, name: &str, bytes: &[u8]) -> Result<(), BenchError> {
-        let path = self.folder.join(name);
+        let path = self.directory.join(name);
         fs::write(&path, bytes).context(format_args!("write {}", path.display()))?;
-        self.written.push(path);
+        self.files_written.push(path);
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::words::tests::report;
+    use super::super::commentary::tests::report;
     use super::*;
 
     #[test]
     fn every_figure_gets_its_files_and_a_run_may_replace_an_earlier_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let out = folder.path().join("made/for/it");
-        let run = Run {
+        let directory = tempfile::tempdir().unwrap();
+        let out = directory.path().join("made/for/it");
+        let run = RunInfo {
             began: String::new(),
             command: String::new(),
             disk: String::new(),
@@ -98,7 +103,7 @@ mod tests {
             assert_eq!(written.len(), 11 * 3 + 2);
             assert!(written.iter().all(|path| fs::metadata(path).unwrap().len() > 100));
         }
-        let taken = folder.path().join("file");
+        let taken = directory.path().join("file");
         fs::write(&taken, "").unwrap();
         let refused = write(&report(), &run, &taken, false).unwrap_err().to_string();
         assert!(refused.contains("file"), "{refused}");

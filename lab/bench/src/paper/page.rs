@@ -3,12 +3,12 @@
 
 use std::fmt::Write;
 
-use super::claims::{By, Claim};
-use super::facts::Facts;
-use super::output::Run;
-use super::plot::{place_text, thousands};
-use super::system::{Floor, Link, Series, System};
-use super::{Axis, Figure, Point, Report, plot, words};
+use super::claims::{ClaimSource, Tr190Claim};
+use super::facts::Tr190Facts;
+use super::output::RunInfo;
+use super::plot::{thousands, x_label};
+use super::system::{FloorKind, MemberLink, Tr190Series, Tr190System};
+use super::{Tr190Axis, Tr190Figure, Tr190Point, Tr190Report, commentary, plot};
 use crate::error::BenchError;
 
 const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1060px;margin:2em auto;padding:0 1em;color:#222}\
@@ -22,7 +22,7 @@ const STYLE: &str = "body{font:15px/1.5 sans-serif;max-width:1060px;margin:2em a
     svg{max-width:100%;height:auto}details{margin:1em 0}.note{color:#555}code{background:#f3f3f3}";
 
 /// The page.
-pub fn page(report: &Report, facts: &Facts, run: &Run) -> Result<String, BenchError> {
+pub fn page(report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) -> Result<String, BenchError> {
     let mut html = String::from("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     html += "<title>The experiments of TR-190 on netram</title>\n";
     html += &format!("<style>{STYLE}</style>\n</head>\n<body>\n");
@@ -44,7 +44,7 @@ fn escape(text: &str) -> String {
         .replace('"', "&quot;")
 }
 
-fn introduction(html: &mut String, report: &Report, facts: &Facts, run: &Run) {
+fn introduction(html: &mut String, report: &Tr190Report, facts: &Tr190Facts, run: &RunInfo) {
     let (machine, effort) = (&report.machine, report.effort);
     *html += "<h1>The experiments of TR-190 on netram</h1>\n";
     *html += "<p>Ioannidis, Markatos and Sevaslidou, <i>On using Network Memory to Improve the Performance of \
@@ -95,20 +95,20 @@ fn introduction(html: &mut String, report: &Report, facts: &Facts, run: &Run) {
     for skipped in &report.skipped {
         *html += &format!("<p class=\"no\">Not measured: {}</p>\n", escape(skipped));
     }
-    *html += &format!("<p class=\"note\">{}</p>\n", escape(words::SETUP));
+    *html += &format!("<p class=\"note\">{}</p>\n", escape(commentary::SETUP));
 }
 
-fn summary(html: &mut String, claims: &[Claim]) {
+fn summary(html: &mut String, claims: &[Tr190Claim]) {
     if claims.is_empty() {
         return;
     }
     *html += "<h2>What is claimed, and what was measured</h2>\n<table>\n";
     *html += "<tr><th>of what</th><th>theirs</th><th>measured</th><th>to hold</th><th>met</th></tr>\n";
     for (by, title) in [
-        (By::Netram, "What netram holds itself to"),
-        (By::Paper, "What TR-190 found"),
+        (ClaimSource::Netram, "What netram holds itself to"),
+        (ClaimSource::Paper, "What TR-190 found"),
         (
-            By::Original,
+            ClaimSource::Original,
             "What the original RVM did when built anew on a machine of today",
         ),
     ] {
@@ -135,14 +135,19 @@ fn summary(html: &mut String, claims: &[Claim]) {
     *html += "</table>\n";
 }
 
-fn section(html: &mut String, report: &Report, facts: &Facts, figure: &Figure) -> Result<(), BenchError> {
+fn section(
+    html: &mut String,
+    report: &Tr190Report,
+    facts: &Tr190Facts,
+    figure: &Tr190Figure,
+) -> Result<(), BenchError> {
     let number = figure.number;
     *html += &format!(
         "<h2 id=\"fig{number}\">Figure {number}: {}</h2>\n",
         escape(figure.title)
     );
     *html += &plot::svg(figure, facts)?;
-    for said in facts.said(number) {
+    for said in facts.remarks(number) {
         *html += &format!("<p><b>The paper:</b> {}.</p>\n", escape(said));
     }
     for range in facts.ranges(number) {
@@ -157,25 +162,25 @@ fn section(html: &mut String, report: &Report, facts: &Facts, figure: &Figure) -
             escape(&range.name)
         );
     }
-    let differs = words::differs(report, figure);
+    let differs = commentary::differs(report, figure);
     *html += &format!(
         "<p><b>What differs, and why:</b> {}</p>\n",
         escape(&differs.join(" "))
     );
     throughputs(html, facts, figure);
     // Where blocks grow, truncation has most to write: who waits for it shows in the longest commits.
-    if figure.axis == Axis::BlockBytes {
-        by_place(html, figure, "99 of 100 commits took at most, us", |point| {
+    if figure.axis == Tr190Axis::BlockBytes {
+        by_x(html, figure, "99 of 100 commits took at most, us", |point| {
             point.p99_us
         });
-        by_place(html, figure, "the longest commit, us", |point| point.max_us);
+        by_x(html, figure, "the longest commit, us", |point| point.max_us);
     }
     latencies(html, figure);
     Ok(())
 }
 
-fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
-    let mut places = figure.places();
+fn throughputs(html: &mut String, facts: &Tr190Facts, figure: &Tr190Figure) {
+    let mut places = figure.x_values();
     places.extend(
         facts
             .series(figure.number)
@@ -188,7 +193,7 @@ fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
         figure.axis.name()
     );
     for &place in &places {
-        *html += &format!("<th>{}</th>", place_text(figure.axis, place));
+        *html += &format!("<th>{}</th>", x_label(figure.axis, place));
     }
     *html += "</tr>\n";
     let mut row = |class: &str, name: &str, at: &dyn Fn(u64) -> Option<String>| {
@@ -199,7 +204,7 @@ fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
         html.push_str("</tr>\n");
     };
     for series in figure.series() {
-        let class = if matches!(series, Series::Floor(_)) {
+        let class = if matches!(series, Tr190Series::Floor(_)) {
             "floor"
         } else {
             ""
@@ -225,15 +230,15 @@ fn throughputs(html: &mut String, facts: &Facts, figure: &Figure) {
 }
 
 /// A table of one number a point.
-fn by_place(html: &mut String, figure: &Figure, title: &str, value: impl Fn(&Point) -> f64) {
-    let places = figure.places();
+fn by_x(html: &mut String, figure: &Tr190Figure, title: &str, value: impl Fn(&Tr190Point) -> f64) {
+    let places = figure.x_values();
     *html += &format!("<table>\n<tr><th>{title}</th>");
     for &place in &places {
-        *html += &format!("<th>{}</th>", place_text(figure.axis, place));
+        *html += &format!("<th>{}</th>", x_label(figure.axis, place));
     }
     *html += "</tr>\n";
     for series in figure.series() {
-        let class = if matches!(series, Series::Floor(_)) {
+        let class = if matches!(series, Tr190Series::Floor(_)) {
             "floor"
         } else {
             ""
@@ -249,19 +254,21 @@ fn by_place(html: &mut String, figure: &Figure, title: &str, value: impl Fn(&Poi
 }
 
 /// Which curves are divided by which: RRVM by RVM on the same disk, and systems by the floors below them.
-fn ratios(figure: &Figure) -> Vec<(Series, Series, String)> {
+fn ratios(figure: &Tr190Figure) -> Vec<(Tr190Series, Tr190Series, String)> {
     let series = figure.series();
     let mut found = Vec::new();
     for &above in &series {
-        let Series::System(system) = above else { continue };
-        let rvm = Series::System(System::RVM.on(system.disk));
-        if system.link != Link::Disk && series.contains(&rvm) {
+        let Tr190Series::System(system) = above else {
+            continue;
+        };
+        let rvm = Tr190Series::System(Tr190System::RVM.on(system.disk));
+        if system.link != MemberLink::Disk && series.contains(&rvm) {
             found.push((above, rvm, format!("{} / {}", above.label(), rvm.label())));
         }
-        let floor = Series::Floor(match system.link {
-            Link::Disk => Floor::Sync,
-            Link::Tcp | Link::Namespaces => Floor::Exchange,
-            Link::Unix | Link::Longer(_) => continue,
+        let floor = Tr190Series::Floor(match system.link {
+            MemberLink::Disk => FloorKind::Sync,
+            MemberLink::Tcp | MemberLink::Namespaces => FloorKind::Exchange,
+            MemberLink::Unix | MemberLink::Longer(_) => continue,
         });
         if system.sync_delay().is_zero() && series.contains(&floor) {
             found.push((above, floor, format!("{} / {}", above.label(), floor.label())));
@@ -270,7 +277,7 @@ fn ratios(figure: &Figure) -> Vec<(Series, Series, String)> {
     found
 }
 
-fn latencies(html: &mut String, figure: &Figure) {
+fn latencies(html: &mut String, figure: &Tr190Figure) {
     *html += "<details><summary>Latencies, transactions measured, full logs</summary>\n<table>\n<tr><th>system</th>\
               <th>at</th><th>transactions</th><th>p50 us</th><th>p99 us</th><th>longest us</th><th>floor us</th>\
               <th>p50 / floor</th><th>met a full log</th></tr>\n";
@@ -282,7 +289,7 @@ fn latencies(html: &mut String, figure: &Figure) {
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{floor}</td><td>{over}</td>\
              <td>{}</td></tr>\n",
             escape(&point.series.label()),
-            place_text(figure.axis, point.x),
+            x_label(figure.axis, point.x),
             thousands(point.transactions as f64),
             number(point.p50_us),
             number(point.p99_us),
@@ -293,7 +300,7 @@ fn latencies(html: &mut String, figure: &Figure) {
     *html += "</table></details>\n";
 }
 
-fn no_flush(html: &mut String, report: &Report, facts: &Facts) {
+fn no_flush(html: &mut String, report: &Tr190Report, facts: &Tr190Facts) {
     *html += "<h2 id=\"no-flush\">Commits that do not wait</h2>\n<p>Not a figure of the paper: what a transaction of one \
               range of 128 bytes costs when it is committed lazily (the original's no-flush), and the flush after a \
               round. With the spool commits stay in memory and are merged until the flush, or until it is full. In the first pass \
@@ -338,14 +345,14 @@ pub(crate) fn number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::claims;
-    use super::super::words::tests::report;
+    use super::super::commentary::tests::report;
     use super::*;
 
     fn made() -> String {
-        let facts = Facts::tr190().unwrap();
+        let facts = Tr190Facts::tr190().unwrap();
         let mut report = report();
         report.claims = claims::judge(&facts, &report.figures, &report.no_flush);
-        let run = Run {
+        let run = RunInfo {
             began: "2026-01-01".to_owned(),
             command: "netram-lab bench paper <x>".to_owned(),
             disk: "/var/tmp".to_owned(),

@@ -7,11 +7,11 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::facts::Facts;
-use super::raster::Raster;
-use super::system::{Disk, Floor, Link, Series};
-use super::{Axis, Figure};
-use crate::error::{BenchError, Context};
+use super::facts::Tr190Facts;
+use super::raster::RasterImage;
+use super::system::{FloorKind, MemberLink, Tr190Disk, Tr190Series};
+use super::{Tr190Axis, Tr190Figure};
+use crate::error::{BenchError, ErrorContext};
 
 const WIDTH: u32 = 1080;
 const HEIGHT: u32 = 520;
@@ -25,32 +25,32 @@ const TITLE_PIXELS: u32 = 19;
 const LEGEND_LINE: u32 = 22;
 
 /// What is drawn.
-pub(crate) struct Picture {
+pub(crate) struct CurvePlot {
     pub(crate) title: String,
     /// What the axes are, with their units.
     pub(crate) across: String,
     pub(crate) upwards: String,
-    pub(crate) curves: Vec<Curve>,
+    pub(crate) curves: Vec<PlotCurve>,
 }
 
 /// A curve, ours or the paper's.
-pub(crate) struct Curve {
+pub(crate) struct PlotCurve {
     pub(crate) label: String,
-    pub(crate) look: Look,
+    pub(crate) style: CurveStyle,
     pub(crate) points: Vec<(u64, f64)>,
 }
 
 /// How a curve is drawn.
 #[derive(Clone, Copy)]
-pub(crate) struct Look {
+pub(crate) struct CurveStyle {
     pub(crate) colour: RGBColor,
     pub(crate) dashed: bool,
-    pub(crate) mark: Mark,
+    pub(crate) mark: PointMark,
 }
 
 /// What stands at a curve's points.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum PointMark {
     Dot,
     Triangle,
     Cross,
@@ -58,13 +58,13 @@ pub(crate) enum Mark {
 }
 
 /// The figure as SVG, a whole `<svg>` element.
-pub fn svg(figure: &Figure, facts: &Facts) -> Result<String, BenchError> {
+pub fn svg(figure: &Tr190Figure, facts: &Tr190Facts) -> Result<String, BenchError> {
     picture(figure, facts).svg()
 }
 
 /// The figure, to be drawn.
-pub(crate) fn picture(figure: &Figure, facts: &Facts) -> Picture {
-    Picture {
+pub(crate) fn picture(figure: &Tr190Figure, facts: &Tr190Facts) -> CurvePlot {
+    CurvePlot {
         title: format!("Figure {}: {}", figure.number, figure.title),
         across: figure.axis.name().to_owned(),
         upwards: "transactions a second".to_owned(),
@@ -72,7 +72,7 @@ pub(crate) fn picture(figure: &Figure, facts: &Facts) -> Picture {
     }
 }
 
-impl Picture {
+impl CurvePlot {
     pub(crate) fn svg(&self) -> Result<String, BenchError> {
         let mut text = String::new();
         draw(
@@ -84,7 +84,7 @@ impl Picture {
     }
 
     pub(crate) fn png(&self) -> Result<Vec<u8>, BenchError> {
-        let mut raster = Raster::new(WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
+        let mut raster = RasterImage::new(WIDTH * PNG_SCALE, HEIGHT * PNG_SCALE);
         draw((&mut raster).into_drawing_area(), self, PNG_SCALE)?;
         raster.png()
     }
@@ -92,7 +92,7 @@ impl Picture {
 
 fn draw<B: DrawingBackend>(
     area: DrawingArea<B, Shift>,
-    picture: &Picture,
+    picture: &CurvePlot,
     scale: u32,
 ) -> Result<(), BenchError>
 where
@@ -106,15 +106,15 @@ where
     area.present().context(what)
 }
 
-type Failed<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
+type DrawError<B> = DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>;
 
 fn draw_curves<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
-    picture: &Picture,
+    picture: &CurvePlot,
     scale: u32,
-) -> Result<(), Failed<B>> {
+) -> Result<(), DrawError<B>> {
     let curves = &picture.curves[..];
-    let places = places(curves);
+    let places = x_values(curves);
     let last = places.len().saturating_sub(1) as i32;
     let (least, most) = decades(curves);
     let mut chart = ChartBuilder::on(area)
@@ -137,8 +137,8 @@ fn draw_curves<B: DrawingBackend>(
     let at = |place: u64| places.partition_point(|known| *known < place) as f64;
     for curve in curves {
         let points: Vec<(f64, f64)> = curve.points.iter().map(|&(x, tps)| (at(x), tps)).collect();
-        let style = curve.look.colour.stroke_width(2 * scale);
-        if curve.look.dashed {
+        let style = curve.style.colour.stroke_width(2 * scale);
+        if curve.style.dashed {
             let line = DashedLineSeries::new(points.iter().copied(), 6 * scale, 4 * scale, style);
             chart.draw_series(line)?;
         } else {
@@ -147,7 +147,7 @@ fn draw_curves<B: DrawingBackend>(
         for point in points {
             let (x, y) = chart.backend_coord(&point);
             let (left, top) = area.get_base_pixel();
-            draw_mark(area, (x - left, y - top), curve.look, scale)?;
+            draw_mark(area, (x - left, y - top), curve.style, scale)?;
         }
     }
     let style = ("sans-serif", TEXT_PIXELS * scale)
@@ -166,9 +166,9 @@ fn draw_curves<B: DrawingBackend>(
 
 fn draw_legend<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
-    curves: &[Curve],
+    curves: &[PlotCurve],
     scale: u32,
-) -> Result<(), Failed<B>> {
+) -> Result<(), DrawError<B>> {
     let style = ("sans-serif", TEXT_PIXELS * scale)
         .into_text_style(area)
         .pos(Pos::new(HPos::Left, VPos::Center));
@@ -176,16 +176,16 @@ fn draw_legend<B: DrawingBackend>(
     let pixel = |x: u32| (x * scale) as i32;
     for (index, curve) in curves.iter().enumerate() {
         let y = line(index);
-        let stroke = curve.look.colour.stroke_width(2 * scale);
-        let pieces: &[(u32, u32)] = match (curve.look.mark, curve.look.dashed) {
-            (Mark::Cross, _) => &[],
+        let stroke = curve.style.colour.stroke_width(2 * scale);
+        let pieces: &[(u32, u32)] = match (curve.style.mark, curve.style.dashed) {
+            (PointMark::Cross, _) => &[],
             (_, true) => &[(0, 8), (12, 20), (24, 30)],
             (_, false) => &[(0, 30)],
         };
         for &(from, to) in pieces {
             area.draw(&PathElement::new(vec![(pixel(from), y), (pixel(to), y)], stroke))?;
         }
-        draw_mark(area, (pixel(15), y), curve.look, scale)?;
+        draw_mark(area, (pixel(15), y), curve.style, scale)?;
         area.draw_text(&curve.label, &style, (pixel(38), y))?;
     }
     Ok(())
@@ -194,22 +194,22 @@ fn draw_legend<B: DrawingBackend>(
 fn draw_mark<B: DrawingBackend>(
     area: &DrawingArea<B, Shift>,
     at: (i32, i32),
-    look: Look,
+    look: CurveStyle,
     scale: u32,
-) -> Result<(), Failed<B>> {
+) -> Result<(), DrawError<B>> {
     match look.mark {
-        Mark::Dot => area.draw(&Circle::new(at, 3 * scale, look.colour.filled())),
-        Mark::Triangle => area.draw(&TriangleMarker::new(at, 5 * scale, look.colour.filled())),
-        Mark::Cross => area.draw(&Cross::new(at, 5 * scale, look.colour.stroke_width(2 * scale))),
-        Mark::None => Ok(()),
+        PointMark::Dot => area.draw(&Circle::new(at, 3 * scale, look.colour.filled())),
+        PointMark::Triangle => area.draw(&TriangleMarker::new(at, 5 * scale, look.colour.filled())),
+        PointMark::Cross => area.draw(&Cross::new(at, 5 * scale, look.colour.stroke_width(2 * scale))),
+        PointMark::None => Ok(()),
     }
 }
 
 /// Ours, then the paper's.
-fn curves(figure: &Figure, facts: &Facts) -> Vec<Curve> {
-    let ours = figure.series().into_iter().map(|series| Curve {
+fn curves(figure: &Tr190Figure, facts: &Tr190Facts) -> Vec<PlotCurve> {
+    let ours = figure.series().into_iter().map(|series| PlotCurve {
         label: series.label(),
-        look: look(series),
+        style: style_of(series),
         points: figure
             .points
             .iter()
@@ -225,43 +225,47 @@ fn curves(figure: &Figure, facts: &Facts) -> Vec<Curve> {
     let papers = facts
         .series(figure.number)
         .zip(PAPERS)
-        .map(|(stated, colour)| Curve {
+        .map(|(stated, colour)| PlotCurve {
             label: format!("TR-190: {}", stated.name),
-            look: Look {
+            style: CurveStyle {
                 colour,
                 dashed: true,
-                mark: Mark::Cross,
+                mark: PointMark::Cross,
             },
             points: stated.points().collect(),
         });
     ours.chain(papers).collect()
 }
 
-fn look(series: Series) -> Look {
+fn style_of(series: Tr190Series) -> CurveStyle {
     let (colour, dashed, mark) = match series {
-        Series::Floor(Floor::Sync) => (RGBColor(120, 120, 120), true, Mark::None),
-        Series::Floor(Floor::Exchange) => (RGBColor(60, 60, 60), true, Mark::None),
-        Series::System(system) => {
+        Tr190Series::Floor(FloorKind::Sync) => (RGBColor(120, 120, 120), true, PointMark::None),
+        Tr190Series::Floor(FloorKind::Exchange) => (RGBColor(60, 60, 60), true, PointMark::None),
+        Tr190Series::System(system) => {
             let colour = match system.link {
-                Link::Disk => RGBColor(200, 40, 40),
-                Link::Unix => RGBColor(40, 140, 60),
-                Link::Tcp => RGBColor(30, 90, 200),
-                Link::Namespaces => RGBColor(130, 50, 170),
-                Link::Longer(us) => RGBColor(20, 150 - us.min(100) as u8, 170),
+                MemberLink::Disk => RGBColor(200, 40, 40),
+                MemberLink::Unix => RGBColor(40, 140, 60),
+                MemberLink::Tcp => RGBColor(30, 90, 200),
+                MemberLink::Namespaces => RGBColor(130, 50, 170),
+                MemberLink::Longer(us) => RGBColor(20, 150 - us.min(100) as u8, 170),
             };
-            let modelled = system.disk == Disk::Modelled;
+            let modelled = system.disk == Tr190Disk::Modelled;
             (
                 colour,
                 modelled,
-                if modelled { Mark::Triangle } else { Mark::Dot },
+                if modelled {
+                    PointMark::Triangle
+                } else {
+                    PointMark::Dot
+                },
             )
         }
     };
-    Look { colour, dashed, mark }
+    CurveStyle { colour, dashed, mark }
 }
 
 /// Every place that a curve has, in order.
-fn places(curves: &[Curve]) -> Vec<u64> {
+fn x_values(curves: &[PlotCurve]) -> Vec<u64> {
     let points = curves.iter().flat_map(|curve| &curve.points);
     let mut places: Vec<u64> = points.map(|(x, _)| *x).collect();
     places.sort_unstable();
@@ -270,7 +274,7 @@ fn places(curves: &[Curve]) -> Vec<u64> {
 }
 
 /// Whole powers of ten around all throughputs.
-fn decades(curves: &[Curve]) -> (f64, f64) {
+fn decades(curves: &[PlotCurve]) -> (f64, f64) {
     let tps = || curves.iter().flat_map(|curve| &curve.points).map(|(_, tps)| *tps);
     let least = tps().fold(f64::INFINITY, f64::min).max(1e-3);
     let most = tps().fold(0.0, f64::max).max(least);
@@ -294,31 +298,31 @@ pub(crate) fn thousands(value: f64) -> String {
 }
 
 /// What a figure's axis counts in its table.
-pub(super) fn place_text(axis: Axis, x: u64) -> String {
+pub(super) fn x_label(axis: Tr190Axis, x: u64) -> String {
     match axis {
-        Axis::BlockBytes => format!("{} B", thousands(x as f64)),
-        Axis::LogKb => format!("{} KB", thousands(x as f64)),
-        Axis::Pairs | Axis::Clients => x.to_string(),
-        Axis::AccountsK => format!("{} K", thousands(x as f64)),
+        Tr190Axis::BlockBytes => format!("{} B", thousands(x as f64)),
+        Tr190Axis::LogKb => format!("{} KB", thousands(x as f64)),
+        Tr190Axis::Pairs | Tr190Axis::Clients => x.to_string(),
+        Tr190Axis::AccountsK => format!("{} K", thousands(x as f64)),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::system::System;
-    use super::super::tests::made_up;
+    use super::super::system::Tr190System;
+    use super::super::tests::synthetic_figure;
     use super::*;
 
-    fn figure() -> Figure {
-        let rvm = Series::System(System::RVM);
-        let tcp = Series::System(System::RVM.over(Link::Tcp).on(Disk::Modelled));
+    fn figure() -> Tr190Figure {
+        let rvm = Tr190Series::System(Tr190System::RVM);
+        let tcp = Tr190Series::System(Tr190System::RVM.over(MemberLink::Tcp).on(Tr190Disk::Modelled));
         let curve: &[(u64, f64)] = &[(32, 9_000.0), (1024, 5_000.0)];
-        made_up(9, &[(rvm, curve), (tcp, &[(32, 80_000.0), (1024, 79_000.0)])])
+        synthetic_figure(9, &[(rvm, curve), (tcp, &[(32, 80_000.0), (1024, 79_000.0)])])
     }
 
     #[test]
     fn the_svg_names_every_curve_ours_and_the_papers_and_every_place() {
-        let svg = svg(&figure(), &Facts::tr190().unwrap()).unwrap();
+        let svg = svg(&figure(), &Tr190Facts::tr190().unwrap()).unwrap();
         assert!(
             svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"),
             "{svg}"
@@ -339,7 +343,7 @@ mod tests {
 
     #[test]
     fn the_png_is_as_large_as_promised_and_not_empty() {
-        let bytes = picture(&figure(), &Facts::tr190().unwrap()).png().unwrap();
+        let bytes = picture(&figure(), &Tr190Facts::tr190().unwrap()).png().unwrap();
         let mut reader = png_reader(&bytes);
         let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
         let frame = reader.next_frame(&mut pixels).unwrap();
@@ -356,9 +360,9 @@ mod tests {
 
     #[test]
     fn the_axis_spans_whole_decades_around_every_point() {
-        let curves = curves(&figure(), &Facts::tr190().unwrap());
+        let curves = curves(&figure(), &Tr190Facts::tr190().unwrap());
         assert_eq!(decades(&curves), (10.0, 100_000.0));
-        assert_eq!(places(&curves), [32, 128, 512, 1024]);
+        assert_eq!(x_values(&curves), [32, 128, 512, 1024]);
         assert_eq!(thousands(1_234_567.0), "1,234,567");
     }
 }

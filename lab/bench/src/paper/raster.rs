@@ -6,23 +6,23 @@ use plotters_backend::text_anchor::{HPos, VPos};
 use plotters_backend::{BackendColor, BackendCoord, BackendTextStyle, DrawingBackend, DrawingErrorKind};
 
 use super::glyphs;
-use crate::error::{BenchError, Context};
+use crate::error::{BenchError, ErrorContext};
 
 /// Text of this many pixels is drawn with dots of one pixel; larger text with larger dots.
 const PIXELS_A_DOT: f64 = 13.0;
 const CHANNELS: usize = 3;
 
 /// Pixels, white at first.
-pub struct Raster {
+pub struct RasterImage {
     width: u32,
     height: u32,
     pixels: Vec<u8>,
 }
 
-impl Raster {
+impl RasterImage {
     /// A white picture.
-    pub fn new(width: u32, height: u32) -> Raster {
-        Raster {
+    pub fn new(width: u32, height: u32) -> RasterImage {
+        RasterImage {
             width,
             height,
             pixels: vec![u8::MAX; width as usize * height as usize * CHANNELS],
@@ -56,24 +56,24 @@ fn extent(text: &str, dot: i32) -> (i32, i32) {
     )
 }
 
-type Drawn = Result<(), DrawingErrorKind<Infallible>>;
+type DrawResult = Result<(), DrawingErrorKind<Infallible>>;
 
-impl DrawingBackend for &mut Raster {
+impl DrawingBackend for &mut RasterImage {
     type ErrorType = Infallible;
 
     fn get_size(&self) -> (u32, u32) {
         (self.width, self.height)
     }
 
-    fn ensure_prepared(&mut self) -> Drawn {
+    fn ensure_prepared(&mut self) -> DrawResult {
         Ok(())
     }
 
-    fn present(&mut self) -> Drawn {
+    fn present(&mut self) -> DrawResult {
         Ok(())
     }
 
-    fn draw_pixel(&mut self, (x, y): BackendCoord, color: BackendColor) -> Drawn {
+    fn draw_pixel(&mut self, (x, y): BackendCoord, color: BackendColor) -> DrawResult {
         let inside = |at: i32, size: u32| u32::try_from(at).ok().filter(|at| *at < size);
         let (Some(x), Some(y)) = (inside(x, self.width), inside(y, self.height)) else {
             // Lines may end outside of the picture.
@@ -87,7 +87,7 @@ impl DrawingBackend for &mut Raster {
         Ok(())
     }
 
-    fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, at: BackendCoord) -> Drawn {
+    fn draw_text<S: BackendTextStyle>(&mut self, text: &str, style: &S, at: BackendCoord) -> DrawResult {
         let dot = dot(style.size());
         let (width, height) = extent(text, dot);
         let anchor = style.anchor();
@@ -131,7 +131,7 @@ mod tests {
     use plotters::prelude::*;
     use plotters::style::IntoTextStyle;
 
-    fn dark(raster: &Raster) -> usize {
+    fn dark(raster: &RasterImage) -> usize {
         raster
             .pixels
             .chunks(CHANNELS)
@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn a_text_has_its_dots_and_more_pixels_when_larger() {
         let count = |size: i32| {
-            let mut raster = Raster::new(200, 100);
+            let mut raster = RasterImage::new(200, 100);
             {
                 let area = (&mut raster).into_drawing_area();
                 let style = ("sans-serif", size).into_text_style(&area);
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn the_png_decodes_to_the_same_pixels() {
-        let mut raster = Raster::new(7, 5);
+        let mut raster = RasterImage::new(7, 5);
         (&mut raster)
             .draw_pixel(
                 (3, 2),

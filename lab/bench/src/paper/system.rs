@@ -11,25 +11,25 @@ pub const MODELLED_SYNC: Duration = Duration::from_millis(8);
 
 /// A curve: a system, or a floor beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Series {
+pub enum Tr190Series {
     /// Recoverable memory.
-    System(System),
+    System(Tr190System),
     /// What the machine does without netram.
-    Floor(Floor),
+    Floor(FloorKind),
 }
 
 /// One configuration of recoverable memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct System {
+pub struct Tr190System {
     /// How commits reach a member, if they do.
-    pub link: Link,
+    pub link: MemberLink,
     /// What every sync costs, of the log and of the data file.
-    pub disk: Disk,
+    pub disk: Tr190Disk,
 }
 
 /// The way to the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Link {
+pub enum MemberLink {
     /// No member: the paper's RVM.
     Disk,
     /// A Unix socket.
@@ -44,7 +44,7 @@ pub enum Link {
 
 /// The disk below log and data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Disk {
+pub enum Tr190Disk {
     /// As it is.
     Local,
     /// With [`MODELLED_SYNC`] added to every sync.
@@ -53,53 +53,58 @@ pub enum Disk {
 
 /// A floor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Floor {
+pub enum FloorKind {
     /// `fdatasync` of a record's bytes, overwriting.
     Sync,
     /// A bare exchange of a commit's bytes over TCP on loopback.
     Exchange,
 }
 
-impl Series {
+impl Tr190Series {
     /// A name for files and programs.
     pub fn id(self) -> String {
         match self {
-            Series::System(system) => system.id(),
-            Series::Floor(Floor::Sync) => "floor-fdatasync".to_owned(),
-            Series::Floor(Floor::Exchange) => "floor-exchange".to_owned(),
+            Tr190Series::System(system) => system.id(),
+            Tr190Series::Floor(FloorKind::Sync) => "floor-fdatasync".to_owned(),
+            Tr190Series::Floor(FloorKind::Exchange) => "floor-exchange".to_owned(),
         }
     }
 
     /// A name for people.
     pub fn label(self) -> String {
         match self {
-            Series::System(system) => system.label(),
-            Series::Floor(Floor::Sync) => "floor: bare fdatasync".to_owned(),
-            Series::Floor(Floor::Exchange) => "floor: bare TCP exchange".to_owned(),
+            Tr190Series::System(system) => system.label(),
+            Tr190Series::Floor(FloorKind::Sync) => "floor: bare fdatasync".to_owned(),
+            Tr190Series::Floor(FloorKind::Exchange) => "floor: bare TCP exchange".to_owned(),
         }
     }
 }
 
-impl Serialize for Series {
+impl Serialize for Tr190Series {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         out.serialize_str(&self.id())
     }
 }
 
-impl System {
+impl Tr190System {
     /// RVM on the local disk.
-    pub const RVM: System = System {
-        link: Link::Disk,
-        disk: Disk::Local,
+    pub const RVM: Tr190System = Tr190System {
+        link: MemberLink::Disk,
+        disk: Tr190Disk::Local,
     };
 
     /// The systems of every figure. Without namespaces when the machine does not let us make them.
-    pub fn all(namespaces: bool) -> Vec<System> {
+    pub fn all(namespaces: bool) -> Vec<Tr190System> {
         let mut systems = Vec::new();
-        for disk in [Disk::Local, Disk::Modelled] {
-            for link in [Link::Disk, Link::Unix, Link::Tcp, Link::Namespaces] {
-                if namespaces || link != Link::Namespaces {
-                    systems.push(System { link, disk });
+        for disk in [Tr190Disk::Local, Tr190Disk::Modelled] {
+            for link in [
+                MemberLink::Disk,
+                MemberLink::Unix,
+                MemberLink::Tcp,
+                MemberLink::Namespaces,
+            ] {
+                if namespaces || link != MemberLink::Namespaces {
+                    systems.push(Tr190System { link, disk });
                 }
             }
         }
@@ -109,54 +114,54 @@ impl System {
     /// When a commit of this system is done.
     pub fn durability(self) -> Durability {
         match self.link {
-            Link::Disk => Durability::Disk,
+            MemberLink::Disk => Durability::Disk,
             _ => Durability::Remote,
         }
     }
 
     /// The same link on the other disk.
-    pub fn on(self, disk: Disk) -> System {
-        System { disk, ..self }
+    pub fn on(self, disk: Tr190Disk) -> Tr190System {
+        Tr190System { disk, ..self }
     }
 
     /// The same disk over another link.
-    pub fn over(self, link: Link) -> System {
-        System { link, ..self }
+    pub fn over(self, link: MemberLink) -> Tr190System {
+        Tr190System { link, ..self }
     }
 
     /// What is added to every sync.
     pub fn sync_delay(self) -> Duration {
         match self.disk {
-            Disk::Local => Duration::ZERO,
-            Disk::Modelled => MODELLED_SYNC,
+            Tr190Disk::Local => Duration::ZERO,
+            Tr190Disk::Modelled => MODELLED_SYNC,
         }
     }
 
     fn id(self) -> String {
         let link = match self.link {
-            Link::Disk => "rvm".to_owned(),
-            Link::Unix => "rrvm-unix".to_owned(),
-            Link::Tcp => "rrvm-tcp".to_owned(),
-            Link::Namespaces => "rrvm-netns".to_owned(),
-            Link::Longer(us) => format!("rrvm-tcp-added-{us}us"),
+            MemberLink::Disk => "rvm".to_owned(),
+            MemberLink::Unix => "rrvm-unix".to_owned(),
+            MemberLink::Tcp => "rrvm-tcp".to_owned(),
+            MemberLink::Namespaces => "rrvm-netns".to_owned(),
+            MemberLink::Longer(us) => format!("rrvm-tcp-added-{us}us"),
         };
         match self.disk {
-            Disk::Local => link,
-            Disk::Modelled => format!("{link}-modelled"),
+            Tr190Disk::Local => link,
+            Tr190Disk::Modelled => format!("{link}-modelled"),
         }
     }
 
     fn label(self) -> String {
         let link = match self.link {
-            Link::Disk => "RVM".to_owned(),
-            Link::Unix => "RRVM, Unix socket".to_owned(),
-            Link::Tcp => "RRVM, TCP".to_owned(),
-            Link::Namespaces => "RRVM, TCP, namespaces".to_owned(),
-            Link::Longer(us) => format!("RRVM, TCP, {us} us ADDED"),
+            MemberLink::Disk => "RVM".to_owned(),
+            MemberLink::Unix => "RRVM, Unix socket".to_owned(),
+            MemberLink::Tcp => "RRVM, TCP".to_owned(),
+            MemberLink::Namespaces => "RRVM, TCP, namespaces".to_owned(),
+            MemberLink::Longer(us) => format!("RRVM, TCP, {us} us ADDED"),
         };
         match self.disk {
-            Disk::Local => link,
-            Disk::Modelled => format!("{link}, MODELLED disk"),
+            Tr190Disk::Local => link,
+            Tr190Disk::Modelled => format!("{link}, MODELLED disk"),
         }
     }
 }
@@ -168,11 +173,11 @@ mod tests {
 
     #[test]
     fn no_two_series_share_a_name_and_whatever_is_modelled_or_added_says_so() {
-        let mut systems = System::all(true);
-        systems.extend([25, 50].map(|us| System::RVM.over(Link::Longer(us))));
-        let mut series: Vec<Series> = systems.iter().copied().map(Series::System).collect();
-        series.extend([Floor::Sync, Floor::Exchange].map(Series::Floor));
-        for name in [Series::id, Series::label] {
+        let mut systems = Tr190System::all(true);
+        systems.extend([25, 50].map(|us| Tr190System::RVM.over(MemberLink::Longer(us))));
+        let mut series: Vec<Tr190Series> = systems.iter().copied().map(Tr190Series::System).collect();
+        series.extend([FloorKind::Sync, FloorKind::Exchange].map(Tr190Series::Floor));
+        for name in [Tr190Series::id, Tr190Series::label] {
             let names: BTreeSet<String> = series.iter().map(|series| name(*series)).collect();
             assert_eq!(names.len(), series.len());
         }
@@ -183,19 +188,19 @@ mod tests {
             );
             assert_eq!(
                 system.label().contains("ADDED"),
-                matches!(system.link, Link::Longer(_))
+                matches!(system.link, MemberLink::Longer(_))
             );
         }
     }
 
     #[test]
     fn without_namespaces_the_others_remain() {
-        assert_eq!(System::all(true).len(), 8);
+        assert_eq!(Tr190System::all(true).len(), 8);
         assert!(
-            System::all(false)
+            Tr190System::all(false)
                 .iter()
-                .all(|system| system.link != Link::Namespaces)
+                .all(|system| system.link != MemberLink::Namespaces)
         );
-        assert_eq!(System::all(false).len(), 6);
+        assert_eq!(Tr190System::all(false).len(), 6);
     }
 }

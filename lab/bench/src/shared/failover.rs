@@ -2,19 +2,19 @@
 
 use std::time::{Duration, Instant};
 
-use netram_rvm::Mode;
-use netram_shared_machine::Hold;
+use netram_rvm::RestoreMode;
+use netram_shared_machine::LockMode;
 use serde::Serialize;
 
-use super::place::{Place, Plan};
-use super::player::{Act, HELD};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::node_process::{DEATH_LOCK, NodeTask};
+use super::testbed::{RegionSetup, RegionTestbed};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 /// How a node dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Death {
+pub enum NodeDeath {
     /// Its process is killed; its machine closes its links.
     Killed,
     /// It falls silent with its links open, as when its machine fails.
@@ -22,25 +22,30 @@ pub enum Death {
 }
 
 /// The longest of `rounds` deaths.
-pub fn measure(site: &Site, plan: Plan, death: Death, rounds: usize) -> Result<Duration, BenchError> {
-    let place = Place::start(site, plan)?;
+pub fn measure(
+    site: &Testbed,
+    plan: RegionSetup,
+    death: NodeDeath,
+    rounds: usize,
+) -> Result<Duration, BenchError> {
+    let place = RegionTestbed::start(site, plan)?;
     let heir = place.join()?;
     let mut longest = Duration::ZERO;
     for _ in 0..rounds {
-        let holder = place.play(Act::Hold)?;
+        let holder = place.play(NodeTask::Hold)?;
         let died = Instant::now();
         let silent = match death {
-            Death::Killed => {
+            NodeDeath::Killed => {
                 holder.kill();
                 None
             }
-            Death::Silent => {
+            NodeDeath::Silent => {
                 holder.pause()?;
                 Some(holder)
             }
         };
-        let mut txn = heir.begin(Mode::Restore).context("begin a transaction")?;
-        txn.acquire(HELD, Hold::Exclusive)
+        let mut txn = heir.begin(RestoreMode::Restore).context("begin a transaction")?;
+        txn.acquire(DEATH_LOCK, LockMode::Exclusive)
             .context("acquire a dead node's lock")?;
         longest = longest.max(died.elapsed());
         drop(txn);

@@ -4,17 +4,17 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Options, RealStorage, Rvm};
+use netram_rvm::{RealStorage, RestoreMode, Rvm, RvmOptions, SegmentAllocation};
 use netram_shared::Node;
-use netram_shared_machine::Hold;
+use netram_shared_machine::LockMode;
 use serde::Serialize;
 
-use super::place::{Place, Plan, update};
-use super::player::ASKS;
-use crate::commit::Effort;
-use crate::error::{BenchError, Context};
-use crate::histogram::{Recorder, Summary, median};
-use crate::site::{LenderSpec, Site, Wire};
+use super::node_process::REQUEST_LOCK;
+use super::testbed::{RegionSetup, RegionTestbed, update};
+use crate::commit::CommitEffort;
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencyRecorder, LatencySummary, median};
+use crate::testbed::{LenderSpec, SocketKind, Testbed};
 
 /// Transactions of a round of [`acquire_again`].
 const TIMES: u32 = 10_000;
@@ -22,10 +22,10 @@ const TIMES: u32 = 10_000;
 const LOG_BYTES: u64 = netram_shared::limit::NODE_LOG_BYTES_DEFAULT;
 
 /// Nanoseconds that a transaction costs more when it acquires a lock that its node has kept. Nothing is written.
-pub fn acquire_again(site: &Site, plan: Plan, effort: Effort) -> Result<f64, BenchError> {
-    let place = Place::start(site, plan)?;
+pub fn acquire_again(site: &Testbed, plan: RegionSetup, effort: CommitEffort) -> Result<f64, BenchError> {
+    let place = RegionTestbed::start(site, plan)?;
     let node = place.join()?;
-    update(&node, ASKS, 1)?;
+    update(&node, REQUEST_LOCK, 1)?;
     let mut rounds = Vec::new();
     for round in 0..=effort.rounds {
         let without = transactions(&node, false)?;
@@ -40,9 +40,10 @@ pub fn acquire_again(site: &Site, plan: Plan, effort: Effort) -> Result<f64, Ben
 fn transactions(node: &Node, acquire: bool) -> Result<f64, BenchError> {
     let began = Instant::now();
     for _ in 0..TIMES {
-        let mut txn = node.begin(Mode::Restore).context("begin a transaction")?;
+        let mut txn = node.begin(RestoreMode::Restore).context("begin a transaction")?;
         if acquire {
-            txn.acquire(ASKS, Hold::Exclusive).context("acquire a lock")?;
+            txn.acquire(REQUEST_LOCK, LockMode::Exclusive)
+                .context("acquire a lock")?;
         }
         black_box(&txn);
     }
@@ -51,21 +52,25 @@ fn transactions(node: &Node, acquire: bool) -> Result<f64, BenchError> {
 
 /// Commits of eight bytes, medians over rounds.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub struct Beside {
+pub struct CommitComparison {
     /// In a shared region, under a kept lock.
-    pub shared: Summary,
+    pub shared: LatencySummary,
     /// In recoverable memory of one process, with as many members.
-    pub alone: Summary,
+    pub alone: LatencySummary,
     /// Median of the rounds' medians over each other.
     pub ratio: f64,
 }
 
 /// Begin, acquire, set, commit; beside begin, set, commit without a region's server.
-pub fn commits(site: &Site, plan: Plan, effort: Effort) -> Result<Beside, BenchError> {
-    let place = Place::start(site, plan)?;
+pub fn commits(
+    site: &Testbed,
+    plan: RegionSetup,
+    effort: CommitEffort,
+) -> Result<CommitComparison, BenchError> {
+    let place = RegionTestbed::start(site, plan)?;
     let node = place.join()?;
     let spec = LenderSpec {
-        wire: Wire::Tcp,
+        wire: SocketKind::Tcp,
         secure: true,
         wait: plan.wait,
         core: None,
@@ -74,42 +79,42 @@ pub fn commits(site: &Site, plan: Plan, effort: Effort) -> Result<Beside, BenchE
     let lenders = lenders?;
     let addresses = lenders.iter().map(|lender| lender.address().clone()).collect();
     let opened = site.journal(LOG_BYTES, site.config(addresses, true, plan.wait))?;
-    let path = |name: &str| opened.folder.join(name).to_string_lossy().into_owned();
+    let path = |name: &str| opened.directory.join(name).to_string_lossy().into_owned();
     let storage = RealStorage::create(&path("segments")).context("create the segment table")?;
     let rvm =
-        Rvm::open(opened.journal, storage, Options::new(opened.id)).context("open recoverable memory")?;
+        Rvm::open(opened.journal, storage, RvmOptions::new(opened.id)).context("open recoverable memory")?;
     rvm.start_truncation().context("start truncation")?;
-    rvm.create_segment(&path("segment"), plan.span_bytes, Allocation::Preallocated)
+    rvm.create_segment(&path("segment"), plan.span_bytes, SegmentAllocation::Preallocated)
         .context("create a segment")?;
     let region = rvm.map(&path("segment"), 0, 0).context("map a segment")?;
     let (mut shareds, mut alones, mut ratios) = (vec![], vec![], vec![]);
     for round in 0..=effort.rounds {
         let alone = during(effort, |value| {
-            let mut transaction = rvm.begin(Mode::Restore);
+            let mut transaction = rvm.begin(RestoreMode::Restore);
             transaction.set(&region, 0, &value).context("store eight bytes")?;
             transaction.commit(Durability::Remote).context("commit")?;
             Ok(())
         })?;
-        let shared = during(effort, |value| update(&node, ASKS, value))?;
+        let shared = during(effort, |value| update(&node, REQUEST_LOCK, value))?;
         if round > 0 {
             ratios.push(shared.p50_us / alone.p50_us);
             shareds.push(shared);
             alones.push(alone);
         }
     }
-    Ok(Beside {
-        shared: Summary::median(&shareds),
-        alone: Summary::median(&alones),
+    Ok(CommitComparison {
+        shared: LatencySummary::median(&shareds),
+        alone: LatencySummary::median(&alones),
         ratio: median(ratios),
     })
 }
 
 /// Does something again and again for a round.
 pub(super) fn during(
-    effort: Effort,
+    effort: CommitEffort,
     mut commit: impl FnMut(u64) -> Result<(), BenchError>,
-) -> Result<Summary, BenchError> {
-    let mut recorder = Recorder::start(&[]);
+) -> Result<LatencySummary, BenchError> {
+    let mut recorder = LatencyRecorder::start(&[]);
     let end = Instant::now() + effort.round;
     for value in 1.. {
         let began = Instant::now();

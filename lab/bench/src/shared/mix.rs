@@ -6,36 +6,36 @@
 
 use std::time::{Duration, Instant};
 
-use netram_oo7::operation::mix::{Client, Mix, perform};
-use netram_oo7::user::{self, Done, Manner, User};
-use netram_oo7::{Parameters, Plain, SEED, Store, Work, audit, build};
+use netram_oo7::operation::mix::{MixClient, OperationMix, perform};
+use netram_oo7::user::{self, LockAcquisition, MixUser, UserProgress};
+use netram_oo7::{Oo7Parameters, Oo7Store, Oo7Transaction, PlainStore, SEED, audit, build};
 use netram_shared::Node;
-use netram_shared_machine::{Hold, Version};
+use netram_shared_machine::{LockMode, LockVersion};
 use netram_transport::WaitPolicy;
 use serde::{Deserialize, Serialize};
 
-use super::place::{Place, Plan};
-use super::player::{Act, LOOK_EVERY, READY};
-use crate::child::Child;
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use super::node_process::{NodeTask, READY_LINE, WAIT_INTERVAL};
+use super::testbed::{RegionSetup, RegionTestbed};
+use crate::child::ChildProcess;
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 /// Users at most.
 pub const NODES_MAX: u32 = 8;
 /// What a user says when its time is over: what it has done, as JSON.
-const DID: &str = "did";
+const PROGRESS_LINE: &str = "did";
 /// What it says when it has audited the database: the digest.
-const FOUND: &str = "found";
+const DIGEST_LINE: &str = "found";
 
 /// What the users do, by name: how often they change what they go through, and whether they meet.
-pub const MIXES: [(&str, Mix); 3] = [
+pub const MIXES: [(&str, OperationMix); 3] = [
     ("own modules", mix([50, 0, 50, 0])),
     ("one in five shared", mix([40, 10, 40, 10])),
     ("shared only", mix([0, 50, 0, 50])),
 ];
 
-const fn mix([private_read, shared_read, private_write, shared_write]: [u32; 4]) -> Mix {
-    Mix {
+const fn mix([private_read, shared_read, private_write, shared_write]: [u32; 4]) -> OperationMix {
+    OperationMix {
         private_read,
         shared_read,
         private_write,
@@ -46,13 +46,13 @@ const fn mix([private_read, shared_read, private_write, shared_write]: [u32; 4])
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct UserMixSpec {
     /// The database; it gets a module for each user.
-    pub database: Parameters,
+    pub database: Oo7Parameters,
     /// Users: one, two ... so many.
     pub nodes: u32,
     /// How they come by their locks.
-    pub manner: Manner,
+    pub manner: LockAcquisition,
     /// How long each row is measured.
     pub time: Duration,
     /// Members of each node's journal.
@@ -63,7 +63,7 @@ pub struct Spec {
 
 /// What so many users did.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct UserMixRow {
     /// Which of [`MIXES`].
     pub mix: &'static str,
     /// Users.
@@ -80,60 +80,64 @@ pub struct Row {
 
 /// A user to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Task {
+pub struct UserTask {
     /// The database.
-    pub database: Parameters,
+    pub database: Oo7Parameters,
     /// What the user does.
-    pub mix: Mix,
+    pub mix: OperationMix,
     /// Its module.
     pub module: u32,
     /// How it comes by its locks.
-    pub manner: Manner,
+    pub manner: LockAcquisition,
     /// For how long.
     pub time: Duration,
 }
 
 /// Measures.
-pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(&str, u32)) -> Result<Vec<Row>, BenchError> {
+pub fn measure(
+    site: &Testbed,
+    spec: &UserMixSpec,
+    tell: &mut dyn FnMut(&str, u32),
+) -> Result<Vec<UserMixRow>, BenchError> {
     let database = spec.database.with_modules(spec.nodes);
-    let plan = Plan {
+    let plan = RegionSetup {
         locks: user::locks(spec.nodes),
-        span_bytes: database.home_bytes(),
+        span_bytes: database.lock_span_bytes(),
         members: spec.members,
         wait: spec.wait,
-        ..Plan::default()
+        ..RegionSetup::default()
     };
-    let place = Place::start(site, plan)?;
+    let place = RegionTestbed::start(site, plan)?;
     let judge = place.join()?;
     let store = user::create(&judge, &database).context("create the database")?;
     build(&store, &database).context("build the database")?;
     // What the users will have made of it.
-    let plain = Plain::default();
+    let plain = PlainStore::default();
     build(&plain, &database).context("build the database in plain memory")?;
     let mut before = vec![0; spec.nodes as usize];
     let mut rows = Vec::new();
     for (name, mix) in MIXES {
         for nodes in 1..=spec.nodes {
             tell(name, nodes);
-            let task = |module| Task {
+            let task = |module| UserTask {
                 database,
                 mix,
                 module,
                 manner: spec.manner,
                 time: spec.time,
             };
-            let tasks: Vec<Task> = (1..=nodes).map(task).collect();
+            let tasks: Vec<UserTask> = (1..=nodes).map(task).collect();
             let (done, found) = users(&place, &judge, &tasks)?;
             for task in &tasks {
                 let committed = user::committed(&judge, &database, task.module).context("read a mark")?;
                 let before = &mut before[task.module as usize - 1];
-                again(&plain, task, *before..committed)?;
+                replay_user(&plain, task, *before..committed)?;
                 *before = committed;
             }
             let expected = digest(&plain, &database)?;
             if found.iter().any(|found| *found != expected) {
-                return Err(BenchError::Wrong {
-                    place: site.folder().to_owned(),
+                return Err(BenchError::WrongData {
+                    place: site.directory().to_owned(),
                     why: format!("{nodes} users, {name}: {found:?}, and not {expected}"),
                 });
             }
@@ -144,39 +148,52 @@ pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(&str, u32)) -> Res
 }
 
 /// Has users work for their time. What they did, and the digests of what each has in the end.
-fn users(place: &Place<'_>, judge: &Node, tasks: &[Task]) -> Result<(Vec<Done>, Vec<u64>), BenchError> {
-    let started: Result<Vec<Child>, _> = tasks.iter().map(|task| place.play(Act::Use(*task))).collect();
+fn users(
+    place: &RegionTestbed<'_>,
+    judge: &Node,
+    tasks: &[UserTask],
+) -> Result<(Vec<UserProgress>, Vec<u64>), BenchError> {
+    let started: Result<Vec<ChildProcess>, _> = tasks
+        .iter()
+        .map(|task| place.play(NodeTask::Use(*task)))
+        .collect();
     let mut users = started?;
     signal(judge, &tasks[0].database)?;
-    let done: Result<Vec<Done>, BenchError> = users.iter_mut().map(|user| said(user, DID)).collect();
+    let done: Result<Vec<UserProgress>, BenchError> = users
+        .iter_mut()
+        .map(|user| read_line(user, PROGRESS_LINE))
+        .collect();
     let done = done?;
     signal(judge, &tasks[0].database)?;
-    let found: Result<Vec<u64>, BenchError> = users.iter_mut().map(|user| said(user, FOUND)).collect();
+    let found: Result<Vec<u64>, BenchError> = users
+        .iter_mut()
+        .map(|user| read_line(user, DIGEST_LINE))
+        .collect();
     Ok((done, found?))
 }
 
 /// Makes a version of the common lock, for which the users wait. Nothing changes.
-fn signal(node: &Node, database: &Parameters) -> Result<(), BenchError> {
+fn signal(node: &Node, database: &Oo7Parameters) -> Result<(), BenchError> {
     let store = user::open(node, database).context("open the database")?;
-    let ground = store.space().begin_with(&[(user::COMMON, Hold::Exclusive)]);
-    let mut open = store.within(ground.context("acquire the common lock")?);
+    let ground = store.space().begin_with(&[(user::COMMON, LockMode::Exclusive)]);
+    let mut open = store.with_transaction(ground.context("acquire the common lock")?);
     open.complete().context("write the same again")?;
     open.commit().context("commit")
 }
 
-fn said<T: for<'d> Deserialize<'d>>(user: &mut Child, word: &str) -> Result<T, BenchError> {
+fn read_line<T: for<'d> Deserialize<'d>>(user: &mut ChildProcess, word: &str) -> Result<T, BenchError> {
     let begins = format!("{word} ");
     let lines = user.ready(&begins)?;
     let rest = lines.iter().find_map(|line| line.strip_prefix(&begins));
     let value = rest.and_then(|rest| serde_json::from_str(rest).ok());
-    value.ok_or_else(|| user.failed("it does not say what it has done"))
+    value.ok_or_else(|| user.log_error("it does not say what it has done"))
 }
 
-fn row(mix: &'static str, time: Duration, done: &[Done]) -> Row {
-    let sum = |value: fn(&Done) -> f64| done.iter().map(value).sum::<f64>();
+fn row(mix: &'static str, time: Duration, done: &[UserProgress]) -> UserMixRow {
+    let sum = |value: fn(&UserProgress) -> f64| done.iter().map(value).sum::<f64>();
     let transactions = sum(|done| done.transactions as f64);
     let all = time.as_secs_f64() * done.len() as f64;
-    Row {
+    UserMixRow {
         mix,
         nodes: done.len() as u32,
         transactions_s: transactions / time.as_secs_f64(),
@@ -187,8 +204,12 @@ fn row(mix: &'static str, time: Duration, done: &[Done]) -> Row {
 }
 
 /// Does what a user has done since, in plain memory.
-fn again(plain: &Plain, task: &Task, transactions: std::ops::Range<u64>) -> Result<(), BenchError> {
-    let mut client = Client::new(task.mix, &task.database, task.module, SEED);
+fn replay_user(
+    plain: &PlainStore,
+    task: &UserTask,
+    transactions: std::ops::Range<u64>,
+) -> Result<(), BenchError> {
+    let mut client = MixClient::new(task.mix, &task.database, task.module, SEED);
     for number in 0..transactions.end {
         let mut open = plain.begin().context("begin a transaction")?;
         let steps = client.choose(&mut open).context("choose")?;
@@ -202,25 +223,25 @@ fn again(plain: &Plain, task: &Task, transactions: std::ops::Range<u64>) -> Resu
     Ok(())
 }
 
-fn digest(store: &impl Store, database: &Parameters) -> Result<u64, BenchError> {
+fn digest(store: &impl Oo7Store, database: &Oo7Parameters) -> Result<u64, BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     let found = audit(&mut open, database, true).context("audit the database")?;
     Ok(found.digest)
 }
 
 /// A user at its node: begins when it is told, tells what it did, audits when it is told, and stays until killed.
-pub(super) fn run(node: &Node, task: &Task) -> Result<(), BenchError> {
-    let Task {
+pub(super) fn run(node: &Node, task: &UserTask) -> Result<(), BenchError> {
+    let UserTask {
         database,
         mix,
         module,
         manner,
         time,
     } = *task;
-    let mut user = User::new(node, &database, mix, module, SEED, manner).context("open the database")?;
-    let Version(begun) = node.version(user::COMMON);
-    crate::say(READY)?;
-    told(node, begun + 1)?;
+    let mut user = MixUser::new(node, &database, mix, module, SEED, manner).context("open the database")?;
+    let LockVersion(begun) = node.version(user::COMMON);
+    crate::say(READY_LINE)?;
+    wait_for_version(node, begun + 1)?;
     // Its locks come, its buffers grow.
     user.transact().context("do a transaction")?;
     let before = user.done();
@@ -231,19 +252,19 @@ pub(super) fn run(node: &Node, task: &Task) -> Result<(), BenchError> {
     let done = user.done().since(&before);
     drop(user);
     let done = serde_json::to_string(&done).context("say what was done")?;
-    crate::say(&format!("{DID} {done}"))?;
-    told(node, begun + 2)?;
+    crate::say(&format!("{PROGRESS_LINE} {done}"))?;
+    wait_for_version(node, begun + 2)?;
     let store = user::open(node, &database).context("open the database")?;
-    crate::say(&format!("{FOUND} {}", digest(&store, &database)?))?;
+    crate::say(&format!("{DIGEST_LINE} {}", digest(&store, &database)?))?;
     loop {
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(WAIT_INTERVAL);
     }
 }
 
 /// Waits for a version of the common lock.
-fn told(node: &Node, version: u64) -> Result<(), BenchError> {
+fn wait_for_version(node: &Node, version: u64) -> Result<(), BenchError> {
     while !node
-        .wait_version(user::COMMON, Version(version), LOOK_EVERY)
+        .wait_version(user::COMMON, LockVersion(version), WAIT_INTERVAL)
         .context("wait for the signal")?
     {}
     Ok(())

@@ -6,18 +6,21 @@
 
 use std::time::{Duration, Instant};
 
-use netram_oo7::{DateIndex, Graph, OnSharedHeap, Operation, Parameters, SEED, Store, Work, audit, build};
+use netram_oo7::{
+    DateIndex, ObjectGraph, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, SEED, SharedHeapSpace, audit,
+    build,
+};
 use netram_proto::port::Durability;
 use netram_shared::Node;
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
-use super::place::{PATIENCE, Place, Plan, Straight};
-use super::player::{Act, SEEN, WATCHED, now_ns};
-use crate::child::Child;
-use crate::error::{BenchError, Context};
+use super::node_process::{NodeTask, VERSION_LINE, WATCH_LOCK, now_ns};
+use super::testbed::{NODE_TIMEOUT, PeerDelivery, RegionSetup, RegionTestbed};
+use crate::child::ChildProcess;
+use crate::error::{BenchError, ErrorContext};
 use crate::histogram::median;
-use crate::site::Site;
+use crate::testbed::Testbed;
 
 /// What can be measured: they change parts, and there is a walk of the same kind that does not.
 pub const OPERATIONS: [(Operation, Operation); 8] = [
@@ -32,15 +35,15 @@ pub const OPERATIONS: [(Operation, Operation); 8] = [
 ];
 const PAGE_BYTES: u64 = 4096;
 /// Between two looks for the link between the nodes.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Rounds before a measurement: buffers grow, pages are touched.
-const BEFORE: usize = 2;
+const WARM_UP_ROUNDS: usize = 2;
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct SharedOo7Spec {
     /// The database.
-    pub database: Parameters,
+    pub database: Oo7Parameters,
     /// Operations among [`OPERATIONS`].
     pub operations: Vec<Operation>,
     /// How often each is measured.
@@ -53,7 +56,7 @@ pub struct Spec {
 
 /// Medians of an operation, microseconds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct SharedOo7Row {
     /// The operation.
     pub operation: Operation,
     /// What it counted.
@@ -71,23 +74,27 @@ pub struct Row {
 }
 
 /// Measures.
-pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Operation)) -> Result<Vec<Row>, BenchError> {
-    let plan = Plan {
+pub fn measure(
+    site: &Testbed,
+    spec: &SharedOo7Spec,
+    tell: &mut dyn FnMut(Operation),
+) -> Result<Vec<SharedOo7Row>, BenchError> {
+    let plan = RegionSetup {
         locks: 1,
         span_bytes: spec.database.heap_bytes().next_multiple_of(PAGE_BYTES),
         members: spec.members,
         wait: spec.wait,
-        straight: Straight::Links,
-        ..Plan::default()
+        peer_delivery: PeerDelivery::Links,
+        ..RegionSetup::default()
     };
-    let place = Place::start(site, plan)?;
+    let place = RegionTestbed::start(site, plan)?;
     let node = place.join()?;
-    let space = |node| OnSharedHeap::open(node, WATCHED, Durability::Remote).context("open the heap");
-    OnSharedHeap::format(&node, WATCHED).context("format the heap")?;
+    let space = |node| SharedHeapSpace::open(node, WATCH_LOCK, Durability::Remote).context("open the heap");
+    SharedHeapSpace::format(&node, WATCH_LOCK).context("format the heap")?;
     let store =
-        Graph::create(space(&node)?, &spec.database, DateIndex::All).context("create the database")?;
+        ObjectGraph::create(space(&node)?, &spec.database, DateIndex::All).context("create the database")?;
     build(&store, &spec.database).context("build the database")?;
-    let mut follower = place.play(Act::Watch)?;
+    let mut follower = place.play(NodeTask::Watch)?;
     await_link(&node, &follower)?;
     let mut rows = Vec::new();
     for operation in &spec.operations {
@@ -95,53 +102,53 @@ pub fn measure(site: &Site, spec: &Spec, tell: &mut dyn FnMut(Operation)) -> Res
         rows.push(row(&store, &node, &mut follower, spec, *operation)?);
     }
     let heir = place.join()?;
-    let inherited = Graph::open(space(&heir)?.reading()).context("open the database")?;
+    let inherited = ObjectGraph::open(space(&heir)?.reading()).context("open the database")?;
     let [own, others] = [digest(&store, spec)?, digest(&inherited, spec)?];
     match own == others {
         true => Ok(rows),
-        false => Err(BenchError::Wrong {
-            place: site.folder().to_owned(),
+        false => Err(BenchError::WrongData {
+            place: site.directory().to_owned(),
             why: format!("a node has another database than the one that changed it: {others}, {own}"),
         }),
     }
 }
 
 /// Waits until records go straight to the other node.
-fn await_link(node: &Node, follower: &Child) -> Result<(), BenchError> {
-    let until = Instant::now() + PATIENCE;
-    while node.straight().peers == 0 {
+fn await_link(node: &Node, follower: &ChildProcess) -> Result<(), BenchError> {
+    let until = Instant::now() + NODE_TIMEOUT;
+    while node.direct_counts().peers == 0 {
         if Instant::now() > until {
-            return Err(follower.failed("no link to it comes about"));
+            return Err(follower.log_error("no link to it comes about"));
         }
-        std::thread::sleep(LOOK_EVERY);
+        std::thread::sleep(POLL_INTERVAL);
     }
     Ok(())
 }
 
-fn digest(store: &impl Store, spec: &Spec) -> Result<u64, BenchError> {
+fn digest(store: &impl Oo7Store, spec: &SharedOo7Spec) -> Result<u64, BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     let found = audit(&mut open, &spec.database, true).context("audit the database")?;
     Ok(found.digest)
 }
 
 fn row(
-    store: &impl Store,
+    store: &impl Oo7Store,
     node: &Node,
-    follower: &mut Child,
-    spec: &Spec,
+    follower: &mut ChildProcess,
+    spec: &SharedOo7Spec,
     operation: Operation,
-) -> Result<Row, BenchError> {
+) -> Result<SharedOo7Row, BenchError> {
     let walk = OPERATIONS.iter().find(|(changing, _)| *changing == operation);
     let (_, walk) = walk.ok_or_else(|| {
-        BenchError::Asked(format!(
+        BenchError::InvalidRequest(format!(
             "{operation} changes no parts; choose among t12a, t12c, t2a to t3c"
         ))
     })?;
     let mut rounds: [Vec<f64>; 5] = Default::default();
     let mut count = 0;
-    for round in 0..spec.rounds + BEFORE {
+    for round in 0..spec.rounds + WARM_UP_ROUNDS {
         let began = now_ns();
-        done(store, spec, *walk)?;
+        run_once(store, spec, *walk)?;
         let walked = now_ns() - began;
         let began = now_ns();
         let mut open = store.begin().context("begin a transaction")?;
@@ -151,8 +158,8 @@ fn row(
         let changed = now_ns();
         open.commit().context("commit")?;
         let committed = now_ns();
-        let seen = seen(follower, node.version(WATCHED).0)?;
-        if round >= BEFORE {
+        let seen = seen_at(follower, node.version(WATCH_LOCK).0)?;
+        if round >= WARM_UP_ROUNDS {
             let total = seen - began;
             let times = [
                 walked,
@@ -167,7 +174,7 @@ fn row(
         }
     }
     let [walk_us, change_us, commit_us, total_us, overhead_us] = rounds.map(median);
-    Ok(Row {
+    Ok(SharedOo7Row {
         operation,
         count,
         walk_us,
@@ -179,7 +186,7 @@ fn row(
 }
 
 /// Does an operation in a transaction of its own.
-fn done(store: &impl Store, spec: &Spec, operation: Operation) -> Result<(), BenchError> {
+fn run_once(store: &impl Oo7Store, spec: &SharedOo7Spec, operation: Operation) -> Result<(), BenchError> {
     let mut open = store.begin().context("begin a transaction")?;
     operation
         .run(&mut open, &spec.database, SEED)
@@ -188,11 +195,11 @@ fn done(store: &impl Store, spec: &Spec, operation: Operation) -> Result<(), Ben
 }
 
 /// When the follower had this version, as it says.
-fn seen(follower: &mut Child, version: u64) -> Result<u64, BenchError> {
-    let begins = format!("{SEEN} {version} ");
+fn seen_at(follower: &mut ChildProcess, version: u64) -> Result<u64, BenchError> {
+    let begins = format!("{VERSION_LINE} {version} ");
     let lines = follower.ready(&begins)?;
     let at = lines
         .iter()
         .find_map(|line| line.strip_prefix(&begins)?.parse().ok());
-    at.ok_or_else(|| follower.failed("it does not say when it had an update"))
+    at.ok_or_else(|| follower.log_error("it does not say when it had an update"))
 }

@@ -10,7 +10,7 @@ pub const ACCOUNTS_A_PAGE: u64 = 32;
 /// An access pattern.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pattern {
+pub enum AccessPattern {
     /// One account after the other: the best case for paging.
     Sequential,
     /// Every account as likely as every other: the worst.
@@ -20,44 +20,50 @@ pub enum Pattern {
     Localised,
 }
 
-impl Pattern {
+impl AccessPattern {
     /// All of them, in the order of the papers' tables.
-    pub const ALL: [Pattern; 3] = [Pattern::Sequential, Pattern::Random, Pattern::Localised];
+    pub const ALL: [AccessPattern; 3] = [
+        AccessPattern::Sequential,
+        AccessPattern::Random,
+        AccessPattern::Localised,
+    ];
 
     /// The pattern's name.
     pub fn name(self) -> &'static str {
         match self {
-            Pattern::Sequential => "sequential",
-            Pattern::Random => "random",
-            Pattern::Localised => "localised",
+            AccessPattern::Sequential => "sequential",
+            AccessPattern::Random => "random",
+            AccessPattern::Localised => "localised",
         }
     }
 }
 
-impl FromStr for Pattern {
+impl FromStr for AccessPattern {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Pattern, String> {
-        let found = Pattern::ALL.into_iter().find(|pattern| pattern.name() == text);
+    fn from_str(text: &str) -> Result<AccessPattern, String> {
+        let found = AccessPattern::ALL
+            .into_iter()
+            .find(|pattern| pattern.name() == text);
         found.ok_or_else(|| format!("`{text}` is no access pattern; choose sequential, random or localised"))
     }
 }
 
 /// Chooses accounts, tellers and amounts.
 #[derive(Clone, Debug)]
-pub struct Chooser {
-    pattern: Pattern,
+pub struct AccountChooser {
+    pattern: AccessPattern,
     accounts: u64,
     next: u64,
     random: Random,
 }
 
-impl Chooser {
+impl AccountChooser {
     /// Choices among `accounts`, a multiple of [`ACCOUNTS_A_PAGE`] times twenty or not: sets are rounded down to
     /// whole pages, and hold one page at least.
-    pub fn new(pattern: Pattern, accounts: u64, seed: u64) -> Chooser {
+    pub fn new(pattern: AccessPattern, accounts: u64, seed: u64) -> AccountChooser {
         assert!(accounts >= ACCOUNTS_A_PAGE);
-        Chooser {
+        AccountChooser {
             pattern,
             accounts,
             next: 0,
@@ -68,13 +74,13 @@ impl Chooser {
     /// The next transaction's account.
     pub fn account(&mut self) -> u64 {
         match self.pattern {
-            Pattern::Sequential => {
+            AccessPattern::Sequential => {
                 let account = self.next;
                 self.next = (account + 1) % self.accounts;
                 account
             }
-            Pattern::Random => self.random.below(self.accounts),
-            Pattern::Localised => {
+            AccessPattern::Random => self.random.below(self.accounts),
+            AccessPattern::Localised => {
                 let pages = self.accounts / ACCOUNTS_A_PAGE;
                 let hot = (pages * 5 / 100).max(1);
                 let warm = (pages * 20 / 100).max(hot);
@@ -119,9 +125,9 @@ mod tests {
 
     #[test]
     fn every_choice_is_an_account_and_a_seed_repeats_them() {
-        for pattern in Pattern::ALL {
+        for pattern in AccessPattern::ALL {
             let choices = |accounts| {
-                let mut chooser = Chooser::new(pattern, accounts, 7);
+                let mut chooser = AccountChooser::new(pattern, accounts, 7);
                 (0..1000).map(|_| chooser.account()).collect::<Vec<_>>()
             };
             assert_eq!(choices(ACCOUNTS), choices(ACCOUNTS));
@@ -136,7 +142,7 @@ mod tests {
 
     #[test]
     fn localised_access_has_the_papers_shares() {
-        let mut chooser = Chooser::new(Pattern::Localised, ACCOUNTS, 1);
+        let mut chooser = AccountChooser::new(AccessPattern::Localised, ACCOUNTS, 1);
         let mut shares = [0_u32; 3];
         for _ in 0..100_000 {
             let percent = chooser.account() * 100 / ACCOUNTS;
@@ -156,9 +162,9 @@ mod tests {
 
     #[test]
     fn a_pattern_prints_as_it_is_parsed() {
-        for pattern in Pattern::ALL {
+        for pattern in AccessPattern::ALL {
             assert_eq!(pattern.name().parse(), Ok(pattern));
         }
-        assert!("zipf".parse::<Pattern>().is_err());
+        assert!("zipf".parse::<AccessPattern>().is_err());
     }
 }

@@ -18,11 +18,13 @@
 use std::path::Path;
 
 use netram_proto::id::JournalId;
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{Allocation, Mode, Options, RangeError, RealStorage, Region, Rvm, Storage};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{
+    RangeError, RealStorage, Region, RestoreMode, Rvm, RvmOptions, SegmentAllocation, SegmentStorage,
+};
 
-use super::access::Chooser;
-use crate::error::{BenchError, Context};
+use super::access::AccountChooser;
+use crate::error::{BenchError, ErrorContext};
 
 /// Tellers of the one branch.
 pub const TELLERS: u64 = 10;
@@ -39,7 +41,7 @@ const SEGMENT_NAME: &str = "bank";
 const _: () = assert!(BRANCH + (1 + TELLERS as usize) * RECORD_BYTES <= ACCOUNTS);
 
 /// A bank over any log.
-pub struct Bank<L: Log, S: Storage> {
+pub struct Bank<L: RecordLog, S: SegmentStorage> {
     rvm: Rvm<L, S>,
     region: Region,
     accounts: u64,
@@ -47,7 +49,7 @@ pub struct Bank<L: Log, S: Storage> {
 
 /// What the books say, all of it read back and found to agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Books {
+pub struct BankAudit {
     /// Transactions in the bank.
     pub transactions: u64,
     /// The branch's balance, which is the sum over tellers and over accounts.
@@ -56,35 +58,36 @@ pub struct Books {
     pub audited: u64,
 }
 
-impl<L: Log> Bank<L, RealStorage> {
-    /// Founds a bank beside a new log: its segment table and its segment are made in `folder`.
-    pub fn found(log: L, journal: JournalId, folder: &Path, accounts: u64) -> Result<Self, BenchError> {
-        let storage = RealStorage::create(&name(folder, TABLE_NAME)).context("create the segment table")?;
-        let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
-        let segment = name(folder, SEGMENT_NAME);
-        rvm.create_segment(&segment, Self::bytes(accounts), Allocation::Preallocated)
+impl<L: RecordLog> Bank<L, RealStorage> {
+    /// Founds a bank beside a new log: its segment table and its segment are made in `directory`.
+    pub fn create(log: L, journal: JournalId, directory: &Path, accounts: u64) -> Result<Self, BenchError> {
+        let storage =
+            RealStorage::create(&name(directory, TABLE_NAME)).context("create the segment table")?;
+        let rvm = Rvm::open(log, storage, RvmOptions::new(journal)).context("open recoverable memory")?;
+        let segment = name(directory, SEGMENT_NAME);
+        rvm.create_segment(&segment, Self::bytes(accounts), SegmentAllocation::Preallocated)
             .context("create the bank's segment")?;
-        Bank::found_on(rvm, &segment, accounts)
+        Bank::create_on(rvm, &segment, accounts)
     }
 
     /// Opens a bank after its log was recovered; applies what the log has.
-    pub fn open(log: L, journal: JournalId, folder: &Path) -> Result<Self, BenchError> {
-        let storage = RealStorage::open(&name(folder, TABLE_NAME)).context("open the segment table")?;
-        let rvm = Rvm::open(log, storage, Options::new(journal)).context("open recoverable memory")?;
-        Bank::open_on(rvm, &name(folder, SEGMENT_NAME))
+    pub fn open(log: L, journal: JournalId, directory: &Path) -> Result<Self, BenchError> {
+        let storage = RealStorage::open(&name(directory, TABLE_NAME)).context("open the segment table")?;
+        let rvm = Rvm::open(log, storage, RvmOptions::new(journal)).context("open recoverable memory")?;
+        Bank::open_on(rvm, &name(directory, SEGMENT_NAME))
     }
 }
 
-impl<L: Log, S: Storage> Bank<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Bank<L, S> {
     /// Bytes of a bank's segment: whole pages.
     pub fn bytes(accounts: u64) -> u64 {
         (ACCOUNTS as u64 + accounts * (RECORD_BYTES + 2 * AUDIT_BYTES) as u64).next_multiple_of(4096)
     }
 
     /// Founds a bank in a segment of zeros, [`Bank::bytes`] long.
-    pub fn found_on(rvm: Rvm<L, S>, segment: &str, accounts: u64) -> Result<Self, BenchError> {
+    pub fn create_on(rvm: Rvm<L, S>, segment: &str, accounts: u64) -> Result<Self, BenchError> {
         let region = rvm.map(segment, 0, 0).context("map the bank")?;
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         transaction
             .set(&region, 0, &[MAGIC, accounts])
             .context("found the bank")?;
@@ -101,7 +104,7 @@ impl<L: Log, S: Storage> Bank<L, S> {
         let region = rvm.map(segment, 0, 0).context("map the bank")?;
         let [magic, accounts]: [u64; 2] = region.get(0).context("read the bank")?;
         if magic != MAGIC || Self::bytes(accounts) != region.len() as u64 {
-            return Err(BenchError::Wrong {
+            return Err(BenchError::WrongData {
                 place: segment.into(),
                 why: "the segment is no bank".to_owned(),
             });
@@ -130,11 +133,15 @@ impl<L: Log, S: Storage> Bank<L, S> {
 
     /// One transaction, as durable as asked when this returns. Returns its number. Tellers take turns: the bank has
     /// one clerk, for RVM leaves it to its users that two transactions do not change one record at once.
-    pub fn transact(&mut self, chooser: &mut Chooser, durability: Durability) -> Result<u64, BenchError> {
+    pub fn transact(
+        &mut self,
+        chooser: &mut AccountChooser,
+        durability: Durability,
+    ) -> Result<u64, BenchError> {
         let account = chooser.account();
         let teller = chooser.below(TELLERS);
         let amount = chooser.below(2 * AMOUNT_MAX) as i64 - AMOUNT_MAX as i64;
-        let mut transaction = self.rvm.begin(Mode::Restore);
+        let mut transaction = self.rvm.begin(RestoreMode::Restore);
         let mut memory = transaction.edit(&self.region);
         let number = {
             let mut change =
@@ -159,10 +166,10 @@ impl<L: Log, S: Storage> Bank<L, S> {
     }
 
     /// Reads every record and checks each against the others.
-    pub fn audit(&self) -> Result<Books, BenchError> {
+    pub fn audit(&self) -> Result<BankAudit, BenchError> {
         let memory = self.region.read();
         let wrong = |why| {
-            Err(BenchError::Wrong {
+            Err(BenchError::WrongData {
                 place: self.region.segment_path().into(),
                 why,
             })
@@ -201,7 +208,7 @@ impl<L: Log, S: Storage> Bank<L, S> {
                 "the audit trail adds up to {amounts}, the branch to {balance}"
             ));
         }
-        Ok(Books {
+        Ok(BankAudit {
             transactions,
             balance,
             audited,
@@ -245,6 +252,6 @@ fn teller_at(teller: u64) -> usize {
     BRANCH + (1 + teller as usize) * RECORD_BYTES
 }
 
-fn name(folder: &Path, file: &str) -> String {
-    folder.join(file).to_string_lossy().into_owned()
+fn name(directory: &Path, file: &str) -> String {
+    directory.join(file).to_string_lossy().into_owned()
 }

@@ -12,14 +12,14 @@ use netram_rvm::RealStorage;
 use netram_transport::WaitPolicy;
 use serde::Serialize;
 
-pub use access::{Chooser, Pattern};
-pub use bank::{Bank, Books, TELLERS};
+pub use access::{AccessPattern, AccountChooser};
+pub use bank::{Bank, BankAudit, TELLERS};
 
 use crate::commit::name_of;
-use crate::error::{BenchError, Context};
-use crate::histogram::{Recorder, Summary};
-use crate::machine::Pinned;
-use crate::site::{Lender, LenderSpec, Seats, Site, Wire};
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencyRecorder, LatencySummary};
+use crate::machine::CorePin;
+use crate::testbed::{CoreAssignment, LenderProcess, LenderSpec, SocketKind, Testbed};
 
 /// The log of TR-190's measurements.
 pub const LOG_BYTES: u64 = 8 << 20;
@@ -30,11 +30,11 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// What to measure.
 #[derive(Clone, Debug)]
-pub struct Spec {
+pub struct TpcaSpec {
     /// Accounts, in units of 1,024.
     pub accounts_k: u64,
     /// Which accounts are touched.
-    pub pattern: Pattern,
+    pub pattern: AccessPattern,
     /// How safe each commit is.
     pub durability: Durability,
     /// Members, each a lender process.
@@ -51,11 +51,11 @@ pub struct Spec {
 
 /// A measured row.
 #[derive(Clone, Debug, Serialize)]
-pub struct Row {
+pub struct TpcaRow {
     /// Accounts, in units of 1,024.
     pub accounts_k: u64,
     /// Which accounts were touched.
-    pub pattern: Pattern,
+    pub pattern: AccessPattern,
     /// How safe each commit was.
     pub durability: &'static str,
     /// Members.
@@ -63,19 +63,19 @@ pub struct Row {
     /// Milliseconds that a modelled slow disk added to each sync.
     pub modelled_sync_ms: u32,
     /// The transactions.
-    pub transactions: Summary,
+    pub transactions: LatencySummary,
     /// How often a commit waited because the log was full.
     pub full_stalls: u64,
     /// Transactions in the bank's books afterwards, the warm-up's too; the books were found to agree.
     pub booked: u64,
 }
 
-impl Spec {
+impl TpcaSpec {
     /// TPC-A with `members`, on 32 K accounts touched at random; without members, on the local disk.
-    pub fn with(members: usize, time: Duration) -> Spec {
-        Spec {
+    pub fn with(members: usize, time: Duration) -> TpcaSpec {
+        TpcaSpec {
             accounts_k: 32,
-            pattern: Pattern::Random,
+            pattern: AccessPattern::Random,
             durability: if members == 0 {
                 Durability::Disk
             } else {
@@ -91,14 +91,14 @@ impl Spec {
 }
 
 /// Measures one row: starts lenders, founds a bank, runs, and audits the books.
-pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(u64)) -> Result<Row, BenchError> {
-    let seats = Seats::find();
+pub fn measure(site: &Testbed, spec: &TpcaSpec, tick: &mut dyn FnMut(u64)) -> Result<TpcaRow, BenchError> {
+    let seats = CoreAssignment::find();
     let wait = if spec.wait == WaitPolicy::Spin {
         seats.lender_wait(spec.members)
     } else {
         spec.wait
     };
-    let mut lenders: Vec<Lender> = Vec::new();
+    let mut lenders: Vec<LenderProcess> = Vec::new();
     for index in 0..spec.members {
         let core = if wait == WaitPolicy::Spin {
             seats.lender(index)
@@ -106,7 +106,7 @@ pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(u64)) -> Result<Ro
             None
         };
         lenders.push(site.lender(LenderSpec {
-            wire: Wire::Tcp,
+            wire: SocketKind::Tcp,
             secure: spec.secure,
             wait,
             core,
@@ -119,18 +119,23 @@ pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(u64)) -> Result<Ro
         config.disk_delay = Duration::ZERO;
     }
     let opened = site.journal(LOG_BYTES, config)?;
-    let mut bank = Bank::found(opened.journal, opened.id, &opened.folder, spec.accounts_k * 1024)?;
+    let mut bank = Bank::create(
+        opened.journal,
+        opened.id,
+        &opened.directory,
+        spec.accounts_k * 1024,
+    )?;
     bank.rvm().start_truncation().context("start truncation")?;
     let children: Vec<u32> = lenders.iter().map(|lender| lender.child().id()).collect();
     let _pinned = if spec.wait == WaitPolicy::Spin {
-        Some(Pinned::to(seats.client())?)
+        Some(CorePin::to(seats.client())?)
     } else {
         None
     };
     let transactions = run(&mut bank, spec, &children, tick)?;
     let full_stalls = bank.rvm().statistics().full_stalls;
     let books = bank.audit()?;
-    Ok(Row {
+    Ok(TpcaRow {
         accounts_k: spec.accounts_k,
         pattern: spec.pattern,
         durability: name_of(spec.durability),
@@ -145,16 +150,16 @@ pub fn measure(site: &Site, spec: &Spec, tick: &mut dyn FnMut(u64)) -> Result<Ro
 /// Transactions for the time asked for; `tick` hears now and then how many there were.
 pub fn run(
     bank: &mut Bank<Journal, RealStorage>,
-    spec: &Spec,
+    spec: &TpcaSpec,
     children: &[u32],
     tick: &mut dyn FnMut(u64),
-) -> Result<Summary, BenchError> {
-    let mut chooser = Chooser::new(spec.pattern, bank.accounts(), 1);
+) -> Result<LatencySummary, BenchError> {
+    let mut chooser = AccountChooser::new(spec.pattern, bank.accounts(), 1);
     let warm = Instant::now() + spec.time / WARM_UP_PART;
     while Instant::now() < warm {
         bank.transact(&mut chooser, spec.durability)?;
     }
-    let mut recorder = Recorder::start(children);
+    let mut recorder = LatencyRecorder::start(children);
     let (end, mut next_tick, mut count) = (Instant::now() + spec.time, Instant::now() + TICK, 0);
     loop {
         let began = Instant::now();

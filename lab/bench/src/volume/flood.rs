@@ -3,27 +3,27 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use netram_block::Device;
+use netram_block::BlockDevice;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Child, Role};
-use crate::error::{BenchError, Context};
-use crate::site::Site;
-use crate::tpca::{Chooser, Pattern};
-use crate::volume::serve::{Slow, open_volume};
+use crate::child::{ChildProcess, ChildRole};
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
+use crate::tpca::{AccessPattern, AccountChooser};
+use crate::volume::serve::{SyncDelays, open_volume};
 
-const SAID: &str = "flooded ";
+const REPORT_LINE: &str = "flooded ";
 /// Writes that are logged before they are waited for.
-const TOGETHER: usize = 32;
+const DEPTH: usize = 32;
 /// Writes between two looks at the process's memory.
-const LOOK_EVERY: u64 = 512;
+const POLL_WRITES: u64 = 512;
 const SIZES: [usize; 4] = [4 << 10, 512, 64 << 10, 20 << 10];
 /// Before the memory is looked at first: threads have their stacks, and the journal its ring.
 const WARM_UP: u64 = 64;
 
 /// A flooding process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Flood {
+pub struct FloodJob {
     /// The volume.
     pub volume: PathBuf,
     /// For how long.
@@ -32,7 +32,7 @@ pub struct Flood {
 
 /// What a flood did.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Flooded {
+pub struct FloodReport {
     /// Bytes written.
     pub written: u64,
     /// The most that the volume counted in its stages, and kept for the next.
@@ -43,17 +43,17 @@ pub struct Flooded {
     pub stalls: u64,
 }
 
-impl Flood {
+impl FloodJob {
     pub(crate) fn run(&self) -> Result<(), BenchError> {
-        let volume = open_volume(&self.volume, Slow::default())?;
+        let volume = open_volume(&self.volume, SyncDelays::default())?;
         let blocks = volume.geometry().bytes / 512 - 128;
-        let mut places = Chooser::new(Pattern::Random, blocks, 1);
+        let mut places = AccountChooser::new(AccessPattern::Random, blocks, 1);
         let data = vec![0x5a; SIZES[2]];
         let (mut written, mut count, mut first, mut most) = (0_u64, 0_u64, None, 0);
         let end = Instant::now() + Duration::from_millis(self.milliseconds);
         while Instant::now() < end {
             let mut last = None;
-            for _ in 0..TOGETHER {
+            for _ in 0..DEPTH {
                 let bytes = SIZES[count as usize % SIZES.len()];
                 let logged = volume.write(places.account() * 512, &data[..bytes]);
                 last = Some(logged.context("write to a volume")?);
@@ -63,14 +63,14 @@ impl Flood {
             if let Some(last) = last {
                 volume.wait(last).context("wait for a volume")?;
             }
-            if count >= WARM_UP && (first.is_none() || count.is_multiple_of(LOOK_EVERY)) {
+            if count >= WARM_UP && (first.is_none() || count.is_multiple_of(POLL_WRITES)) {
                 let resident = resident_bytes()?;
                 most = most.max(resident);
                 first.get_or_insert(resident);
             }
         }
         let status = volume.status().disk;
-        let flooded = Flooded {
+        let flooded = FloodReport {
             written,
             memory_bytes_max: status.stages.memory_bytes_max,
             grown_bytes: most.saturating_sub(first.unwrap_or(most)),
@@ -78,20 +78,25 @@ impl Flood {
         };
         volume.close().context("close a volume")?;
         crate::say(&format!(
-            "{SAID}{}",
+            "{REPORT_LINE}{}",
             serde_json::to_string(&flooded).context("say what was done")?
         ))
     }
 
     /// Floods the volume at `path` for `time`.
-    pub fn measure(site: &Site, path: &Path, time: Duration) -> Result<Flooded, BenchError> {
-        let flood = Flood {
+    pub fn measure(site: &Testbed, path: &Path, time: Duration) -> Result<FloodReport, BenchError> {
+        let flood = FloodJob {
             volume: path.to_path_buf(),
             milliseconds: time.as_millis() as u64,
         };
-        let mut child = Child::play(site.program(), &Role::Flood(flood), "flood", site.folder())?;
-        let lines = child.ready(SAID)?;
-        let said = lines.iter().find_map(|line| line.strip_prefix(SAID));
+        let mut child = ChildProcess::play(
+            site.program(),
+            &ChildRole::Flood(flood),
+            "flood",
+            site.directory(),
+        )?;
+        let lines = child.ready(REPORT_LINE)?;
+        let said = lines.iter().find_map(|line| line.strip_prefix(REPORT_LINE));
         serde_json::from_str(said.unwrap_or_default()).context("read what a flood did")
     }
 }
@@ -105,7 +110,7 @@ fn resident_bytes() -> Result<u64, BenchError> {
         .and_then(|number| number.trim().parse::<u64>().ok());
     match kib {
         Some(kib) => Ok(kib * 1024),
-        None => Err(BenchError::Asked(
+        None => Err(BenchError::InvalidRequest(
             "the system does not say how large this process is".to_owned(),
         )),
     }

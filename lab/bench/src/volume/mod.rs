@@ -15,11 +15,11 @@ pub mod sink;
 use std::path::{Path, PathBuf};
 
 use netram_proto::journal::CommitRule;
-use netram_transport::{Address, Group};
+use netram_transport::{MulticastGroup, NetAddress};
 use netram_volume::Volume;
 
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 
 /// Loopback carries multicast where the interface is named.
 const GROUP_HOST: &str = "239.190.4.1";
@@ -30,17 +30,17 @@ const JOURNAL_BYTES: u64 = 256 << 20;
 
 /// Who holds a volume's newest writes.
 #[derive(Clone, Debug, Default)]
-pub struct Holders {
+pub struct VolumeRedundancy {
     /// The lenders, all of them members; none: writes wait for the local disk.
-    pub lenders: Vec<Address>,
+    pub lenders: Vec<NetAddress>,
     /// How many of them are members at a time; `None`: all.
     pub members: Option<usize>,
     /// How many must hold a write.
     pub rule: Option<CommitRule>,
     /// Where appends are multicast; `None`: each lender has them over its own link.
-    pub group: Option<Group>,
+    pub group: Option<MulticastGroup>,
     /// Who keeps a copy on its own disk.
-    pub data_lender: Option<Address>,
+    pub data_lender: Option<NetAddress>,
     /// Bytes after which a stage ends; `None`: the default.
     pub stage_bytes: Option<u64>,
     /// Bytes that may be in memories only; `None`: the default.
@@ -49,20 +49,24 @@ pub struct Holders {
 
 /// A volume's directory. Removed when dropped; whoever has it open must have ended before.
 #[derive(Debug)]
-pub struct Place(PathBuf);
+pub struct VolumeDirectory(PathBuf);
 
-impl Place {
+impl VolumeDirectory {
     /// Makes a volume of `bytes` zeros at `site`.
-    pub fn new(site: &Site, bytes: u64, holders: &Holders) -> Result<Place, BenchError> {
-        let path = site.folder().join(format!("volume-{}", site.number()));
+    pub fn new(
+        site: &Testbed,
+        bytes: u64,
+        holders: &VolumeRedundancy,
+    ) -> Result<VolumeDirectory, BenchError> {
+        let path = site.directory().join(format!("volume-{}", site.number()));
         Volume::create(&path, bytes, JOURNAL_BYTES).context("make a volume")?;
-        let place = Place(path);
-        place.hold(site, holders)?;
+        let place = VolumeDirectory(path);
+        place.configure(site, holders)?;
         Ok(place)
     }
 
     /// Says who holds its writes from the next opening on.
-    pub fn hold(&self, site: &Site, holders: &Holders) -> Result<(), BenchError> {
+    pub fn configure(&self, site: &Testbed, holders: &VolumeRedundancy) -> Result<(), BenchError> {
         let mut table = toml::Table::new();
         if !holders.lenders.is_empty() {
             let names = holders.lenders.iter().map(|one| one.to_string().into());
@@ -91,7 +95,7 @@ impl Place {
             table.insert("window".to_owned(), (bytes as i64).into());
         }
         let text = toml::to_string(&table).context("write a volume's settings")?;
-        let file = netram_volume::Place::at(&self.0).settings_file();
+        let file = netram_volume::VolumePaths::at(&self.0).settings_file();
         std::fs::write(&file, text).context(format_args!("write {}", file.display()))
     }
 
@@ -101,7 +105,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for VolumeDirectory {
     fn drop(&mut self) {
         // What remains is removed with the site.
         let _ = std::fs::remove_dir_all(&self.0);
@@ -109,7 +113,7 @@ impl Drop for Place {
 }
 
 /// A group that nobody else on this machine has.
-pub(crate) fn free_group() -> Result<Group, BenchError> {
+pub(crate) fn free_group() -> Result<MulticastGroup, BenchError> {
     let free = std::net::UdpSocket::bind(("0.0.0.0", 0)).context("find a free port")?;
     let port = free.local_addr().context("find a free port")?.port();
     let text = format!("{GROUP_HOST}:{port}%{GROUP_INTERFACE}");

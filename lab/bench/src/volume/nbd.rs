@@ -6,14 +6,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_nbd::wire::request::{Request, command, flag};
+use netram_nbd::wire::request::{NbdRequest, command, flag};
 use netram_nbd::wire::{GREETING_MAGIC, OPTION_MAGIC, SIMPLE_REPLY_MAGIC};
 
-use crate::error::{BenchError, Context};
-use crate::histogram::{Recorder, Summary};
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencyRecorder, LatencySummary};
 
 /// What a server that has lost its lenders may take at the very most; a client that waits for ever says nothing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_BYTES: usize = 16;
 /// `FIXED_NEWSTYLE` and `NO_ZEROES`.
 const CLIENT_FLAGS: u32 = 3;
@@ -30,14 +30,14 @@ pub struct NbdClient {
 
 /// A stream of writes, all of them answered.
 #[derive(Clone, Copy, Debug)]
-pub struct Streamed {
+pub struct StreamResult {
     /// Bytes written.
     pub bytes: u64,
     /// How long that took.
     pub took: Duration,
 }
 
-impl Streamed {
+impl StreamResult {
     /// Bytes a second.
     pub fn per_second(self) -> f64 {
         self.bytes as f64 / self.took.as_secs_f64()
@@ -49,7 +49,7 @@ impl NbdClient {
     pub fn connect(path: &Path) -> Result<NbdClient, BenchError> {
         let what = format_args!("connect to the NBD server at {}", path.display());
         let stream = UnixStream::connect(path).context(what)?;
-        stream.set_read_timeout(Some(PATIENCE)).context(what)?;
+        stream.set_read_timeout(Some(REPLY_TIMEOUT)).context(what)?;
         let mut client = NbdClient {
             stream,
             bytes: 0,
@@ -59,7 +59,7 @@ impl NbdClient {
         let mut greeting = [0; 18];
         client.stream.read_exact(&mut greeting).context(what)?;
         if greeting[..8] != GREETING_MAGIC.to_be_bytes() || greeting[8..16] != OPTION_MAGIC.to_be_bytes() {
-            return Err(BenchError::Asked(
+            return Err(BenchError::InvalidRequest(
                 "the server does not speak NBD's newstyle".to_owned(),
             ));
         }
@@ -83,7 +83,7 @@ impl NbdClient {
     /// Writes and waits for the answer; with `forced` it is on the server's disk by then (FUA).
     pub fn write(&mut self, offset: u64, data: &[u8], forced: bool) -> Result<(), BenchError> {
         self.send_write(offset, data, forced)?;
-        self.answered()
+        self.read_reply()
     }
 
     /// Writes of `bytes` over `span`, one after the other, for `time`.
@@ -93,9 +93,9 @@ impl NbdClient {
         bytes: usize,
         span: u64,
         forced: bool,
-    ) -> Result<Summary, BenchError> {
+    ) -> Result<LatencySummary, BenchError> {
         let data = vec![0x5a; bytes];
-        let mut recorder = Recorder::start(&[]);
+        let mut recorder = LatencyRecorder::start(&[]);
         let (mut at, end) = (0, Instant::now() + time);
         loop {
             let began = Instant::now();
@@ -111,7 +111,7 @@ impl NbdClient {
     /// Reads and waits.
     pub fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), BenchError> {
         self.send(command::READ, 0, offset, into.len(), &[])?;
-        self.answered()?;
+        self.read_reply()?;
         self.stream
             .read_exact(into)
             .context("read what an NBD server sends")
@@ -124,24 +124,24 @@ impl NbdClient {
         span: u64,
         depth: usize,
         time: Duration,
-    ) -> Result<Streamed, BenchError> {
+    ) -> Result<StreamResult, BenchError> {
         let data: Vec<u8> = (0..block).map(|index| (index % 251) as u8).collect();
         let (mut sent, mut answered) = (0_u64, 0_u64);
         let blocks = span / block as u64;
         let began = Instant::now();
         while began.elapsed() < time {
             if sent - answered == depth as u64 {
-                self.answered()?;
+                self.read_reply()?;
                 answered += 1;
             }
             self.send_write(sent % blocks * block as u64, &data, false)?;
             sent += 1;
         }
         while answered < sent {
-            self.answered()?;
+            self.read_reply()?;
             answered += 1;
         }
-        Ok(Streamed {
+        Ok(StreamResult {
             bytes: sent * block as u64,
             took: began.elapsed(),
         })
@@ -161,7 +161,7 @@ impl NbdClient {
         data: &[u8],
     ) -> Result<(), BenchError> {
         self.cookie += 1;
-        let request = Request {
+        let request = NbdRequest {
             flags,
             command,
             cookie: self.cookie,
@@ -175,17 +175,17 @@ impl NbdClient {
     }
 
     /// Takes one answer.
-    fn answered(&mut self) -> Result<(), BenchError> {
+    fn read_reply(&mut self) -> Result<(), BenchError> {
         let mut reply = [0; REPLY_BYTES];
         self.stream.read_exact(&mut reply).context("hear an NBD server")?;
         if reply[..4] != SIMPLE_REPLY_MAGIC.to_be_bytes() {
-            return Err(BenchError::Asked(
+            return Err(BenchError::InvalidRequest(
                 "the NBD server sent something that is no reply".to_owned(),
             ));
         }
         match reply[4..8] {
             [0, 0, 0, 0] => Ok(()),
-            [_, _, _, error] => Err(BenchError::Asked(format!(
+            [_, _, _, error] => Err(BenchError::InvalidRequest(format!(
                 "the NBD server answered with error {error}: it never should here"
             ))),
             _ => unreachable!("four bytes are four bytes"),

@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use netram_block::{Device, DeviceError, Geometry, Pending};
-use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
+use netram_block::{BlockDevice, DeviceError, DeviceGeometry, PendingWrite};
+use netram_nbd::{MemoryDevice, NbdExport, NbdServer, NbdServerConfig, TlsMode};
 use netram_proto::port::IoError;
-use netram_transport::Address;
-use netram_volume::{ModelledDisk, Place, Volume};
+use netram_transport::NetAddress;
+use netram_volume::{ModelledDisk, Volume, VolumePaths};
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Child, Role, listening};
-use crate::error::{BenchError, Context};
+use crate::child::{ChildProcess, ChildRole, listening_addresses};
+use crate::error::{BenchError, ErrorContext};
 use crate::machine;
-use crate::site::{JOIN_TIMEOUT, Site, Wire};
+use crate::testbed::{JOIN_TIMEOUT, SocketKind, Testbed};
 use crate::volume::nbd::NbdClient;
 
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -26,7 +26,7 @@ const COPY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What is served.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum What {
+pub enum DeviceSource {
     /// Memory, so many bytes.
     Memory(u64),
     /// A file as it is, with so many microseconds added to every sync.
@@ -34,12 +34,12 @@ pub enum What {
     /// The same, with so many microseconds added to every read, write and sync.
     SlowFile(PathBuf, u32),
     /// A volume, maybe on a slower disk than there is.
-    Volume(PathBuf, Slow),
+    Volume(PathBuf, SyncDelays),
 }
 
 /// Microseconds added to each sync of a volume's disk.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Slow {
+pub struct SyncDelays {
     /// Of the journal's log.
     pub journal_us: u32,
     /// Of the image and what belongs to it.
@@ -48,31 +48,31 @@ pub struct Slow {
 
 /// A serving process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Serve {
+pub struct NbdServeJob {
     /// Where it listens.
     pub listen: String,
     /// What it serves.
-    pub what: What,
+    pub what: DeviceSource,
     /// The core that connections are served on. A volume's own threads run where they like.
     pub core: Option<usize>,
 }
 
-impl Serve {
+impl NbdServeJob {
     /// Serves until killed.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         let device = self.what.open()?;
         if let Some(core) = self.core {
             machine::pin(&[core])?;
         }
-        let server = Server::start(Config {
+        let server = NbdServer::start(NbdServerConfig {
             listen: vec![self.listen.parse().context("read where to listen")?],
-            exports: vec![Export {
+            exports: vec![NbdExport {
                 name: "bench".to_owned(),
                 description: String::new(),
                 device,
                 read_only: false,
             }],
-            tls: Tls::Off,
+            tls: TlsMode::Off,
             insecure: false,
             other_users: false,
         })
@@ -87,33 +87,35 @@ impl Serve {
     }
 }
 
-impl What {
+impl DeviceSource {
     /// The device.
-    pub(crate) fn open(&self) -> Result<Arc<dyn Device>, BenchError> {
+    pub(crate) fn open(&self) -> Result<Arc<dyn BlockDevice>, BenchError> {
         Ok(match self {
-            What::Memory(bytes) => Arc::new(MemoryDevice::new(*bytes)),
-            What::File(path, sync_us) => {
+            DeviceSource::Memory(bytes) => Arc::new(MemoryDevice::new(*bytes)),
+            DeviceSource::File(path, sync_us) => {
                 Arc::new(PlainFile::open(path, Duration::from_micros((*sync_us).into()))?)
             }
-            What::SlowFile(path, us) => {
+            DeviceSource::SlowFile(path, us) => {
                 let delay = Duration::from_micros((*us).into());
                 let mut file = PlainFile::open(path, delay)?;
                 file.request_delay = delay;
                 Arc::new(file)
             }
-            What::Volume(path, slow) => Arc::new(open_volume(path, *slow)?),
+            DeviceSource::Volume(path, slow) => Arc::new(open_volume(path, *slow)?),
         })
     }
 
     /// A volume as it is.
-    pub fn volume(path: &Path) -> What {
-        What::Volume(path.to_owned(), Slow::default())
+    pub fn volume(path: &Path) -> DeviceSource {
+        DeviceSource::Volume(path.to_owned(), SyncDelays::default())
     }
 }
 
 /// Opens a volume and waits for its members, and for its copy.
-pub(crate) fn open_volume(path: &Path, slow: Slow) -> Result<Volume, BenchError> {
-    let mut settings = Place::at(path).settings().context("read a volume's settings")?;
+pub(crate) fn open_volume(path: &Path, slow: SyncDelays) -> Result<Volume, BenchError> {
+    let mut settings = VolumePaths::at(path)
+        .settings()
+        .context("read a volume's settings")?;
     settings.modelled = ModelledDisk {
         journal: Duration::from_micros(slow.journal_us.into()),
         files: Duration::from_micros(slow.files_us.into()),
@@ -124,11 +126,11 @@ pub(crate) fn open_volume(path: &Path, slow: Slow) -> Result<Volume, BenchError>
             .journal()
             .wait_for_members(JOIN_TIMEOUT)
             .map_err(|blocked| {
-                BenchError::Asked(format!("the lenders did not join the volume: {blocked:?}"))
+                BenchError::InvalidRequest(format!("the lenders did not join the volume: {blocked:?}"))
             })?;
     }
     if settings.data_lender.is_some() && !volume.wait_for_data_lender(COPY_TIMEOUT) {
-        return Err(BenchError::Asked(
+        return Err(BenchError::InvalidRequest(
             "the data lender's copy did not come into service".to_owned(),
         ));
     }
@@ -136,29 +138,38 @@ pub(crate) fn open_volume(path: &Path, slow: Slow) -> Result<Volume, BenchError>
 }
 
 /// A serving process that runs, and a connection to it.
-pub struct Served {
+pub struct NbdServerProcess {
     /// The process.
-    pub child: Child,
+    pub child: ChildProcess,
     /// The connection.
     pub client: NbdClient,
 }
 
-impl Served {
+impl NbdServerProcess {
     /// Starts one. It ends with the thread that calls.
-    pub fn start(site: &Site, what: What, core: Option<usize>) -> Result<Served, BenchError> {
-        let serve = Serve {
-            listen: site.listen(Wire::Unix).to_string(),
+    pub fn start(
+        site: &Testbed,
+        what: DeviceSource,
+        core: Option<usize>,
+    ) -> Result<NbdServerProcess, BenchError> {
+        let serve = NbdServeJob {
+            listen: site.listen(SocketKind::Unix).to_string(),
             what,
             core,
         };
-        let mut child = Child::play(site.program(), &Role::Serve(serve), "serve", site.folder())?;
-        let addresses = listening(&child.ready("ready")?)?;
+        let mut child = ChildProcess::play(
+            site.program(),
+            &ChildRole::Serve(serve),
+            "serve",
+            site.directory(),
+        )?;
+        let addresses = listening_addresses(&child.ready("ready")?)?;
         match addresses.first() {
-            Some(Address::Unix(path)) => Ok(Served {
+            Some(NetAddress::Unix(path)) => Ok(NbdServerProcess {
                 client: NbdClient::connect(path)?,
                 child,
             }),
-            _ => Err(child.failed("it named no Unix socket")),
+            _ => Err(child.log_error("it named no Unix socket")),
         }
     }
 }
@@ -205,9 +216,9 @@ fn delay(by: Duration) {
     }
 }
 
-impl Device for PlainFile {
-    fn geometry(&self) -> Geometry {
-        Geometry {
+impl BlockDevice for PlainFile {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             bytes: self.bytes,
             request_bytes_max: REQUEST_BYTES_MAX,
         }
@@ -220,15 +231,15 @@ impl Device for PlainFile {
             .map_err(|error| failed(&error))
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
         delay(self.request_delay);
         let written = self.file.write_all_at(bytes, offset);
         written
-            .map(|()| Pending::default())
+            .map(|()| PendingWrite::default())
             .map_err(|error| failed(&error))
     }
 
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         let zeros = vec![0; 64 << 10];
         let mut done = 0;
         while done < length {
@@ -236,15 +247,15 @@ impl Device for PlainFile {
             self.write(offset + done, &zeros[..piece as usize])?;
             done += piece;
         }
-        Ok(Pending::default())
+        Ok(PendingWrite::default())
     }
 
     /// Nothing has to be forgotten: a disk may keep what it likes.
-    fn discard(&self, _: u64, _: u64) -> Result<Pending, DeviceError> {
-        Ok(Pending::default())
+    fn discard(&self, _: u64, _: u64) -> Result<PendingWrite, DeviceError> {
+        Ok(PendingWrite::default())
     }
 
-    fn wait(&self, _: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, _: PendingWrite) -> Result<(), DeviceError> {
         Ok(())
     }
 

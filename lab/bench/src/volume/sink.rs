@@ -5,28 +5,28 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use serde::{Deserialize, Serialize};
 
-use crate::child::{Child, PLAY, Role, listening};
-use crate::error::{BenchError, Context};
+use crate::child::{ChildProcess, ChildRole, PLAY, listening_addresses};
+use crate::error::{BenchError, ErrorContext};
 use crate::machine;
-use crate::namespaces::Namespaces;
-use crate::site::Site;
+use crate::namespaces::NamespacePair;
+use crate::testbed::Testbed;
 
 /// Bytes of one send.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// A process that receives.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Sink {
+pub struct SinkServer {
     /// The address to listen on, with port 0.
     pub host: String,
     /// The core to stay on.
     pub core: Option<usize>,
 }
 
-impl Sink {
+impl SinkServer {
     /// Receives one connection after the other until killed, and closes each when its sender has.
     pub(crate) fn run(&self) -> Result<(), BenchError> {
         if let Some(core) = self.core {
@@ -44,35 +44,38 @@ impl Sink {
 
     /// Starts one, in `network`'s other half if there is one.
     pub fn start(
-        site: &Site,
-        network: Option<&Namespaces>,
+        site: &Testbed,
+        network: Option<&NamespacePair>,
         core: Option<usize>,
-    ) -> Result<(Child, Address), BenchError> {
-        let host = match network.map(Namespaces::listen) {
-            Some(Address::Tcp { host, .. }) => host.to_string(),
+    ) -> Result<(ChildProcess, NetAddress), BenchError> {
+        let host = match network.map(NamespacePair::listen) {
+            Some(NetAddress::Tcp { host, .. }) => host.to_string(),
             _ => "127.0.0.1".to_owned(),
         };
-        let role = serde_json::to_string(&Role::Sink(Sink { host, core })).context("describe a role")?;
+        let role =
+            serde_json::to_string(&ChildRole::Sink(SinkServer { host, core })).context("describe a role")?;
         let program = site.program().to_string_lossy();
-        let before = network.map(Namespaces::on_lender);
+        let before = network.map(NamespacePair::on_lender);
         let mut words = before
             .iter()
             .flatten()
             .map(String::as_str)
             .chain([&*program, PLAY, &role]);
         let first = words.next().unwrap_or_default();
-        let mut child = Child::start(Path::new(first), words, "sink", site.folder())?;
-        let address = listening(&child.ready("listening ")?)?.into_iter().next();
-        let address = address.ok_or_else(|| child.failed("it named no address"))?;
+        let mut child = ChildProcess::start(Path::new(first), words, "sink", site.directory())?;
+        let address = listening_addresses(&child.ready("listening ")?)?
+            .into_iter()
+            .next();
+        let address = address.ok_or_else(|| child.log_error("it named no address"))?;
         Ok((child, address))
     }
 }
 
 /// Sends to a sink for `time`; bytes a second, up to the last one received.
-pub fn stream(address: &Address, time: Duration) -> Result<f64, BenchError> {
+pub fn stream(address: &NetAddress, time: Duration) -> Result<f64, BenchError> {
     use std::io::Write;
-    let Address::Tcp { host, port } = address else {
-        return Err(BenchError::Asked("a sink is reached by TCP".to_owned()));
+    let NetAddress::Tcp { host, port } = address else {
+        return Err(BenchError::InvalidRequest("a sink is reached by TCP".to_owned()));
     };
     let mut stream = TcpStream::connect((host.to_string().as_str(), *port)).context("connect to a sink")?;
     let piece = vec![0x5a; PIECE_BYTES];

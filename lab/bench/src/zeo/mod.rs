@@ -7,12 +7,12 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use netram_oo7::store::{Store, Use, Work};
-use netram_oo7::{Parameters, Plain, Size, StoreError, build};
+use netram_oo7::store::{CompositeUse, Oo7Store, Oo7Transaction};
+use netram_oo7::{DatabaseSize, Oo7Error, Oo7Parameters, PlainStore, build};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{BenchError, Context};
-use crate::site::Site;
+use crate::error::{BenchError, ErrorContext};
+use crate::testbed::Testbed;
 use crate::tool::finish;
 
 /// What the environment has: others would be another peer.
@@ -24,28 +24,28 @@ const PROGRAM: &str = include_str!("oo7.py");
 
 /// An environment in which ZODB and ZEO are.
 #[derive(Debug)]
-pub struct Zeo {
+pub struct ZeoEnvironment {
     python: PathBuf,
 }
 
 /// What was measured.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Report {
+pub struct ZeoReport {
     /// Python's version.
     pub python: String,
     /// Those of ZODB, ZEO and what stores objects' states.
-    pub versions: Versions,
+    pub versions: ZeoVersions,
     /// Of the database: [`digest`].
     pub digest: u64,
     /// By where the server keeps the objects.
-    pub stores: Stores,
+    pub stores: ZeoStores,
 }
 
 /// Versions of the packages.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Versions {
+pub struct ZeoVersions {
     #[serde(rename = "ZODB")]
     /// The object database.
     pub zodb: String,
@@ -59,27 +59,27 @@ pub struct Versions {
 /// Where the server keeps the objects.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Stores {
+pub struct ZeoStores {
     /// In its memory: nothing of a commit waits for a disk.
-    pub memory: Rows,
+    pub memory: ZeoRows,
     /// In a file that is synced at each commit.
-    pub file: Rows,
+    pub file: ZeoRows,
 }
 
 /// The operations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rows {
+pub struct ZeoRows {
     /// Root parts, 2,187 updates.
-    pub t12a: Row,
+    pub t12a: ZeoRow,
     /// All parts, 43,740 updates.
-    pub t2b: Row,
+    pub t2b: ZeoRow,
 }
 
 /// Medians of an operation, microseconds.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct ZeoRow {
     /// Updates of a transaction.
     pub updates: u64,
     /// Objects that it changed.
@@ -96,16 +96,16 @@ pub struct Row {
     pub total_us: f64,
 }
 
-impl Row {
+impl ZeoRow {
     /// What the changes cost over a walk without any, until the reader has them.
     pub fn overhead_us(&self) -> f64 {
         self.total_us - self.walk_us
     }
 }
 
-impl Stores {
+impl ZeoStores {
     /// Of two rows of an operation the better.
-    pub fn best(&self, of: impl Fn(&Rows) -> Row) -> Row {
+    pub fn best(&self, of: impl Fn(&ZeoRows) -> ZeoRow) -> ZeoRow {
         let (memory, file) = (of(&self.memory), of(&self.file));
         match memory.overhead_us() <= file.overhead_us() {
             true => memory,
@@ -114,57 +114,62 @@ impl Stores {
     }
 }
 
-impl Zeo {
+impl ZeoEnvironment {
     /// The environment, if it has been made.
-    pub fn find() -> Result<Zeo, String> {
-        let folder = folder().ok_or("neither XDG_CACHE_HOME nor HOME says where its environment would be")?;
-        let found = Zeo::at(&folder);
+    pub fn find() -> Result<ZeoEnvironment, String> {
+        let directory =
+            directory().ok_or("neither XDG_CACHE_HOME nor HOME says where its environment would be")?;
+        let found = ZeoEnvironment::at(&directory);
         found.ok_or_else(|| {
             "there is no environment with it; `netram-lab bench oo7 --zeo` makes one".to_owned()
         })
     }
 
     /// The environment; makes it if it is not there, for which pip asks the package index. Otherwise why there is none.
-    pub fn make() -> Result<Zeo, String> {
-        let folder = folder().ok_or("neither XDG_CACHE_HOME nor HOME says where to make its environment")?;
-        if let Some(found) = Zeo::at(&folder) {
+    pub fn make() -> Result<ZeoEnvironment, String> {
+        let directory =
+            directory().ok_or("neither XDG_CACHE_HOME nor HOME says where to make its environment")?;
+        if let Some(found) = ZeoEnvironment::at(&directory) {
             return Ok(found);
         }
         let run = |command: &mut Command| finish(command).map(drop).map_err(|error| error.to_string());
-        run(Command::new(PYTHON).args(["-m", "venv", "--clear"]).arg(&folder))?;
+        run(Command::new(PYTHON)
+            .args(["-m", "venv", "--clear"])
+            .arg(&directory))?;
         let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        run(Command::new(python(&folder)).args(pip).args(PACKAGES))?;
-        Zeo::at(&folder).ok_or_else(|| format!("the environment in {} does not work", folder.display()))
+        run(Command::new(python(&directory)).args(pip).args(PACKAGES))?;
+        ZeoEnvironment::at(&directory)
+            .ok_or_else(|| format!("the environment in {} does not work", directory.display()))
     }
 
     /// It may be half made, or of a Python that is no more.
-    fn at(folder: &Path) -> Option<Zeo> {
-        let python = python(folder);
+    fn at(directory: &Path) -> Option<ZeoEnvironment> {
+        let python = python(directory);
         let mut works = Command::new(&python);
         finish(works.args(["-c", "import ZEO, ZODB"])).ok()?;
-        Some(Zeo { python })
+        Some(ZeoEnvironment { python })
     }
 
     /// Measures, and checks that it was the same database and the same operations.
-    pub fn measure(&self, site: &Site, rounds: usize) -> Result<Report, BenchError> {
-        let folder = site.folder().join(format!("zeo-{}", site.number()));
-        std::fs::create_dir(&folder).context("make a folder for ZEO")?;
-        let program = folder.join("oo7.py");
+    pub fn measure(&self, site: &Testbed, rounds: usize) -> Result<ZeoReport, BenchError> {
+        let directory = site.directory().join(format!("zeo-{}", site.number()));
+        std::fs::create_dir(&directory).context("make a directory for ZEO")?;
+        let program = directory.join("oo7.py");
         std::fs::write(&program, PROGRAM).context("write ZEO's program")?;
         let mut command = Command::new(&self.python);
         command
             .arg(&program)
             .arg("measure")
-            .arg(&folder)
+            .arg(&directory)
             .arg(rounds.to_string());
         let said = finish(&mut command)?;
-        let report: Report = serde_json::from_str(&said).context("read what ZEO's program said")?;
-        check(&report).map_err(|why| BenchError::Wrong { place: program, why })?;
+        let report: ZeoReport = serde_json::from_str(&said).context("read what ZEO's program said")?;
+        check(&report).map_err(|why| BenchError::WrongData { place: program, why })?;
         Ok(report)
     }
 }
 
-fn check(report: &Report) -> Result<(), String> {
+fn check(report: &ZeoReport) -> Result<(), String> {
     let digest = digest().map_err(|error| error.to_string())?;
     if report.digest != digest {
         return Err(format!(
@@ -175,7 +180,7 @@ fn check(report: &Report) -> Result<(), String> {
     for rows in [&report.stores.memory, &report.stores.file] {
         for (row, updates, parts) in [(rows.t12a, 2_187, 495), (rows.t2b, 43_740, 9_900)] {
             if (row.updates, row.parts) != (updates, parts) {
-                let Row {
+                let ZeoRow {
                     updates: found,
                     parts: changed,
                     ..
@@ -189,12 +194,12 @@ fn check(report: &Report) -> Result<(), String> {
     Ok(())
 }
 
-fn python(folder: &Path) -> PathBuf {
-    folder.join("bin/python")
+fn python(directory: &Path) -> PathBuf {
+    directory.join("bin/python")
 }
 
-/// A folder of this user alone: a program is run from there.
-fn folder() -> Option<PathBuf> {
+/// A directory of this user alone: a program is run from there.
+fn directory() -> Option<PathBuf> {
     let named = |name| {
         std::env::var_os(name)
             .filter(|value| !value.is_empty())
@@ -205,9 +210,9 @@ fn folder() -> Option<PathBuf> {
 }
 
 /// Of what the traversals of small-3 go by: private uses, dates, places, documents and connections of parts. `oo7.py` has the same.
-pub fn digest() -> Result<u64, StoreError> {
-    let parameters = Parameters::of(Size::Small, 3);
-    let store = Plain::default();
+pub fn digest() -> Result<u64, Oo7Error> {
+    let parameters = Oo7Parameters::of(DatabaseSize::Small, 3);
+    let store = PlainStore::default();
     build(&store, &parameters)?;
     let mut open = store.begin()?;
     let (mut bases, mut parts) = (Vec::new(), Vec::new());
@@ -216,7 +221,7 @@ pub fn digest() -> Result<u64, StoreError> {
     let mut numbers = Vec::new();
     for base in bases {
         let mut used = Vec::new();
-        open.components(base, Use::Private, &mut used)?;
+        open.components(base, CompositeUse::Private, &mut used)?;
         for composite in used {
             numbers.push(open.composite_design(composite)?.id);
         }
@@ -243,8 +248,8 @@ mod tests {
 
     #[test]
     fn the_program_in_python_draws_the_same_database() {
-        let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("oo7.py");
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("oo7.py");
         std::fs::write(&program, PROGRAM).unwrap();
         let said = finish(Command::new(PYTHON).arg(&program).arg("digest")).unwrap();
         assert_eq!(said, digest().unwrap().to_string());
@@ -252,7 +257,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_checked_and_the_better_store_counts() {
-        let row = |updates, parts, total_us| Row {
+        let row = |updates, parts, total_us| ZeoRow {
             updates,
             parts,
             walk_us: 1.0,
@@ -261,20 +266,20 @@ mod tests {
             load_us: 4.0,
             total_us,
         };
-        let rows = |total_us| Rows {
+        let rows = |total_us| ZeoRows {
             t12a: row(2_187, 495, total_us),
             t2b: row(43_740, 9_900, total_us),
         };
         let (zodb, zeo, persistent) = ("6.4".to_owned(), "6.2".to_owned(), "6.9".to_owned());
-        let mut report = Report {
+        let mut report = ZeoReport {
             python: "3".to_owned(),
-            versions: Versions {
+            versions: ZeoVersions {
                 zodb,
                 zeo,
                 persistent,
             },
             digest: digest().unwrap(),
-            stores: Stores {
+            stores: ZeoStores {
                 memory: rows(9.0),
                 file: rows(8.0),
             },

@@ -5,7 +5,7 @@ that objects have changed, and loads their new states. Both have the whole datab
 one of lab/oo7, drawn with the same generator in the same order (generate.rs there).
 
     python oo7.py digest                     the database's digest, without ZODB
-    python oo7.py measure FOLDER ROUNDS      JSON on standard output
+    python oo7.py measure DIRECTORY ROUNDS      JSON on standard output
 
 Every object of OO7 that can change is an object of ZODB; connections are tuples in the part where they begin. The server,
 the writer and the reader are processes, which talk by pipes when nothing is measured.
@@ -345,12 +345,12 @@ def rounds(connection, reader, operation, count):
     return {"updates": updates, "parts": len(changing), **dict(zip(names, columns))}
 
 
-def measure(folder, count):
+def measure(directory, count):
     import transaction
     from importlib.metadata import version
 
     plan, stores = Plan(), {}
-    for name, storage in (("memory", None), ("file", os.path.join(folder, "Data.fs"))):
+    for name, storage in (("memory", None), ("file", os.path.join(directory, "Data.fs"))):
         server = Child(lambda told, out: serve(storage, out))
         address = server.hear()
         connection = connect(address)
@@ -373,11 +373,11 @@ def main(arguments):
     match arguments:
         case ["digest"]:
             print(Plan().digest())
-        case ["measure", folder, count]:
+        case ["measure", directory, count]:
             die_with_parent()
             signal.alarm(ALL_S)
             classes()
-            measure(folder, int(count))
+            measure(directory, int(count))
         case _:
             raise SystemExit(__doc__)
 

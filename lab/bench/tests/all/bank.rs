@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use netram_bench::BenchError;
-use netram_bench::tpca::{Bank, Books, Chooser, Pattern};
+use netram_bench::tpca::{AccessPattern, AccountChooser, Bank, BankAudit};
 use netram_journal::{Journal, JournalConfig};
 use netram_proto::port::Durability;
 use netram_rvm::RealStorage;
@@ -11,19 +11,19 @@ use netram_rvm::RealStorage;
 const ACCOUNTS: u64 = 64;
 const LOG_BYTES: u64 = 4 << 20;
 
-fn open(folder: &Path) -> Result<Bank<Journal, RealStorage>, BenchError> {
-    let (journal, _) = Journal::open(&folder.join("journal"), JournalConfig::default()).unwrap();
+fn open(directory: &Path) -> Result<Bank<Journal, RealStorage>, BenchError> {
+    let (journal, _) = Journal::open(&directory.join("journal"), JournalConfig::default()).unwrap();
     let id = journal.id();
-    Bank::open(journal, id, folder)
+    Bank::open(journal, id, directory)
 }
 
 /// A bank after `transactions`, the last of them on the disk.
-fn bank(folder: &Path, transactions: u64) -> Bank<Journal, RealStorage> {
-    Journal::create(&folder.join("journal"), LOG_BYTES).unwrap();
-    let (journal, _) = Journal::open(&folder.join("journal"), JournalConfig::default()).unwrap();
+fn bank(directory: &Path, transactions: u64) -> Bank<Journal, RealStorage> {
+    Journal::create(&directory.join("journal"), LOG_BYTES).unwrap();
+    let (journal, _) = Journal::open(&directory.join("journal"), JournalConfig::default()).unwrap();
     let id = journal.id();
-    let mut bank = Bank::found(journal, id, folder, ACCOUNTS).unwrap();
-    let mut chooser = Chooser::new(Pattern::Localised, ACCOUNTS, 3);
+    let mut bank = Bank::create(journal, id, directory, ACCOUNTS).unwrap();
+    let mut chooser = AccountChooser::new(AccessPattern::Localised, ACCOUNTS, 3);
     for number in 1..=transactions {
         let durability = if number == transactions {
             Durability::Disk
@@ -38,9 +38,9 @@ fn bank(folder: &Path, transactions: u64) -> Bank<Journal, RealStorage> {
 #[test]
 fn a_reopened_bank_has_every_transaction_also_when_the_audit_trail_wrapped() {
     for transactions in [0, 1, 100, 2 * ACCOUNTS, 5 * ACCOUNTS] {
-        let folder = tempfile::tempdir().unwrap();
-        let before = bank(folder.path(), transactions).audit().unwrap();
-        let after = open(folder.path()).unwrap().audit().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let before = bank(directory.path(), transactions).audit().unwrap();
+        let after = open(directory.path()).unwrap().audit().unwrap();
         assert_eq!(after, before);
         assert_eq!(after.transactions, transactions);
         assert_eq!(after.audited, transactions.min(2 * ACCOUNTS));
@@ -49,12 +49,12 @@ fn a_reopened_bank_has_every_transaction_also_when_the_audit_trail_wrapped() {
 
 #[test]
 fn a_changed_byte_in_any_record_is_noticed() {
-    let folder = tempfile::tempdir().unwrap();
-    let bank = bank(folder.path(), 40);
+    let directory = tempfile::tempdir().unwrap();
+    let bank = bank(directory.path(), 40);
     bank.rvm().truncate().unwrap();
     let good = bank.audit().unwrap();
     drop(bank);
-    let segment = folder.path().join("bank");
+    let segment = directory.path().join("bank");
     let bytes = std::fs::read(&segment).unwrap();
     // The branch's balance, a teller's count, an account, an audit record's number, and one's amount.
     let audit = 8192 + ACCOUNTS as usize * 128;
@@ -62,14 +62,14 @@ fn a_changed_byte_in_any_record_is_noticed() {
         let mut changed = bytes.clone();
         changed[at] ^= 1;
         overwrite(&segment, &changed);
-        let found = open(folder.path()).unwrap().audit();
+        let found = open(directory.path()).unwrap().audit();
         assert!(
-            matches!(found, Err(BenchError::Wrong { .. })),
+            matches!(found, Err(BenchError::WrongData { .. })),
             "byte {at}: {found:?}"
         );
     }
     overwrite(&segment, &bytes);
-    assert_eq!(open(folder.path()).unwrap().audit().unwrap(), good);
+    assert_eq!(open(directory.path()).unwrap().audit().unwrap(), good);
 }
 
 /// In place: a new file would have another identity, and be refused for that.
@@ -85,12 +85,12 @@ fn overwrite(path: &Path, bytes: &[u8]) {
 
 #[test]
 fn books_tell_apart_a_lost_transaction() {
-    let folder = tempfile::tempdir().unwrap();
-    let mut bank = bank(folder.path(), 10);
+    let directory = tempfile::tempdir().unwrap();
+    let mut bank = bank(directory.path(), 10);
     let before = bank.audit().unwrap();
-    let mut chooser = Chooser::new(Pattern::Random, ACCOUNTS, 9);
+    let mut chooser = AccountChooser::new(AccessPattern::Random, ACCOUNTS, 9);
     bank.transact(&mut chooser, Durability::Disk).unwrap();
-    let Books {
+    let BankAudit {
         transactions,
         balance,
         ..
@@ -101,13 +101,16 @@ fn books_tell_apart_a_lost_transaction() {
 
 #[test]
 fn a_segment_that_is_no_bank_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let bank = bank(folder.path(), 1);
+    let directory = tempfile::tempdir().unwrap();
+    let bank = bank(directory.path(), 1);
     bank.rvm().truncate().unwrap();
     drop(bank);
-    let segment = folder.path().join("bank");
+    let segment = directory.path().join("bank");
     let mut bytes = std::fs::read(&segment).unwrap();
     bytes[0] ^= 1;
     overwrite(&segment, &bytes);
-    assert!(matches!(open(folder.path()), Err(BenchError::Wrong { .. })));
+    assert!(matches!(
+        open(directory.path()),
+        Err(BenchError::WrongData { .. })
+    ));
 }

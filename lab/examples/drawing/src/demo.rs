@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
+use crate::demo_directory::{DemoDirectory, LENDERS, wait_for_end_of_input};
 use crate::drawing::{create, current};
-use crate::editor::DRAWN;
-use crate::place::{LENDERS, Place, until_told};
-use crate::viewer::SHOWN;
+use crate::editor::DRAWN_PREFIX;
+use crate::viewer::SHOWN_PREFIX;
 
 /// Nothing that is waited for takes so long.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -22,7 +22,7 @@ const EDITORS: u32 = 3;
 const VIEWER: &str = "viewer";
 
 /// How it is to be.
-pub(crate) struct Choices {
+pub(crate) struct DemoOptions {
     pub(crate) listen: String,
     pub(crate) terminal: bool,
     pub(crate) strokes: u64,
@@ -31,20 +31,20 @@ pub(crate) struct Choices {
 }
 
 /// Runs it. Fails if a stroke is missing.
-pub(crate) fn run(choices: &Choices) -> anyhow::Result<()> {
+pub(crate) fn run(choices: &DemoOptions) -> anyhow::Result<()> {
     let memory = Path::new("/dev/shm");
     let directory = match memory.is_dir() {
         true => tempfile::tempdir_in(memory)?,
         false => tempfile::tempdir()?,
     };
-    let place = Place::at(directory.path().to_owned());
+    let place = DemoDirectory::at(directory.path().to_owned());
     place.create()?;
-    let mut cast = Cast::new(place);
+    let mut cast = DemoProcesses::new(place);
     LENDERS
         .iter()
         .try_for_each(|name| cast.start(name, &["lend", name]))?;
     cast.start("server", &["serve"])?;
-    let judge = cast.place.join("judge")?;
+    let judge = cast.directory.join("judge")?;
     create(&judge)?;
     judge.leave()?;
 
@@ -65,18 +65,18 @@ pub(crate) fn run(choices: &Choices) -> anyhow::Result<()> {
     }
     cast.stop_editors()?;
 
-    let judge = cast.place.join("judge")?;
-    let verdict = judged(&current(&judge)?, &cast.safe());
+    let judge = cast.directory.join("judge")?;
+    let verdict = verdict(&current(&judge)?, &cast.safe());
     judge.leave()?;
     println!("{}", verdict?);
     if choices.stay {
-        until_told();
+        wait_for_end_of_input();
     }
     Ok(())
 }
 
 /// Compares the drawing with what the editors called safe.
-fn judged(seen: &[crate::drawing::Seen], safe: &BTreeMap<u32, u64>) -> anyhow::Result<String> {
+fn verdict(seen: &[crate::drawing::VisibleStroke], safe: &BTreeMap<u32, u64>) -> anyhow::Result<String> {
     let mut found: BTreeMap<u32, BTreeSet<u64>> = BTreeMap::new();
     for stroke in seen {
         let fresh = found.entry(stroke.author).or_default().insert(stroke.number);
@@ -102,8 +102,8 @@ fn judged(seen: &[crate::drawing::Seen], safe: &BTreeMap<u32, u64>) -> anyhow::R
 }
 
 /// The processes, by their names.
-struct Cast {
-    place: Place,
+struct DemoProcesses {
+    directory: DemoDirectory,
     processes: BTreeMap<String, (Child, Vec<String>)>,
     /// The last safe stroke of each editor.
     safe: Arc<Mutex<BTreeMap<u32, u64>>>,
@@ -111,10 +111,10 @@ struct Cast {
     shown: Arc<AtomicU32>,
 }
 
-impl Cast {
-    fn new(place: Place) -> Cast {
-        Cast {
-            place,
+impl DemoProcesses {
+    fn new(place: DemoDirectory) -> DemoProcesses {
+        DemoProcesses {
+            directory: place,
             processes: BTreeMap::new(),
             safe: Arc::default(),
             shown: Arc::default(),
@@ -127,7 +127,7 @@ impl Cast {
         self.start_again(name, arguments)
     }
 
-    fn start_viewer(&mut self, choices: &Choices) -> anyhow::Result<()> {
+    fn start_viewer(&mut self, choices: &DemoOptions) -> anyhow::Result<()> {
         let mut arguments = vec!["view", "--listen", &choices.listen];
         if choices.terminal {
             arguments.push("--terminal");
@@ -143,7 +143,7 @@ impl Cast {
     fn start_again(&mut self, name: &str, arguments: Vec<String>) -> anyhow::Result<()> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(&arguments[0])
-            .arg(&self.place.directory)
+            .arg(&self.directory.directory)
             .args(&arguments[1..])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -154,11 +154,13 @@ impl Cast {
         let (shown, before) = (Arc::clone(&self.shown), self.shown.load(Ordering::SeqCst));
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                if line.starts_with(SHOWN) {
+                if line.starts_with(SHOWN_PREFIX) {
                     println!("the drawing is {line}");
                     shown.fetch_add(1, Ordering::SeqCst);
                 }
-                let number = line.strip_prefix(DRAWN).and_then(|number| number.parse().ok());
+                let number = line
+                    .strip_prefix(DRAWN_PREFIX)
+                    .and_then(|number| number.parse().ok());
                 if let (Some(number), Some(author)) = (number, author) {
                     let mut safe = safe.lock().unwrap_or_else(PoisonError::into_inner);
                     safe.insert(author, number);
@@ -248,7 +250,7 @@ fn author_of(name: &str) -> Option<u32> {
     name.strip_prefix("editor-")?.parse().ok()
 }
 
-impl Drop for Cast {
+impl Drop for DemoProcesses {
     fn drop(&mut self) {
         for (child, _) in self.processes.values_mut() {
             // It may have ended.
@@ -261,10 +263,10 @@ impl Drop for Cast {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drawing::Seen;
+    use crate::drawing::VisibleStroke;
 
-    fn seen(strokes: &[(u32, u64)]) -> Vec<Seen> {
-        let stroke = |(author, number): &(u32, u64)| Seen {
+    fn seen(strokes: &[(u32, u64)]) -> Vec<VisibleStroke> {
+        let stroke = |(author, number): &(u32, u64)| VisibleStroke {
             author: *author,
             number: *number,
             points: Vec::new(),
@@ -275,11 +277,11 @@ mod tests {
     #[test]
     fn strokes_that_are_missing_or_there_twice_are_found() {
         let safe = BTreeMap::from([(1, 2), (2, 1)]);
-        assert!(judged(&seen(&[(1, 2), (1, 1), (2, 1)]), &safe).is_ok());
+        assert!(verdict(&seen(&[(1, 2), (1, 1), (2, 1)]), &safe).is_ok());
         // What was not acknowledged may be there.
-        assert!(judged(&seen(&[(1, 2), (1, 1), (2, 1), (2, 2)]), &safe).is_ok());
-        assert!(judged(&seen(&[(1, 2), (2, 1)]), &safe).is_err());
-        assert!(judged(&seen(&[(1, 2), (1, 1)]), &safe).is_err());
-        assert!(judged(&seen(&[(1, 2), (1, 1), (2, 1), (1, 1)]), &safe).is_err());
+        assert!(verdict(&seen(&[(1, 2), (1, 1), (2, 1), (2, 2)]), &safe).is_ok());
+        assert!(verdict(&seen(&[(1, 2), (2, 1)]), &safe).is_err());
+        assert!(verdict(&seen(&[(1, 2), (1, 1)]), &safe).is_err());
+        assert!(verdict(&seen(&[(1, 2), (1, 1), (2, 1), (1, 1)]), &safe).is_err());
     }
 }

@@ -15,11 +15,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::Context;
-use netram_heap::{AccessError, Heap, Lens, Ptr, Slice};
+use netram_heap::{BlockAccessError, BorrowedHeap, Heap, Ptr, Slice};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::{Node, Txn};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared_machine::{LockId, LockMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Layers of the drawing: locks of the region.
@@ -40,7 +40,7 @@ struct Group {
     strokes: Ptr<Stroke>,
     author: u32,
     /// Where the group lies: moving it moves its strokes.
-    at: Point,
+    at: DrawingPoint,
 }
 
 /// A line through some points.
@@ -48,7 +48,7 @@ struct Group {
 #[repr(C)]
 struct Stroke {
     next: Ptr<Stroke>,
-    points: Slice<Point>,
+    points: Slice<DrawingPoint>,
     /// Counts from 1 over all strokes of an author.
     number: u64,
 }
@@ -56,22 +56,22 @@ struct Stroke {
 /// A place in the drawing, or in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub(crate) struct Point {
+pub(crate) struct DrawingPoint {
     pub(crate) x: i16,
     pub(crate) y: i16,
 }
 
 /// What there is to see of a stroke.
-pub(crate) struct Seen {
+pub(crate) struct VisibleStroke {
     pub(crate) author: u32,
     pub(crate) number: u64,
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<DrawingPoint>,
 }
 
 /// Makes the layers, empty. Once in the region's life.
 pub(crate) fn create(node: &Node) -> anyhow::Result<()> {
     for layer in 0..LAYERS {
-        let mut txn = begin(node, layer, Hold::Exclusive)?;
+        let mut txn = begin(node, layer, LockMode::Exclusive)?;
         txn.format_heap(LockId(layer))?;
         txn.commit(Durability::Remote)?;
     }
@@ -83,9 +83,9 @@ pub(crate) fn draw(
     node: &Node,
     layer: u32,
     (author, number): (u32, u64),
-    points: &[Point],
+    points: &[DrawingPoint],
 ) -> anyhow::Result<()> {
-    let mut txn = begin(node, layer, Hold::Exclusive)?;
+    let mut txn = begin(node, layer, LockMode::Exclusive)?;
     let heap = txn.heap(LockId(layer))?;
     let group = group_of(&mut txn, layer, author)?;
     let stroke = Stroke {
@@ -100,8 +100,8 @@ pub(crate) fn draw(
 }
 
 /// Moves all that an author has drawn in a layer, with one small change.
-pub(crate) fn shift(node: &Node, layer: u32, author: u32, to: Point) -> anyhow::Result<()> {
-    let mut txn = begin(node, layer, Hold::Exclusive)?;
+pub(crate) fn shift(node: &Node, layer: u32, author: u32, to: DrawingPoint) -> anyhow::Result<()> {
+    let mut txn = begin(node, layer, LockMode::Exclusive)?;
     let heap = txn.heap(LockId(layer))?;
     let group = group_of(&mut txn, layer, author)?;
     heap.edit(&mut txn).get_mut(group)?.at = to;
@@ -110,8 +110,8 @@ pub(crate) fn shift(node: &Node, layer: u32, author: u32, to: Point) -> anyhow::
 }
 
 /// Draws an author's newest stroke in a layer anew: its old points are freed.
-pub(crate) fn redraw(node: &Node, layer: u32, author: u32, points: &[Point]) -> anyhow::Result<()> {
-    let mut txn = begin(node, layer, Hold::Exclusive)?;
+pub(crate) fn redraw(node: &Node, layer: u32, author: u32, points: &[DrawingPoint]) -> anyhow::Result<()> {
+    let mut txn = begin(node, layer, LockMode::Exclusive)?;
     let heap = txn.heap(LockId(layer))?;
     let group = group_of(&mut txn, layer, author)?;
     let newest = heap.get(group)?.strokes;
@@ -126,13 +126,13 @@ pub(crate) fn redraw(node: &Node, layer: u32, author: u32, points: &[Point]) -> 
 }
 
 /// The whole drawing as it is now, each layer under its lock.
-pub(crate) fn current(node: &Node) -> anyhow::Result<Vec<Seen>> {
+pub(crate) fn current(node: &Node) -> anyhow::Result<Vec<VisibleStroke>> {
     let mut seen = Vec::new();
     for layer in 0..LAYERS {
-        let txn = begin(node, layer, Hold::Shared)?;
+        let txn = begin(node, layer, LockMode::Shared)?;
         let heap = txn.heap(LockId(layer))?;
         heap.check().with_context(|| format!("layer {layer}"))?;
-        look(&heap.lens(&node.region().read()), &mut seen)?;
+        read_layer(&heap.borrowed_view(&node.region().read()), &mut seen)?;
         txn.commit(Durability::Remote)?;
     }
     Ok(seen)
@@ -140,23 +140,23 @@ pub(crate) fn current(node: &Node) -> anyhow::Result<Vec<Seen>> {
 
 /// The layers, for whoever only looks.
 pub(crate) fn layers(node: &Node) -> anyhow::Result<Vec<Arc<Heap>>> {
-    let layer = |layer| Ok(begin(node, layer, Hold::Shared)?.heap(LockId(layer))?);
+    let layer = |layer| Ok(begin(node, layer, LockMode::Shared)?.heap(LockId(layer))?);
     (0..LAYERS).map(layer).collect()
 }
 
 /// The whole drawing as it was at one moment, without any lock: nobody who draws waits for whoever looks.
-pub(crate) fn at_one_moment(node: &Node, layers: &[Arc<Heap>]) -> anyhow::Result<Vec<Seen>> {
+pub(crate) fn snapshot(node: &Node, layers: &[Arc<Heap>]) -> anyhow::Result<Vec<VisibleStroke>> {
     let reader = node.reader()?;
     let bytes = reader.read()?;
     let mut seen = Vec::new();
     for heap in layers {
-        look(&heap.lens(&bytes), &mut seen)?;
+        read_layer(&heap.borrowed_view(&bytes), &mut seen)?;
     }
     Ok(seen)
 }
 
 /// How many strokes each author has drawn.
-pub(crate) fn count(seen: &[Seen]) -> BTreeMap<u32, u64> {
+pub(crate) fn count(seen: &[VisibleStroke]) -> BTreeMap<u32, u64> {
     let mut counts = BTreeMap::new();
     for stroke in seen {
         *counts.entry(stroke.author).or_default() += 1;
@@ -164,8 +164,8 @@ pub(crate) fn count(seen: &[Seen]) -> BTreeMap<u32, u64> {
     counts
 }
 
-fn begin(node: &Node, layer: u32, hold: Hold) -> anyhow::Result<Txn<'_>> {
-    let mut txn = node.begin(Mode::Restore)?;
+fn begin(node: &Node, layer: u32, hold: LockMode) -> anyhow::Result<Txn<'_>> {
+    let mut txn = node.begin(RestoreMode::Restore)?;
     txn.acquire(LockId(layer), hold)?;
     Ok(txn)
 }
@@ -186,7 +186,7 @@ fn group_of(txn: &mut Txn<'_>, layer: u32, author: u32) -> anyhow::Result<Ptr<Gr
         next: first,
         strokes: Ptr::NULL,
         author,
-        at: Point { x: 0, y: 0 },
+        at: DrawingPoint { x: 0, y: 0 },
     };
     let group = heap.alloc(txn, &group)?;
     heap.set_root(txn, GROUPS, group)?;
@@ -194,7 +194,7 @@ fn group_of(txn: &mut Txn<'_>, layer: u32, author: u32) -> anyhow::Result<Ptr<Gr
 }
 
 /// Reads a layer in place.
-fn look(layer: &Lens<'_>, seen: &mut Vec<Seen>) -> Result<(), AccessError> {
+fn read_layer(layer: &BorrowedHeap<'_>, seen: &mut Vec<VisibleStroke>) -> Result<(), BlockAccessError> {
     let mut group: Ptr<Group> = layer.root(GROUPS)?;
     while !group.is_null() {
         let Group {
@@ -206,11 +206,11 @@ fn look(layer: &Lens<'_>, seen: &mut Vec<Seen>) -> Result<(), AccessError> {
         while !strokes.is_null() {
             let stroke = layer.get(strokes)?;
             let points = layer.slice(stroke.points)?.iter();
-            seen.push(Seen {
+            seen.push(VisibleStroke {
                 author,
                 number: stroke.number,
                 points: points
-                    .map(|point| Point {
+                    .map(|point| DrawingPoint {
                         x: at.x.saturating_add(point.x),
                         y: at.y.saturating_add(point.y),
                     })

@@ -6,16 +6,16 @@ use std::time::Duration;
 use netram_shared::Node;
 use netram_shared::node::AcquireError;
 
-use crate::drawing::{LAYERS, Point, SIZE, count, current, draw, redraw, shift};
-use crate::place::{Place, until_told};
+use crate::demo_directory::{DemoDirectory, wait_for_end_of_input};
+use crate::drawing::{DrawingPoint, LAYERS, SIZE, count, current, draw, redraw, shift};
 
 /// What stands before the number of a stroke that is safe.
-pub(crate) const DRAWN: &str = "drawn ";
+pub(crate) const DRAWN_PREFIX: &str = "drawn ";
 
 /// Draws until the input ends.
-pub(crate) fn run(place: &Place, author: u32, pause: u64) -> anyhow::Result<()> {
-    let told = std::thread::spawn(until_told);
-    let mut hand = Hand(u64::from(author) | 1);
+pub(crate) fn run(place: &DemoDirectory, author: u32, pause: u64) -> anyhow::Result<()> {
+    let told = std::thread::spawn(wait_for_end_of_input);
+    let mut hand = RandomHand(u64::from(author) | 1);
     while !told.is_finished() {
         let node = place.join(&format!("editor-{author}"))?;
         // What an earlier process of this editor drew, acknowledged or not, is in the drawing by now, or never will be: its journal
@@ -26,12 +26,12 @@ pub(crate) fn run(place: &Place, author: u32, pause: u64) -> anyhow::Result<()> 
             match draw(&node, layer, (author, number + 1), &hand.flower()) {
                 Ok(()) => {
                     number += 1;
-                    writeln!(std::io::stdout(), "{DRAWN}{number}")?;
-                    fiddle(&node, layer, author, &mut hand)?;
+                    writeln!(std::io::stdout(), "{DRAWN_PREFIX}{number}")?;
+                    edit_at_random(&node, layer, author, &mut hand)?;
                 }
                 // The node ended, say because this process slept too long: it joins again, and counts.
                 Err(_) if node.gone().is_some() => {}
-                Err(error) if is_late(&error) => {}
+                Err(error) if is_timeout(&error) => {}
                 Err(error) => return Err(error),
             }
             std::thread::sleep(Duration::from_millis(pause));
@@ -44,13 +44,13 @@ pub(crate) fn run(place: &Place, author: u32, pause: u64) -> anyhow::Result<()> 
 }
 
 /// Now and then moves everything, or draws a stroke anew.
-fn fiddle(node: &Node, layer: u32, author: u32, hand: &mut Hand) -> anyhow::Result<()> {
+fn edit_at_random(node: &Node, layer: u32, author: u32, hand: &mut RandomHand) -> anyhow::Result<()> {
     let done = match hand.below(20) {
         0 => shift(
             node,
             layer,
             author,
-            Point {
+            DrawingPoint {
                 x: hand.near(0, 40),
                 y: hand.near(0, 40),
             },
@@ -59,20 +59,20 @@ fn fiddle(node: &Node, layer: u32, author: u32, hand: &mut Hand) -> anyhow::Resu
         _ => Ok(()),
     };
     match done {
-        Err(error) if node.gone().is_none() && !is_late(&error) => Err(error),
+        Err(error) if node.gone().is_none() && !is_timeout(&error) => Err(error),
         _ => Ok(()),
     }
 }
 
 /// Whether a lock did not come in time: nothing was drawn, and the server may be back soon.
-fn is_late(error: &anyhow::Error) -> bool {
+fn is_timeout(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref(), Some(AcquireError::TimedOut(_)))
 }
 
 /// A hand that scribbles: the same from the same beginning.
-struct Hand(u64);
+struct RandomHand(u64);
 
-impl Hand {
+impl RandomHand {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) % bound
@@ -83,14 +83,14 @@ impl Hand {
     }
 
     /// A flower: a closed line with petals.
-    fn flower(&mut self) -> Vec<Point> {
+    fn flower(&mut self) -> Vec<DrawingPoint> {
         let (x, y) = (self.below(SIZE as u64) as f64, self.below(SIZE as u64) as f64);
         let (petals, radius) = (3 + self.below(5), 6.0 + self.below(14) as f64);
         let corners = petals * 8;
         let corner = |corner: u64| {
             let turn = corner as f64 / corners as f64 * std::f64::consts::TAU;
             let reach = radius * (1.0 + 0.5 * (turn * petals as f64).cos());
-            Point {
+            DrawingPoint {
                 x: (x + reach * turn.cos()) as i16,
                 y: (y + reach * turn.sin()) as i16,
             }

@@ -17,15 +17,15 @@
 #![allow(clippy::print_stdout, reason = "it is a program that talks to people")]
 
 mod demo;
+mod demo_directory;
 mod drawing;
 mod editor;
-mod place;
 mod viewer;
 
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use place::Place;
+use demo_directory::DemoDirectory;
 
 #[derive(Parser)]
 #[command(about = "Several processes edit one drawing in shared memory")]
@@ -97,7 +97,7 @@ fn main() -> anyhow::Result<()> {
             strokes,
             stay,
             pause,
-        } => demo::run(&demo::Choices {
+        } => demo::run(&demo::DemoOptions {
             listen,
             terminal,
             strokes,
@@ -108,13 +108,13 @@ fn main() -> anyhow::Result<()> {
             directory,
             author,
             pause,
-        } => editor::run(&Place::at(directory), author, pause),
+        } => editor::run(&DemoDirectory::at(directory), author, pause),
         Command::View {
             directory,
             listen,
             terminal,
-        } => viewer::run(&Place::at(directory), &listen, terminal),
-        Command::Lend { directory, name } => Place::at(directory).lend(&name),
-        Command::Serve { directory } => Place::at(directory).serve(),
+        } => viewer::run(&DemoDirectory::at(directory), &listen, terminal),
+        Command::Lend { directory, name } => DemoDirectory::at(directory).lend(&name),
+        Command::Serve { directory } => DemoDirectory::at(directory).serve(),
     }
 }

@@ -5,13 +5,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::drawing::{SIZE, Seen, at_one_moment, count, layers};
-use crate::place::{Place, until_told};
+use crate::demo_directory::{DemoDirectory, wait_for_end_of_input};
+use crate::drawing::{SIZE, VisibleStroke, count, layers, snapshot};
 
 /// What stands before the page's address.
-pub(crate) const SHOWN: &str = "shown at ";
+pub(crate) const SHOWN_PREFIX: &str = "shown at ";
 /// Between two pictures.
-const EVERY: Duration = Duration::from_millis(200);
+const FRAME_INTERVAL: Duration = Duration::from_millis(200);
 /// A browser that says no more for so long is not waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Bytes of a request that are read.
@@ -32,18 +32,18 @@ next();
 "#;
 
 /// Shows the drawing until the input ends.
-pub(crate) fn run(place: &Place, listen: &str, terminal: bool) -> anyhow::Result<()> {
-    let told = std::thread::spawn(until_told);
+pub(crate) fn run(place: &DemoDirectory, listen: &str, terminal: bool) -> anyhow::Result<()> {
+    let told = std::thread::spawn(wait_for_end_of_input);
     let page = TcpListener::bind(listen)?;
     page.set_nonblocking(true)?;
-    writeln!(std::io::stdout(), "{SHOWN}http://{}", page.local_addr()?)?;
+    writeln!(std::io::stdout(), "{SHOWN_PREFIX}http://{}", page.local_addr()?)?;
     while !told.is_finished() {
         let node = place.join("viewer")?;
         let layers = layers(&node)?;
-        let picture = || at_one_moment(&node, &layers);
+        let picture = || snapshot(&node, &layers);
         let mut shown = None;
         while !told.is_finished() && node.gone().is_none() {
-            let due = shown.is_none_or(|shown: Instant| shown.elapsed() >= EVERY);
+            let due = shown.is_none_or(|shown: Instant| shown.elapsed() >= FRAME_INTERVAL);
             if terminal
                 && due
                 && let Ok(seen) = picture()
@@ -56,7 +56,7 @@ pub(crate) fn run(place: &Place, listen: &str, terminal: bool) -> anyhow::Result
                 // One that leaves in the middle misses this picture.
                 let _ = answer(caller, &picture);
             }
-            std::thread::sleep(EVERY / 10);
+            std::thread::sleep(FRAME_INTERVAL / 10);
         }
         if node.gone().is_none() {
             node.leave()?;
@@ -66,7 +66,10 @@ pub(crate) fn run(place: &Place, listen: &str, terminal: bool) -> anyhow::Result
 }
 
 /// Answers one request.
-fn answer(mut caller: TcpStream, picture: &dyn Fn() -> anyhow::Result<Vec<Seen>>) -> anyhow::Result<()> {
+fn answer(
+    mut caller: TcpStream,
+    picture: &dyn Fn() -> anyhow::Result<Vec<VisibleStroke>>,
+) -> anyhow::Result<()> {
     caller.set_nonblocking(false)?;
     caller.set_read_timeout(Some(PATIENCE))?;
     caller.set_write_timeout(Some(PATIENCE))?;
@@ -94,7 +97,7 @@ fn answer(mut caller: TcpStream, picture: &dyn Fn() -> anyhow::Result<Vec<Seen>>
     Ok(())
 }
 
-fn svg(seen: &[Seen]) -> String {
+fn svg(seen: &[VisibleStroke]) -> String {
     let mut text =
         format!(r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {SIZE} {SIZE}" fill="none">"#);
     for stroke in seen.iter().rev() {
@@ -110,7 +113,7 @@ fn svg(seen: &[Seen]) -> String {
 }
 
 /// The drawing in letters, one for each author.
-fn letters(seen: &[Seen]) -> String {
+fn letters(seen: &[VisibleStroke]) -> String {
     let (width, height) = TERMINAL;
     let mut rows = vec![vec![' '; width]; height];
     for stroke in seen.iter().rev() {

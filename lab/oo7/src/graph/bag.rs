@@ -3,37 +3,41 @@
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
-use super::ground::{Ground, Near};
 use super::layout::{Bag, view};
-use crate::error::StoreError;
+use super::space::{BlockOwner, BlockTransaction};
+use crate::error::Oo7Error;
 
 /// Room of a bag that had none.
-const ROOM_FIRST: u32 = 4;
+const CAPACITY_FIRST: u32 = 4;
 
 /// Where a bag's header stands, and the items that belong to the block around it (zero: none do).
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct BagLocation {
     pub(super) header: u64,
     pub(super) inline: u64,
 }
 
-impl Place {
+impl BagLocation {
     /// A bag whose items always have a block of their own.
-    pub(super) fn apart(header: u64) -> Place {
-        Place { header, inline: 0 }
+    pub(super) fn detached(header: u64) -> BagLocation {
+        BagLocation { header, inline: 0 }
     }
 }
 
 /// Adds a reference.
-pub(super) fn push<G: Ground>(ground: &mut G, place: Place, item: u64) -> Result<(), StoreError> {
+pub(super) fn push<G: BlockTransaction>(
+    ground: &mut G,
+    place: BagLocation,
+    item: u64,
+) -> Result<(), Oo7Error> {
     let Bag { items, count, room } = *view(ground.bytes(), place.header, "a bag")?;
     let (items, count, room) = (items.get(), count.get(), room.get());
     if count < room {
         ground.write(items + 8 * u64::from(count), &item.to_le_bytes())?;
         return set_count(ground, place.header, count + 1);
     }
-    let room = (2 * room).max(ROOM_FIRST);
-    let moved = ground.allocate(Near::Block(place.header), 8 * room as usize)?;
+    let room = (2 * room).max(CAPACITY_FIRST);
+    let moved = ground.allocate(BlockOwner::Block(place.header), 8 * room as usize)?;
     let bag = Bag {
         items: U64::new(items),
         count: U32::new(count),
@@ -52,14 +56,18 @@ pub(super) fn push<G: Ground>(ground: &mut G, place: Place, item: u64) -> Result
 }
 
 /// Takes one occurrence of a reference out; the last one takes its place.
-pub(super) fn remove<G: Ground>(ground: &mut G, place: Place, item: u64) -> Result<(), StoreError> {
+pub(super) fn remove<G: BlockTransaction>(
+    ground: &mut G,
+    place: BagLocation,
+    item: u64,
+) -> Result<(), Oo7Error> {
     let bytes = ground.bytes();
     let bag: &Bag = view(bytes, place.header, "a bag")?;
     let (items, count) = (bag.items.get(), bag.count.get());
     let found = bag.items(bytes)?;
     let position = found.iter().position(|found| found.get() == item);
     let (Some(position), Some(last)) = (position, found.last()) else {
-        return Err(StoreError::Damaged {
+        return Err(Oo7Error::Damaged {
             what: "a reference back",
             at: item,
         });
@@ -72,20 +80,20 @@ pub(super) fn remove<G: Ground>(ground: &mut G, place: Place, item: u64) -> Resu
 }
 
 /// Gives back what a bag that goes owns.
-pub(super) fn discard<G: Ground>(ground: &mut G, place: Place) -> Result<(), StoreError> {
+pub(super) fn discard<G: BlockTransaction>(ground: &mut G, place: BagLocation) -> Result<(), Oo7Error> {
     let bag: &Bag = view(ground.bytes(), place.header, "a bag")?;
     let items = bag.items.get();
     free_items(ground, place, items)
 }
 
-fn free_items<G: Ground>(ground: &mut G, place: Place, items: u64) -> Result<(), StoreError> {
+fn free_items<G: BlockTransaction>(ground: &mut G, place: BagLocation, items: u64) -> Result<(), Oo7Error> {
     if items != 0 && items != place.inline {
         ground.free(items)?;
     }
     Ok(())
 }
 
-fn set_count<G: Ground>(ground: &mut G, header: u64, count: u32) -> Result<(), StoreError> {
+fn set_count<G: BlockTransaction>(ground: &mut G, header: u64, count: u32) -> Result<(), Oo7Error> {
     let at = header + std::mem::offset_of!(Bag, count) as u64;
     ground.write(at, &count.to_le_bytes())
 }

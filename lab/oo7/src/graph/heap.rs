@@ -8,24 +8,24 @@ use std::fmt;
 use std::ops::Deref;
 
 use netram_heap::{AllocError, Heap, Ptr, Transact};
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{ExclusiveGuard, Mode, ReadGuard, Rvm, Storage, Transaction};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{ExclusiveGuard, ReadGuard, RestoreMode, Rvm, SegmentStorage, Transaction};
 
-use super::ground::{Ground, Near, Space};
-use crate::error::StoreError;
+use super::space::{BlockOwner, BlockSpace, BlockTransaction};
+use crate::error::Oo7Error;
 
 /// The root of the heap in which the database is kept.
 const ROOT: usize = 0;
 
 /// A persistent heap whose transactions commit with one durability.
-pub struct OnHeap<'h, L: Log, S: Storage> {
+pub struct HeapSpace<'h, L: RecordLog, S: SegmentStorage> {
     rvm: &'h Rvm<L, S>,
     heap: &'h Heap,
     durability: Durability,
-    mode: Mode,
+    mode: RestoreMode,
 }
 
-impl<L: Log, S: Storage> fmt::Debug for OnHeap<'_, L, S> {
+impl<L: RecordLog, S: SegmentStorage> fmt::Debug for HeapSpace<'_, L, S> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("OnHeap")
             .field("heap", self.heap)
@@ -33,34 +33,34 @@ impl<L: Log, S: Storage> fmt::Debug for OnHeap<'_, L, S> {
     }
 }
 
-impl<'h, L: Log, S: Storage> OnHeap<'h, L, S> {
+impl<'h, L: RecordLog, S: SegmentStorage> HeapSpace<'h, L, S> {
     /// The heap, which must stand in a region of this recoverable memory.
-    pub fn new(rvm: &'h Rvm<L, S>, heap: &'h Heap, durability: Durability) -> OnHeap<'h, L, S> {
-        OnHeap {
+    pub fn new(rvm: &'h Rvm<L, S>, heap: &'h Heap, durability: Durability) -> HeapSpace<'h, L, S> {
+        HeapSpace {
             rvm,
             heap,
             durability,
-            mode: Mode::Restore,
+            mode: RestoreMode::Restore,
         }
     }
 
     /// Transactions that keep no old values: cheaper, and a dropped one leaves its changes in memory, uncommitted.
-    pub fn without_undo(self) -> OnHeap<'h, L, S> {
-        OnHeap {
-            mode: Mode::NoRestore,
+    pub fn without_undo(self) -> HeapSpace<'h, L, S> {
+        HeapSpace {
+            mode: RestoreMode::NoRestore,
             ..self
         }
     }
 }
 
-impl<'h, L: Log, S: Storage> Space for OnHeap<'h, L, S> {
+impl<'h, L: RecordLog, S: SegmentStorage> BlockSpace for HeapSpace<'h, L, S> {
     type Open<'s>
-        = HeapOpen<'s, Transaction<L, S>, &'h Heap>
+        = HeapSpaceTransaction<'s, Transaction<L, S>, &'h Heap>
     where
         Self: 's;
 
-    fn begin(&self) -> Result<HeapOpen<'_, Transaction<L, S>, &'h Heap>, StoreError> {
-        Ok(HeapOpen::new(
+    fn begin(&self) -> Result<HeapSpaceTransaction<'_, Transaction<L, S>, &'h Heap>, Oo7Error> {
+        Ok(HeapSpaceTransaction::new(
             self.rvm.begin(self.mode),
             std::slice::from_ref(&self.heap),
             self.durability,
@@ -69,34 +69,28 @@ impl<'h, L: Log, S: Storage> Space for OnHeap<'h, L, S> {
 }
 
 /// A transaction that can be committed, and changes memory whose lock is held already.
-pub trait Commits: Transact {
+pub trait CommitTransaction: Transact {
     /// Declares bytes and stores them.
-    fn store(&mut self, held: &mut ExclusiveGuard<'_>, offset: usize, bytes: &[u8])
-    -> Result<(), StoreError>;
+    fn store(&mut self, held: &mut ExclusiveGuard<'_>, offset: usize, bytes: &[u8]) -> Result<(), Oo7Error>;
 
     /// Commits it.
-    fn commit(self, durability: Durability) -> Result<(), StoreError>;
+    fn commit(self, durability: Durability) -> Result<(), Oo7Error>;
 }
 
-impl<L: Log, S: Storage> Commits for Transaction<L, S> {
-    fn store(
-        &mut self,
-        held: &mut ExclusiveGuard<'_>,
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        self.write_in(held, offset, bytes).map_err(StoreError::below)
+impl<L: RecordLog, S: SegmentStorage> CommitTransaction for Transaction<L, S> {
+    fn store(&mut self, held: &mut ExclusiveGuard<'_>, offset: usize, bytes: &[u8]) -> Result<(), Oo7Error> {
+        self.write_in(held, offset, bytes).map_err(Oo7Error::backend)
     }
 
-    fn commit(self, durability: Durability) -> Result<(), StoreError> {
-        Transaction::commit(self, durability).map_err(StoreError::below)?;
+    fn commit(self, durability: Durability) -> Result<(), Oo7Error> {
+        Transaction::commit(self, durability).map_err(Oo7Error::backend)?;
         Ok(())
     }
 }
 
 /// A transaction on a heap, or on several of one region. The first one has the root, and what belongs to all modules; the others are
 /// those of the modules, in the order of their ids.
-pub struct HeapOpen<'s, X, H> {
+pub struct HeapSpaceTransaction<'s, X, H> {
     // Dropped before the transaction, whose end takes the region's lock.
     reading: Option<ReadGuard<'s>>,
     /// From the first change on, instead.
@@ -106,10 +100,14 @@ pub struct HeapOpen<'s, X, H> {
     durability: Durability,
 }
 
-impl<'s, X: Commits, H: Deref<Target = Heap>> HeapOpen<'s, X, H> {
-    pub(super) fn new(transaction: X, heaps: &'s [H], durability: Durability) -> HeapOpen<'s, X, H> {
+impl<'s, X: CommitTransaction, H: Deref<Target = Heap>> HeapSpaceTransaction<'s, X, H> {
+    pub(super) fn new(
+        transaction: X,
+        heaps: &'s [H],
+        durability: Durability,
+    ) -> HeapSpaceTransaction<'s, X, H> {
         assert!(!heaps.is_empty());
-        HeapOpen {
+        HeapSpaceTransaction {
             reading: None,
             storing: None,
             transaction,
@@ -132,34 +130,34 @@ impl<'s, X: Commits, H: Deref<Target = Heap>> HeapOpen<'s, X, H> {
         before.max_by_key(|heap| heap.start()).unwrap_or(self.common())
     }
 
-    fn heap_near(&self, near: Near) -> &'s Heap {
+    fn heap_near(&self, near: BlockOwner) -> &'s Heap {
         match near {
-            Near::Common => self.common(),
-            Near::Module(id) => {
+            BlockOwner::Common => self.common(),
+            BlockOwner::Module(id) => {
                 let heaps = self.heaps;
                 heaps.get(id as usize).map_or(self.common(), |heap| heap)
             }
-            Near::Block(at) => self.heap_of(at),
+            BlockOwner::Block(at) => self.heap_of(at),
         }
     }
 }
 
-impl<X, H> fmt::Debug for HeapOpen<'_, X, H> {
+impl<X, H> fmt::Debug for HeapSpaceTransaction<'_, X, H> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("HeapOpen").finish_non_exhaustive()
     }
 }
 
-impl<X, H> HeapOpen<'_, X, H> {
+impl<X, H> HeapSpaceTransaction<'_, X, H> {
     /// The transaction, for what takes the region's lock itself, or waits.
-    pub(super) fn changing(&mut self) -> &mut X {
+    pub(super) fn transaction_mut(&mut self) -> &mut X {
         self.reading = None;
         self.storing = None;
         &mut self.transaction
     }
 }
 
-impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
+impl<X: CommitTransaction, H: Deref<Target = Heap>> BlockTransaction for HeapSpaceTransaction<'_, X, H> {
     fn bytes(&mut self) -> &[u8] {
         let heap = self.common();
         let bytes: &[u8] = match &self.storing {
@@ -169,12 +167,12 @@ impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
         &bytes[heap.base()..]
     }
 
-    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Oo7Error> {
         let heap = self.common();
         let offset = usize::try_from(at)
             .ok()
             .and_then(|at| at.checked_add(heap.base()));
-        let offset = offset.ok_or(StoreError::Damaged {
+        let offset = offset.ok_or(Oo7Error::Damaged {
             what: "bytes to write",
             at,
         })?;
@@ -183,39 +181,39 @@ impl<X: Commits, H: Deref<Target = Heap>> Ground for HeapOpen<'_, X, H> {
         self.transaction.store(storing, offset, bytes)
     }
 
-    fn allocate(&mut self, near: Near, bytes: usize) -> Result<u64, StoreError> {
+    fn allocate(&mut self, near: BlockOwner, bytes: usize) -> Result<u64, Oo7Error> {
         let heap = self.heap_near(near);
-        match heap.allocate(self.changing(), bytes) {
+        match heap.allocate(self.transaction_mut(), bytes) {
             Ok(block) => Ok(block.offset()),
-            Err(AllocError::NoRoom { asked, largest }) => Err(StoreError::NoRoom {
+            Err(AllocError::NoRoom { asked, largest }) => Err(Oo7Error::Full {
                 asked: asked as u64,
                 largest,
             }),
-            Err(error) => Err(StoreError::below(error)),
+            Err(error) => Err(Oo7Error::backend(error)),
         }
     }
 
-    fn free(&mut self, at: u64) -> Result<(), StoreError> {
+    fn free(&mut self, at: u64) -> Result<(), Oo7Error> {
         let heap = self.heap_of(at);
-        heap.free(self.changing(), Ptr::<u8>::from_offset(at))
-            .map_err(StoreError::below)
+        heap.free(self.transaction_mut(), Ptr::<u8>::from_offset(at))
+            .map_err(Oo7Error::backend)
     }
 
-    fn root(&mut self) -> Result<u64, StoreError> {
+    fn root(&mut self) -> Result<u64, Oo7Error> {
         // It takes the region's lock itself.
-        self.changing();
-        let root = self.common().root::<u8>(ROOT).map_err(StoreError::below)?;
+        self.transaction_mut();
+        let root = self.common().root::<u8>(ROOT).map_err(Oo7Error::backend)?;
         Ok(root.offset())
     }
 
-    fn set_root(&mut self, at: u64) -> Result<(), StoreError> {
+    fn set_root(&mut self, at: u64) -> Result<(), Oo7Error> {
         let heap = self.common();
-        heap.set_root(self.changing(), ROOT, Ptr::<u8>::from_offset(at))
-            .map_err(StoreError::below)
+        heap.set_root(self.transaction_mut(), ROOT, Ptr::<u8>::from_offset(at))
+            .map_err(Oo7Error::backend)
     }
 
-    fn commit(self) -> Result<(), StoreError> {
-        let HeapOpen {
+    fn commit(self) -> Result<(), Oo7Error> {
+        let HeapSpaceTransaction {
             reading,
             storing,
             transaction,

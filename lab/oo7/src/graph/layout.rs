@@ -7,8 +7,8 @@
 use zerocopy::little_endian::{I32, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::error::StoreError;
-use crate::store::{Connection, Design, Index};
+use crate::error::Oo7Error;
+use crate::store::{ConnectionValues, DesignValues, Oo7Index};
 use crate::text::{TITLE_BYTES, TYPE_BYTES, type_name};
 
 /// First bytes of a database.
@@ -149,11 +149,11 @@ pub(super) fn part_bytes(connections: u32) -> usize {
 }
 
 /// The value at an offset.
-pub(super) fn view<'b, T>(bytes: &'b [u8], at: u64, what: &'static str) -> Result<&'b T, StoreError>
+pub(super) fn view<'b, T>(bytes: &'b [u8], at: u64, what: &'static str) -> Result<&'b T, Oo7Error>
 where
     T: FromBytes + Immutable + KnownLayout + Unaligned,
 {
-    let damaged = StoreError::Damaged { what, at };
+    let damaged = Oo7Error::Damaged { what, at };
     let found = usize::try_from(at).ok().filter(|at| *at != 0);
     let Some(bytes) = found.and_then(|at| bytes.get(at..)?.get(..size_of::<T>())) else {
         return Err(damaged);
@@ -167,11 +167,11 @@ pub(super) fn views<'b, T>(
     at: u64,
     count: u32,
     what: &'static str,
-) -> Result<&'b [T], StoreError>
+) -> Result<&'b [T], Oo7Error>
 where
     T: FromBytes + Immutable + KnownLayout + Unaligned,
 {
-    let damaged = StoreError::Damaged { what, at };
+    let damaged = Oo7Error::Damaged { what, at };
     let length = (count as usize).checked_mul(size_of::<T>());
     let (Ok(start), Some(length)) = (usize::try_from(at), length) else {
         return Err(damaged);
@@ -192,13 +192,13 @@ impl Bag {
         room: U32::ZERO,
     };
 
-    pub(super) fn items<'b>(&self, bytes: &'b [u8]) -> Result<&'b [U64], StoreError> {
+    pub(super) fn items<'b>(&self, bytes: &'b [u8]) -> Result<&'b [U64], Oo7Error> {
         views(bytes, self.items.get(), self.count.get(), "a bag's items")
     }
 }
 
 impl DesignRow {
-    pub(super) fn new(design: Design) -> DesignRow {
+    pub(super) fn new(design: DesignValues) -> DesignRow {
         DesignRow {
             id: design.id.into(),
             date: design.date.into(),
@@ -207,8 +207,8 @@ impl DesignRow {
         }
     }
 
-    pub(super) fn values(&self) -> Result<Design, StoreError> {
-        Ok(Design {
+    pub(super) fn values(&self) -> Result<DesignValues, Oo7Error> {
+        Ok(DesignValues {
             id: self.id.get(),
             kind: kind_of(&self.kind)?,
             date: self.date.get(),
@@ -217,8 +217,8 @@ impl DesignRow {
 }
 
 impl ConnectionRow {
-    pub(super) fn values(&self) -> Result<Connection, StoreError> {
-        Ok(Connection {
+    pub(super) fn values(&self) -> Result<ConnectionValues, Oo7Error> {
+        Ok(ConnectionValues {
             kind: kind_of(&self.kind)?,
             length: self.length.get(),
         })
@@ -226,27 +226,27 @@ impl ConnectionRow {
 }
 
 /// The number of a type, from its name.
-fn kind_of(name: &[u8; TYPE_BYTES]) -> Result<u32, StoreError> {
+fn kind_of(name: &[u8; TYPE_BYTES]) -> Result<u32, Oo7Error> {
     let digits = name
         .strip_prefix(b"type")
         .and_then(|rest| rest.strip_suffix(&[0; 3]));
     let parsed = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
-    parsed.ok_or(StoreError::Damaged {
+    parsed.ok_or(Oo7Error::Damaged {
         what: "the name of a type",
         at: 0,
     })
 }
 
 /// Where in a database an index stands.
-pub(super) fn index_at(database: u64, index: Index) -> u64 {
+pub(super) fn index_at(database: u64, index: Oo7Index) -> u64 {
     let place = match index {
-        Index::Module => 0,
-        Index::Base => 1,
-        Index::Composite => 2,
-        Index::Document => 3,
-        Index::Title => 4,
-        Index::Part => 5,
-        Index::Date => 6,
+        Oo7Index::Module => 0,
+        Oo7Index::Base => 1,
+        Oo7Index::Composite => 2,
+        Oo7Index::Document => 3,
+        Oo7Index::Title => 4,
+        Oo7Index::Part => 5,
+        Oo7Index::Date => 6,
     };
     let indexes = database + std::mem::offset_of!(DatabaseRow, indexes) as u64;
     indexes + (size_of::<IndexRow>() as u64) * place

@@ -1,30 +1,30 @@
 //! The store in memory that has blocks: objects in place, references as offsets, indexes as trees beside them.
 //!
-//! It knows its memory as a [`Space`]: [`OnHeap`] is a persistent heap in recoverable memory, whatever log that is
-//! on; [`OnSharedHeap`] is one in a region of several machines. Objects are read where they stand; each change declares the bytes that change and no others. Layout:
+//! It knows its memory as a [`BlockSpace`]: [`HeapSpace`] is a persistent heap in recoverable memory, whatever log that is
+//! on; [`SharedHeapSpace`] is one in a region of several machines. Objects are read where they stand; each change declares the bytes that change and no others. Layout:
 //! `docs/oo7.md`.
 
 mod bag;
-mod ground;
 mod heap;
 mod layout;
 mod objects;
 mod shared;
+mod space;
 mod tree;
 mod work;
 
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-pub use ground::{Ground, Near, Space};
-pub use heap::{Commits, HeapOpen, OnHeap};
-pub use shared::{OnSharedHeap, SharedOpen};
+pub use heap::{CommitTransaction, HeapSpace, HeapSpaceTransaction};
+pub use shared::{SharedHeapSpace, SharedHeapTransaction};
+pub use space::{BlockOwner, BlockSpace, BlockTransaction};
 
-use crate::error::StoreError;
-use crate::size::{Parameters, module_of};
-use crate::store::{Index, Store};
+use crate::error::Oo7Error;
+use crate::size::{Oo7Parameters, module_of};
+use crate::store::{Oo7Index, Oo7Store};
 use layout::{DatabaseRow, IndexRow, MAGIC, VERSION, view};
-use tree::{Key, Met};
+use tree::{IndexKey, VisitedNodes};
 
 /// How atomic parts are found by their build date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +39,15 @@ pub enum DateIndex {
 
 /// An OO7 database in memory that has blocks.
 #[derive(Debug)]
-pub struct Graph<S> {
+pub struct ObjectGraph<S> {
     space: S,
     database: u64,
-    facts: Facts,
+    header: DatabaseHeader,
 }
 
 /// What is said of a database where it begins.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+struct DatabaseHeader {
     dates: DateIndex,
     connections: u32,
     /// Of a module.
@@ -55,9 +55,13 @@ struct Facts {
     modules: u32,
 }
 
-impl<S: Space> Graph<S> {
+impl<S: BlockSpace> ObjectGraph<S> {
     /// Makes an empty database, for [`crate::build`]. What was in the space before is left alone and lost.
-    pub fn create(space: S, parameters: &Parameters, dates: DateIndex) -> Result<Graph<S>, StoreError> {
+    pub fn create(
+        space: S,
+        parameters: &Oo7Parameters,
+        dates: DateIndex,
+    ) -> Result<ObjectGraph<S>, Oo7Error> {
         let row = DatabaseRow {
             magic: MAGIC,
             version: U32::new(VERSION),
@@ -69,14 +73,14 @@ impl<S: Space> Graph<S> {
             indexes: [IndexRow::new_zeroed(); 7],
         };
         let mut open = space.begin()?;
-        let database = open.allocate(Near::Common, size_of::<DatabaseRow>())?;
+        let database = open.allocate(BlockOwner::Common, size_of::<DatabaseRow>())?;
         open.write(database, row.as_bytes())?;
         open.set_root(database)?;
         open.commit()?;
-        Ok(Graph {
+        Ok(ObjectGraph {
             space,
             database,
-            facts: Facts {
+            header: DatabaseHeader {
                 dates,
                 connections: parameters.connections,
                 composites: parameters.composites,
@@ -86,26 +90,26 @@ impl<S: Space> Graph<S> {
     }
 
     /// Opens a database that was built to its end.
-    pub fn open(space: S) -> Result<Graph<S>, StoreError> {
+    pub fn open(space: S) -> Result<ObjectGraph<S>, Oo7Error> {
         let mut open = space.begin()?;
         let database = open.root()?;
         if database == 0 {
-            return Err(StoreError::Missing {
+            return Err(Oo7Error::Missing {
                 why: "the heap has no root",
             });
         }
         let row: &DatabaseRow = view(open.bytes(), database, "a database")?;
         if row.magic != MAGIC || row.version.get() != VERSION {
-            return Err(StoreError::Missing {
+            return Err(Oo7Error::Missing {
                 why: "the heap's root is something else",
             });
         }
         if row.complete.get() != 1 {
-            return Err(StoreError::Missing {
+            return Err(Oo7Error::Missing {
                 why: "its building was cut off",
             });
         }
-        let facts = Facts {
+        let facts = DatabaseHeader {
             dates: match row.date_map.get() {
                 0 => DateIndex::All,
                 _ => DateIndex::One,
@@ -115,16 +119,16 @@ impl<S: Space> Graph<S> {
             modules: row.modules.get(),
         };
         if facts.composites == 0 || facts.modules == 0 {
-            return Err(StoreError::Damaged {
+            return Err(Oo7Error::Damaged {
                 what: "numbers of composites and modules",
                 at: database,
             });
         }
         drop(open);
-        Ok(Graph {
+        Ok(ObjectGraph {
             space,
             database,
-            facts,
+            header: facts,
         })
     }
 
@@ -134,34 +138,34 @@ impl<S: Space> Graph<S> {
     }
 
     /// The database in a transaction that its space has begun.
-    pub fn within<'s>(&'s self, ground: S::Open<'s>) -> GraphOpen<S::Open<'s>> {
-        GraphOpen {
-            ground,
+    pub fn with_transaction<'s>(&'s self, ground: S::Open<'s>) -> GraphTransaction<S::Open<'s>> {
+        GraphTransaction {
+            transaction: ground,
             database: self.database,
-            facts: self.facts,
-            met: Met::default(),
+            header: self.header,
+            visited: VisitedNodes::default(),
         }
     }
 }
 
-impl<S: Space> Store for Graph<S> {
+impl<S: BlockSpace> Oo7Store for ObjectGraph<S> {
     type Open<'s>
-        = GraphOpen<S::Open<'s>>
+        = GraphTransaction<S::Open<'s>>
     where
         Self: 's;
 
-    fn begin(&self) -> Result<Self::Open<'_>, StoreError> {
-        Ok(self.within(self.space.begin()?))
+    fn begin(&self) -> Result<Self::Open<'_>, Oo7Error> {
+        Ok(self.with_transaction(self.space.begin()?))
     }
 }
 
-/// A transaction of a [`Graph`].
+/// A transaction of a [`ObjectGraph`].
 #[derive(Debug)]
-pub struct GraphOpen<G> {
-    ground: G,
+pub struct GraphTransaction<G> {
+    transaction: G,
     database: u64,
-    facts: Facts,
-    met: Met,
+    header: DatabaseHeader,
+    visited: VisitedNodes,
 }
 
 macro_rules! references {
@@ -187,68 +191,73 @@ references! {
     DocumentAt
 }
 
-impl<G: Ground> GraphOpen<G> {
-    fn row<T>(&mut self, at: u64, what: &'static str) -> Result<&T, StoreError>
+impl<G: BlockTransaction> GraphTransaction<G> {
+    fn row<T>(&mut self, at: u64, what: &'static str) -> Result<&T, Oo7Error>
     where
         T: FromBytes + Immutable + KnownLayout + Unaligned,
     {
-        view(self.ground.bytes(), at, what)
+        view(self.transaction.bytes(), at, what)
     }
 
     /// What the transaction stands on.
-    pub fn ground_mut(&mut self) -> &mut G {
-        &mut self.ground
+    pub fn transaction_mut(&mut self) -> &mut G {
+        &mut self.transaction
     }
 
     /// Where a composite and all that it owns belongs.
-    fn home_of(&self, composite: u32) -> Near {
-        let Facts {
+    fn owner_of(&self, composite: u32) -> BlockOwner {
+        let DatabaseHeader {
             composites, modules, ..
-        } = self.facts;
-        Near::Module(module_of(composite, composites, modules))
+        } = self.header;
+        BlockOwner::Module(module_of(composite, composites, modules))
     }
 
     /// Stores a row in a block of its own.
-    fn add<T: IntoBytes + Immutable>(&mut self, near: Near, row: &T) -> Result<u64, StoreError> {
-        let at = self.ground.allocate(near, size_of::<T>())?;
-        self.ground.write(at, row.as_bytes())?;
+    fn add<T: IntoBytes + Immutable>(&mut self, near: BlockOwner, row: &T) -> Result<u64, Oo7Error> {
+        let at = self.transaction.allocate(near, size_of::<T>())?;
+        self.transaction.write(at, row.as_bytes())?;
         Ok(at)
     }
 
-    fn find(&mut self, index: Index, key: Key<'_>) -> Result<Option<u64>, StoreError> {
+    fn find(&mut self, index: Oo7Index, key: IndexKey<'_>) -> Result<Option<u64>, Oo7Error> {
         let index = layout::index_at(self.database, index);
-        tree::find(self.ground.bytes(), index, key)
+        tree::find(self.transaction.bytes(), index, key)
     }
 
-    fn find_id(&mut self, index: Index, id: u32) -> Result<Option<u64>, StoreError> {
-        self.find(index, Key::Number(id.into()))
+    fn find_id(&mut self, index: Oo7Index, id: u32) -> Result<Option<u64>, Oo7Error> {
+        self.find(index, IndexKey::Number(id.into()))
     }
 
-    fn enter(&mut self, index: Index, key: Key<'_>, value: u64) -> Result<(), StoreError> {
+    fn insert_entry(&mut self, index: Oo7Index, key: IndexKey<'_>, value: u64) -> Result<(), Oo7Error> {
         let index = layout::index_at(self.database, index);
-        tree::insert(&mut self.ground, &mut self.met, index, (key, value))?;
+        tree::insert(&mut self.transaction, &mut self.visited, index, (key, value))?;
         Ok(())
     }
 
-    fn enter_id(&mut self, index: Index, id: u32, value: u64) -> Result<(), StoreError> {
-        self.enter(index, Key::Number(id.into()), value)
+    fn insert_id(&mut self, index: Oo7Index, id: u32, value: u64) -> Result<(), Oo7Error> {
+        self.insert_entry(index, IndexKey::Number(id.into()), value)
     }
 
-    fn leave(&mut self, index: Index, key: Key<'_>) -> Result<(), StoreError> {
+    fn remove_entry(&mut self, index: Oo7Index, key: IndexKey<'_>) -> Result<(), Oo7Error> {
         let index = layout::index_at(self.database, index);
-        tree::remove(&mut self.ground, &mut self.met, index, key)?;
+        tree::remove(&mut self.transaction, &mut self.visited, index, key)?;
         Ok(())
     }
 
     /// The values of an index from one key to another.
-    fn range(&mut self, index: Index, keys: (u64, u64), each: &mut dyn FnMut(u64)) -> Result<(), StoreError> {
+    fn range(
+        &mut self,
+        index: Oo7Index,
+        keys: (u64, u64),
+        each: &mut dyn FnMut(u64),
+    ) -> Result<(), Oo7Error> {
         let index = layout::index_at(self.database, index);
-        tree::range(self.ground.bytes(), index, keys, each)
+        tree::range(self.transaction.bytes(), index, keys, each)
     }
 
     /// A part's key in the index of dates.
     fn date_key(&self, date: u32, id: u32) -> u64 {
-        match self.facts.dates {
+        match self.header.dates {
             DateIndex::All => u64::from(date) << 32 | u64::from(id),
             DateIndex::One => u64::from(date) << 32,
         }

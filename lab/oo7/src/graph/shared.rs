@@ -5,26 +5,26 @@ use std::sync::Arc;
 
 use netram_heap::Heap;
 use netram_proto::port::Durability;
-use netram_rvm::{ExclusiveGuard, Mode, RangeError};
+use netram_rvm::{ExclusiveGuard, RangeError, RestoreMode};
 use netram_shared::{Node, Txn};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared_machine::{LockId, LockMode};
 
-use super::ground::Space;
-use super::heap::{Commits, HeapOpen};
-use crate::error::StoreError;
+use super::heap::{CommitTransaction, HeapSpaceTransaction};
+use super::space::BlockSpace;
+use crate::error::Oo7Error;
 
 /// Heaps of a shared region, each under a lock. The first one has the root and what belongs to all modules; if there are others, they
 /// are those of the modules, in the order of their ids. A transaction acquires all their locks as it begins, and those that
 /// it is told to acquire with them, or only what [`begin_with`](OnSharedHeap::begin_with) is given.
-pub struct OnSharedHeap<'n> {
+pub struct SharedHeapSpace<'n> {
     node: &'n Node,
     heaps: Vec<Arc<Heap>>,
-    locks: Vec<(LockId, Hold)>,
+    locks: Vec<(LockId, LockMode)>,
     durability: Durability,
-    mode: Mode,
+    mode: RestoreMode,
 }
 
-impl fmt::Debug for OnSharedHeap<'_> {
+impl fmt::Debug for SharedHeapSpace<'_> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("OnSharedHeap")
             .field("heaps", &self.heaps)
@@ -33,12 +33,12 @@ impl fmt::Debug for OnSharedHeap<'_> {
     }
 }
 
-impl<'n> OnSharedHeap<'n> {
+impl<'n> SharedHeapSpace<'n> {
     /// Makes the lock's span a heap without blocks.
-    pub fn format(node: &Node, lock: LockId) -> Result<(), StoreError> {
-        let mut txn = begin(node, &[(lock, Hold::Exclusive)], Mode::Restore)?;
-        txn.format_heap(lock).map_err(StoreError::below)?;
-        Commits::commit(txn, Durability::Remote)
+    pub fn format(node: &Node, lock: LockId) -> Result<(), Oo7Error> {
+        let mut txn = begin(node, &[(lock, LockMode::Exclusive)], RestoreMode::Restore)?;
+        txn.format_heap(lock).map_err(Oo7Error::backend)?;
+        CommitTransaction::commit(txn, Durability::Remote)
     }
 
     /// The heap under one lock, which transactions acquire to write: all modules are in it.
@@ -46,8 +46,8 @@ impl<'n> OnSharedHeap<'n> {
         node: &'n Node,
         lock: LockId,
         durability: Durability,
-    ) -> Result<OnSharedHeap<'n>, StoreError> {
-        OnSharedHeap::open_all(node, &[lock], durability)
+    ) -> Result<SharedHeapSpace<'n>, Oo7Error> {
+        SharedHeapSpace::open_all(node, &[lock], durability)
     }
 
     /// The heaps under these locks, the first of which is for what belongs to all modules. Transactions acquire all to write.
@@ -55,89 +55,88 @@ impl<'n> OnSharedHeap<'n> {
         node: &'n Node,
         locks: &[LockId],
         durability: Durability,
-    ) -> Result<OnSharedHeap<'n>, StoreError> {
-        let with = |hold| -> Vec<(LockId, Hold)> { locks.iter().map(|lock| (*lock, hold)).collect() };
-        let txn = begin(node, &with(Hold::Shared), Mode::Restore)?;
+    ) -> Result<SharedHeapSpace<'n>, Oo7Error> {
+        let with = |hold| -> Vec<(LockId, LockMode)> { locks.iter().map(|lock| (*lock, hold)).collect() };
+        let txn = begin(node, &with(LockMode::Shared), RestoreMode::Restore)?;
         let heaps = locks.iter().map(|lock| txn.heap(*lock));
         let heaps: Result<Vec<Arc<Heap>>, _> = heaps.collect();
-        let heaps = heaps.map_err(StoreError::below)?;
+        let heaps = heaps.map_err(Oo7Error::backend)?;
         drop(txn);
-        Ok(OnSharedHeap {
+        Ok(SharedHeapSpace {
             node,
             heaps,
-            locks: with(Hold::Exclusive),
+            locks: with(LockMode::Exclusive),
             durability,
-            mode: Mode::Restore,
+            mode: RestoreMode::Restore,
         })
     }
 
     /// Transactions acquire their locks to read: several of them at once, that change nothing.
-    pub fn reading(mut self) -> OnSharedHeap<'n> {
-        self.locks.iter_mut().for_each(|(_, hold)| *hold = Hold::Shared);
+    pub fn reading(mut self) -> SharedHeapSpace<'n> {
+        self.locks
+            .iter_mut()
+            .for_each(|(_, hold)| *hold = LockMode::Shared);
         self
     }
 
     /// Transactions acquire these locks, too.
-    pub fn with_locks(mut self, more: &[(LockId, Hold)]) -> OnSharedHeap<'n> {
+    pub fn with_locks(mut self, more: &[(LockId, LockMode)]) -> SharedHeapSpace<'n> {
         self.locks.extend_from_slice(more);
         self
     }
 
     /// Transactions that keep no old values: cheaper, and one that is dropped after a change ends the node.
-    pub fn without_undo(self) -> OnSharedHeap<'n> {
-        OnSharedHeap {
-            mode: Mode::NoRestore,
+    pub fn without_undo(self) -> SharedHeapSpace<'n> {
+        SharedHeapSpace {
+            mode: RestoreMode::NoRestore,
             ..self
         }
     }
 
     /// Begins a transaction that acquires these locks, in their order, and for the time being no others.
-    pub fn begin_with(&self, locks: &[(LockId, Hold)]) -> Result<SharedOpen<'_>, StoreError> {
+    pub fn begin_with(&self, locks: &[(LockId, LockMode)]) -> Result<SharedHeapTransaction<'_>, Oo7Error> {
         let txn = begin(self.node, locks, self.mode)?;
-        Ok(HeapOpen::new(txn, &self.heaps, self.durability))
+        Ok(HeapSpaceTransaction::new(txn, &self.heaps, self.durability))
     }
 }
 
 /// A transaction on heaps of a shared region.
-pub type SharedOpen<'s> = HeapOpen<'s, Txn<'s>, Arc<Heap>>;
+pub type SharedHeapTransaction<'s> = HeapSpaceTransaction<'s, Txn<'s>, Arc<Heap>>;
 
-impl SharedOpen<'_> {
+impl SharedHeapTransaction<'_> {
     /// Acquires one lock more. Out of order it may die of it: see [`Txn::acquire`].
-    pub fn acquire(&mut self, lock: LockId, hold: Hold) -> Result<(), StoreError> {
-        self.changing().acquire(lock, hold).map_err(StoreError::below)
+    pub fn acquire(&mut self, lock: LockId, hold: LockMode) -> Result<(), Oo7Error> {
+        self.transaction_mut()
+            .acquire(lock, hold)
+            .map_err(Oo7Error::backend)
     }
 }
 
-fn begin<'n>(node: &'n Node, locks: &[(LockId, Hold)], mode: Mode) -> Result<Txn<'n>, StoreError> {
-    let mut txn = node.begin(mode).map_err(StoreError::below)?;
-    txn.acquire_all(locks).map_err(StoreError::below)?;
+fn begin<'n>(node: &'n Node, locks: &[(LockId, LockMode)], mode: RestoreMode) -> Result<Txn<'n>, Oo7Error> {
+    let mut txn = node.begin(mode).map_err(Oo7Error::backend)?;
+    txn.acquire_all(locks).map_err(Oo7Error::backend)?;
     Ok(txn)
 }
 
-impl Commits for Txn<'_> {
-    fn store(
-        &mut self,
-        held: &mut ExclusiveGuard<'_>,
-        offset: usize,
-        bytes: &[u8],
-    ) -> Result<(), StoreError> {
+impl CommitTransaction for Txn<'_> {
+    fn store(&mut self, held: &mut ExclusiveGuard<'_>, offset: usize, bytes: &[u8]) -> Result<(), Oo7Error> {
         let written = self.write_in(held, offset, bytes);
-        written.map_err(|error| StoreError::below(RangeError::from(error)))
+        written.map_err(|error| Oo7Error::backend(RangeError::from(error)))
     }
 
-    fn commit(self, durability: Durability) -> Result<(), StoreError> {
-        Txn::commit(self, durability).map_err(StoreError::below)?;
+    fn commit(self, durability: Durability) -> Result<(), Oo7Error> {
+        Txn::commit(self, durability).map_err(Oo7Error::backend)?;
         Ok(())
     }
 }
 
-impl Space for OnSharedHeap<'_> {
+impl BlockSpace for SharedHeapSpace<'_> {
     type Open<'s>
-        = SharedOpen<'s>
+        = SharedHeapTransaction<'s>
     where
         Self: 's;
 
-    fn begin(&self) -> Result<SharedOpen<'_>, StoreError> {
+    fn begin(&self) -> Result<SharedHeapTransaction<'_>, Oo7Error> {
         self.begin_with(&self.locks)
     }
 }

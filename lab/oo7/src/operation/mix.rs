@@ -4,21 +4,21 @@
 //! goes through the composites that this one uses privately, or those that it shares with the others; it reads them as
 //! t1 does, or writes them as t2b does. Which, is drawn by percentages.
 //!
-//! A [`Step`] is chosen first, in a transaction that ends, and done afterwards in another: between the two the caller
+//! A [`MixStep`] is chosen first, in a transaction that ends, and done afterwards in another: between the two the caller
 //! takes the locks of the modules that the step names, in their order. Assemblies are only read, so that what was chosen
 //! is still there.
 
 use serde::{Deserialize, Serialize};
 
-use super::traversal::{Change, Walk, Which};
-use crate::error::StoreError;
-use crate::random::Random;
-use crate::size::Parameters;
-use crate::store::{Use, Work};
+use super::traversal::{GraphWalk, PartChange, PartSelection};
+use crate::error::Oo7Error;
+use crate::random::Oo7Random;
+use crate::size::Oo7Parameters;
+use crate::store::{CompositeUse, Oo7Transaction};
 
 /// How often a client does what, in percent, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Mix {
+pub struct OperationMix {
     /// Reads of private composites.
     pub private_read: u32,
     /// Reads of shared ones.
@@ -31,7 +31,7 @@ pub struct Mix {
     pub operations: u32,
 }
 
-impl Mix {
+impl OperationMix {
     /// Whether the percentages are a whole.
     pub fn is_whole(&self) -> bool {
         self.private_read + self.shared_read + self.private_write + self.shared_write == 100
@@ -41,11 +41,11 @@ impl Mix {
 
 /// What a client does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step<C> {
+pub struct MixStep<C> {
     /// Whether it changes the parts.
     pub writes: bool,
     /// Which composites of the assembly it goes through.
-    pub how: Use,
+    pub how: CompositeUse,
     /// They.
     pub composites: Vec<C>,
     /// The modules that they belong to, each once, in order: what is to be locked.
@@ -54,46 +54,49 @@ pub struct Step<C> {
 
 /// One of several users.
 #[derive(Clone, Debug)]
-pub struct Client {
-    mix: Mix,
+pub struct MixClient {
+    mix: OperationMix,
     module: u32,
-    parameters: Parameters,
-    random: Random,
+    parameters: Oo7Parameters,
+    random: Oo7Random,
 }
 
-impl Client {
+impl MixClient {
     /// The client of a module, counted from 1. The percentages must be a whole.
-    pub fn new(mix: Mix, parameters: &Parameters, module: u32, seed: u64) -> Client {
+    pub fn new(mix: OperationMix, parameters: &Oo7Parameters, module: u32, seed: u64) -> MixClient {
         assert!(
             mix.is_whole(),
             "percentages make a hundred, and a transaction has operations"
         );
-        Client {
+        MixClient {
             mix,
             module,
             parameters: *parameters,
-            random: Random::new(seed.wrapping_mul(1_000_003).wrapping_add(module.into())),
+            random: Oo7Random::new(seed.wrapping_mul(1_000_003).wrapping_add(module.into())),
         }
     }
 
     /// Chooses the operations of a transaction.
-    pub fn choose<W: Work>(&mut self, open: &mut W) -> Result<Vec<Step<W::Composite>>, StoreError> {
+    pub fn choose<W: Oo7Transaction>(
+        &mut self,
+        open: &mut W,
+    ) -> Result<Vec<MixStep<W::Composite>>, Oo7Error> {
         (0..self.mix.operations).map(|_| self.step(open)).collect()
     }
 
-    fn step<W: Work>(&mut self, open: &mut W) -> Result<Step<W::Composite>, StoreError> {
+    fn step<W: Oo7Transaction>(&mut self, open: &mut W) -> Result<MixStep<W::Composite>, Oo7Error> {
         let drawn = self.random.below(100);
-        let Mix {
+        let OperationMix {
             private_read,
             shared_read,
             private_write,
             ..
         } = self.mix;
         let (how, writes) = match drawn {
-            drawn if drawn < private_read => (Use::Private, false),
-            drawn if drawn < private_read + shared_read => (Use::Shared, false),
-            drawn if drawn < private_read + shared_read + private_write => (Use::Private, true),
-            _ => (Use::Shared, true),
+            drawn if drawn < private_read => (CompositeUse::Private, false),
+            drawn if drawn < private_read + shared_read => (CompositeUse::Shared, false),
+            drawn if drawn < private_read + shared_read + private_write => (CompositeUse::Private, true),
+            _ => (CompositeUse::Shared, true),
         };
         let assembly = self.path(open)?;
         let mut composites = Vec::new();
@@ -104,7 +107,7 @@ impl Client {
         }
         modules.sort_unstable();
         modules.dedup();
-        Ok(Step {
+        Ok(MixStep {
             writes,
             how,
             composites,
@@ -113,8 +116,8 @@ impl Client {
     }
 
     /// A random way down to a base assembly.
-    fn path<W: Work>(&mut self, open: &mut W) -> Result<W::Assembly, StoreError> {
-        let module = open.module(self.module)?.ok_or(StoreError::Missing {
+    fn path<W: Oo7Transaction>(&mut self, open: &mut W) -> Result<W::AssemblyValues, Oo7Error> {
+        let module = open.module(self.module)?.ok_or(Oo7Error::Missing {
             why: "a client's module is not in its index",
         })?;
         let mut assembly = open.top(module)?;
@@ -131,9 +134,11 @@ impl Client {
 }
 
 /// Does a step; counts the parts that it read or changed.
-pub fn perform<W: Work>(open: &mut W, step: &Step<W::Composite>) -> Result<u64, StoreError> {
-    let change = step.writes.then_some((Which::Every, Change::Place, 1));
-    let mut walk = Walk::new(open);
+pub fn perform<W: Oo7Transaction>(open: &mut W, step: &MixStep<W::Composite>) -> Result<u64, Oo7Error> {
+    let change = step
+        .writes
+        .then_some((PartSelection::Every, PartChange::Position, 1));
+    let mut walk = GraphWalk::new(open);
     let mut count = 0;
     for composite in &step.composites {
         count += walk.graph(*composite, change)?;

@@ -12,11 +12,11 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::error::StoreError;
-use crate::random::Random;
-use crate::size::{Parameters, REPEATS};
-use crate::store::Work;
-use traversal::{Change, Walk, Which};
+use crate::error::Oo7Error;
+use crate::random::Oo7Random;
+use crate::size::{Oo7Parameters, REPEATS};
+use crate::store::Oo7Transaction;
+use traversal::{GraphWalk, PartChange, PartSelection};
 
 macro_rules! operations {
     ($($(#[$doc:meta])* $variant:ident $name:literal $what:literal,)*) => {
@@ -76,17 +76,22 @@ operations! {
 
 impl Operation {
     /// Does it once, in an open transaction. Returns what it counts.
-    pub fn run<W: Work>(self, open: &mut W, parameters: &Parameters, seed: u64) -> Result<u64, StoreError> {
-        let mut random = Random::new(seed);
-        let mut walk = Walk::new(open);
+    pub fn run<W: Oo7Transaction>(
+        self,
+        open: &mut W,
+        parameters: &Oo7Parameters,
+        seed: u64,
+    ) -> Result<u64, Oo7Error> {
+        let mut random = Oo7Random::new(seed);
+        let mut walk = GraphWalk::new(open);
         match self {
             Operation::T1 => walk.parts(1, None),
-            Operation::T2a => walk.parts(1, Some((Which::Root, Change::Place, 1))),
-            Operation::T2b => walk.parts(1, Some((Which::Every, Change::Place, 1))),
-            Operation::T2c => walk.parts(1, Some((Which::Every, Change::Place, REPEATS))),
-            Operation::T3a => walk.parts(1, Some((Which::Root, Change::Date, 1))),
-            Operation::T3b => walk.parts(1, Some((Which::Every, Change::Date, 1))),
-            Operation::T3c => walk.parts(1, Some((Which::Every, Change::Date, REPEATS))),
+            Operation::T2a => walk.parts(1, Some((PartSelection::Root, PartChange::Position, 1))),
+            Operation::T2b => walk.parts(1, Some((PartSelection::Every, PartChange::Position, 1))),
+            Operation::T2c => walk.parts(1, Some((PartSelection::Every, PartChange::Position, REPEATS))),
+            Operation::T3a => walk.parts(1, Some((PartSelection::Root, PartChange::Date, 1))),
+            Operation::T3b => walk.parts(1, Some((PartSelection::Every, PartChange::Date, 1))),
+            Operation::T3c => walk.parts(1, Some((PartSelection::Every, PartChange::Date, REPEATS))),
             Operation::T4 => walk.documents(),
             Operation::T5Do => walk.replace(b"I am", b"This is"),
             Operation::T5Undo => walk.replace(b"This is", b"I am"),
@@ -105,7 +110,7 @@ impl Operation {
             Operation::T12c => walk.roots(REPEATS),
             Operation::Cu => {
                 walk.parts(1, None)?;
-                walk.parts(1, Some((Which::Root, Change::Place, 1)))
+                walk.parts(1, Some((PartSelection::Root, PartChange::Position, 1)))
             }
             Operation::Q1 => query::by_id(open, parameters, &mut random),
             Operation::Q2 => query::since(open, query::YOUNGEST_HUNDREDTH),

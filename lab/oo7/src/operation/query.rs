@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 
 use super::traversal::letters;
-use crate::error::StoreError;
-use crate::random::Random;
-use crate::size::{LOOKUPS, Parameters};
-use crate::store::{Part, Use, Work};
+use crate::error::Oo7Error;
+use crate::random::Oo7Random;
+use crate::size::{LOOKUPS, Oo7Parameters};
+use crate::store::{CompositeUse, Oo7Transaction, PartValues};
 use crate::text::document_title;
 
 /// The build date from which on a hundredth of the parts was built.
@@ -14,18 +14,18 @@ pub(super) const YOUNGEST_HUNDREDTH: u32 = 1990;
 /// The same of a tenth.
 pub(super) const YOUNGEST_TENTH: u32 = 1900;
 
-const NO_MODULE: StoreError = StoreError::Missing {
+const NO_MODULE: Oo7Error = Oo7Error::Missing {
     why: "a module is not in its index",
 };
 
 /// T7: the assemblies above a part, each once.
-pub(super) fn upward<W: Work>(open: &mut W, part: u32) -> Result<u64, StoreError> {
-    let part = open.part(part)?.ok_or(StoreError::Missing {
+pub(super) fn upward<W: Oo7Transaction>(open: &mut W, part: u32) -> Result<u64, Oo7Error> {
+    let part = open.part(part)?.ok_or(Oo7Error::Missing {
         why: "a part is not in its index",
     })?;
     let composite = open.composite_of(part)?;
     let mut ahead = Vec::new();
-    open.users(composite, Use::Private, &mut ahead)?;
+    open.users(composite, CompositeUse::Private, &mut ahead)?;
     let mut seen = HashSet::new();
     while let Some(assembly) = ahead.pop() {
         if seen.insert(assembly) {
@@ -36,7 +36,7 @@ pub(super) fn upward<W: Work>(open: &mut W, part: u32) -> Result<u64, StoreError
 }
 
 /// T8: the letter I in the manual.
-pub(super) fn letters_in_manual<W: Work>(open: &mut W) -> Result<u64, StoreError> {
+pub(super) fn letters_in_manual<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let module = open.module(1)?.ok_or(NO_MODULE)?;
     let mut count = 0;
     open.manual(module, &mut |text| count += letters(text))?;
@@ -44,18 +44,18 @@ pub(super) fn letters_in_manual<W: Work>(open: &mut W) -> Result<u64, StoreError
 }
 
 /// T9: whether the manual begins and ends alike.
-pub(super) fn manual_ends_alike<W: Work>(open: &mut W) -> Result<u64, StoreError> {
+pub(super) fn manual_ends_alike<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let module = open.module(1)?.ok_or(NO_MODULE)?;
     let (first, last) = open.manual_ends(module)?;
     Ok(u64::from(first == last))
 }
 
 /// Q1: random parts by id.
-pub(super) fn by_id<W: Work>(
+pub(super) fn by_id<W: Oo7Transaction>(
     open: &mut W,
-    parameters: &Parameters,
-    random: &mut Random,
-) -> Result<u64, StoreError> {
+    parameters: &Oo7Parameters,
+    random: &mut Oo7Random,
+) -> Result<u64, Oo7Error> {
     let mut count = 0;
     for _ in 0..LOOKUPS {
         if let Some(part) = open.part(1 + random.below(parameters.all_parts()))? {
@@ -67,24 +67,24 @@ pub(super) fn by_id<W: Work>(
 }
 
 /// Q2, Q3: the parts built since a date.
-pub(super) fn since<W: Work>(open: &mut W, first: u32) -> Result<u64, StoreError> {
+pub(super) fn since<W: Oo7Transaction>(open: &mut W, first: u32) -> Result<u64, Oo7Error> {
     let mut parts = Vec::new();
     open.parts_dated(first, u32::MAX, &mut parts)?;
     touch_all(open, &parts)
 }
 
 /// Q4: from random titles to the base assemblies.
-pub(super) fn by_title<W: Work>(
+pub(super) fn by_title<W: Oo7Transaction>(
     open: &mut W,
-    parameters: &Parameters,
-    random: &mut Random,
-) -> Result<u64, StoreError> {
+    parameters: &Oo7Parameters,
+    random: &mut Oo7Random,
+) -> Result<u64, Oo7Error> {
     let mut users = Vec::new();
     for _ in 0..LOOKUPS {
         let title = document_title(1 + random.below(parameters.all_composites()));
         if let Some(document) = open.document_titled(&title)? {
             let composite = open.described(document)?;
-            open.users(composite, Use::Private, &mut users)?;
+            open.users(composite, CompositeUse::Private, &mut users)?;
         }
     }
     for user in &users {
@@ -94,7 +94,7 @@ pub(super) fn by_title<W: Work>(
 }
 
 /// Q5: uses of a composite that is younger than the assembly.
-pub(super) fn younger_components<W: Work>(open: &mut W) -> Result<u64, StoreError> {
+pub(super) fn younger_components<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let mut assemblies = Vec::new();
     open.all_base_assemblies(&mut assemblies)?;
     let mut composites = Vec::new();
@@ -102,7 +102,7 @@ pub(super) fn younger_components<W: Work>(open: &mut W) -> Result<u64, StoreErro
     for assembly in assemblies {
         let built = open.assembly(assembly)?.design.date;
         composites.clear();
-        open.components(assembly, Use::Private, &mut composites)?;
+        open.components(assembly, CompositeUse::Private, &mut composites)?;
         for composite in &composites {
             count += u64::from(open.composite_design(*composite)?.date > built);
         }
@@ -111,7 +111,10 @@ pub(super) fn younger_components<W: Work>(open: &mut W) -> Result<u64, StoreErro
 }
 
 /// Q6: assemblies that are older than something below them.
-pub(super) fn younger_below<W: Work>(open: &mut W, parameters: &Parameters) -> Result<u64, StoreError> {
+pub(super) fn younger_below<W: Oo7Transaction>(
+    open: &mut W,
+    parameters: &Oo7Parameters,
+) -> Result<u64, Oo7Error> {
     let mut count = 0;
     for module in 1..=parameters.modules {
         let module = open.module(module)?.ok_or(NO_MODULE)?;
@@ -122,10 +125,14 @@ pub(super) fn younger_below<W: Work>(open: &mut W, parameters: &Parameters) -> R
 }
 
 /// The date of the youngest composite below an assembly; counts the assemblies that are older. As deep as the tree.
-fn youngest<W: Work>(open: &mut W, assembly: W::Assembly, count: &mut u64) -> Result<u32, StoreError> {
+fn youngest<W: Oo7Transaction>(
+    open: &mut W,
+    assembly: W::AssemblyValues,
+    count: &mut u64,
+) -> Result<u32, Oo7Error> {
     let mut date = 0;
     let mut composites = Vec::new();
-    open.components(assembly, Use::Private, &mut composites)?;
+    open.components(assembly, CompositeUse::Private, &mut composites)?;
     for composite in composites {
         date = date.max(open.composite_design(composite)?.date);
     }
@@ -139,30 +146,30 @@ fn youngest<W: Work>(open: &mut W, assembly: W::Assembly, count: &mut u64) -> Re
 }
 
 /// Q7: every part.
-pub(super) fn scan<W: Work>(open: &mut W) -> Result<u64, StoreError> {
+pub(super) fn scan<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let mut parts = Vec::new();
     open.all_parts(&mut parts)?;
     touch_all(open, &parts)
 }
 
 /// Q8: every part with its document.
-pub(super) fn join<W: Work>(open: &mut W) -> Result<u64, StoreError> {
+pub(super) fn join<W: Oo7Transaction>(open: &mut W) -> Result<u64, Oo7Error> {
     let mut parts = Vec::new();
     open.all_parts(&mut parts)?;
     let mut count = 0;
     for part in parts {
-        let Part { document, .. } = open.part_values(part)?;
+        let PartValues { document, .. } = open.part_values(part)?;
         count += u64::from(open.document(document)?.is_some());
     }
     Ok(count)
 }
 
-fn touch<W: Work>(open: &mut W, part: W::Part) -> Result<(), StoreError> {
+fn touch<W: Oo7Transaction>(open: &mut W, part: W::PartValues) -> Result<(), Oo7Error> {
     std::hint::black_box(open.part_values(part)?);
     Ok(())
 }
 
-fn touch_all<W: Work>(open: &mut W, parts: &[W::Part]) -> Result<u64, StoreError> {
+fn touch_all<W: Oo7Transaction>(open: &mut W, parts: &[W::PartValues]) -> Result<u64, Oo7Error> {
     for part in parts {
         touch(open, *part)?;
     }

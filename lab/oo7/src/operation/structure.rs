@@ -1,17 +1,17 @@
 //! Structural changes: composites that come and go, with all that belongs to them.
 
-use crate::error::StoreError;
+use crate::error::Oo7Error;
 use crate::generate::add_composite;
-use crate::random::Random;
-use crate::size::{NEW_COMPOSITES, NEW_USES, Parameters};
-use crate::store::{Use, Work};
+use crate::random::Oo7Random;
+use crate::size::{NEW_COMPOSITES, NEW_USES, Oo7Parameters};
+use crate::store::{CompositeUse, Oo7Transaction};
 
 /// S1: adds composites behind the last one, each used by random base assemblies.
-pub(super) fn insert<W: Work>(
+pub(super) fn insert<W: Oo7Transaction>(
     open: &mut W,
-    parameters: &Parameters,
-    random: &mut Random,
-) -> Result<u64, StoreError> {
+    parameters: &Oo7Parameters,
+    random: &mut Oo7Random,
+) -> Result<u64, Oo7Error> {
     let mut id = parameters.all_composites() + 1;
     while open.composite(id)?.is_some() {
         id += 1;
@@ -20,17 +20,17 @@ pub(super) fn insert<W: Work>(
         let composite = add_composite(open, parameters, random, id)?;
         for _ in 0..NEW_USES {
             let chosen = 1 + random.below(parameters.all_base_assemblies());
-            let assembly = open.base_assembly(chosen)?.ok_or(StoreError::Missing {
+            let assembly = open.base_assembly(chosen)?.ok_or(Oo7Error::Missing {
                 why: "a base assembly is not in its index",
             })?;
-            open.add_use(assembly, Use::Private, composite)?;
+            open.add_use(assembly, CompositeUse::Private, composite)?;
         }
     }
     Ok(NEW_COMPOSITES.into())
 }
 
 /// S2: removes every composite that the build did not make.
-pub(super) fn delete<W: Work>(open: &mut W, parameters: &Parameters) -> Result<u64, StoreError> {
+pub(super) fn delete<W: Oo7Transaction>(open: &mut W, parameters: &Oo7Parameters) -> Result<u64, Oo7Error> {
     let mut count = 0;
     for id in parameters.all_composites() + 1.. {
         let Some(composite) = open.composite(id)? else {

@@ -1,38 +1,38 @@
 //! Traversals: from a module's top assembly down to composites, and through their graphs of parts.
 
-use crate::error::StoreError;
-use crate::store::{Part, Use, Work};
+use crate::error::Oo7Error;
+use crate::store::{CompositeUse, Oo7Transaction, PartValues};
 
 /// Which parts of a composite are changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum PartSelection {
     Root,
     Every,
 }
 
 /// What is changed of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum PartChange {
     /// x and y change places.
-    Place,
+    Position,
     /// The build date, which is indexed, moves by a year.
     Date,
 }
 
 /// A walk through the database, with memory that one step leaves to the next.
-pub(super) struct Walk<'w, W: Work> {
+pub(super) struct GraphWalk<'w, W: Oo7Transaction> {
     open: &'w mut W,
-    seen: Seen,
+    visited: VisitedParts,
     /// Parts yet to be looked at, with their ids.
-    ahead: Vec<(W::Part, u32)>,
+    unvisited: Vec<(W::PartValues, u32)>,
 }
 
-impl<'w, W: Work> Walk<'w, W> {
-    pub(super) fn new(open: &'w mut W) -> Walk<'w, W> {
-        Walk {
+impl<'w, W: Oo7Transaction> GraphWalk<'w, W> {
+    pub(super) fn new(open: &'w mut W) -> GraphWalk<'w, W> {
+        GraphWalk {
             open,
-            seen: Seen::default(),
-            ahead: Vec::new(),
+            visited: VisitedParts::default(),
+            unvisited: Vec::new(),
         }
     }
 
@@ -41,8 +41,8 @@ impl<'w, W: Work> Walk<'w, W> {
     pub(super) fn parts(
         &mut self,
         module: u32,
-        change: Option<(Which, Change, u32)>,
-    ) -> Result<u64, StoreError> {
+        change: Option<(PartSelection, PartChange, u32)>,
+    ) -> Result<u64, Oo7Error> {
         let mut count = 0;
         for composite in self.composites(module)? {
             count += self.graph(composite, change)?;
@@ -54,19 +54,19 @@ impl<'w, W: Work> Walk<'w, W> {
     pub(super) fn graph(
         &mut self,
         composite: W::Composite,
-        change: Option<(Which, Change, u32)>,
-    ) -> Result<u64, StoreError> {
+        change: Option<(PartSelection, PartChange, u32)>,
+    ) -> Result<u64, Oo7Error> {
         let root = self.open.root_part(composite)?;
-        let Part { design, .. } = self.open.part_values(root)?;
-        self.seen.forget();
-        self.ahead.clear();
-        self.ahead.push((root, design.id));
+        let PartValues { design, .. } = self.open.part_values(root)?;
+        self.visited.forget();
+        self.unvisited.clear();
+        self.unvisited.push((root, design.id));
         let mut count = 0;
-        while let Some((part, id)) = self.ahead.pop() {
-            if !self.seen.mark(id) {
+        while let Some((part, id)) = self.unvisited.pop() {
+            if !self.visited.mark(id) {
                 continue;
             }
-            let chosen = change.filter(|(which, ..)| *which == Which::Every || part == root);
+            let chosen = change.filter(|(which, ..)| *which == PartSelection::Every || part == root);
             match (change, chosen) {
                 (None, _) => count += 1,
                 (Some(_), None) => (),
@@ -78,16 +78,16 @@ impl<'w, W: Work> Walk<'w, W> {
                 }
             }
             // The first connection is followed first.
-            let first = self.ahead.len();
-            self.open.targets(part, &mut self.ahead)?;
-            self.ahead[first..].reverse();
+            let first = self.unvisited.len();
+            self.open.targets(part, &mut self.unvisited)?;
+            self.unvisited[first..].reverse();
         }
         Ok(count)
     }
 
     /// Looks at the root part of each composite and changes its place so many times. Counts changes, or visits when
     /// there are none to make.
-    pub(super) fn roots(&mut self, changes: u32) -> Result<u64, StoreError> {
+    pub(super) fn roots(&mut self, changes: u32) -> Result<u64, Oo7Error> {
         let mut count = 0;
         for composite in self.composites(1)? {
             let root = self.open.root_part(composite)?;
@@ -101,7 +101,7 @@ impl<'w, W: Work> Walk<'w, W> {
     }
 
     /// Counts the letter I in the documents of all composites.
-    pub(super) fn documents(&mut self) -> Result<u64, StoreError> {
+    pub(super) fn documents(&mut self) -> Result<u64, Oo7Error> {
         let mut count = 0;
         for composite in self.composites(1)? {
             let document = self.open.documentation(composite)?;
@@ -111,7 +111,7 @@ impl<'w, W: Work> Walk<'w, W> {
     }
 
     /// Replaces the beginning of documents; counts those that began so.
-    pub(super) fn replace(&mut self, old: &[u8], new: &[u8]) -> Result<u64, StoreError> {
+    pub(super) fn replace(&mut self, old: &[u8], new: &[u8]) -> Result<u64, Oo7Error> {
         let mut count = 0;
         let mut replaced = Vec::new();
         for composite in self.composites(1)? {
@@ -132,15 +132,16 @@ impl<'w, W: Work> Walk<'w, W> {
     }
 
     /// The private composites of a module, depth first, each as often as it is used.
-    fn composites(&mut self, module: u32) -> Result<Vec<W::Composite>, StoreError> {
-        let module = self.open.module(module)?.ok_or(StoreError::Missing {
+    fn composites(&mut self, module: u32) -> Result<Vec<W::Composite>, Oo7Error> {
+        let module = self.open.module(module)?.ok_or(Oo7Error::Missing {
             why: "a module is not in its index",
         })?;
         let mut composites = Vec::new();
         let mut ahead = vec![self.open.top(module)?];
         while let Some(assembly) = ahead.pop() {
             if self.open.assembly(assembly)?.base {
-                self.open.components(assembly, Use::Private, &mut composites)?;
+                self.open
+                    .components(assembly, CompositeUse::Private, &mut composites)?;
             } else {
                 let first = ahead.len();
                 self.open.children(assembly, &mut ahead)?;
@@ -150,10 +151,10 @@ impl<'w, W: Work> Walk<'w, W> {
         Ok(composites)
     }
 
-    fn change(&mut self, part: W::Part, change: Change) -> Result<(), StoreError> {
+    fn change(&mut self, part: W::PartValues, change: PartChange) -> Result<(), Oo7Error> {
         match change {
-            Change::Place => self.open.swap(part),
-            Change::Date => {
+            PartChange::Position => self.open.swap(part),
+            PartChange::Date => {
                 let date = self.open.part_values(part)?.design.date;
                 let moved = if date % 2 == 1 { date + 1 } else { date - 1 };
                 self.open.set_date(part, moved)
@@ -169,12 +170,12 @@ pub(super) fn letters(text: &[u8]) -> u64 {
 
 /// Parts that a walk through one composite has visited: for each id the walk that saw it last. Forgetting is free.
 #[derive(Debug, Default)]
-struct Seen {
+struct VisitedParts {
     walk: u32,
     last: Vec<u32>,
 }
 
-impl Seen {
+impl VisitedParts {
     fn forget(&mut self) {
         self.walk += 1;
     }

@@ -8,28 +8,31 @@ use std::thread;
 use std::time::Duration;
 
 use netram_heap::Heap;
-use netram_oo7::{Audit, DateIndex, Graph, OnHeap, Operation, Parameters, Plain, Store, Work, audit, build};
-use netram_store::{Allocation, Durability, Home, Layout, Memory, Settings};
+use netram_oo7::{
+    DatabaseAudit, DateIndex, HeapSpace, ObjectGraph, Oo7Parameters, Oo7Store, Oo7Transaction, Operation,
+    PlainStore, audit, build,
+};
+use netram_store::{Durability, JournalLayout, JournaledRvm, SegmentAllocation, Store, StoreSettings};
 
-const PLACE: &str = "NETRAM_OO7_PLACE";
-const FIRST: &str = "NETRAM_OO7_FIRST";
+const DIRECTORY_VARIABLE: &str = "NETRAM_OO7_PLACE";
+const FIRST_VARIABLE: &str = "NETRAM_OO7_FIRST";
 /// What the process does again and again, each in a transaction of its own.
 const HISTORY: [Operation; 4] = [Operation::T3b, Operation::I, Operation::T3b, Operation::D];
 /// For one transaction of some milliseconds: this is a process that hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
 const LOG_BYTES: u64 = 16 << 20;
 
-fn parameters() -> Parameters {
+fn parameters() -> Oo7Parameters {
     "tiny-3".parse().unwrap()
 }
 
-fn memory(folder: &Path) -> Memory {
-    let home = Home::at(&folder.join("home"));
-    home.open(&Settings::default()).unwrap().memory
+fn memory(directory: &Path) -> JournaledRvm {
+    let home = Store::at(&directory.join("home"));
+    home.open(&StoreSettings::default()).unwrap().memory
 }
 
-fn heap(memory: &Memory, folder: &Path) -> Heap {
-    let path = folder.join("database");
+fn heap(memory: &JournaledRvm, directory: &Path) -> Heap {
+    let path = directory.join("database");
     let region = memory.map(path.to_str().unwrap(), 0, 0).unwrap();
     Heap::open(region).unwrap()
 }
@@ -38,13 +41,13 @@ fn heap(memory: &Memory, folder: &Path) -> Heap {
 #[test]
 #[ignore = "the process that the other test kills"]
 fn worker() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from) else {
         return;
     };
-    let first: usize = std::env::var(FIRST).unwrap().parse().unwrap();
-    let memory = memory(&folder);
-    let heap = heap(&memory, &folder);
-    let store = Graph::open(OnHeap::new(&memory, &heap, Durability::Remote)).unwrap();
+    let first: usize = std::env::var(FIRST_VARIABLE).unwrap().parse().unwrap();
+    let memory = memory(&directory);
+    let heap = heap(&memory, &directory);
+    let store = ObjectGraph::open(HeapSpace::new(&memory, &heap, Durability::Remote)).unwrap();
     for operation in HISTORY.iter().cycle().skip(first % HISTORY.len()) {
         let mut open = store.begin().unwrap();
         operation.run(&mut open, &parameters(), 1).unwrap();
@@ -55,20 +58,20 @@ fn worker() {
 }
 
 /// The database as it is after each of the history's transactions.
-struct Expected {
-    store: Plain,
-    after: Vec<Audit>,
+struct ExpectedHistory {
+    store: PlainStore,
+    after: Vec<DatabaseAudit>,
 }
 
-impl Expected {
-    fn new() -> Expected {
-        let store = Plain::default();
+impl ExpectedHistory {
+    fn new() -> ExpectedHistory {
+        let store = PlainStore::default();
         build(&store, &parameters()).unwrap();
         let after = vec![audited(&store)];
-        Expected { store, after }
+        ExpectedHistory { store, after }
     }
 
-    fn after(&mut self, transactions: usize) -> Audit {
+    fn after(&mut self, transactions: usize) -> DatabaseAudit {
         while self.after.len() <= transactions {
             let operation = HISTORY[(self.after.len() - 1) % HISTORY.len()];
             let mut open = self.store.begin().unwrap();
@@ -80,18 +83,18 @@ impl Expected {
     }
 }
 
-fn audited(store: &impl Store) -> Audit {
+fn audited(store: &impl Oo7Store) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, &parameters(), true).unwrap();
     open.commit().unwrap();
     found
 }
 
-fn begin(folder: &Path, first: usize) -> Child {
+fn begin(directory: &Path, first: usize) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "crash::worker", "--ignored", "--nocapture"])
-        .env(PLACE, folder)
-        .env(FIRST, first.to_string())
+        .env(DIRECTORY_VARIABLE, directory)
+        .env(FIRST_VARIABLE, first.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -109,7 +112,7 @@ fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
             }
         }
     });
-    let waited = (0..transactions).try_for_each(|_| told.recv_timeout(PATIENCE));
+    let waited = (0..transactions).try_for_each(|_| told.recv_timeout(TRANSACTION_TIMEOUT));
     thread::sleep(pause);
     child.kill().unwrap();
     child.wait().unwrap();
@@ -121,33 +124,33 @@ fn kill_after(mut child: Child, transactions: usize, pause: Duration) -> usize {
 
 #[test]
 fn a_process_killed_in_the_middle_of_t3b_leaves_what_it_committed() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let home = Home::create(&folder.join("home"), Layout::Directory, LOG_BYTES).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let home = Store::create(&directory.join("home"), JournalLayout::Directory, LOG_BYTES).unwrap();
     {
-        let memory = home.open(&Settings::default()).unwrap().memory;
-        let path = folder.join("database");
+        let memory = home.open(&StoreSettings::default()).unwrap().memory;
+        let path = directory.join("database");
         let path = path.to_str().unwrap();
         memory
-            .create_segment(path, parameters().heap_bytes(), Allocation::Sparse)
+            .create_segment(path, parameters().heap_bytes(), SegmentAllocation::Sparse)
             .unwrap();
         let heap = Heap::format(&memory, memory.map(path, 0, 0).unwrap()).unwrap();
-        let space = OnHeap::new(&memory, &heap, Durability::Lazy);
-        let store = Graph::create(space, &parameters(), DateIndex::All).unwrap();
+        let space = HeapSpace::new(&memory, &heap, Durability::Lazy);
+        let store = ObjectGraph::create(space, &parameters(), DateIndex::All).unwrap();
         build(&store, &parameters()).unwrap();
         memory.flush(Durability::Remote).unwrap();
     }
-    let mut expected = Expected::new();
+    let mut expected = ExpectedHistory::new();
     let mut done = 0;
     for round in 0..6 {
-        let child = begin(folder, done);
+        let child = begin(directory, done);
         // The next transaction has begun, and is some way on: a t3b in half of the rounds, and by far the longest.
         let pause = Duration::from_millis(3 * round);
         let said = done + kill_after(child, 1 + round as usize, pause);
-        let memory = memory(folder);
-        let heap = heap(&memory, folder);
+        let memory = memory(directory);
+        let heap = heap(&memory, directory);
         heap.check().unwrap();
-        let store = Graph::open(OnHeap::new(&memory, &heap, Durability::Remote)).unwrap();
+        let store = ObjectGraph::open(HeapSpace::new(&memory, &heap, Durability::Remote)).unwrap();
         let found = audited(&store);
         // One more may have been committed and not been said.
         let more = (said..=said + 1).find(|transactions| found == expected.after(*transactions));

@@ -3,13 +3,16 @@
 
 use std::time::Instant;
 
-use crate::common::{World, plain, run};
-use netram_oo7::{Audit, DateIndex, Operation, Parameters, Size, Store, StoreError, Work, audit};
+use crate::common::{HeapTestbed, plain, run};
+use netram_oo7::{
+    DatabaseAudit, DatabaseSize, DateIndex, Oo7Error, Oo7Parameters, Oo7Store, Oo7Transaction, Operation,
+    audit,
+};
 use netram_rvm::RangeError;
 
 /// Counts of every operation, one after the other on one database, in the order of [`Operation::ALL`].
 fn counts(name: &str) -> Vec<u64> {
-    let parameters: Parameters = name.parse().unwrap();
+    let parameters: Oo7Parameters = name.parse().unwrap();
     let store = plain(&parameters);
     Operation::ALL
         .iter()
@@ -17,12 +20,12 @@ fn counts(name: &str) -> Vec<u64> {
         .collect()
 }
 
-fn audited(name: &str) -> Audit {
-    let parameters: Parameters = name.parse().unwrap();
+fn audited(name: &str) -> DatabaseAudit {
+    let parameters: Oo7Parameters = name.parse().unwrap();
     audit_of(&plain(&parameters), &parameters)
 }
 
-fn audit_of(store: &impl Store, parameters: &Parameters) -> Audit {
+fn audit_of(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, parameters, true).unwrap();
     open.commit().unwrap();
@@ -101,7 +104,7 @@ fn our_own_golden_values_stand() {
 
 #[test]
 fn databases_are_the_same_for_ever() {
-    let small = Audit {
+    let small = DatabaseAudit {
         modules: 1,
         complex: 364,
         base: 729,
@@ -115,7 +118,7 @@ fn databases_are_the_same_for_ever() {
     assert_eq!(audited("small-3"), small);
     assert_eq!(
         audited("small-6"),
-        Audit {
+        DatabaseAudit {
             connections: 60_000,
             digest: 14_506_810_528_647_479_091,
             ..small
@@ -123,7 +126,7 @@ fn databases_are_the_same_for_ever() {
     );
     assert_eq!(
         audited("small-9"),
-        Audit {
+        DatabaseAudit {
             connections: 90_000,
             digest: 8_840_874_449_781_966_495,
             ..small
@@ -131,7 +134,7 @@ fn databases_are_the_same_for_ever() {
     );
     assert_eq!(
         audited("tiny-3"),
-        Audit {
+        DatabaseAudit {
             composites: 50,
             parts: 1_000,
             connections: 3_000,
@@ -151,9 +154,9 @@ fn medium_databases_have_their_counts() {
         (6, [1_010, 10_073], 4_761_463_177_050_066_834),
         (9, [1_077, 10_163], 8_643_000_414_819_326_525),
     ] {
-        let parameters = Parameters::of(Size::Medium, connections);
+        let parameters = Oo7Parameters::of(DatabaseSize::Medium, connections);
         let plain = plain(&parameters);
-        let built = Audit {
+        let built = DatabaseAudit {
             modules: 1,
             complex: 364,
             base: 729,
@@ -165,7 +168,7 @@ fn medium_databases_have_their_counts() {
             digest,
         };
         assert_eq!(audit_of(&plain, &parameters), built, "{parameters}");
-        let world = World::new(&parameters);
+        let world = HeapTestbed::new(&parameters);
         let heap = world.build(&parameters, DateIndex::All);
         for (operation, count) in Operation::ALL.iter().zip(medium(young)) {
             let began = Instant::now();
@@ -210,9 +213,9 @@ fn medium(young: [u64; 2]) -> [u64; Operation::ALL.len()] {
 
 /// A medium t3c declares nearly 17 million ranges. That is more than a transaction may; by chance of the dates, not with nine connections.
 /// It leaves nothing, as it would if it were done: each date is moved there and back, twice.
-fn refused(store: &impl Store, parameters: &Parameters) {
+fn refused(store: &impl Oo7Store, parameters: &Oo7Parameters) {
     let mut open = store.begin().unwrap();
-    let Err(StoreError::Below(error)) = Operation::T3c.run(&mut open, parameters, 1) else {
+    let Err(Oo7Error::Backend(error)) = Operation::T3c.run(&mut open, parameters, 1) else {
         panic!("it was done: then it can be counted");
     };
     let error = error.downcast_ref::<RangeError>();

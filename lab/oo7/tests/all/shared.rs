@@ -1,24 +1,25 @@
 //! The benchmark in a heap of a shared region: nodes take turns, and each finds what the others have made of the database.
 
-use crate::region::World;
+use crate::region::SharedTestbed;
 use netram_oo7::operation::Operation;
 use netram_oo7::{
-    Audit, DateIndex, Graph, OnSharedHeap, Parameters, Plain, Store, StoreError, Work, audit, build,
+    DatabaseAudit, DateIndex, ObjectGraph, Oo7Error, Oo7Parameters, Oo7Store, Oo7Transaction, PlainStore,
+    SharedHeapSpace, audit, build,
 };
 use netram_proto::port::Durability;
 use netram_rvm::RangeError;
-use netram_shared_machine::{Hold, LockId};
+use netram_shared_machine::{LockId, LockMode};
 
 const LOCK: LockId = LockId(0);
 
-fn audited(store: &impl Store, parameters: &Parameters) -> Audit {
+fn audited(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, parameters, true).unwrap();
     open.commit().unwrap();
     found
 }
 
-fn run(store: &impl Store, operation: Operation, parameters: &Parameters) -> u64 {
+fn run(store: &impl Oo7Store, operation: Operation, parameters: &Oo7Parameters) -> u64 {
     let mut open = store.begin().unwrap();
     let count = operation.run(&mut open, parameters, 1).unwrap();
     open.commit().unwrap();
@@ -27,16 +28,16 @@ fn run(store: &impl Store, operation: Operation, parameters: &Parameters) -> u64
 
 #[test]
 fn nodes_that_take_turns_agree_with_plain_memory() {
-    let parameters: Parameters = "tiny-3".parse().unwrap();
-    let plain = Plain::default();
+    let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
+    let plain = PlainStore::default();
     build(&plain, &parameters).unwrap();
-    let world = World::new(1, parameters.heap_bytes());
+    let world = SharedTestbed::new(1, parameters.heap_bytes());
     let nodes = ["one", "two"].map(|name| world.join(name));
-    OnSharedHeap::format(&nodes[0], LOCK).unwrap();
-    let space = |node| OnSharedHeap::open(node, LOCK, Durability::Remote).unwrap();
-    let built = Graph::create(space(&nodes[0]), &parameters, DateIndex::All).unwrap();
+    SharedHeapSpace::format(&nodes[0], LOCK).unwrap();
+    let space = |node| SharedHeapSpace::open(node, LOCK, Durability::Remote).unwrap();
+    let built = ObjectGraph::create(space(&nodes[0]), &parameters, DateIndex::All).unwrap();
     build(&built, &parameters).unwrap();
-    let graphs = [built, Graph::open(space(&nodes[1])).unwrap()];
+    let graphs = [built, ObjectGraph::open(space(&nodes[1])).unwrap()];
     for (turn, operation) in Operation::ALL.iter().enumerate() {
         let count = run(&plain, *operation, &parameters);
         assert_eq!(
@@ -47,30 +48,30 @@ fn nodes_that_take_turns_agree_with_plain_memory() {
         if operation.changes() {
             let expected = audited(&plain, &parameters);
             for node in &nodes {
-                let reading = Graph::open(space(node).reading()).unwrap();
+                let reading = ObjectGraph::open(space(node).reading()).unwrap();
                 assert_eq!(audited(&reading, &parameters), expected, "{operation}");
             }
         }
     }
     for node in &nodes {
-        let mut txn = node.begin(netram_rvm::Mode::Restore).unwrap();
-        txn.acquire(LOCK, Hold::Shared).unwrap();
+        let mut txn = node.begin(netram_rvm::RestoreMode::Restore).unwrap();
+        txn.acquire(LOCK, LockMode::Shared).unwrap();
         txn.heap(LOCK).unwrap().check().unwrap();
     }
 }
 
 #[test]
 fn a_transaction_that_only_reads_changes_nothing() {
-    let parameters: Parameters = "tiny-3".parse().unwrap();
-    let world = World::new(1, parameters.heap_bytes());
+    let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
+    let world = SharedTestbed::new(1, parameters.heap_bytes());
     let node = world.join("one");
-    OnSharedHeap::format(&node, LOCK).unwrap();
-    let space = || OnSharedHeap::open(&node, LOCK, Durability::Remote).unwrap();
-    let store = Graph::create(space(), &parameters, DateIndex::All).unwrap();
+    SharedHeapSpace::format(&node, LOCK).unwrap();
+    let space = || SharedHeapSpace::open(&node, LOCK, Durability::Remote).unwrap();
+    let store = ObjectGraph::create(space(), &parameters, DateIndex::All).unwrap();
     build(&store, &parameters).unwrap();
-    let reading = Graph::open(space().reading()).unwrap();
+    let reading = ObjectGraph::open(space().reading()).unwrap();
     let mut open = reading.begin().unwrap();
-    let Err(StoreError::Below(error)) = Operation::T2a.run(&mut open, &parameters, 1) else {
+    let Err(Oo7Error::Backend(error)) = Operation::T2a.run(&mut open, &parameters, 1) else {
         panic!("it changed something");
     };
     let error = error.downcast_ref::<RangeError>();

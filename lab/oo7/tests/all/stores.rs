@@ -3,11 +3,14 @@
 use std::sync::{Mutex, MutexGuard};
 use std::thread;
 
-use crate::common::{World, plain, run};
-use netram_oo7::operation::mix::{Client, Mix, perform};
-use netram_oo7::{Audit, DateIndex, Graph, Operation, Parameters, Store, StoreError, Work, audit, build};
+use crate::common::{HeapTestbed, plain, run};
+use netram_oo7::operation::mix::{MixClient, OperationMix, perform};
+use netram_oo7::{
+    DatabaseAudit, DateIndex, ObjectGraph, Oo7Error, Oo7Parameters, Oo7Store, Oo7Transaction, Operation,
+    audit, build,
+};
 
-fn audited(store: &impl Store, parameters: &Parameters) -> Audit {
+fn audited(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, parameters, true).unwrap();
     open.commit().unwrap();
@@ -15,8 +18,8 @@ fn audited(store: &impl Store, parameters: &Parameters) -> Audit {
 }
 
 /// Does every operation on both; audits both after those that change something.
-fn agree(parameters: &Parameters) {
-    let world = World::new(parameters);
+fn agree(parameters: &Oo7Parameters) {
+    let world = HeapTestbed::new(parameters);
     let heap = world.build(parameters, DateIndex::All);
     let plain = plain(parameters);
     let built = audited(&plain, parameters);
@@ -35,7 +38,7 @@ fn agree(parameters: &Parameters) {
 #[test]
 fn tiny_databases_agree() {
     for connections in [3, 6, 9] {
-        agree(&Parameters::of(netram_oo7::Size::Tiny, connections));
+        agree(&Oo7Parameters::of(netram_oo7::DatabaseSize::Tiny, connections));
     }
 }
 
@@ -46,13 +49,13 @@ fn the_small_database_agrees() {
 
 #[test]
 fn several_modules_agree() {
-    agree(&"tiny-3".parse::<Parameters>().unwrap().with_modules(3));
+    agree(&"tiny-3".parse::<Oo7Parameters>().unwrap().with_modules(3));
 }
 
 #[test]
 fn what_is_inserted_is_deleted_without_a_trace() {
-    let parameters: Parameters = "tiny-9".parse().unwrap();
-    let world = World::new(&parameters);
+    let parameters: Oo7Parameters = "tiny-9".parse().unwrap();
+    let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);
     let before = audited(&store, &parameters);
     run(&store, Operation::I, &parameters);
@@ -73,8 +76,8 @@ fn what_is_inserted_is_deleted_without_a_trace() {
 
 #[test]
 fn an_operation_that_is_dropped_leaves_nothing() {
-    let parameters: Parameters = "tiny-3".parse().unwrap();
-    let world = World::new(&parameters);
+    let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
+    let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);
     let before = audited(&store, &parameters);
     for operation in [Operation::T2b, Operation::T3b, Operation::T5Do, Operation::I] {
@@ -88,7 +91,7 @@ fn an_operation_that_is_dropped_leaves_nothing() {
 
 #[test]
 fn plain_memory_refuses_after_half_a_change() {
-    let parameters: Parameters = "tiny-3".parse().unwrap();
+    let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
     let store = plain(&parameters);
     let mut open = store.begin().unwrap();
     Operation::Q7.run(&mut open, &parameters, 1).unwrap();
@@ -96,25 +99,25 @@ fn plain_memory_refuses_after_half_a_change() {
     let mut open = store.begin().unwrap();
     Operation::T2a.run(&mut open, &parameters, 1).unwrap();
     drop(open);
-    assert!(matches!(store.begin(), Err(StoreError::Spoiled)));
+    assert!(matches!(store.begin(), Err(Oo7Error::Poisoned)));
 }
 
 #[test]
 fn a_database_that_was_not_finished_is_not_opened() {
-    let parameters: Parameters = "tiny-3".parse().unwrap();
-    let world = World::new(&parameters);
-    let missing = |world: &World| match Graph::open(world.space()) {
-        Err(StoreError::Missing { why }) => why,
+    let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
+    let world = HeapTestbed::new(&parameters);
+    let missing = |world: &HeapTestbed| match ObjectGraph::open(world.space()) {
+        Err(Oo7Error::Missing { why }) => why,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was opened"),
     };
     assert_eq!(missing(&world), "the heap has no root");
-    let store = Graph::create(world.space(), &parameters, DateIndex::All).unwrap();
+    let store = ObjectGraph::create(world.space(), &parameters, DateIndex::All).unwrap();
     assert_eq!(missing(&world), "its building was cut off");
     build(&store, &parameters).unwrap();
-    let again = Graph::open(world.space()).unwrap();
+    let again = ObjectGraph::open(world.space()).unwrap();
     assert_eq!(audited(&again, &parameters), audited(&store, &parameters));
-    let mut open = world.rvm.begin(netram_rvm::Mode::Restore);
+    let mut open = world.rvm.begin(netram_rvm::RestoreMode::Restore);
     let other = world.heap.alloc(&mut open, &[0u8; 200]).unwrap();
     world.heap.set_root(&mut open, 0, other).unwrap();
     open.commit(netram_proto::port::Durability::Remote).unwrap();
@@ -123,28 +126,28 @@ fn a_database_that_was_not_finished_is_not_opened() {
 
 #[test]
 fn a_heap_that_is_too_small_says_so() {
-    let parameters: Parameters = "small-3".parse().unwrap();
-    let world = World::new(&"tiny-3".parse().unwrap());
-    let store = Graph::create(world.space(), &parameters, DateIndex::All).unwrap();
+    let parameters: Oo7Parameters = "small-3".parse().unwrap();
+    let world = HeapTestbed::new(&"tiny-3".parse().unwrap());
+    let store = ObjectGraph::create(world.space(), &parameters, DateIndex::All).unwrap();
     let error = build(&store, &parameters).unwrap_err();
-    assert!(matches!(error, StoreError::NoRoom { .. }), "{error}");
+    assert!(matches!(error, Oo7Error::Full { .. }), "{error}");
 }
 
 /// Several users, one after the other: what they choose and count is the same on both stores.
 #[test]
 fn the_mix_of_several_users_agrees() {
-    let parameters = "tiny-3".parse::<Parameters>().unwrap().with_modules(3);
-    let world = World::new(&parameters);
+    let parameters = "tiny-3".parse::<Oo7Parameters>().unwrap().with_modules(3);
+    let world = HeapTestbed::new(&parameters);
     let heap = world.build(&parameters, DateIndex::All);
     let plain = plain(&parameters);
-    let mix = Mix {
+    let mix = OperationMix {
         private_read: 30,
         shared_read: 20,
         private_write: 30,
         shared_write: 20,
         operations: 4,
     };
-    let clients = |seed| (1..=3).map(move |module| Client::new(mix, &parameters, module, seed));
+    let clients = |seed| (1..=3).map(move |module| MixClient::new(mix, &parameters, module, seed));
     for (mut ours, mut theirs) in clients(5).zip(clients(5)) {
         for _ in 0..20 {
             let counts = [transact(&heap, &mut ours), transact(&plain, &mut theirs)];
@@ -159,11 +162,11 @@ fn the_mix_of_several_users_agrees() {
 /// Exchanging x and y twice is nothing, so the database in the end does not depend on who went first.
 #[test]
 fn users_at_the_same_time_lose_nothing() {
-    let parameters = "tiny-3".parse::<Parameters>().unwrap().with_modules(3);
-    let world = World::new(&parameters);
+    let parameters = "tiny-3".parse::<Oo7Parameters>().unwrap().with_modules(3);
+    let world = HeapTestbed::new(&parameters);
     let heap = world.build(&parameters, DateIndex::All);
     let plain = plain(&parameters);
-    let mix = Mix {
+    let mix = OperationMix {
         private_read: 10,
         shared_read: 10,
         private_write: 40,
@@ -177,7 +180,7 @@ fn users_at_the_same_time_lose_nothing() {
         for module in 1..=3 {
             let (heap, locks) = (&heap, &locks);
             threads.spawn(move || {
-                let mut client = Client::new(mix, &parameters, module, 9);
+                let mut client = MixClient::new(mix, &parameters, module, 9);
                 for _ in 0..TRANSACTIONS {
                     let mut looking = heap.begin().unwrap();
                     let steps = client.choose(&mut looking).unwrap();
@@ -197,7 +200,7 @@ fn users_at_the_same_time_lose_nothing() {
         }
     });
     for module in 1..=3 {
-        let mut client = Client::new(mix, &parameters, module, 9);
+        let mut client = MixClient::new(mix, &parameters, module, 9);
         for _ in 0..TRANSACTIONS {
             transact(&plain, &mut client);
         }
@@ -206,7 +209,7 @@ fn users_at_the_same_time_lose_nothing() {
 }
 
 /// One transaction of a client: parts that it went through, operations that wrote, modules that they named.
-fn transact(store: &impl Store, client: &mut Client) -> (u64, usize, Vec<u32>) {
+fn transact(store: &impl Oo7Store, client: &mut MixClient) -> (u64, usize, Vec<u32>) {
     let mut open = store.begin().unwrap();
     let steps = client.choose(&mut open).unwrap();
     let counts = steps.iter().map(|step| perform(&mut open, step).unwrap());

@@ -1,15 +1,15 @@
 //! Table 3 of OSDI'94: exact where it follows from the benchmark, within 2 % where it depends on the index's code.
 
-use crate::common::{World, plain, run};
-use netram_oo7::{DateIndex, Operation, Parameters, Store, Tallies, Work, audit};
+use crate::common::{HeapTestbed, plain, run};
+use netram_oo7::{DateIndex, LogCounts, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, audit};
 
 /// Declared ranges and what was logged, of one operation in one transaction.
 fn counted(
-    world: &World,
-    store: &impl Store,
+    world: &HeapTestbed,
+    store: &impl Oo7Store,
     operation: Operation,
-    parameters: &Parameters,
-) -> (u64, Tallies) {
+    parameters: &Oo7Parameters,
+) -> (u64, LogCounts) {
     let before = world.rvm.statistics().ranges_declared;
     world.rvm.log().start();
     run(store, operation, parameters);
@@ -18,7 +18,7 @@ fn counted(
 }
 
 /// Composites with a private use: the d of the arithmetic.
-fn distinct(parameters: &Parameters) -> u64 {
+fn distinct(parameters: &Oo7Parameters) -> u64 {
     let store = plain(parameters);
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, parameters, true).unwrap();
@@ -28,9 +28,9 @@ fn distinct(parameters: &Parameters) -> u64 {
 
 #[test]
 fn updates_bytes_and_ranges_of_t2_and_t12_are_exact() {
-    let parameters: Parameters = "small-3".parse().unwrap();
+    let parameters: Oo7Parameters = "small-3".parse().unwrap();
     let d = distinct(&parameters);
-    let world = World::new(&parameters);
+    let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);
     for (operation, updates, ranges) in [
         (Operation::T12a, 2_187, d),
@@ -64,8 +64,8 @@ fn updates_bytes_and_ranges_of_t2_and_t12_are_exact() {
 
 #[test]
 fn t3_with_the_index_of_1994_is_within_two_percent() {
-    let parameters: Parameters = "small-3".parse().unwrap();
-    let world = World::new(&parameters);
+    let parameters: Oo7Parameters = "small-3".parse().unwrap();
+    let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::One);
     for (operation, published) in [
         (Operation::T3a, 16_924),
@@ -86,8 +86,8 @@ fn t3_with_the_index_of_1994_is_within_two_percent() {
 /// each change filled the heap within one t3c.
 #[test]
 fn moving_every_part_in_the_index_again_and_again_takes_no_room() {
-    let parameters: Parameters = "tiny-3".parse().unwrap();
-    let world = World::new(&parameters);
+    let parameters: Oo7Parameters = "tiny-3".parse().unwrap();
+    let world = HeapTestbed::new(&parameters);
     let store = world.build(&parameters, DateIndex::All);
     let taken = world.heap.statistics().unwrap().bytes_taken;
     let mut open = store.begin().unwrap();

@@ -10,22 +10,22 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use crate::region::{World, join};
-use netram_oo7::operation::mix::{Client, Mix, perform};
-use netram_oo7::user::{self, Manner, User};
-use netram_oo7::{Audit, Parameters, Plain, Store, Work, audit, build};
-use netram_rvm::Mode;
-use netram_shared_machine::{Hold, LockId};
+use crate::region::{SharedTestbed, join};
+use netram_oo7::operation::mix::{MixClient, OperationMix, perform};
+use netram_oo7::user::{self, LockAcquisition, MixUser};
+use netram_oo7::{DatabaseAudit, Oo7Parameters, Oo7Store, Oo7Transaction, PlainStore, audit, build};
+use netram_rvm::RestoreMode;
+use netram_shared_machine::{LockId, LockMode};
 
-const PLACE: &str = "NETRAM_TEST_PLACE";
-const MODULE: &str = "NETRAM_TEST_MODULE";
+const DIRECTORY_VARIABLE: &str = "NETRAM_TEST_PLACE";
+const MODULE_VARIABLE: &str = "NETRAM_TEST_MODULE";
 const MODULES: u32 = 2;
 /// What each user commits at least before something happens to it.
 const TRANSACTIONS: u64 = 40;
 const SEED: u64 = 3;
 /// Longer than any wait of a test.
-const PATIENCE: Duration = Duration::from_secs(60);
-const MIX: Mix = Mix {
+const LINE_TIMEOUT: Duration = Duration::from_secs(60);
+const MIX: OperationMix = OperationMix {
     private_read: 15,
     shared_read: 15,
     private_write: 35,
@@ -33,14 +33,14 @@ const MIX: Mix = Mix {
     operations: 4,
 };
 
-fn parameters() -> Parameters {
-    "tiny-3".parse::<Parameters>().unwrap().with_modules(MODULES)
+fn parameters() -> Oo7Parameters {
+    "tiny-3".parse::<Oo7Parameters>().unwrap().with_modules(MODULES)
 }
 
 /// A region with a database.
-fn world() -> World {
+fn world() -> SharedTestbed {
     let parameters = parameters();
-    let world = World::new(user::locks(MODULES), parameters.home_bytes());
+    let world = SharedTestbed::new(user::locks(MODULES), parameters.lock_span_bytes());
     let node = world.join("builder");
     let store = user::create(&node, &parameters).unwrap();
     build(&store, &parameters).unwrap();
@@ -49,18 +49,18 @@ fn world() -> World {
     world
 }
 
-fn audited(store: &impl Store) -> Audit {
+fn audited(store: &impl Oo7Store) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     audit(&mut open, &parameters(), true).unwrap()
 }
 
 /// What so many transactions of each module's user make of the database.
-fn expected(transactions: [u64; MODULES as usize]) -> Audit {
+fn expected(transactions: [u64; MODULES as usize]) -> DatabaseAudit {
     let parameters = parameters();
-    let plain = Plain::default();
+    let plain = PlainStore::default();
     build(&plain, &parameters).unwrap();
     for (module, transactions) in (1..).zip(transactions) {
-        let mut client = Client::new(MIX, &parameters, module, SEED);
+        let mut client = MixClient::new(MIX, &parameters, module, SEED);
         for _ in 0..transactions {
             let mut open = plain.begin().unwrap();
             for step in client.choose(&mut open).unwrap() {
@@ -81,25 +81,28 @@ fn say(words: &str) {
 #[test]
 #[ignore = "a process of the other tests"]
 fn user() {
-    let (Some(place), Some(module)) = (std::env::var_os(PLACE).map(PathBuf::from), number(MODULE)) else {
+    let (Some(place), Some(module)) = (
+        std::env::var_os(DIRECTORY_VARIABLE).map(PathBuf::from),
+        number(MODULE_VARIABLE),
+    ) else {
         return;
     };
     // Should it ever wait in vain, it ends, and the test with it.
     std::thread::spawn(|| {
-        std::thread::sleep(2 * PATIENCE);
+        std::thread::sleep(2 * LINE_TIMEOUT);
         std::process::exit(3);
     });
     let node = join(&place, &format!("user-{module}"));
     let parameters = parameters();
-    let mut user = User::new(&node, &parameters, MIX, module, SEED, Manner::AsMet).unwrap();
-    let stop = std::thread::spawn(told);
+    let mut user = MixUser::new(&node, &parameters, MIX, module, SEED, LockAcquisition::AsMet).unwrap();
+    let stop = std::thread::spawn(wait_for_word);
     while !stop.is_finished() {
         say(&format!("committed {}", user.committed()));
         user.transact().unwrap();
     }
     say(&format!("stopped {}", user.committed()));
     drop(user);
-    told();
+    wait_for_word();
     say(&format!(
         "audit {:?}",
         audited(&user::open(&node, &parameters).unwrap())
@@ -108,7 +111,7 @@ fn user() {
 }
 
 /// Waits for a word of the test.
-fn told() {
+fn wait_for_word() {
     let _ = std::io::stdin().lines().next();
 }
 
@@ -117,17 +120,17 @@ fn number(variable: &str) -> Option<u32> {
 }
 
 /// A process with a user; killed at the end.
-struct Process {
+struct UserProcess {
     child: Child,
-    said: Receiver<String>,
+    lines: Receiver<String>,
 }
 
-impl Process {
-    fn start(place: &Path, module: u32) -> Process {
+impl UserProcess {
+    fn start(place: &Path, module: u32) -> UserProcess {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "users::user", "--ignored", "--nocapture"])
-            .env(PLACE, place)
-            .env(MODULE, module.to_string())
+            .env(DIRECTORY_VARIABLE, place)
+            .env(MODULE_VARIABLE, module.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -140,13 +143,16 @@ impl Process {
                 let _ = say.send(line);
             }
         });
-        Process { child, said }
+        UserProcess { child, lines: said }
     }
 
     /// What is behind the next line that begins so.
-    fn hear(&self, begins: &str) -> String {
+    fn read_line_after(&self, begins: &str) -> String {
         loop {
-            let line = self.said.recv_timeout(PATIENCE).expect("the process goes on");
+            let line = self
+                .lines
+                .recv_timeout(LINE_TIMEOUT)
+                .expect("the process goes on");
             if let Some(rest) = line.strip_prefix(begins) {
                 return rest.to_owned();
             }
@@ -155,7 +161,7 @@ impl Process {
 
     /// Waits until it has done so many transactions more; how many there were at first, and then.
     fn works(&self, more: u64) -> (u64, u64) {
-        let next = || self.hear("committed ").parse().unwrap();
+        let next = || self.read_line_after("committed ").parse().unwrap();
         let first = next();
         let mut told = first;
         while told < first + more {
@@ -166,7 +172,7 @@ impl Process {
 
     /// Waits until it has done so many more than it has told of by now.
     fn goes_on(&self, more: u64) {
-        self.said.try_iter().for_each(drop);
+        self.lines.try_iter().for_each(drop);
         self.works(more);
     }
 
@@ -177,13 +183,13 @@ impl Process {
     /// It does no more: how many its user has committed.
     fn stop(&mut self) -> u64 {
         self.tell();
-        self.hear("stopped ").parse().unwrap()
+        self.read_line_after("stopped ").parse().unwrap()
     }
 
     /// All have stopped: what the node has in the end.
     fn audit(mut self) -> String {
         self.tell();
-        let audit = self.hear("audit ");
+        let audit = self.read_line_after("audit ");
         assert!(self.child.wait().unwrap().success());
         audit
     }
@@ -192,13 +198,13 @@ impl Process {
     fn kill(mut self, told: u64) -> u64 {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        let rest = self.said.iter();
+        let rest = self.lines.iter();
         let commits = rest.filter_map(|line| line.strip_prefix("committed ")?.parse().ok());
         commits.last().unwrap_or(told)
     }
 }
 
-impl Drop for Process {
+impl Drop for UserProcess {
     fn drop(&mut self) {
         // After a failure; it may have ended.
         let _ = self.child.kill();
@@ -209,11 +215,11 @@ impl Drop for Process {
 #[test]
 fn users_in_two_processes_make_one_database() {
     let world = world();
-    let mut users = [1, 2].map(|module| Process::start(world.directory.path(), module));
+    let mut users = [1, 2].map(|module| UserProcess::start(world.directory.path(), module));
     for user in &users {
         user.works(TRANSACTIONS);
     }
-    let committed = users.each_mut().map(Process::stop);
+    let committed = users.each_mut().map(UserProcess::stop);
     let expected = format!("{:?}", expected(committed));
     for user in users {
         assert_eq!(user.audit(), expected);
@@ -228,17 +234,17 @@ fn users_in_two_processes_make_one_database() {
 fn a_user_that_is_killed_goes_on_where_it_was() {
     let world = world();
     let place = world.directory.path();
-    let mut other = Process::start(place, 2);
+    let mut other = UserProcess::start(place, 2);
     let mut told = 0;
     for _ in 0..3 {
-        let user = Process::start(place, 1);
+        let user = UserProcess::start(place, 1);
         let (found, newest) = user.works(TRANSACTIONS);
         // The last commit before the kill may not have been told.
         assert!((told..=told + 1).contains(&found), "{found} after {told}");
         told = user.kill(newest);
         other.goes_on(TRANSACTIONS);
     }
-    let mut user = Process::start(place, 1);
+    let mut user = UserProcess::start(place, 1);
     let (found, _) = user.works(TRANSACTIONS);
     assert!((told..=told + 1).contains(&found), "{found} after {told}");
     let expected = format!("{:?}", expected([user.stop(), other.stop()]));
@@ -251,9 +257,9 @@ fn a_user_that_is_killed_goes_on_where_it_was() {
 fn who_dies_of_a_lock_does_the_same_transaction_again() {
     let world = world();
     let nodes = ["holder", "user"].map(|name| world.join(name));
-    let mut user = User::new(&nodes[1], &parameters(), MIX, 2, SEED, Manner::AsMet).unwrap();
-    let mut holder = nodes[0].begin(Mode::Restore).unwrap();
-    holder.acquire(LockId(1), Hold::Exclusive).unwrap();
+    let mut user = MixUser::new(&nodes[1], &parameters(), MIX, 2, SEED, LockAcquisition::AsMet).unwrap();
+    let mut holder = nodes[0].begin(RestoreMode::Restore).unwrap();
+    holder.acquire(LockId(1), LockMode::Exclusive).unwrap();
     // By this seed the second user works in its own module first, and then in the other.
     assert!(!user.attempt().unwrap());
     assert_eq!((user.done().died, user.committed()), (1, 0));

@@ -1,10 +1,10 @@
 //! GAUSS: elimination without exchange of rows. Each pivot goes through all that is left of the matrix.
 
-use super::Memory;
+use super::ReferenceSink;
 use super::matrix::Matrix;
 
 /// Eliminates below the first `pivots` diagonal elements of a square matrix of so many rows. Returns it.
-pub fn gauss(memory: &mut impl Memory, base: u64, rows: usize, pivots: usize) -> Vec<f64> {
+pub fn gauss(memory: &mut impl ReferenceSink, base: u64, rows: usize, pivots: usize) -> Vec<f64> {
     let mut matrix = Matrix::made(rows, rows, base);
     matrix.strengthen(2.0 * rows as f64);
     for pivot in 0..pivots.min(rows) {
@@ -23,12 +23,12 @@ pub fn gauss(memory: &mut impl Memory, base: u64, rows: usize, pivots: usize) ->
 
 #[cfg(test)]
 mod tests {
-    use super::super::Nobody;
+    use super::super::NullSink;
     use super::*;
 
     #[test]
     fn below_the_diagonal_is_nothing_left() {
-        let after = gauss(&mut Nobody, 0, 7, 7);
+        let after = gauss(&mut NullSink, 0, 7, 7);
         for row in 0..7 {
             for column in 0..row {
                 assert!(after[row * 7 + column].abs() < 1e-9, "row {row}, column {column}");

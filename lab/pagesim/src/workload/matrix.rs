@@ -1,6 +1,6 @@
 //! Numbers in rows, at an address.
 
-use super::Memory;
+use super::ReferenceSink;
 
 const WORD: u32 = 8;
 
@@ -44,14 +44,14 @@ impl Matrix {
     }
 
     #[inline]
-    pub(super) fn read(&self, memory: &mut impl Memory, row: usize, column: usize) -> f64 {
+    pub(super) fn read(&self, memory: &mut impl ReferenceSink, row: usize, column: usize) -> f64 {
         let (place, address) = self.place(row, column);
         memory.read(address, WORD);
         self.values[place]
     }
 
     #[inline]
-    pub(super) fn write(&mut self, memory: &mut impl Memory, row: usize, column: usize, value: f64) {
+    pub(super) fn write(&mut self, memory: &mut impl ReferenceSink, row: usize, column: usize, value: f64) {
         let (place, address) = self.place(row, column);
         memory.write(address, WORD);
         self.values[place] = value;

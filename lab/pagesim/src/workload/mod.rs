@@ -13,42 +13,42 @@ pub use mvec::mvec;
 pub use sort::{Sortable, quicksort, sort};
 pub use trans::trans;
 
-use netram_far_machine::paging::Access;
+use netram_far_machine::paging::PageAccess;
 
 use crate::Study;
 
 /// Who is told of references.
-pub trait Memory {
+pub trait ReferenceSink {
     /// So many bytes are referenced.
-    fn reference(&mut self, address: u64, bytes: u32, access: Access);
+    fn reference(&mut self, address: u64, bytes: u32, access: PageAccess);
 
     /// They are read.
     #[inline]
     fn read(&mut self, address: u64, bytes: u32) {
-        self.reference(address, bytes, Access::Read);
+        self.reference(address, bytes, PageAccess::Read);
     }
 
     /// They are written.
     #[inline]
     fn write(&mut self, address: u64, bytes: u32) {
-        self.reference(address, bytes, Access::Write);
+        self.reference(address, bytes, PageAccess::Write);
     }
 }
 
-impl Memory for Study {
+impl ReferenceSink for Study {
     #[inline]
-    fn reference(&mut self, address: u64, bytes: u32, access: Access) {
+    fn reference(&mut self, address: u64, bytes: u32, access: PageAccess) {
         Study::reference(self, address, bytes, access);
     }
 }
 
 /// Nobody: to see what a program costs by itself.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NullSink;
 
-impl Memory for Nobody {
+impl ReferenceSink for NullSink {
     #[inline]
-    fn reference(&mut self, address: u64, bytes: u32, access: Access) {
+    fn reference(&mut self, address: u64, bytes: u32, access: PageAccess) {
         std::hint::black_box((address, bytes, access));
     }
 }

@@ -1,10 +1,10 @@
 //! MVEC: a matrix times a vector. Nearly all of its input is read once.
 
-use super::Memory;
+use super::ReferenceSink;
 use super::matrix::Matrix;
 
 /// Multiplies a square matrix of so many rows by a vector. Returns the product.
-pub fn mvec(memory: &mut impl Memory, base: u64, rows: usize) -> Vec<f64> {
+pub fn mvec(memory: &mut impl ReferenceSink, base: u64, rows: usize) -> Vec<f64> {
     let matrix = Matrix::made(rows, rows, base);
     let vector = Matrix::made(1, rows, matrix.end());
     let mut product = Matrix::made(1, rows, vector.end());
@@ -21,7 +21,7 @@ pub fn mvec(memory: &mut impl Memory, base: u64, rows: usize) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Nobody;
+    use super::super::NullSink;
     use super::super::matrix::Matrix;
     use super::*;
 
@@ -31,7 +31,7 @@ mod tests {
             Matrix::made(6, 6, 0).into_values(),
             Matrix::made(1, 6, 0).into_values(),
         );
-        for (row, value) in mvec(&mut Nobody, 0, 6).into_iter().enumerate() {
+        for (row, value) in mvec(&mut NullSink, 0, 6).into_iter().enumerate() {
             let expected: f64 = (0..6)
                 .map(|column| matrix[row * 6 + column] * vector[column])
                 .sum();

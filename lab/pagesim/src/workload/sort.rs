@@ -1,7 +1,7 @@
 //! SORT: large records, sorted where they lie by the quicksort that C libraries of the time had (Bentley and McIlroy, *Engineering a
 //! sort function*, 1993): the median of three or of nine, equal keys to both ends, records exchanged byte by byte.
 
-use super::Memory;
+use super::ReferenceSink;
 
 use std::cmp::Ordering;
 
@@ -29,7 +29,7 @@ struct Records<'m, M> {
 }
 
 /// Sorts so many records of so many bytes by keys in no order. Returns the keys in order.
-pub fn sort(memory: &mut impl Memory, base: u64, records: usize, bytes: u64) -> Vec<u32> {
+pub fn sort(memory: &mut impl ReferenceSink, base: u64, records: usize, bytes: u64) -> Vec<u32> {
     let mut state = 1_u64;
     let mut key = || {
         state = state
@@ -48,7 +48,7 @@ pub fn sort(memory: &mut impl Memory, base: u64, records: usize, bytes: u64) -> 
     sorted.keys
 }
 
-impl<M: Memory> Sortable for Records<'_, M> {
+impl<M: ReferenceSink> Sortable for Records<'_, M> {
     fn compare(&mut self, one: usize, other: usize) -> Ordering {
         for place in [one, other] {
             self.memory.read(self.base + place as u64 * self.bytes, KEY);
@@ -168,13 +168,13 @@ fn sort_part(records: &mut impl Sortable, start: usize, end: usize) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Nobody;
+    use super::super::NullSink;
     use super::*;
 
     #[test]
     fn keys_come_out_in_order() {
         for records in [0, 1, 2, 6, 7, 8, 39, 41, 1400] {
-            let keys = sort(&mut Nobody, 0, records, 4);
+            let keys = sort(&mut NullSink, 0, records, 4);
             assert_eq!(keys.len(), records);
             assert!(keys.is_sorted());
         }
@@ -188,7 +188,7 @@ mod tests {
             state >> 30
         };
         let mut records = Records {
-            memory: &mut Nobody,
+            memory: &mut NullSink,
             base: 0,
             bytes: 4,
             keys: (0..500).map(|_| key()).collect(),

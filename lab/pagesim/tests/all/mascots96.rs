@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
-use netram_far_machine::paging::{Config, Kind, Replacement, Tally};
-use netram_pagesim::Costs;
-use netram_pagesim::mascots96::{INITIAL, Program, SOFTWARE_WORD, config};
+use netram_far_machine::paging::{PolicyConfig, PolicyKind, PolicyTally, Replacement};
+use netram_pagesim::MachineCosts;
+use netram_pagesim::mascots96::{INITIAL, PaperProgram, SOFTWARE_WORD, config};
 
-const TABLE1: Costs = Costs::MASCOTS96;
+const TABLE1: MachineCosts = MachineCosts::MASCOTS96;
 
 const INITIALS: [u32; 11] = [1, 4, 16, 32, 64, 128, 256, 512, 1024, 2048, 16_384];
 
@@ -19,29 +19,35 @@ struct Row {
     software_counters: f64,
 }
 
-fn kinds() -> [Config; 4] {
-    let counters = Kind::Counters { initial: INITIAL };
-    [Kind::Disk, Kind::RamDisk, Kind::RemoteMain, counters].map(config)
+fn kinds() -> [PolicyConfig; 4] {
+    let counters = PolicyKind::Counters { initial: INITIAL };
+    [
+        PolicyKind::Disk,
+        PolicyKind::RamDisk,
+        PolicyKind::RemoteMain,
+        counters,
+    ]
+    .map(config)
 }
 
 /// What a program makes of all the policies that are asked for here: each program runs once.
 struct Ran {
-    kinds: Vec<Tally>,
-    random: Vec<Tally>,
-    counters: Vec<Tally>,
+    kinds: Vec<PolicyTally>,
+    random: Vec<PolicyTally>,
+    counters: Vec<PolicyTally>,
 }
 
-fn ran(program: Program) -> &'static Ran {
+fn ran(program: PaperProgram) -> &'static Ran {
     static RAN: [OnceLock<Ran>; 4] = [const { OnceLock::new() }; 4];
-    let place = Program::ALL.iter().position(|one| *one == program).unwrap();
+    let place = PaperProgram::ALL.iter().position(|one| *one == program).unwrap();
     RAN[place].get_or_init(|| {
-        let random = |config| Config {
+        let random = |config| PolicyConfig {
             replacement: Replacement::Random,
             ..config
         };
-        let counters = INITIALS.map(|initial| config(Kind::Counters { initial }));
+        let counters = INITIALS.map(|initial| config(PolicyKind::Counters { initial }));
         let (kinds, random) = (kinds(), kinds().map(random));
-        let all: Vec<Config> = [&kinds[..], &random, &counters].concat();
+        let all: Vec<PolicyConfig> = [&kinds[..], &random, &counters].concat();
         let mut tallies = program.run(&all).into_iter();
         Ran {
             kinds: tallies.by_ref().take(kinds.len()).collect(),
@@ -51,7 +57,7 @@ fn ran(program: Program) -> &'static Ran {
     })
 }
 
-fn row(program: Program, costs: &Costs, tallies: &[Tally]) -> Row {
+fn row(program: PaperProgram, costs: &MachineCosts, tallies: &[PolicyTally]) -> Row {
     let cost = |place: usize| program.average(costs, &tallies[place]);
     Row {
         disk: cost(0),
@@ -62,7 +68,7 @@ fn row(program: Program, costs: &Costs, tallies: &[Tally]) -> Row {
     }
 }
 
-fn figure1(program: Program) -> Row {
+fn figure1(program: PaperProgram) -> Row {
     row(program, &TABLE1, &ran(program).kinds)
 }
 
@@ -73,7 +79,7 @@ fn assert_near(found: f64, stated: f64, part: f64) {
 
 #[test]
 fn trans_costs_what_the_text_says() {
-    let trans = figure1(Program::Trans);
+    let trans = figure1(PaperProgram::Trans);
     assert_near(trans.disk, 24_349.0, 0.03);
     assert_near(trans.counters, 65.65, 0.03);
     // 24349 / 65.65 = 371 times.
@@ -84,12 +90,12 @@ fn trans_costs_what_the_text_says() {
 
 #[test]
 fn where_pages_are_used_again_the_disk_is_worse_than_remote_memory() {
-    for program in [Program::Trans, Program::Gauss, Program::Sort] {
+    for program in [PaperProgram::Trans, PaperProgram::Gauss, PaperProgram::Sort] {
         let row = figure1(program);
         assert!(row.disk > 1.5 * row.ram_disk, "{program:?}");
         assert!(row.disk > 1.5 * row.counters, "{program:?}");
     }
-    for program in [Program::Mvec, Program::Gauss, Program::Sort] {
+    for program in [PaperProgram::Mvec, PaperProgram::Gauss, PaperProgram::Sort] {
         let row = figure1(program);
         assert!(row.ram_disk < row.remote_main, "{program:?}");
     }
@@ -97,7 +103,7 @@ fn where_pages_are_used_again_the_disk_is_worse_than_remote_memory() {
 
 #[test]
 fn mvec_reads_its_input_once_and_gains_nothing() {
-    let mvec = figure1(Program::Mvec);
+    let mvec = figure1(PaperProgram::Mvec);
     // About 10 %.
     assert!(mvec.disk < mvec.counters);
     assert_near(mvec.counters / mvec.disk, 1.10, 0.04);
@@ -105,7 +111,7 @@ fn mvec_reads_its_input_once_and_gains_nothing() {
 
 #[test]
 fn counters_are_best_or_close_to_it() {
-    for program in Program::ALL {
+    for program in PaperProgram::ALL {
         let row = figure1(program);
         let best = row.disk.min(row.ram_disk).min(row.remote_main).min(row.counters);
         assert!(
@@ -118,7 +124,7 @@ fn counters_are_best_or_close_to_it() {
 
 #[test]
 fn random_replacement_shows_the_same() {
-    for program in [Program::Trans, Program::Gauss, Program::Sort] {
+    for program in [PaperProgram::Trans, PaperProgram::Gauss, PaperProgram::Sort] {
         let row = row(program, &TABLE1, &ran(program).random);
         assert!(row.disk > row.ram_disk && row.disk > row.counters, "{program:?}");
     }
@@ -126,10 +132,10 @@ fn random_replacement_shows_the_same() {
 
 #[test]
 fn disk_and_remote_memory_cross_between_one_and_five_megabytes_a_second() {
-    let tallies = &ran(Program::Gauss).kinds;
+    let tallies = &ran(PaperProgram::Gauss).kinds;
     let at = |megabytes: f64| {
         row(
-            Program::Gauss,
+            PaperProgram::Gauss,
             &TABLE1.with_network_rate(megabytes * 1e6),
             tallies,
         )
@@ -147,7 +153,7 @@ fn disk_and_remote_memory_cross_between_one_and_five_megabytes_a_second() {
 
 #[test]
 fn counters_from_64_to_512_need_no_tuning() {
-    for program in Program::ALL {
+    for program in PaperProgram::ALL {
         let costs: Vec<f64> = ran(program)
             .counters
             .iter()
@@ -166,20 +172,20 @@ fn counters_from_64_to_512_need_no_tuning() {
         }
         match program {
             // Hardly any locality: the longer a page stays away the better.
-            Program::Trans => assert!(costs[..7].is_sorted_by(|early, late| early > late), "{costs:?}"),
-            Program::Sort => assert!(costs[2..].is_sorted(), "{costs:?}"),
-            Program::Mvec | Program::Gauss => assert!(costs[6] < 1.1 * costs[0], "{costs:?}"),
+            PaperProgram::Trans => assert!(costs[..7].is_sorted_by(|early, late| early > late), "{costs:?}"),
+            PaperProgram::Sort => assert!(costs[2..].is_sorted(), "{costs:?}"),
+            PaperProgram::Mvec | PaperProgram::Gauss => assert!(costs[6] < 1.1 * costs[0], "{costs:?}"),
         }
     }
 }
 
 #[test]
 fn counters_in_software_are_only_slightly_worse() {
-    for program in Program::ALL {
+    for program in PaperProgram::ALL {
         let row = figure1(program);
         assert!(row.software_counters <= 1.25 * row.counters, "{program:?}");
         match program {
-            Program::Trans => assert!(row.software_counters < row.ram_disk / 10.0),
+            PaperProgram::Trans => assert!(row.software_counters < row.ram_disk / 10.0),
             _ => assert!(row.software_counters <= 1.35 * row.ram_disk, "{program:?}"),
         }
     }

@@ -1,21 +1,23 @@
 //! Counting references in rows is a short cut: what comes of it is what comes of references told one by one.
 
-use netram_far_machine::paging::{Access, Config, FirstTouch, Kind, Page, Policy, Replacement, Tally};
+use netram_far_machine::paging::{
+    FirstTouch, Page, PageAccess, PagingPolicy, PolicyConfig, PolicyKind, PolicyTally, Replacement,
+};
 use netram_pagesim::Study;
 
 const PAGE_BYTES: u64 = 256;
 /// More pages than the study counts at a time, so that rows displace each other.
 const PAGES: u64 = 150;
 
-fn configs(replacement: Replacement, keep_copies: bool) -> Vec<Config> {
+fn configs(replacement: Replacement, keep_copies: bool) -> Vec<PolicyConfig> {
     let kinds = [
-        Kind::Disk,
-        Kind::RamDisk,
-        Kind::RemoteMain,
-        Kind::Counters { initial: 1 },
-        Kind::Counters { initial: 20 },
+        PolicyKind::Disk,
+        PolicyKind::RamDisk,
+        PolicyKind::RemoteMain,
+        PolicyKind::Counters { initial: 1 },
+        PolicyKind::Counters { initial: 20 },
     ];
-    let config = |(kind, local_pages)| Config {
+    let config = |(kind, local_pages)| PolicyConfig {
         kind,
         replacement,
         local_pages,
@@ -32,7 +34,7 @@ fn configs(replacement: Replacement, keep_copies: bool) -> Vec<Config> {
 }
 
 /// References with some locality: a page is stayed with for a while, another is often looked at in between, then comes any.
-fn references(seed: u64, count: usize) -> Vec<(u64, Access)> {
+fn references(seed: u64, count: usize) -> Vec<(u64, PageAccess)> {
     let mut state = seed;
     let mut below = |bound: u64| {
         state = state
@@ -51,17 +53,17 @@ fn references(seed: u64, count: usize) -> Vec<(u64, Access)> {
         }
         let page = if below(3) == 0 { there } else { here };
         let access = if below(4) == 0 {
-            Access::Write
+            PageAccess::Write
         } else {
-            Access::Read
+            PageAccess::Read
         };
         made.push((page, access));
     }
     made
 }
 
-fn one_by_one(references: &[(u64, Access)], config: Config) -> Tally {
-    let mut policy = Policy::new(config);
+fn one_by_one(references: &[(u64, PageAccess)], config: PolicyConfig) -> PolicyTally {
+    let mut policy = PagingPolicy::new(config);
     let mut numbers = std::collections::HashMap::new();
     for (page, access) in references {
         let next = Page(numbers.len() as u32);
@@ -101,8 +103,8 @@ fn rows_count_what_is_counted_one_by_one() {
 fn a_long_reference_is_one_to_each_page_that_it_touches() {
     let configs = configs(Replacement::Lru, false);
     let mut study = Study::new(PAGE_BYTES, &configs);
-    study.reference(PAGE_BYTES - 1, 3 * PAGE_BYTES as u32 + 2, Access::Write);
+    study.reference(PAGE_BYTES - 1, 3 * PAGE_BYTES as u32 + 2, PageAccess::Write);
     assert_eq!(study.pages(), 5);
-    let expected = one_by_one(&[0, 1, 2, 3, 4].map(|page| (page, Access::Write)), configs[0]);
+    let expected = one_by_one(&[0, 1, 2, 3, 4].map(|page| (page, PageAccess::Write)), configs[0]);
     assert_eq!(study.tallies().0[0], expected);
 }

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use netram_bench::child::{Child, Role};
-use netram_bench::site::{Lender, LenderSpec, Site, Wire};
-use netram_bench::teller::{self, Teller};
-use netram_bench::tpca::{self, LOG_BYTES, Row};
+use netram_bench::child::{ChildProcess, ChildRole};
+use netram_bench::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
+use netram_bench::tpca::{self, LOG_BYTES, TpcaRow};
+use netram_bench::worker::{self, BankWorker};
 use netram_transport::WaitPolicy;
 
-use super::site::site;
-use netram_cli::command::journal::account;
+use super::testbed::testbed;
+use netram_cli::command::journal::recovery_sentences;
 use netram_cli::output;
 
 const LENDERS: usize = 3;
@@ -34,7 +34,7 @@ const MEMBERS: usize = 2;
 ///   netram-lab demo --quick --dir /mnt/slow-disk
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Demo {
+pub(crate) struct RunDemo {
     /// A few seconds instead of half a minute
     #[arg(long)]
     quick: bool,
@@ -44,26 +44,26 @@ pub(crate) struct Demo {
 }
 
 /// How long the parts take.
-struct Times {
+struct PhaseTimes {
     run: Duration,
     before_kill: Duration,
 }
 
-impl Demo {
+impl RunDemo {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let began = Instant::now();
         let times = if self.quick {
-            Times {
+            PhaseTimes {
                 run: Duration::from_millis(400),
                 before_kill: Duration::from_millis(300),
             }
         } else {
-            Times {
+            PhaseTimes {
                 run: Duration::from_secs(5),
                 before_kill: Duration::from_secs(3),
             }
         };
-        let site = site(self.dir.as_deref())?;
+        let site = testbed(self.dir.as_deref())?;
         compare(&site, &times)?;
         crash(&site, &times)?;
         say("")?;
@@ -86,19 +86,19 @@ fn step(number: u32, what: &str, why: &str) -> Result<()> {
 }
 
 /// Disk beside remote memory, the same program.
-fn compare(site: &Site, times: &Times) -> Result<()> {
+fn compare(site: &Testbed, times: &PhaseTimes) -> Result<()> {
     step(
         1,
         "A bank, its commits on the local disk",
         "TPC-A: each transaction changes three balances and an audit trail in memory; its commit waits for fdatasync.",
     )?;
-    let disk = watched(site, &tpca::Spec::with(0, times.run))?;
+    let disk = watched(site, &tpca::TpcaSpec::with(0, times.run))?;
     step(
         2,
         "The same bank, its commits in the memory of lenders",
         "Two lender processes hold each commit before it counts, encrypted; the disk follows in the background.",
     )?;
-    let remote = watched(site, &tpca::Spec::with(MEMBERS, times.run))?;
+    let remote = watched(site, &tpca::TpcaSpec::with(MEMBERS, times.run))?;
     let mut table = output::table(
         &["commits wait for", "transactions/s", "p50 us", "p99 us", "ratio"],
         1,
@@ -122,7 +122,7 @@ fn compare(site: &Site, times: &Times) -> Result<()> {
 }
 
 /// Runs one row with its progress shown: a bar for a person, a line each second for a file.
-fn watched(site: &Site, spec: &tpca::Spec) -> Result<Row> {
+fn watched(site: &Testbed, spec: &tpca::TpcaSpec) -> Result<TpcaRow> {
     let began = Instant::now();
     let mut next_line = Duration::from_secs(1);
     let bar = output::is_watched().then(|| bar(spec.time));
@@ -162,25 +162,25 @@ fn bar(time: Duration) -> ProgressBar {
 }
 
 /// Kills the client and a lender in the middle of the work; recovers; counts.
-fn crash(site: &Site, times: &Times) -> Result<()> {
+fn crash(site: &Testbed, times: &PhaseTimes) -> Result<()> {
     step(
         3,
         "A client that is killed in the middle of its work, and a lender with it",
         "It writes down each transaction that was acknowledged to it. Then: kill -9, both of them.",
     )?;
     let spec = LenderSpec {
-        wire: Wire::Tcp,
+        wire: SocketKind::Tcp,
         secure: true,
         wait: WaitPolicy::default(),
         core: None,
     };
     let mut lenders = (0..LENDERS)
         .map(|_| site.lender(spec))
-        .collect::<Result<Vec<Lender>, _>>()?;
-    let folder = site.folder().join("teller");
-    std::fs::create_dir(&folder)?;
-    let teller = Teller {
-        folder: folder.clone(),
+        .collect::<Result<Vec<LenderProcess>, _>>()?;
+    let directory = site.directory().join("teller");
+    std::fs::create_dir(&directory)?;
+    let teller = BankWorker {
+        directory: directory.clone(),
         lenders: lenders
             .iter()
             .map(|lender| lender.address().to_string())
@@ -191,17 +191,17 @@ fn crash(site: &Site, times: &Times) -> Result<()> {
         seed: u64::from(std::process::id()),
     };
     teller.prepare(LOG_BYTES)?;
-    let mut client = Child::play(
+    let mut client = ChildProcess::play(
         site.program(),
-        &Role::Teller(teller.clone()),
+        &ChildRole::Teller(teller.clone()),
         "client",
-        site.folder(),
+        site.directory(),
     )?;
     client.ready("ready")?;
     let (client_id, began) = (client.id(), Instant::now());
     while began.elapsed() < times.before_kill {
         std::thread::sleep(times.before_kill / 3);
-        let acked = output::thousands(teller::acked(&folder)? as i64);
+        let acked = output::thousands(worker::last_acked(&directory)? as i64);
         say(&format!("   {acked} transactions acknowledged"))?;
     }
     client.kill();
@@ -209,14 +209,14 @@ fn crash(site: &Site, times: &Times) -> Result<()> {
     let victim = lenders.remove(0);
     let (victim_id, victim_address) = (victim.child().id(), victim.address().to_string());
     victim.kill();
-    let acked = teller::acked(&folder)?;
+    let acked = worker::last_acked(&directory)?;
     say(&format!(
         "   killed: the client (pid {client_id}) and the lender {victim_address} (pid {victim_id})"
     ))?;
     recover(&teller, acked)
 }
 
-fn recover(teller: &Teller, acked: u64) -> Result<()> {
+fn recover(teller: &BankWorker, acked: u64) -> Result<()> {
     step(
         4,
         "Recovery",
@@ -224,7 +224,7 @@ fn recover(teller: &Teller, acked: u64) -> Result<()> {
     )?;
     let began = Instant::now();
     let (bank, recovered) = teller.open(teller.config()?)?;
-    for sentence in account(&recovered) {
+    for sentence in recovery_sentences(&recovered) {
         say(&format!("   {sentence}"))?;
     }
     say(&format!(

@@ -7,29 +7,29 @@ mod bench;
 mod demo;
 #[cfg(feature = "experiments")]
 mod pagesim;
-pub(crate) mod site;
+pub(crate) mod testbed;
 
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Subcommand;
-use netram_cli::command::Play;
+use netram_cli::command::PlayPart;
 
 /// What the laboratory can be asked to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     #[cfg(feature = "experiments")]
     #[command(subcommand)]
-    Bench(bench::Bench),
+    Bench(bench::BenchCommand),
     #[cfg(feature = "experiments")]
-    Bash(bash::Bash),
-    Demo(demo::Demo),
+    Bash(bash::StressRvm),
+    Demo(demo::RunDemo),
     #[cfg(feature = "experiments")]
     #[command(subcommand)]
-    Pagesim(pagesim::Pagesim),
+    Pagesim(pagesim::PagesimCommand),
     #[command(flatten)]
-    Netram(netram_cli::command::Command),
-    Play(Play),
+    Netram(netram_cli::command::NetramCommand),
+    Play(PlayPart),
 }
 
 /// What a child of this program may be asked to be, beside what `netram` asks of its children.
@@ -37,8 +37,8 @@ pub(crate) enum Command {
 #[serde(untagged)]
 enum Part {
     #[cfg(feature = "experiments")]
-    Bash(Box<bash::player::Player>),
-    Measurement(netram_bench::child::Role),
+    Bash(Box<bash::player::StressPlayer>),
+    Measurement(netram_bench::child::ChildRole),
 }
 
 impl Command {

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is mounted below a folder.
+/// What is mounted below a directory.
 fn mounts(below: &Path) -> Vec<String> {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let below = below.to_string_lossy().into_owned();
@@ -128,16 +128,17 @@ fn servers_are_measured_in_every_way() {
     );
 }
 
-/// The names in the one folder that a measurement makes.
+/// The names in the one directory that a measurement makes.
 fn made(place: &Path) -> Vec<String> {
-    let folders = fs::read_dir(place).unwrap().flatten();
-    let entries = folders.flat_map(|folder| fs::read_dir(folder.path()).into_iter().flatten().flatten());
+    let directories = fs::read_dir(place).unwrap().flatten();
+    let entries =
+        directories.flat_map(|directory| fs::read_dir(directory.path()).into_iter().flatten().flatten());
     entries
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
         .collect()
 }
 
-/// Interrupts a comparison once it has come so far, or after some seconds: where nothing may be mounted there is a folder at least.
+/// Interrupts a comparison once it has come so far, or after some seconds: where nothing may be mounted there is a directory at least.
 fn interrupted(place: &Path, so_far: impl Fn() -> bool) {
     let mut command = netram();
     command.args(["bench", "databases", "--databases", "sqlite", "--rounds", "100"]);

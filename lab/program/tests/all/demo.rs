@@ -8,14 +8,14 @@ use crate::common::run;
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-fn left_behind(folder: &Path) -> usize {
-    std::fs::read_dir(folder).unwrap().count()
+fn left_behind(directory: &Path) -> usize {
+    std::fs::read_dir(directory).unwrap().count()
 }
 
 #[test]
 fn the_demo_proves_that_nothing_acknowledged_is_lost_and_cleans_up() {
-    let folder = tempfile::tempdir().unwrap();
-    let ran = run(["demo", "--quick", "--dir", folder.path().to_str().unwrap()]);
+    let directory = tempfile::tempdir().unwrap();
+    let ran = run(["demo", "--quick", "--dir", directory.path().to_str().unwrap()]);
     assert_eq!(ran.code, 0, "{}\n{}", ran.out, ran.err);
     assert!(ran.out.contains("Nothing acknowledged was lost"), "{}", ran.out);
     assert!(
@@ -23,13 +23,13 @@ fn the_demo_proves_that_nothing_acknowledged_is_lost_and_cleans_up() {
         "recovery says who helped: {}",
         ran.out
     );
-    assert_eq!(left_behind(folder.path()), 0);
+    assert_eq!(left_behind(directory.path()), 0);
 }
 
 #[test]
 fn a_commit_is_measured_beside_its_floors() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
     let ran = run([
         "bench",
         "commit",
@@ -58,13 +58,13 @@ fn a_commit_is_measured_beside_its_floors() {
         );
     }
     assert!(json["machine"]["cores"].as_u64().is_some_and(|cores| cores > 0));
-    assert_eq!(left_behind(folder.path()), 0);
+    assert_eq!(left_behind(directory.path()), 0);
 }
 
 #[test]
 fn tpca_runs_the_same_code_on_disk_and_remote() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
     let ran = run([
         "bench",
         "tpca",
@@ -90,8 +90,8 @@ fn tpca_runs_the_same_code_on_disk_and_remote() {
 
 #[test]
 fn oo7_counts_the_same_on_disk_and_remote() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
     for transactions in [&[][..], &["--one-transaction"]] {
         let operations = ["--operations", "t2b,t3a,t5do,t5undo,i,d,q8"];
         let ran = run([
@@ -125,14 +125,14 @@ fn oo7_counts_the_same_on_disk_and_remote() {
             assert_eq!(report["rows"][6]["logged"]["records"], 0, "a query logs nothing");
         }
     }
-    assert_eq!(left_behind(folder.path()), 0);
+    assert_eq!(left_behind(directory.path()), 0);
 }
 
 /// Each row ends with every node's audit, which must be what plain memory has.
 #[test]
 fn users_of_oo7_at_nodes_of_their_own_are_measured() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
     let words = "bench oo7 --shared --nodes 2 --as-met --quick --json --database tiny-3 --dir";
     let ran = run(words.split(' ').chain([dir]));
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -145,14 +145,14 @@ fn users_of_oo7_at_nodes_of_their_own_are_measured() {
         let waited = row["waited_percent"].as_f64().unwrap();
         assert!((0.0..=100.0).contains(&waited), "{row}");
     }
-    assert_eq!(left_behind(folder.path()), 0);
+    assert_eq!(left_behind(directory.path()), 0);
 }
 
 /// Between rounds t3a moves dates, so q2 finds other parts; all places of a round must find the same ones.
 #[test]
 fn oo7_counts_the_same_in_databases_wherever_they_are() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let dir = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let dir = directory.path().to_str().unwrap();
     let words = "bench oo7 --on sqlite,sqlite-rollback,berkeley-db --operations q2,t3a,t6 --repetitions 3 --json --database tiny-3 --dir";
     let ran = run(words.split(' ').chain([dir]));
     assert_eq!(ran.code, 0, "{}", ran.err);
@@ -193,13 +193,13 @@ fn oo7_counts_the_same_in_databases_wherever_they_are() {
             assert!(times.iter().all(|time| time.as_f64().unwrap() > 0.0), "{row}");
         }
     }
-    assert_eq!(left_behind(folder.path()), 0);
+    assert_eq!(left_behind(directory.path()), 0);
 }
 
 #[test]
 fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
     let ran = run(["bench", "heap", "--quick", "--json", "--dir", dir]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let json: Value = serde_json::from_str(&ran.out).unwrap();
@@ -220,14 +220,14 @@ fn the_heap_is_measured_beside_malloc_and_holds_together_under_load() {
         let pages = number(&format!("/rows/load/{load}/pages_per_byte"));
         assert!((1.0..1.4).contains(&pages), "{pages}");
     }
-    assert_eq!(left_behind(folder.path()), 0);
+    assert_eq!(left_behind(directory.path()), 0);
 }
 
 #[test]
 fn an_interrupted_measurement_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let mut child = crate::common::netram()
-        .args(["bench", "commit", "--dir", folder.path().to_str().unwrap()])
+        .args(["bench", "commit", "--dir", directory.path().to_str().unwrap()])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -248,15 +248,16 @@ fn an_interrupted_measurement_leaves_nothing_behind() {
     }
     rustix::process::kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(130));
-    assert_eq!((left_behind(folder.path()), stores()), (0, 0));
+    assert_eq!((left_behind(directory.path()), stores()), (0, 0));
 }
 
 #[test]
-fn a_benchmark_without_a_folder_says_which() {
+fn a_benchmark_without_a_directory_says_which() {
     let ran = run(["bench", "commit", "--quick", "--dir", "/nowhere"]);
     assert_eq!(ran.code, 1);
     assert!(
-        ran.err.starts_with("netram: cannot make a folder in /nowhere: "),
+        ran.err
+            .starts_with("netram: cannot make a directory in /nowhere: "),
         "{}",
         ran.err
     );

@@ -13,11 +13,11 @@ fn outcome(test: &str, failure: &str) -> Option<Value> {
 /// The same with settings of the client's in the environment.
 fn outcome_within(test: &str, failure: &str, settings: &[(&str, &str)]) -> Option<Value> {
     let disk = tempfile::tempdir().unwrap();
-    let folder = disk.path().to_str().unwrap();
+    let directory = disk.path().to_str().unwrap();
     let mut command = crate::common::netram();
     command
         .args([
-            "bench", "failures", "--quick", "--json", "--only", failure, "--dir", folder,
+            "bench", "failures", "--quick", "--json", "--only", failure, "--dir", directory,
         ])
         .envs(settings.iter().copied());
     let ran = crate::common::finish(&mut command);
@@ -34,15 +34,15 @@ fn outcome_within(test: &str, failure: &str, settings: &[(&str, &str)]) -> Optio
 
 /// Every program that the path has, but for one.
 fn all_but(missing: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let path = std::env::var_os("PATH").unwrap();
-    for entry in std::env::split_paths(&path).filter_map(|folder| std::fs::read_dir(folder).ok()) {
+    for entry in std::env::split_paths(&path).filter_map(|directory| std::fs::read_dir(directory).ok()) {
         for program in entry.flatten().filter(|program| program.file_name() != missing) {
             // The first of a name is the one that is run.
-            let _ = std::os::unix::fs::symlink(program.path(), folder.path().join(program.file_name()));
+            let _ = std::os::unix::fs::symlink(program.path(), directory.path().join(program.file_name()));
         }
     }
-    folder
+    directory
 }
 
 /// Without `nft` all stories were left out, and one needs it.

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Where a group's folder may be.
+/// Where a group's directory may be.
 const GROUPS: [&str; 2] = ["/sys/fs/cgroup/memory", "/sys/fs/cgroup"];
 
 /// What a comparison adds to the machine while it runs.
@@ -30,9 +30,11 @@ fn added(pid: u32, place: &Path) -> Vec<String> {
     added
 }
 
-/// Folders below this one whose names begin so.
-fn groups(folder: &Path, depth: usize, name: &str, found: &mut Vec<String>) {
-    let Ok(entries) = fs::read_dir(folder) else { return };
+/// Directories below this one whose names begin so.
+fn groups(directory: &Path, depth: usize, name: &str, found: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return;
+    };
     for entry in entries.flatten().filter(|entry| entry.path().is_dir()) {
         if entry.file_name().to_string_lossy().starts_with(name) {
             found.push(entry.path().display().to_string());
@@ -42,8 +44,8 @@ fn groups(folder: &Path, depth: usize, name: &str, found: &mut Vec<String>) {
     }
 }
 
-fn is_empty(folder: &Path) -> bool {
-    fs::read_dir(folder).unwrap().count() == 0
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).unwrap().count() == 0
 }
 
 #[test]
@@ -133,7 +135,7 @@ fn an_interrupted_comparison_leaves_nothing() {
     let mut process = start(&mut command);
     let id = process.id();
     let begun = Instant::now();
-    // As soon as there is something to be taken away; where nothing may be added there is a folder at least.
+    // As soon as there is something to be taken away; where nothing may be added there is a directory at least.
     while added(id, place.path()).is_empty()
         && begun.elapsed() < Duration::from_secs(5)
         && process.try_wait().unwrap().is_none()

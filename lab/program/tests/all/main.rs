@@ -5,7 +5,8 @@
 /// What the tests share, with the laboratory's program in the place of `netram`.
 mod common {
     pub(crate) use netram_testkit::{
-        Lender, Ran, finish, forks, lab as netram, library, mounted, ran, run_lab as run, skipped, start,
+        CommandOutput, LenderProcess, finish, forks, lab as netram, library, mounted, ran, run_lab as run,
+        skipped, start,
     };
 }
 mod command_line;

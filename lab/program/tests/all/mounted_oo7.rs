@@ -7,10 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use netram_oo7::{Audit, Operation, Parameters, Plain, Store, Work, audit, build};
-use netram_sql_stores::{BerkeleyStore, Files, Journal, LoadError, Manager, Shim, SqliteStore};
+use netram_oo7::{
+    DatabaseAudit, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, PlainStore, audit, build,
+};
+use netram_sql_stores::{
+    BerkeleyShim, BerkeleyStore, ShimLoadError, SqliteJournalMode, SqliteStore, SqliteVfs, StorageManager,
+};
 
-use crate::common::mounted::{Mounted, cannot_mount, wait_until};
+use crate::common::mounted::{MountFixture, cannot_mount, wait_until};
 use crate::common::{forks, skipped};
 
 const ENGINE: &str = "NETRAM_REX_ENGINE";
@@ -21,38 +25,38 @@ const FIRST: &str = "NETRAM_REX_FIRST";
 const HISTORY: [Operation; 4] = [Operation::T3b, Operation::I, Operation::T2b, Operation::D];
 const ROUNDS: usize = 4;
 
-fn parameters() -> Parameters {
+fn parameters() -> Oo7Parameters {
     "tiny-3".parse().unwrap()
 }
 
 #[derive(Clone, Copy, PartialEq)]
 enum Engine {
-    Sqlite(Journal),
+    Sqlite(SqliteJournalMode),
     Berkeley,
 }
 
 impl Engine {
     const ALL: [(&str, Engine); 3] = [
-        ("oo7-wal", Engine::Sqlite(Journal::Wal)),
-        ("oo7-rollback", Engine::Sqlite(Journal::Rollback)),
+        ("oo7-wal", Engine::Sqlite(SqliteJournalMode::Wal)),
+        ("oo7-rollback", Engine::Sqlite(SqliteJournalMode::Rollback)),
         ("oo7-berkeley", Engine::Berkeley),
     ];
 }
 
-fn transact(store: &impl Store, operation: Operation) {
+fn transact(store: &impl Oo7Store, operation: Operation) {
     let mut open = store.begin().unwrap();
     operation.run(&mut open, &parameters(), 1).unwrap();
     open.commit().unwrap();
 }
 
-fn audited(store: &impl Store) -> Audit {
+fn audited(store: &impl Oo7Store) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, &parameters(), true).unwrap();
     open.commit().unwrap();
     found
 }
 
-fn go_on(store: &impl Store, first: usize) {
+fn go_on(store: &impl Oo7Store, first: usize) {
     for operation in HISTORY.iter().cycle().skip(first % HISTORY.len()) {
         transact(store, *operation);
         let mut out = std::io::stdout().lock();
@@ -73,11 +77,11 @@ fn worker() {
     let (_, engine) = { Engine::ALL.iter() }.find(|(name, _)| *name == engine).unwrap();
     match *engine {
         Engine::Sqlite(journal) => {
-            let store = SqliteStore::open(&place.join("oo7.db"), journal, Files::System).unwrap();
+            let store = SqliteStore::open(&place.join("oo7.db"), journal, SqliteVfs::System).unwrap();
             go_on(&store, first);
         }
         Engine::Berkeley => {
-            let shim = Shim::load(Path::new(&of(SHIM).unwrap())).unwrap();
+            let shim = BerkeleyShim::load(Path::new(&of(SHIM).unwrap())).unwrap();
             go_on(&BerkeleyStore::open(shim, place).unwrap(), first);
         }
     }
@@ -85,19 +89,19 @@ fn worker() {
 
 /// The database as it is after each of the history's transactions.
 struct Expected {
-    store: Plain,
-    after: Vec<Audit>,
+    store: PlainStore,
+    after: Vec<DatabaseAudit>,
 }
 
 impl Expected {
     fn new() -> Expected {
-        let store = Plain::default();
+        let store = PlainStore::default();
         build(&store, &parameters()).unwrap();
         let after = vec![audited(&store)];
         Expected { store, after }
     }
 
-    fn after(&mut self, transactions: usize) -> Audit {
+    fn after(&mut self, transactions: usize) -> DatabaseAudit {
         while self.after.len() <= transactions {
             transact(&self.store, HISTORY[(self.after.len() - 1) % HISTORY.len()]);
             self.after.push(audited(&self.store));
@@ -106,47 +110,47 @@ impl Expected {
     }
 }
 
-/// The database in its folder on the mount, and how it is opened.
+/// The database in its directory on the mount, and how it is opened.
 struct Place {
     name: &'static str,
     engine: Engine,
-    folder: PathBuf,
+    directory: PathBuf,
     shim: Option<PathBuf>,
 }
 
 impl Place {
     fn build(&self) {
-        fn built(store: &impl Manager) {
+        fn built(store: &impl StorageManager) {
             build(store, &parameters()).unwrap();
             store.checkpoint().unwrap();
         }
-        fs::create_dir(&self.folder).unwrap();
+        fs::create_dir(&self.directory).unwrap();
         match self.engine {
             Engine::Sqlite(journal) => {
-                let path = self.folder.join("oo7.db");
-                let store = SqliteStore::create(&path, journal, Files::System).unwrap();
-                store.synced(false).unwrap();
+                let path = self.directory.join("oo7.db");
+                let store = SqliteStore::create(&path, journal, SqliteVfs::System).unwrap();
+                store.set_synced(false).unwrap();
                 built(&store);
             }
             Engine::Berkeley => {
-                let store = BerkeleyStore::create(self.loaded(), &self.folder).unwrap();
-                store.synced(false).unwrap();
+                let store = BerkeleyStore::create(self.loaded(), &self.directory).unwrap();
+                store.set_synced(false).unwrap();
                 built(&store);
             }
         }
     }
 
-    fn loaded(&self) -> Shim {
-        Shim::load(self.shim.as_deref().unwrap()).unwrap()
+    fn loaded(&self) -> BerkeleyShim {
+        BerkeleyShim::load(self.shim.as_deref().unwrap()).unwrap()
     }
 
-    fn audited(&self) -> Audit {
+    fn audited(&self) -> DatabaseAudit {
         match self.engine {
             Engine::Sqlite(journal) => {
-                let path = self.folder.join("oo7.db");
-                audited(&SqliteStore::open(&path, journal, Files::System).unwrap())
+                let path = self.directory.join("oo7.db");
+                audited(&SqliteStore::open(&path, journal, SqliteVfs::System).unwrap())
             }
-            Engine::Berkeley => audited(&BerkeleyStore::open(self.loaded(), &self.folder).unwrap()),
+            Engine::Berkeley => audited(&BerkeleyStore::open(self.loaded(), &self.directory).unwrap()),
         }
     }
 
@@ -155,7 +159,7 @@ impl Place {
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "mount::oo7::worker", "--ignored", "--nocapture"])
             .env(ENGINE, self.name)
-            .env(PLACE, &self.folder)
+            .env(PLACE, &self.directory)
             .env(SHIM, self.shim.clone().unwrap_or_default())
             .env(FIRST, first.to_string())
             .stdin(Stdio::null())
@@ -177,24 +181,24 @@ fn killed_leaves_what_was_committed(name: &str) {
     }
     let (name, engine) = *{ Engine::ALL.iter() }.find(|(known, _)| *known == name).unwrap();
     let programs = tempfile::tempdir().unwrap();
-    let shim = match (engine, Shim::compile(programs.path())) {
+    let shim = match (engine, BerkeleyShim::compile(programs.path())) {
         (Engine::Sqlite(_), _) => None,
         (Engine::Berkeley, Ok(library)) => Some(library),
-        (Engine::Berkeley, Err(LoadError::Absent(why))) => return skipped(why),
+        (Engine::Berkeley, Err(ShimLoadError::NotInstalled(why))) => return skipped(why),
         (Engine::Berkeley, Err(error)) => panic!("{error}"),
     };
-    let mut mounted = Mounted::new(name, 2, "16MiB");
+    let mut mounted = MountFixture::new(name, 2, "16MiB");
     let place = Place {
         name,
         engine,
-        folder: mounted.dir().join("base"),
+        directory: mounted.dir().join("base"),
         shim,
     };
     place.build();
     let mut expected = Expected::new();
     let mut done = 0;
     for round in 0..ROUNDS {
-        let said = mounted.folder.path().join(format!("said-{round}"));
+        let said = mounted.directory.path().join(format!("said-{round}"));
         fs::write(&said, "").unwrap();
         let mut worker = place.worker(done, &said);
         wait_until("some commits", || {

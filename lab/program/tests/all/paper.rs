@@ -26,8 +26,8 @@ fn namespaces(pid: u32) -> Vec<String> {
     names.filter(|name| name.starts_with(&own)).collect()
 }
 
-fn is_empty(folder: &Path) -> bool {
-    std::fs::read_dir(folder).unwrap().count() == 0
+fn is_empty(directory: &Path) -> bool {
+    std::fs::read_dir(directory).unwrap().count() == 0
 }
 
 /// The rows of a CSV file by curve and place.
@@ -109,8 +109,8 @@ fn check_picture(svg: &Path) {
 
 #[test]
 fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let (out, disk) = (folder.path().join("out"), folder.path().join("disk"));
+    let directory = tempfile::tempdir().unwrap();
+    let (out, disk) = (directory.path().join("out"), directory.path().join("disk"));
     std::fs::create_dir(&disk).unwrap();
     let child = crate::common::netram()
         .args([
@@ -170,8 +170,8 @@ fn a_quick_run_draws_and_tabulates_every_figure_and_leaves_nothing_behind() {
 
 #[test]
 fn a_machine_that_cannot_make_namespaces_measures_the_rest_and_says_so_everywhere() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
     let ran = crate::common::netram()
         .args([
             "bench",
@@ -186,7 +186,7 @@ fn a_machine_that_cannot_make_namespaces_measures_the_rest_and_says_so_everywher
         ])
         .arg(&out)
         .arg("--dir")
-        .arg(folder.path())
+        .arg(directory.path())
         // Without the `ip` command, as on a machine that lacks it.
         .env("PATH", "/nowhere")
         .output()
@@ -207,8 +207,8 @@ fn a_machine_that_cannot_make_namespaces_measures_the_rest_and_says_so_everywher
 
 #[test]
 fn an_interrupted_run_removes_its_namespaces_files_and_lenders_memory() {
-    let folder = tempfile::tempdir().unwrap();
-    let (out, disk) = (folder.path().join("out"), folder.path().join("disk"));
+    let directory = tempfile::tempdir().unwrap();
+    let (out, disk) = (directory.path().join("out"), directory.path().join("disk"));
     std::fs::create_dir(&disk).unwrap();
     let mut child = crate::common::netram()
         .args(["bench", "paper", "--figures", "7", "--out"])
@@ -243,9 +243,9 @@ fn an_interrupted_run_removes_its_namespaces_files_and_lenders_memory() {
 
 #[test]
 fn what_cannot_be_measured_or_written_is_refused_before_anything_is_measured() {
-    let folder = tempfile::tempdir().unwrap();
-    let dir = folder.path().to_str().unwrap();
-    let out = folder.path().join("out");
+    let directory = tempfile::tempdir().unwrap();
+    let dir = directory.path().to_str().unwrap();
+    let out = directory.path().join("out");
     let out = out.to_str().unwrap();
     let ran = run(["bench", "paper", "--figures", "12", "--dir", dir, "--out", out]);
     assert_eq!(ran.code, 1);

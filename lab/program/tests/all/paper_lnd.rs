@@ -37,8 +37,8 @@ fn rows(path: &Path) -> Vec<(String, u64, f64, f64)> {
 
 #[test]
 fn a_quick_run_measures_every_system_and_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
-    let (out, disk) = (folder.path().join("out"), folder.path().join("disk"));
+    let directory = tempfile::tempdir().unwrap();
+    let (out, disk) = (directory.path().join("out"), directory.path().join("disk"));
     std::fs::create_dir(&disk).unwrap();
     let ran = run([
         "bench",

@@ -8,9 +8,9 @@ use serde_json::Value;
 
 #[test]
 fn a_quick_run_measures_the_table_and_every_curve() {
-    let folder = tempfile::tempdir().unwrap();
-    let out = folder.path().join("out");
-    let disk = folder.path().join("disk");
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let disk = directory.path().join("disk");
     std::fs::create_dir(&disk).unwrap();
     let ran = run([
         "bench",

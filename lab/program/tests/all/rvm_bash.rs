@@ -3,22 +3,22 @@
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use crate::common::{Lender, netram, ran, run};
+use crate::common::{LenderProcess, netram, ran, run};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-fn left_behind(folder: &Path) -> Vec<PathBuf> {
-    std::fs::read_dir(folder)
+fn left_behind(directory: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .collect()
 }
 
-/// Runs the test in `folder`; what it says as JSON, and its exit code.
-fn bash(folder: &Path, arguments: &[&str]) -> (Value, i32) {
+/// Runs the test in `directory`; what it says as JSON, and its exit code.
+fn bash(directory: &Path, arguments: &[&str]) -> (Value, i32) {
     let command = netram()
         .args(["bash", "--json", "--dir"])
-        .arg(folder)
+        .arg(directory)
         .args(arguments)
         .output();
     let ran = ran(command.expect("the program starts"));
@@ -29,8 +29,8 @@ fn bash(folder: &Path, arguments: &[&str]) -> (Value, i32) {
 
 #[test]
 fn five_seconds_of_crashes_lose_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let (said, code) = bash(folder.path(), &["--for", "5s"]);
+    let directory = tempfile::tempdir().unwrap();
+    let (said, code) = bash(directory.path(), &["--for", "5s"]);
     assert_eq!(code, 0, "{said}");
     let report = &said["report"];
     for what in ["acknowledged", "lazy", "aborted", "openings", "compared"] {
@@ -41,17 +41,17 @@ fn five_seconds_of_crashes_lose_nothing() {
     }
     let crashes = report["killed"].as_u64().unwrap() + report["crashed"].as_u64().unwrap();
     assert!(crashes > 0, "{said}");
-    assert!(left_behind(folder.path()).is_empty());
+    assert!(left_behind(directory.path()).is_empty());
 }
 
 #[test]
 fn the_disk_alone_and_one_thread_are_tried_too() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for arguments in [
         ["--transactions", "1500", "--lenders", "0", "--threads", "3"],
         ["--transactions", "300", "--lenders", "1", "--threads", "1"],
     ] {
-        let (said, code) = bash(folder.path(), &arguments);
+        let (said, code) = bash(directory.path(), &arguments);
         assert_eq!(code, 0, "{said}");
         assert!(
             said["report"]["compared"].as_u64().is_some_and(|count| count > 0),
@@ -62,8 +62,8 @@ fn the_disk_alone_and_one_thread_are_tried_too() {
 
 #[test]
 fn lenders_of_somebody_else_are_used_and_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let key = folder.path().join("key");
+    let directory = tempfile::tempdir().unwrap();
+    let key = directory.path().join("key");
     let key = key.to_str().unwrap();
     assert_eq!(run(["key", "new", key]).code, 0);
     let listen = [
@@ -74,7 +74,7 @@ fn lenders_of_somebody_else_are_used_and_left_alone() {
         "--domain",
         "ups-1",
     ];
-    let lender = Lender::start("bashed", &listen);
+    let lender = LenderProcess::start("bashed", &listen);
     let place = tempfile::tempdir().unwrap();
     let arguments = ["--for", "2s", "--lender", &lender.address, "--key-file", key];
     let (said, code) = bash(place.path(), &arguments);
@@ -95,9 +95,9 @@ fn lenders_of_somebody_else_are_used_and_left_alone() {
 #[test]
 fn harm_done_on_purpose_is_found_and_its_files_are_kept() {
     for (harm, named) in [("damage", "is not what its"), ("loss", "had been acknowledged")] {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let (said, code) = bash(
-            folder.path(),
+            directory.path(),
             &["--for", "20s", "--lenders", "0", "--seed", "5", "--plant", harm],
         );
         assert_eq!(code, 1, "{said}");
@@ -105,7 +105,7 @@ fn harm_done_on_purpose_is_found_and_its_files_are_kept() {
         assert!(violation.contains(named), "{violation}");
         assert_eq!(said["seed"], 5);
         let kept = PathBuf::from(said["files"].as_str().unwrap());
-        assert_eq!(left_behind(folder.path()), std::slice::from_ref(&kept));
+        assert_eq!(left_behind(directory.path()), std::slice::from_ref(&kept));
         let story = std::fs::read_to_string(kept.join("story.txt")).unwrap();
         assert!(story.contains(violation), "{story}");
         for file in ["segment-0", "before/segment-0", "before/segment-2"] {
@@ -116,16 +116,16 @@ fn harm_done_on_purpose_is_found_and_its_files_are_kept() {
 
 #[test]
 fn an_interrupted_test_says_what_it_has_done_and_leaves_nothing_behind() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let child = netram()
         .args(["bash", "--for", "1h", "--dir"])
-        .arg(folder.path())
+        .arg(directory.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
     let image = || {
-        left_behind(folder.path())
+        left_behind(directory.path())
             .iter()
             .any(|place| place.join("image").exists())
     };
@@ -137,5 +137,5 @@ fn an_interrupted_test_says_what_it_has_done_and_leaves_nothing_behind() {
     assert_eq!(ended.status.code(), Some(130));
     let said = String::from_utf8(ended.stdout).unwrap();
     assert!(said.contains("transactions"), "{said}");
-    assert!(left_behind(folder.path()).is_empty());
+    assert!(left_behind(directory.path()).is_empty());
 }

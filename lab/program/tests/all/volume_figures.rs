@@ -30,9 +30,9 @@ const WHERE_POSSIBLE: [&str; 6] = [
 #[test]
 fn every_row_is_measured_beside_its_floor_and_nothing_is_left() {
     let disk = tempfile::tempdir().unwrap();
-    let folder = disk.path().to_str().unwrap();
+    let directory = disk.path().to_str().unwrap();
     let ran = run([
-        "bench", "figures", "--only", "volumes", "--quick", "--json", "--dir", folder,
+        "bench", "figures", "--only", "volumes", "--quick", "--json", "--dir", directory,
     ]);
     assert_eq!(ran.code, 0, "{}", ran.err);
     let json: Value = serde_json::from_str(&ran.out).unwrap();

@@ -16,7 +16,7 @@
 //! state      0: whole; 1: transactions that were noted
 //! ```
 
-use netram_oo7::StoreError;
+use netram_oo7::Oo7Error;
 
 macro_rules! tables {
     ($($variant:ident $file:literal,)*) => {
@@ -50,7 +50,7 @@ tables! {
 }
 
 /// What a record is found by, where that is one number.
-pub(super) type Key = u32;
+pub(super) type RecordKey = u32;
 
 /// Bytes of a document's record before its text.
 pub(super) const DOCUMENT_HEAD: usize = 4 + 40;
@@ -64,7 +64,7 @@ pub(super) fn assembly_reference(id: u32, base: bool) -> u32 {
 }
 
 /// Where an assembly is.
-pub(super) fn assembly_place(reference: u32) -> (Table, Key) {
+pub(super) fn assembly_location(reference: u32) -> (Table, RecordKey) {
     match reference & BASE {
         0 => (Table::Complex, reference),
         _ => (Table::Base, reference & !BASE),
@@ -72,7 +72,7 @@ pub(super) fn assembly_place(reference: u32) -> (Table, Key) {
 }
 
 /// The key in the index of dates.
-pub(super) fn dated(date: u32, part: u32) -> [u8; 8] {
+pub(super) fn date_key(date: u32, part: u32) -> [u8; 8] {
     let mut key = [0; 8];
     key[..4].copy_from_slice(&date.to_be_bytes());
     key[4..].copy_from_slice(&part.to_be_bytes());
@@ -87,14 +87,14 @@ pub(super) fn part_of(key: [u8; 8]) -> u32 {
 
 /// A record as it was read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Record<'r> {
+pub(super) struct StoredRecord<'r> {
     pub(super) what: &'static str,
-    pub(super) key: Key,
+    pub(super) key: RecordKey,
     pub(super) bytes: &'r [u8],
 }
 
-impl<'r> Record<'r> {
-    /// The number at this place; zero where the record has ended, which [`Record::whole`] has looked for.
+impl<'r> StoredRecord<'r> {
+    /// The number at this place; zero where the record has ended, which [`StoredRecord::whole`] has looked for.
     pub(super) fn word(&self, at: usize) -> u32 {
         let word = self.bytes.get(4 * at..).and_then(|bytes| bytes.first_chunk());
         word.map_or(0, |word| u32::from_le_bytes(*word))
@@ -107,11 +107,11 @@ impl<'r> Record<'r> {
         lists: usize,
         wide: usize,
         list: usize,
-    ) -> Result<impl ExactSizeIterator<Item = u32> + use<'r>, StoreError> {
+    ) -> Result<impl ExactSizeIterator<Item = u32> + use<'r>, Oo7Error> {
         let count = |at: usize| self.word(head - lists + at) as usize * wide;
         let before: usize = head + (0..list).map(count).sum::<usize>();
         let bytes = self.bytes.get(4 * before..4 * (before + count(list)));
-        let bytes = bytes.ok_or(StoreError::Damaged {
+        let bytes = bytes.ok_or(Oo7Error::Damaged {
             what: self.what,
             at: self.key.into(),
         })?;
@@ -125,16 +125,16 @@ impl<'r> Record<'r> {
 
 /// A record to be changed: its numbers, and its lists.
 #[derive(Clone, Debug)]
-pub(super) struct Draft {
+pub(super) struct RecordDraft {
     head: Vec<u32>,
     wide: usize,
     lists: Vec<Vec<u32>>,
 }
 
-impl Draft {
+impl RecordDraft {
     /// One with so many empty lists.
-    pub(super) fn new(head: &[u32], wide: usize, lists: usize) -> Draft {
-        Draft {
+    pub(super) fn new(head: &[u32], wide: usize, lists: usize) -> RecordDraft {
+        RecordDraft {
             head: head.to_vec(),
             wide,
             lists: vec![Vec::new(); lists],
@@ -143,16 +143,16 @@ impl Draft {
 
     /// What was read.
     pub(super) fn of(
-        record: Record<'_>,
+        record: StoredRecord<'_>,
         head: usize,
         lists: usize,
         wide: usize,
-    ) -> Result<Draft, StoreError> {
+    ) -> Result<RecordDraft, Oo7Error> {
         let read = |list| Ok(record.list(head, lists, wide, list)?.collect());
-        Ok(Draft {
+        Ok(RecordDraft {
             head: (0..head - lists).map(|at| record.word(at)).collect(),
             wide,
-            lists: (0..lists).map(read).collect::<Result<_, StoreError>>()?,
+            lists: (0..lists).map(read).collect::<Result<_, Oo7Error>>()?,
         })
     }
 
@@ -181,11 +181,11 @@ mod tests {
 
     #[test]
     fn a_draft_is_read_as_it_was_written() {
-        let mut draft = Draft::new(&[7, 8], 1, 3);
+        let mut draft = RecordDraft::new(&[7, 8], 1, 3);
         draft.list(0).extend([1, 2]);
         draft.list(2).push(3);
         let bytes = draft.bytes();
-        let record = Record {
+        let record = StoredRecord {
             what: "a test's record",
             key: 1,
             bytes: &bytes,
@@ -193,8 +193,8 @@ mod tests {
         assert_eq!(record.word(1), 8);
         let lists = [0, 1, 2].map(|list| record.list(5, 3, 1, list).unwrap().collect::<Vec<u32>>());
         assert_eq!(lists, [vec![1, 2], vec![], vec![3]]);
-        assert_eq!(Draft::of(record, 5, 3, 1).unwrap().bytes(), bytes);
-        let cut = Record {
+        assert_eq!(RecordDraft::of(record, 5, 3, 1).unwrap().bytes(), bytes);
+        let cut = StoredRecord {
             bytes: &bytes[..bytes.len() - 1],
             ..record
         };
@@ -203,8 +203,8 @@ mod tests {
 
     #[test]
     fn the_order_of_dates_is_the_order_of_their_keys() {
-        assert!(dated(255, 9) < dated(256, 1));
-        assert!(dated(256, 1) < dated(256, 256));
-        assert_eq!(part_of(dated(3, 70_000)), 70_000);
+        assert!(date_key(255, 9) < date_key(256, 1));
+        assert!(date_key(256, 1) < date_key(256, 256));
+        assert_eq!(part_of(date_key(3, 70_000)), 70_000);
     }
 }

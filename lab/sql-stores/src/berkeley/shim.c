@@ -63,7 +63,7 @@ static int table(struct rex *rex, const char *name, u_int32_t page)
 }
 
 /* `names` are separated by commas, each a btree in a file of its own. */
-int rex_open(const char *folder, const char *names, u_int32_t page, u_int32_t cache, struct rex **out)
+int rex_open(const char *directory, const char *names, u_int32_t page, u_int32_t cache, struct rex **out)
 {
     static const u_int32_t flags =
         DB_CREATE | DB_INIT_TXN | DB_INIT_LOG | DB_INIT_MPOOL | DB_PRIVATE | DB_RECOVER;
@@ -80,7 +80,7 @@ int rex_open(const char *folder, const char *names, u_int32_t page, u_int32_t ca
     if (code == 0)
         code = rex->env->log_set_config(rex->env, DB_LOG_AUTO_REMOVE, 1);
     if (code == 0)
-        code = rex->env->open(rex->env, folder, flags, 0600);
+        code = rex->env->open(rex->env, directory, flags, 0600);
     while (code == 0 && *names != 0) {
         length = strcspn(names, ",");
         if (length >= sizeof name || rex->count == sizeof rex->tables / sizeof *rex->tables) {

@@ -1,12 +1,16 @@
 //! What the benchmark asks, as records.
 
-use netram_oo7::store::{Assembly, Connection, Design, Direction, Index, Link, Part, Use};
-use netram_oo7::{StoreError, Work};
+use netram_oo7::store::{
+    AssemblyValues, CompositeUse, ConnectionValues, DesignValues, LinkDirection, Oo7Index, PartLink,
+    PartValues,
+};
+use netram_oo7::{Oo7Error, Oo7Transaction};
 
 use super::record::{
-    DOCUMENT_HEAD, Draft, Key, Record, Table, assembly_place, assembly_reference, dated, part_of,
+    DOCUMENT_HEAD, RecordDraft, RecordKey, StoredRecord, Table, assembly_location, assembly_reference,
+    date_key, part_of,
 };
-use super::{BerkeleyOpen, COMPLETE, below, end};
+use super::{BerkeleyTransaction, COMPLETE, backend_error, end};
 
 /// Where the lists of assemblies and composites begin, and how many there are. Their items are one number.
 const ASSEMBLY: (usize, usize, usize) = (7, 3, 1);
@@ -17,22 +21,26 @@ const PART: (usize, usize, usize) = (8, 2, 3);
 const DATE_AT: u32 = 4;
 const PLACE_AT: u32 = 8;
 
-impl BerkeleyOpen<'_> {
+impl BerkeleyTransaction<'_> {
     /// A record, if it is there.
-    pub(super) fn find(&mut self, table: Table, key: Key) -> Result<Option<Record<'_>>, StoreError> {
+    pub(super) fn find(
+        &mut self,
+        table: Table,
+        key: RecordKey,
+    ) -> Result<Option<StoredRecord<'_>>, Oo7Error> {
         let inner = &mut *self.inner;
-        let read = &mut inner.read[table as usize];
+        let read = &mut inner.cached[table as usize];
         if read.key != Some(key) {
             read.key = None;
             let found = inner
                 .engine
                 .get(table as usize, &key.to_be_bytes(), &mut read.record);
-            if !found.map_err(below)? {
+            if !found.map_err(backend_error)? {
                 return Ok(None);
             }
             read.key = Some(key);
         }
-        Ok(Some(Record {
+        Ok(Some(StoredRecord {
             what: table.file(),
             key,
             bytes: &read.record,
@@ -44,59 +52,65 @@ impl BerkeleyOpen<'_> {
         &mut self,
         what: &'static str,
         table: Table,
-        key: Key,
-    ) -> Result<Record<'_>, StoreError> {
+        key: RecordKey,
+    ) -> Result<StoredRecord<'_>, Oo7Error> {
         self.find(table, key)?.ok_or(damaged(what, key))
     }
 
-    pub(super) fn put(&mut self, table: Table, key: Key, record: &[u8]) -> Result<(), StoreError> {
+    pub(super) fn put(&mut self, table: Table, key: RecordKey, record: &[u8]) -> Result<(), Oo7Error> {
         let inner = &mut *self.inner;
-        inner.read[table as usize].key = None;
+        inner.cached[table as usize].key = None;
         let put = inner.engine.put(table as usize, &key.to_be_bytes(), record);
-        put.map_err(below)
+        put.map_err(backend_error)
     }
 
     /// Replaces bytes of a record that was just read.
-    fn set(&mut self, table: Table, key: Key, from: u32, new: &[u8]) -> Result<(), StoreError> {
+    fn set(&mut self, table: Table, key: RecordKey, from: u32, new: &[u8]) -> Result<(), Oo7Error> {
         let inner = &mut *self.inner;
-        let read = &mut inner.read[table as usize];
+        let read = &mut inner.cached[table as usize];
         assert_eq!(read.key, Some(key));
         let set = inner.engine.set(table as usize, &key.to_be_bytes(), from, new);
         if let Err(error) = set {
             read.key = None;
-            return Err(below(error));
+            return Err(backend_error(error));
         }
         read.record[from as usize..][..new.len()].copy_from_slice(new);
         Ok(())
     }
 
-    fn delete(&mut self, what: &'static str, table: Table, id: Key, key: &[u8]) -> Result<(), StoreError> {
+    fn delete(
+        &mut self,
+        what: &'static str,
+        table: Table,
+        id: RecordKey,
+        key: &[u8],
+    ) -> Result<(), Oo7Error> {
         let inner = &mut *self.inner;
-        inner.read[table as usize].key = None;
-        match inner.engine.delete(table as usize, key).map_err(below)? {
+        inner.cached[table as usize].key = None;
+        match inner.engine.delete(table as usize, key).map_err(backend_error)? {
             true => Ok(()),
             false => Err(damaged(what, id)),
         }
     }
 
-    fn there(&mut self, table: Table, key: Key) -> Result<Option<Key>, StoreError> {
+    fn there(&mut self, table: Table, key: RecordKey) -> Result<Option<RecordKey>, Oo7Error> {
         Ok(self.find(table, key)?.map(|_| key))
     }
 
-    fn assembly_record(&mut self, assembly: u32) -> Result<Record<'_>, StoreError> {
-        let (table, key) = assembly_place(assembly);
+    fn assembly_record(&mut self, assembly: u32) -> Result<StoredRecord<'_>, Oo7Error> {
+        let (table, key) = assembly_location(assembly);
         self.record("an assembly", table, key)
     }
 
-    fn composite_record(&mut self, composite: u32) -> Result<Record<'_>, StoreError> {
+    fn composite_record(&mut self, composite: u32) -> Result<StoredRecord<'_>, Oo7Error> {
         self.record("a composite", Table::Composite, composite)
     }
 
-    fn part_record(&mut self, part: u32) -> Result<Record<'_>, StoreError> {
+    fn part_record(&mut self, part: u32) -> Result<StoredRecord<'_>, Oo7Error> {
         self.record("a part", Table::Part, part)
     }
 
-    fn document_record(&mut self, document: u32) -> Result<Record<'_>, StoreError> {
+    fn document_record(&mut self, document: u32) -> Result<StoredRecord<'_>, Oo7Error> {
         let record = self.record("a document", Table::Document, document)?;
         match record.bytes.len() {
             DOCUMENT_HEAD.. => Ok(record),
@@ -105,120 +119,120 @@ impl BerkeleyOpen<'_> {
     }
 
     /// All keys of a table.
-    fn keys(&mut self, table: Table, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn keys(&mut self, table: Table, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let give = |key| into.push(u32::from_be_bytes(key));
         let gone = self.inner.engine.keys(table as usize, [0; 4], [0xff; 4], give);
-        gone.map_err(below)
+        gone.map_err(backend_error)
     }
 
-    fn count<const N: usize>(&mut self, table: Table) -> Result<u64, StoreError> {
+    fn count<const N: usize>(&mut self, table: Table) -> Result<u64, Oo7Error> {
         let mut count = 0;
         let all = ([0_u8; N], [0xff; N]);
         let gone = self
             .inner
             .engine
             .keys(table as usize, all.0, all.1, |_| count += 1);
-        gone.map_err(below)?;
+        gone.map_err(backend_error)?;
         Ok(count)
     }
 
     fn draft(
         &mut self,
         what: &'static str,
-        place: (Table, Key),
+        place: (Table, RecordKey),
         (head, lists, wide): (usize, usize, usize),
-        change: impl FnOnce(&mut Draft),
-    ) -> Result<(), StoreError> {
+        change: impl FnOnce(&mut RecordDraft),
+    ) -> Result<(), Oo7Error> {
         let record = self.record(what, place.0, place.1)?;
-        let mut draft = Draft::of(record, head, lists, wide)?;
+        let mut draft = RecordDraft::of(record, head, lists, wide)?;
         change(&mut draft);
         self.put(place.0, place.1, &draft.bytes())
     }
 }
 
-fn damaged(what: &'static str, id: Key) -> StoreError {
-    StoreError::Damaged { what, at: id.into() }
+fn damaged(what: &'static str, id: RecordKey) -> Oo7Error {
+    Oo7Error::Damaged { what, at: id.into() }
 }
 
 /// The list of uses of a kind, behind the parts or children.
-fn list_of(how: Use) -> usize {
+fn list_of(how: CompositeUse) -> usize {
     match how {
-        Use::Private => 1,
-        Use::Shared => 2,
+        CompositeUse::Private => 1,
+        CompositeUse::Shared => 2,
     }
 }
 
 fn lent(
-    record: Record<'_>,
+    record: StoredRecord<'_>,
     (head, lists, wide): (usize, usize, usize),
     list: usize,
     into: &mut Vec<u32>,
-) -> Result<(), StoreError> {
+) -> Result<(), Oo7Error> {
     into.extend(record.list(head, lists, wide, list)?);
     Ok(())
 }
 
-fn design(record: Record<'_>) -> Design {
-    Design {
+fn design(record: StoredRecord<'_>) -> DesignValues {
+    DesignValues {
         id: record.key,
         kind: record.word(0),
         date: record.word(1),
     }
 }
 
-impl Work for BerkeleyOpen<'_> {
+impl Oo7Transaction for BerkeleyTransaction<'_> {
     type Module = u32;
-    type Assembly = u32;
+    type AssemblyValues = u32;
     type Composite = u32;
-    type Part = u32;
+    type PartValues = u32;
     type Document = u32;
 
-    fn module(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn module(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.there(Table::Module, id)
     }
 
-    fn base_assembly(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn base_assembly(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         let found = self.there(Table::Base, id)?;
         Ok(found.map(|id| assembly_reference(id, true)))
     }
 
-    fn composite(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn composite(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.there(Table::Composite, id)
     }
 
-    fn part(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn part(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.there(Table::Part, id)
     }
 
-    fn document(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn document(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.there(Table::Document, id)
     }
 
-    fn document_titled(&mut self, title: &[u8]) -> Result<Option<u32>, StoreError> {
+    fn document_titled(&mut self, title: &[u8]) -> Result<Option<u32>, Oo7Error> {
         let mut found = Vec::new();
         let there = self
             .inner
             .engine
             .get(Table::Title as usize, title, &mut found)
-            .map_err(below)?;
+            .map_err(backend_error)?;
         let id = found.first_chunk().map(|id| u32::from_le_bytes(*id));
         Ok(id.filter(|_| there))
     }
 
-    fn parts_dated(&mut self, first: u32, last: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn parts_dated(&mut self, first: u32, last: u32, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let give = |key| into.push(part_of(key));
-        let (first, last) = (dated(first, 0), dated(last, u32::MAX));
+        let (first, last) = (date_key(first, 0), date_key(last, u32::MAX));
         self.inner
             .engine
             .keys(Table::Date as usize, first, last, give)
-            .map_err(below)
+            .map_err(backend_error)
     }
 
-    fn all_parts(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn all_parts(&mut self, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         self.keys(Table::Part, into)
     }
 
-    fn all_base_assemblies(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn all_base_assemblies(&mut self, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let first = into.len();
         self.keys(Table::Base, into)?;
         into[first..]
@@ -227,36 +241,36 @@ impl Work for BerkeleyOpen<'_> {
         Ok(())
     }
 
-    fn all_composites(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn all_composites(&mut self, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         self.keys(Table::Composite, into)
     }
 
-    fn entries(&mut self, index: Index) -> Result<u64, StoreError> {
+    fn entries(&mut self, index: Oo7Index) -> Result<u64, Oo7Error> {
         match index {
-            Index::Module => self.count::<4>(Table::Module),
-            Index::Base => self.count::<4>(Table::Base),
-            Index::Composite => self.count::<4>(Table::Composite),
-            Index::Document => self.count::<4>(Table::Document),
-            Index::Title => self.count::<40>(Table::Title),
-            Index::Part => self.count::<4>(Table::Part),
-            Index::Date => self.count::<8>(Table::Date),
+            Oo7Index::Module => self.count::<4>(Table::Module),
+            Oo7Index::Base => self.count::<4>(Table::Base),
+            Oo7Index::Composite => self.count::<4>(Table::Composite),
+            Oo7Index::Document => self.count::<4>(Table::Document),
+            Oo7Index::Title => self.count::<40>(Table::Title),
+            Oo7Index::Part => self.count::<4>(Table::Part),
+            Oo7Index::Date => self.count::<8>(Table::Date),
         }
     }
 
-    fn module_design(&mut self, module: u32) -> Result<Design, StoreError> {
+    fn module_design(&mut self, module: u32) -> Result<DesignValues, Oo7Error> {
         self.record("a module", Table::Module, module).map(design)
     }
 
-    fn top(&mut self, module: u32) -> Result<u32, StoreError> {
+    fn top(&mut self, module: u32) -> Result<u32, Oo7Error> {
         Ok(self.record("a module", Table::Module, module)?.word(2))
     }
 
-    fn manual(&mut self, module: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn manual(&mut self, module: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error> {
         read(self.record("a manual", Table::Manual, module)?.bytes);
         Ok(())
     }
 
-    fn manual_ends(&mut self, module: u32) -> Result<(u8, u8), StoreError> {
+    fn manual_ends(&mut self, module: u32) -> Result<(u8, u8), Oo7Error> {
         let length = self.record("a module", Table::Module, module)?.word(3);
         let last = length.checked_sub(2).ok_or(damaged("a manual", module))?;
         let mut byte = |at| {
@@ -264,80 +278,80 @@ impl Work for BerkeleyOpen<'_> {
                 .inner
                 .engine
                 .byte(Table::Manual as usize, &module.to_be_bytes(), at);
-            byte.map_err(below)?.ok_or(damaged("a manual", module))
+            byte.map_err(backend_error)?.ok_or(damaged("a manual", module))
         };
         Ok((byte(0)?, byte(last)?))
     }
 
-    fn assembly(&mut self, assembly: u32) -> Result<Assembly, StoreError> {
-        let base = assembly_place(assembly).0 == Table::Base;
+    fn assembly(&mut self, assembly: u32) -> Result<AssemblyValues, Oo7Error> {
+        let base = assembly_location(assembly).0 == Table::Base;
         let design = design(self.assembly_record(assembly)?);
-        Ok(Assembly { design, base })
+        Ok(AssemblyValues { design, base })
     }
 
-    fn parent(&mut self, assembly: u32) -> Result<Option<u32>, StoreError> {
+    fn parent(&mut self, assembly: u32) -> Result<Option<u32>, Oo7Error> {
         let parent = self.assembly_record(assembly)?.word(3);
         Ok((parent != 0).then_some(parent))
     }
 
-    fn module_of(&mut self, assembly: u32) -> Result<u32, StoreError> {
+    fn module_of(&mut self, assembly: u32) -> Result<u32, Oo7Error> {
         Ok(self.assembly_record(assembly)?.word(2))
     }
 
-    fn children(&mut self, assembly: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn children(&mut self, assembly: u32, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         lent(self.assembly_record(assembly)?, ASSEMBLY, 0, into)
     }
 
-    fn components(&mut self, assembly: u32, how: Use, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn components(&mut self, assembly: u32, how: CompositeUse, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         lent(self.assembly_record(assembly)?, ASSEMBLY, list_of(how), into)
     }
 
-    fn composite_design(&mut self, composite: u32) -> Result<Design, StoreError> {
+    fn composite_design(&mut self, composite: u32) -> Result<DesignValues, Oo7Error> {
         self.composite_record(composite).map(design)
     }
 
-    fn root_part(&mut self, composite: u32) -> Result<u32, StoreError> {
+    fn root_part(&mut self, composite: u32) -> Result<u32, Oo7Error> {
         match self.composite_record(composite)?.word(2) {
             0 => Err(damaged("a root part", composite)),
             root => Ok(root),
         }
     }
 
-    fn parts(&mut self, composite: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn parts(&mut self, composite: u32, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         lent(self.composite_record(composite)?, COMPOSITE, 0, into)
     }
 
-    fn documentation(&mut self, composite: u32) -> Result<u32, StoreError> {
+    fn documentation(&mut self, composite: u32) -> Result<u32, Oo7Error> {
         // They have the same id, and each composite has one.
         Ok(composite)
     }
 
-    fn users(&mut self, composite: u32, how: Use, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn users(&mut self, composite: u32, how: CompositeUse, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         lent(self.composite_record(composite)?, COMPOSITE, list_of(how), into)
     }
 
-    fn document_id(&mut self, document: u32) -> Result<u32, StoreError> {
+    fn document_id(&mut self, document: u32) -> Result<u32, Oo7Error> {
         Ok(self.document_record(document)?.key)
     }
 
-    fn title(&mut self, document: u32) -> Result<[u8; 40], StoreError> {
+    fn title(&mut self, document: u32) -> Result<[u8; 40], Oo7Error> {
         let record = self.document_record(document)?;
         let title = record.bytes[4..].first_chunk();
         Ok(*title.expect("a document's record has a head"))
     }
 
-    fn described(&mut self, document: u32) -> Result<u32, StoreError> {
+    fn described(&mut self, document: u32) -> Result<u32, Oo7Error> {
         Ok(self.document_record(document)?.word(0))
     }
 
-    fn text(&mut self, document: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn text(&mut self, document: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error> {
         read(&self.document_record(document)?.bytes[DOCUMENT_HEAD..]);
         Ok(())
     }
 
-    fn part_values(&mut self, part: u32) -> Result<Part, StoreError> {
+    fn part_values(&mut self, part: u32) -> Result<PartValues, Oo7Error> {
         let record = self.part_record(part)?;
-        Ok(Part {
+        Ok(PartValues {
             design: design(record),
             x: record.word(2),
             y: record.word(3),
@@ -345,11 +359,11 @@ impl Work for BerkeleyOpen<'_> {
         })
     }
 
-    fn composite_of(&mut self, part: u32) -> Result<u32, StoreError> {
+    fn composite_of(&mut self, part: u32) -> Result<u32, Oo7Error> {
         Ok(self.part_record(part)?.word(5))
     }
 
-    fn targets(&mut self, part: u32, into: &mut Vec<(u32, u32)>) -> Result<(), StoreError> {
+    fn targets(&mut self, part: u32, into: &mut Vec<(u32, u32)>) -> Result<(), Oo7Error> {
         let (head, lists, wide) = PART;
         let outward = self.part_record(part)?.list(head, lists, wide, 0)?;
         into.extend(outward.step_by(wide).map(|target| (target, target)));
@@ -359,52 +373,52 @@ impl Work for BerkeleyOpen<'_> {
     fn links(
         &mut self,
         part: u32,
-        direction: Direction,
-        into: &mut Vec<Link<u32>>,
-    ) -> Result<(), StoreError> {
+        direction: LinkDirection,
+        into: &mut Vec<PartLink<u32>>,
+    ) -> Result<(), Oo7Error> {
         let (head, lists, wide) = PART;
         let list = match direction {
-            Direction::Out => 0,
-            Direction::In => 1,
+            LinkDirection::Out => 0,
+            LinkDirection::In => 1,
         };
         let mut numbers = self.part_record(part)?.list(head, lists, wide, list)?;
         while let (Some(other), Some(kind), Some(length)) = (numbers.next(), numbers.next(), numbers.next()) {
             let (from, to) = match direction {
-                Direction::Out => (part, other),
-                Direction::In => (other, part),
+                LinkDirection::Out => (part, other),
+                LinkDirection::In => (other, part),
             };
-            let connection = Connection { kind, length };
-            into.push(Link { from, to, connection });
+            let connection = ConnectionValues { kind, length };
+            into.push(PartLink { from, to, connection });
         }
         Ok(())
     }
 
-    fn swap(&mut self, part: u32) -> Result<(), StoreError> {
+    fn swap(&mut self, part: u32) -> Result<(), Oo7Error> {
         let record = self.part_record(part)?;
         let (x, y) = (record.word(2), record.word(3));
         let new = [y.to_le_bytes(), x.to_le_bytes()];
         self.set(Table::Part, part, PLACE_AT, new.as_flattened())
     }
 
-    fn set_date(&mut self, part: u32, date: u32) -> Result<(), StoreError> {
+    fn set_date(&mut self, part: u32, date: u32) -> Result<(), Oo7Error> {
         let before = self.part_record(part)?.word(1);
         self.set(Table::Part, part, DATE_AT, &date.to_le_bytes())?;
-        self.delete("a date", Table::Date, part, &dated(before, part))?;
+        self.delete("a date", Table::Date, part, &date_key(before, part))?;
         let put = self
             .inner
             .engine
-            .put(Table::Date as usize, &dated(date, part), &[]);
-        put.map_err(below)
+            .put(Table::Date as usize, &date_key(date, part), &[]);
+        put.map_err(backend_error)
     }
 
-    fn set_text(&mut self, document: u32, text: &[u8]) -> Result<(), StoreError> {
+    fn set_text(&mut self, document: u32, text: &[u8]) -> Result<(), Oo7Error> {
         let head = &self.document_record(document)?.bytes[..DOCUMENT_HEAD];
         let record = [head, text].concat();
         self.put(Table::Document, document, &record)
     }
 
-    fn add_module(&mut self, design: Design, manual: &[u8]) -> Result<u32, StoreError> {
-        let Design { id, kind, date } = design;
+    fn add_module(&mut self, design: DesignValues, manual: &[u8]) -> Result<u32, Oo7Error> {
+        let DesignValues { id, kind, date } = design;
         let length = u32::try_from(manual.len()).expect("manuals are far smaller than 4 GiB");
         let record = [kind, date, 0, length].map(u32::to_le_bytes);
         self.put(Table::Module, id, record.as_flattened())?;
@@ -416,17 +430,17 @@ impl Work for BerkeleyOpen<'_> {
         &mut self,
         module: u32,
         parent: Option<u32>,
-        assembly: Assembly,
-    ) -> Result<u32, StoreError> {
-        let Design { id, kind, date } = assembly.design;
+        assembly: AssemblyValues,
+    ) -> Result<u32, Oo7Error> {
+        let DesignValues { id, kind, date } = assembly.design;
         let reference = assembly_reference(id, assembly.base);
-        let draft = Draft::new(&[kind, date, module, parent.unwrap_or(0)], 1, 3);
-        let (table, key) = assembly_place(reference);
+        let draft = RecordDraft::new(&[kind, date, module, parent.unwrap_or(0)], 1, 3);
+        let (table, key) = assembly_location(reference);
         self.put(table, key, &draft.bytes())?;
         match parent {
             Some(parent) => {
-                let add = |draft: &mut Draft| draft.list(0).push(reference);
-                self.draft("an assembly", assembly_place(parent), ASSEMBLY, add)?;
+                let add = |draft: &mut RecordDraft| draft.list(0).push(reference);
+                self.draft("an assembly", assembly_location(parent), ASSEMBLY, add)?;
             }
             None => {
                 self.record("a module", Table::Module, module)?;
@@ -436,30 +450,37 @@ impl Work for BerkeleyOpen<'_> {
         Ok(reference)
     }
 
-    fn add_composite(&mut self, design: Design, title: [u8; 40], text: &[u8]) -> Result<u32, StoreError> {
-        let Design { id, kind, date } = design;
-        self.put(Table::Composite, id, &Draft::new(&[kind, date, 0], 1, 3).bytes())?;
+    fn add_composite(&mut self, design: DesignValues, title: [u8; 40], text: &[u8]) -> Result<u32, Oo7Error> {
+        let DesignValues { id, kind, date } = design;
+        self.put(
+            Table::Composite,
+            id,
+            &RecordDraft::new(&[kind, date, 0], 1, 3).bytes(),
+        )?;
         let document = [&id.to_le_bytes(), &title[..], text].concat();
         self.put(Table::Document, id, &document)?;
         let titled = self
             .inner
             .engine
             .put(Table::Title as usize, &title, &id.to_le_bytes());
-        titled.map_err(below)?;
+        titled.map_err(backend_error)?;
         Ok(id)
     }
 
-    fn add_part(&mut self, composite: u32, part: Part) -> Result<u32, StoreError> {
-        let Part {
-            design: Design { id, kind, date },
+    fn add_part(&mut self, composite: u32, part: PartValues) -> Result<u32, Oo7Error> {
+        let PartValues {
+            design: DesignValues { id, kind, date },
             x,
             y,
             document,
         } = part;
-        let draft = Draft::new(&[kind, date, x, y, document, composite], 3, 2);
+        let draft = RecordDraft::new(&[kind, date, x, y, document, composite], 3, 2);
         self.put(Table::Part, id, &draft.bytes())?;
-        let put = self.inner.engine.put(Table::Date as usize, &dated(date, id), &[]);
-        put.map_err(below)?;
+        let put = self
+            .inner
+            .engine
+            .put(Table::Date as usize, &date_key(date, id), &[]);
+        put.map_err(backend_error)?;
         self.draft("a composite", (Table::Composite, composite), COMPOSITE, |draft| {
             if draft.list(0).is_empty() {
                 *draft.word(2) = id;
@@ -469,38 +490,39 @@ impl Work for BerkeleyOpen<'_> {
         Ok(id)
     }
 
-    fn connect(&mut self, link: Link<u32>) -> Result<(), StoreError> {
-        let Connection { kind, length } = link.connection;
+    fn connect(&mut self, link: PartLink<u32>) -> Result<(), Oo7Error> {
+        let ConnectionValues { kind, length } = link.connection;
         for (list, part, other) in [(0, link.from, link.to), (1, link.to, link.from)] {
-            let add = |draft: &mut Draft| draft.list(list).extend([other, kind, length]);
+            let add = |draft: &mut RecordDraft| draft.list(list).extend([other, kind, length]);
             self.draft("a part", (Table::Part, part), PART, add)?;
         }
         Ok(())
     }
 
-    fn add_use(&mut self, assembly: u32, how: Use, composite: u32) -> Result<(), StoreError> {
-        let add = |draft: &mut Draft| draft.list(list_of(how)).push(composite);
-        self.draft("an assembly", assembly_place(assembly), ASSEMBLY, add)?;
-        let add = |draft: &mut Draft| draft.list(list_of(how)).push(assembly);
+    fn add_use(&mut self, assembly: u32, how: CompositeUse, composite: u32) -> Result<(), Oo7Error> {
+        let add = |draft: &mut RecordDraft| draft.list(list_of(how)).push(composite);
+        self.draft("an assembly", assembly_location(assembly), ASSEMBLY, add)?;
+        let add = |draft: &mut RecordDraft| draft.list(list_of(how)).push(assembly);
         self.draft("a composite", (Table::Composite, composite), COMPOSITE, add)
     }
 
-    fn remove_composite(&mut self, composite: u32) -> Result<(), StoreError> {
-        for how in [Use::Private, Use::Shared] {
+    fn remove_composite(&mut self, composite: u32) -> Result<(), Oo7Error> {
+        for how in [CompositeUse::Private, CompositeUse::Shared] {
             let mut users = Vec::new();
             self.users(composite, how, &mut users)?;
             users.sort_unstable();
             users.dedup();
             for user in users {
-                let remove = |draft: &mut Draft| draft.list(list_of(how)).retain(|used| *used != composite);
-                self.draft("an assembly", assembly_place(user), ASSEMBLY, remove)?;
+                let remove =
+                    |draft: &mut RecordDraft| draft.list(list_of(how)).retain(|used| *used != composite);
+                self.draft("an assembly", assembly_location(user), ASSEMBLY, remove)?;
             }
         }
         let mut parts = Vec::new();
         self.parts(composite, &mut parts)?;
         for part in parts {
             let date = self.part_record(part)?.word(1);
-            self.delete("a date", Table::Date, part, &dated(date, part))?;
+            self.delete("a date", Table::Date, part, &date_key(date, part))?;
             self.delete("a part", Table::Part, part, &part.to_be_bytes())?;
         }
         let title = self.title(composite)?;
@@ -514,11 +536,11 @@ impl Work for BerkeleyOpen<'_> {
         )
     }
 
-    fn complete(&mut self) -> Result<(), StoreError> {
+    fn complete(&mut self) -> Result<(), Oo7Error> {
         self.put(Table::State, COMPLETE, &1_u32.to_le_bytes())
     }
 
-    fn commit(self) -> Result<(), StoreError> {
+    fn commit(self) -> Result<(), Oo7Error> {
         end(self)
     }
 }

@@ -8,10 +8,10 @@ mod work;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use netram_oo7::{Store, StoreError};
+use netram_oo7::{Oo7Error, Oo7Store};
 use rusqlite::{Connection, OpenFlags};
 
-use crate::{Manager, sys};
+use crate::{StorageManager, sys};
 
 /// SQLite's own cache, in its unit of -1 KiB: more than a small database has. Its usual 2 MB are less, and every round would read.
 const CACHE: &str = "pragma cache_size = -65536";
@@ -20,7 +20,7 @@ const STATEMENTS: usize = 128;
 
 /// How SQLite makes a commit atomic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Journal {
+pub enum SqliteJournalMode {
     /// A write-ahead log: one sync a commit.
     #[default]
     Wal,
@@ -30,7 +30,7 @@ pub enum Journal {
 
 /// Whose files SQLite uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Files {
+pub enum SqliteVfs {
     /// The system's.
     #[default]
     System,
@@ -46,18 +46,22 @@ pub struct SqliteStore {
 
 /// A transaction of [`SqliteStore`].
 #[derive(Debug)]
-pub struct SqliteOpen<'s> {
+pub struct SqliteTransaction<'s> {
     connection: MutexGuard<'s, Connection>,
     ended: bool,
 }
 
-pub(crate) fn below(error: rusqlite::Error) -> StoreError {
-    StoreError::below(error)
+pub(crate) fn backend_error(error: rusqlite::Error) -> Oo7Error {
+    Oo7Error::backend(error)
 }
 
 impl SqliteStore {
     /// Makes an empty database at `path`, where there is none yet.
-    pub fn create(path: &Path, journal: Journal, files: Files) -> Result<SqliteStore, StoreError> {
+    pub fn create(
+        path: &Path,
+        journal: SqliteJournalMode,
+        files: SqliteVfs,
+    ) -> Result<SqliteStore, Oo7Error> {
         let store = connect(path, journal, files)?;
         store.batch("begin exclusive")?;
         store.batch(schema::CREATE)?;
@@ -66,15 +70,15 @@ impl SqliteStore {
     }
 
     /// Opens one that was built whole.
-    pub fn open(path: &Path, journal: Journal, files: Files) -> Result<SqliteStore, StoreError> {
+    pub fn open(path: &Path, journal: SqliteJournalMode, files: SqliteVfs) -> Result<SqliteStore, Oo7Error> {
         let store = connect(path, journal, files)?;
         let complete = "select value from state where name = 'complete'";
         let complete: u32 = store
             .lock()
             .query_row(complete, [], |row| row.get(0))
-            .map_err(below)?;
+            .map_err(backend_error)?;
         match complete {
-            0 => Err(StoreError::Missing {
+            0 => Err(Oo7Error::Missing {
                 why: "its building was cut off",
             }),
             _ => Ok(store),
@@ -82,15 +86,15 @@ impl SqliteStore {
     }
 
     /// Has commits be safe from a crash of the machine, as they are at first, or not, for as long as a database is built.
-    pub fn synced(&self, synced: bool) -> Result<(), StoreError> {
+    pub fn set_synced(&self, synced: bool) -> Result<(), Oo7Error> {
         self.batch(match synced {
             true => "pragma synchronous = full",
             false => "pragma synchronous = off",
         })
     }
 
-    fn batch(&self, statements: &str) -> Result<(), StoreError> {
-        self.lock().execute_batch(statements).map_err(below)
+    fn batch(&self, statements: &str) -> Result<(), Oo7Error> {
+        self.lock().execute_batch(statements).map_err(backend_error)
     }
 
     fn lock(&self) -> MutexGuard<'_, Connection> {
@@ -98,43 +102,45 @@ impl SqliteStore {
     }
 }
 
-fn connect(path: &Path, journal: Journal, files: Files) -> Result<SqliteStore, StoreError> {
+fn connect(path: &Path, journal: SqliteJournalMode, files: SqliteVfs) -> Result<SqliteStore, Oo7Error> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = match files {
-        Files::System => Connection::open_with_flags(path, flags),
-        Files::Netram => {
-            sys::register_vfs().map_err(StoreError::below)?;
-            Connection::open_with_flags_and_vfs(path, flags, netram_sqlite::NAME)
+        SqliteVfs::System => Connection::open_with_flags(path, flags),
+        SqliteVfs::Netram => {
+            sys::register_vfs().map_err(Oo7Error::backend)?;
+            Connection::open_with_flags_and_vfs(path, flags, netram_sqlite::VFS_NAME)
         }
     };
-    let connection = connection.map_err(below)?;
+    let connection = connection.map_err(backend_error)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS);
     let (wanted, mode) = match journal {
-        Journal::Wal => ("wal", "pragma journal_mode = wal"),
-        Journal::Rollback => ("delete", "pragma journal_mode = delete"),
+        SqliteJournalMode::Wal => ("wal", "pragma journal_mode = wal"),
+        SqliteJournalMode::Rollback => ("delete", "pragma journal_mode = delete"),
     };
-    let found: String = connection.query_row(mode, [], |row| row.get(0)).map_err(below)?;
+    let found: String = connection
+        .query_row(mode, [], |row| row.get(0))
+        .map_err(backend_error)?;
     if found != wanted {
-        return Err(StoreError::Missing {
+        return Err(Oo7Error::Missing {
             why: "SQLite keeps to another kind of journal",
         });
     }
     connection
         .execute_batch("pragma synchronous = full")
-        .map_err(below)?;
-    connection.execute_batch(CACHE).map_err(below)?;
+        .map_err(backend_error)?;
+    connection.execute_batch(CACHE).map_err(backend_error)?;
     Ok(SqliteStore {
         connection: Mutex::new(connection),
     })
 }
 
-impl Store for SqliteStore {
-    type Open<'s> = SqliteOpen<'s>;
+impl Oo7Store for SqliteStore {
+    type Open<'s> = SqliteTransaction<'s>;
 
-    fn begin(&self) -> Result<SqliteOpen<'_>, StoreError> {
+    fn begin(&self) -> Result<SqliteTransaction<'_>, Oo7Error> {
         let connection = self.lock();
-        let mut open = SqliteOpen {
+        let mut open = SqliteTransaction {
             connection,
             ended: true,
         };
@@ -144,29 +150,29 @@ impl Store for SqliteStore {
     }
 }
 
-impl Manager for SqliteStore {
-    fn note(open: &mut SqliteOpen<'_>) -> Result<(), StoreError> {
+impl StorageManager for SqliteStore {
+    fn insert_note(open: &mut SqliteTransaction<'_>) -> Result<(), Oo7Error> {
         open.run("update state set value = value + 1 where name = 'noted'")
     }
 
-    fn noted(open: &mut SqliteOpen<'_>) -> Result<u32, StoreError> {
+    fn note_count(open: &mut SqliteTransaction<'_>) -> Result<u32, Oo7Error> {
         let noted = open.ask("select value from state where name = 'noted'", [], |row| {
             row.get(0)
         })?;
-        noted.ok_or(StoreError::Missing {
+        noted.ok_or(Oo7Error::Missing {
             why: "it has no count of what was noted",
         })
     }
 
-    fn checkpoint(&self) -> Result<(), StoreError> {
+    fn checkpoint(&self) -> Result<(), Oo7Error> {
         let asked = "pragma wal_checkpoint(truncate)";
         let connection = self.lock();
         // In the other mode it says that there is nothing to do.
-        connection.query_row(asked, [], |_| Ok(())).map_err(below)
+        connection.query_row(asked, [], |_| Ok(())).map_err(backend_error)
     }
 }
 
-impl Drop for SqliteOpen<'_> {
+impl Drop for SqliteTransaction<'_> {
     fn drop(&mut self) {
         if !self.ended {
             // SQLite has rolled it back by itself where this fails.

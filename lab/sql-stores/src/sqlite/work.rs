@@ -1,21 +1,24 @@
 //! What the benchmark asks, as statements.
 
-use netram_oo7::store::{Assembly, Connection, Design, Direction, Index, Link, Part, Use};
-use netram_oo7::{StoreError, Work};
+use netram_oo7::store::{
+    AssemblyValues, CompositeUse, ConnectionValues, DesignValues, LinkDirection, Oo7Index, PartLink,
+    PartValues,
+};
+use netram_oo7::{Oo7Error, Oo7Transaction};
 use rusqlite::types::FromSql;
 use rusqlite::{OptionalExtension, Params, Row, params};
 
-use super::{SqliteOpen, below, schema};
+use super::{SqliteTransaction, backend_error, schema};
 
-impl SqliteOpen<'_> {
+impl SqliteTransaction<'_> {
     /// Runs a statement that returns nothing.
-    pub(super) fn run(&mut self, statement: &str) -> Result<(), StoreError> {
+    pub(super) fn run(&mut self, statement: &str) -> Result<(), Oo7Error> {
         self.change(statement, []).map(drop)
     }
 
-    fn change(&mut self, statement: &str, values: impl Params) -> Result<usize, StoreError> {
-        let mut statement = self.connection.prepare_cached(statement).map_err(below)?;
-        statement.execute(values).map_err(below)
+    fn change(&mut self, statement: &str, values: impl Params) -> Result<usize, Oo7Error> {
+        let mut statement = self.connection.prepare_cached(statement).map_err(backend_error)?;
+        statement.execute(values).map_err(backend_error)
     }
 
     /// Changes what is there: one row.
@@ -25,7 +28,7 @@ impl SqliteOpen<'_> {
         id: u32,
         statement: &str,
         values: impl Params,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), Oo7Error> {
         match self.change(statement, values)? {
             0 => Err(damaged(what, id)),
             _ => Ok(()),
@@ -38,9 +41,12 @@ impl SqliteOpen<'_> {
         question: &str,
         values: impl Params,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<Option<T>, StoreError> {
-        let mut statement = self.connection.prepare_cached(question).map_err(below)?;
-        statement.query_row(values, read).optional().map_err(below)
+    ) -> Result<Option<T>, Oo7Error> {
+        let mut statement = self.connection.prepare_cached(question).map_err(backend_error)?;
+        statement
+            .query_row(values, read)
+            .optional()
+            .map_err(backend_error)
     }
 
     /// The row that must be there.
@@ -50,11 +56,11 @@ impl SqliteOpen<'_> {
         id: u32,
         question: &str,
         read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
-    ) -> Result<T, StoreError> {
+    ) -> Result<T, Oo7Error> {
         self.ask(question, [id], read)?.ok_or(damaged(what, id))
     }
 
-    fn value<T: FromSql>(&mut self, what: &'static str, id: u32, question: &str) -> Result<T, StoreError> {
+    fn value<T: FromSql>(&mut self, what: &'static str, id: u32, question: &str) -> Result<T, Oo7Error> {
         self.one(what, id, question, |row| row.get(0))
     }
 
@@ -64,84 +70,84 @@ impl SqliteOpen<'_> {
         values: impl Params,
         mut read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
         into: &mut Vec<T>,
-    ) -> Result<(), StoreError> {
-        let mut statement = self.connection.prepare_cached(question).map_err(below)?;
-        let mut rows = statement.query(values).map_err(below)?;
-        while let Some(row) = rows.next().map_err(below)? {
-            into.push(read(row).map_err(below)?);
+    ) -> Result<(), Oo7Error> {
+        let mut statement = self.connection.prepare_cached(question).map_err(backend_error)?;
+        let mut rows = statement.query(values).map_err(backend_error)?;
+        while let Some(row) = rows.next().map_err(backend_error)? {
+            into.push(read(row).map_err(backend_error)?);
         }
         Ok(())
     }
 }
 
-fn damaged(what: &'static str, id: u32) -> StoreError {
-    StoreError::Damaged { what, at: id.into() }
+fn damaged(what: &'static str, id: u32) -> Oo7Error {
+    Oo7Error::Damaged { what, at: id.into() }
 }
 
 fn first(row: &Row<'_>) -> rusqlite::Result<u32> {
     row.get(0)
 }
 
-fn design(row: &Row<'_>) -> rusqlite::Result<Design> {
-    Ok(Design {
+fn design(row: &Row<'_>) -> rusqlite::Result<DesignValues> {
+    Ok(DesignValues {
         id: row.get(0)?,
         kind: row.get(1)?,
         date: row.get(2)?,
     })
 }
 
-fn number_of(how: Use) -> u32 {
+fn number_of(how: CompositeUse) -> u32 {
     match how {
-        Use::Private => 0,
-        Use::Shared => 1,
+        CompositeUse::Private => 0,
+        CompositeUse::Shared => 1,
     }
 }
 
-fn key_of(assembly: Assembly) -> u32 {
+fn key_of(assembly: AssemblyValues) -> u32 {
     2 * assembly.design.id + u32::from(assembly.base)
 }
 
-impl Work for SqliteOpen<'_> {
+impl Oo7Transaction for SqliteTransaction<'_> {
     type Module = u32;
-    type Assembly = u32;
+    type AssemblyValues = u32;
     type Composite = u32;
-    type Part = u32;
+    type PartValues = u32;
     type Document = u32;
 
-    fn module(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn module(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.ask("select id from module where id = ?1", [id], first)
     }
 
-    fn base_assembly(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn base_assembly(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.ask("select key from assembly where key = 2 * ?1 + 1", [id], first)
     }
 
-    fn composite(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn composite(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.ask("select id from composite where id = ?1", [id], first)
     }
 
-    fn part(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn part(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.ask("select id from part where id = ?1", [id], first)
     }
 
-    fn document(&mut self, id: u32) -> Result<Option<u32>, StoreError> {
+    fn document(&mut self, id: u32) -> Result<Option<u32>, Oo7Error> {
         self.ask("select id from document where id = ?1", [id], first)
     }
 
-    fn document_titled(&mut self, title: &[u8]) -> Result<Option<u32>, StoreError> {
+    fn document_titled(&mut self, title: &[u8]) -> Result<Option<u32>, Oo7Error> {
         self.ask("select id from document where title = ?1", [title], first)
     }
 
-    fn parts_dated(&mut self, from: u32, to: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn parts_dated(&mut self, from: u32, to: u32, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let dated = "select id from part where date between ?1 and ?2 order by date, id";
         self.all(dated, [from, to], first, into)
     }
 
-    fn all_parts(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn all_parts(&mut self, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         self.all("select id from part order by id", [], first, into)
     }
 
-    fn all_base_assemblies(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn all_base_assemblies(&mut self, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         self.all(
             "select key from assembly where key % 2 = 1 order by key",
             [],
@@ -150,25 +156,25 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn all_composites(&mut self, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn all_composites(&mut self, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         self.all("select id from composite order by id", [], first, into)
     }
 
-    fn entries(&mut self, index: Index) -> Result<u64, StoreError> {
+    fn entries(&mut self, index: Oo7Index) -> Result<u64, Oo7Error> {
         let count = match index {
-            Index::Module => "select count(*) from module",
-            Index::Base => "select count(*) from assembly where key % 2 = 1",
-            Index::Composite => "select count(*) from composite",
-            Index::Document => "select count(*) from document not indexed",
-            Index::Title => "select count(title) from document indexed by document_title",
-            Index::Part => "select count(*) from part not indexed",
-            Index::Date => "select count(date) from part indexed by part_date",
+            Oo7Index::Module => "select count(*) from module",
+            Oo7Index::Base => "select count(*) from assembly where key % 2 = 1",
+            Oo7Index::Composite => "select count(*) from composite",
+            Oo7Index::Document => "select count(*) from document not indexed",
+            Oo7Index::Title => "select count(title) from document indexed by document_title",
+            Oo7Index::Part => "select count(*) from part not indexed",
+            Oo7Index::Date => "select count(date) from part indexed by part_date",
         };
         let count = self.ask(count, [], |row| row.get::<_, i64>(0))?;
         Ok(count.map_or(0, i64::unsigned_abs))
     }
 
-    fn module_design(&mut self, module: u32) -> Result<Design, StoreError> {
+    fn module_design(&mut self, module: u32) -> Result<DesignValues, Oo7Error> {
         self.one(
             "a module",
             module,
@@ -177,11 +183,11 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn top(&mut self, module: u32) -> Result<u32, StoreError> {
+    fn top(&mut self, module: u32) -> Result<u32, Oo7Error> {
         self.value("a top assembly", module, "select top from module where id = ?1")
     }
 
-    fn manual(&mut self, module: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn manual(&mut self, module: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error> {
         self.one(
             "a manual",
             module,
@@ -193,29 +199,29 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn manual_ends(&mut self, module: u32) -> Result<(u8, u8), StoreError> {
+    fn manual_ends(&mut self, module: u32) -> Result<(u8, u8), Oo7Error> {
         let connection = &self.connection;
         let manual = connection.blob_open("main", "module", "manual", module.into(), true);
-        let manual = manual.map_err(below)?;
+        let manual = manual.map_err(backend_error)?;
         let mut ends = [[0; 1]; 2];
         let last = manual.len().checked_sub(2).ok_or(damaged("a manual", module))?;
         for (end, at) in ends.iter_mut().zip([0, last]) {
-            manual.read_at_exact(end, at).map_err(below)?;
+            manual.read_at_exact(end, at).map_err(backend_error)?;
         }
         let [[front], [back]] = ends;
         Ok((front, back))
     }
 
-    fn assembly(&mut self, assembly: u32) -> Result<Assembly, StoreError> {
+    fn assembly(&mut self, assembly: u32) -> Result<AssemblyValues, Oo7Error> {
         let question = "select key / 2, kind, date from assembly where key = ?1";
         let design = self.one("an assembly", assembly, question, design)?;
-        Ok(Assembly {
+        Ok(AssemblyValues {
             design,
             base: assembly % 2 == 1,
         })
     }
 
-    fn parent(&mut self, assembly: u32) -> Result<Option<u32>, StoreError> {
+    fn parent(&mut self, assembly: u32) -> Result<Option<u32>, Oo7Error> {
         self.value(
             "an assembly",
             assembly,
@@ -223,7 +229,7 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn module_of(&mut self, assembly: u32) -> Result<u32, StoreError> {
+    fn module_of(&mut self, assembly: u32) -> Result<u32, Oo7Error> {
         self.value(
             "an assembly",
             assembly,
@@ -231,22 +237,22 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn children(&mut self, assembly: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn children(&mut self, assembly: u32, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let question = "select key from assembly where parent = ?1 order by key";
         self.all(question, [assembly], first, into)
     }
 
-    fn components(&mut self, assembly: u32, how: Use, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn components(&mut self, assembly: u32, how: CompositeUse, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let question = "select composite from component where assembly = ?1 and how = ?2 order by place";
         self.all(question, [assembly, number_of(how)], first, into)
     }
 
-    fn composite_design(&mut self, composite: u32) -> Result<Design, StoreError> {
+    fn composite_design(&mut self, composite: u32) -> Result<DesignValues, Oo7Error> {
         let question = "select id, kind, date from composite where id = ?1";
         self.one("a composite", composite, question, design)
     }
 
-    fn root_part(&mut self, composite: u32) -> Result<u32, StoreError> {
+    fn root_part(&mut self, composite: u32) -> Result<u32, Oo7Error> {
         self.value(
             "a root part",
             composite,
@@ -254,30 +260,30 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn parts(&mut self, composite: u32, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn parts(&mut self, composite: u32, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let question = "select id from part where composite = ?1 order by id";
         self.all(question, [composite], first, into)
     }
 
-    fn documentation(&mut self, composite: u32) -> Result<u32, StoreError> {
+    fn documentation(&mut self, composite: u32) -> Result<u32, Oo7Error> {
         // They have the same id, and each composite has one.
         Ok(composite)
     }
 
-    fn users(&mut self, composite: u32, how: Use, into: &mut Vec<u32>) -> Result<(), StoreError> {
+    fn users(&mut self, composite: u32, how: CompositeUse, into: &mut Vec<u32>) -> Result<(), Oo7Error> {
         let question = "select assembly from component where composite = ?1 and how = ?2";
         self.all(question, [composite, number_of(how)], first, into)
     }
 
-    fn document_id(&mut self, document: u32) -> Result<u32, StoreError> {
+    fn document_id(&mut self, document: u32) -> Result<u32, Oo7Error> {
         self.value("a document", document, "select id from document where id = ?1")
     }
 
-    fn title(&mut self, document: u32) -> Result<[u8; 40], StoreError> {
+    fn title(&mut self, document: u32) -> Result<[u8; 40], Oo7Error> {
         self.value("a document", document, "select title from document where id = ?1")
     }
 
-    fn described(&mut self, document: u32) -> Result<u32, StoreError> {
+    fn described(&mut self, document: u32) -> Result<u32, Oo7Error> {
         self.value(
             "a document",
             document,
@@ -285,7 +291,7 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn text(&mut self, document: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), StoreError> {
+    fn text(&mut self, document: u32, read: &mut dyn FnMut(&[u8])) -> Result<(), Oo7Error> {
         self.one(
             "a document",
             document,
@@ -297,10 +303,10 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn part_values(&mut self, part: u32) -> Result<Part, StoreError> {
+    fn part_values(&mut self, part: u32) -> Result<PartValues, Oo7Error> {
         let question = "select id, kind, date, x, y, document from part where id = ?1";
         self.one("a part", part, question, |row| {
-            Ok(Part {
+            Ok(PartValues {
                 design: design(row)?,
                 x: row.get(3)?,
                 y: row.get(4)?,
@@ -309,11 +315,11 @@ impl Work for SqliteOpen<'_> {
         })
     }
 
-    fn composite_of(&mut self, part: u32) -> Result<u32, StoreError> {
+    fn composite_of(&mut self, part: u32) -> Result<u32, Oo7Error> {
         self.value("a part", part, "select composite from part where id = ?1")
     }
 
-    fn targets(&mut self, part: u32, into: &mut Vec<(u32, u32)>) -> Result<(), StoreError> {
+    fn targets(&mut self, part: u32, into: &mut Vec<(u32, u32)>) -> Result<(), Oo7Error> {
         let question = "select target from connection where source = ?1 order by place";
         self.all(
             question,
@@ -326,20 +332,20 @@ impl Work for SqliteOpen<'_> {
     fn links(
         &mut self,
         part: u32,
-        direction: Direction,
-        into: &mut Vec<Link<u32>>,
-    ) -> Result<(), StoreError> {
+        direction: LinkDirection,
+        into: &mut Vec<PartLink<u32>>,
+    ) -> Result<(), Oo7Error> {
         let question = match direction {
-            Direction::Out => {
+            LinkDirection::Out => {
                 "select source, target, kind, length from connection where source = ?1 order by place"
             }
-            Direction::In => "select source, target, kind, length from connection where target = ?1",
+            LinkDirection::In => "select source, target, kind, length from connection where target = ?1",
         };
         let link = |row: &Row<'_>| {
-            Ok(Link {
+            Ok(PartLink {
                 from: row.get(0)?,
                 to: row.get(1)?,
-                connection: Connection {
+                connection: ConnectionValues {
                     kind: row.get(2)?,
                     length: row.get(3)?,
                 },
@@ -348,7 +354,7 @@ impl Work for SqliteOpen<'_> {
         self.all(question, [part], link, into)
     }
 
-    fn swap(&mut self, part: u32) -> Result<(), StoreError> {
+    fn swap(&mut self, part: u32) -> Result<(), Oo7Error> {
         self.change_one(
             "a part",
             part,
@@ -357,7 +363,7 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn set_date(&mut self, part: u32, date: u32) -> Result<(), StoreError> {
+    fn set_date(&mut self, part: u32, date: u32) -> Result<(), Oo7Error> {
         self.change_one(
             "a part",
             part,
@@ -366,13 +372,13 @@ impl Work for SqliteOpen<'_> {
         )
     }
 
-    fn set_text(&mut self, document: u32, text: &[u8]) -> Result<(), StoreError> {
+    fn set_text(&mut self, document: u32, text: &[u8]) -> Result<(), Oo7Error> {
         let change = "update document set text = ?2 where id = ?1";
         self.change_one("a document", document, change, params![document, text])
     }
 
-    fn add_module(&mut self, design: Design, manual: &[u8]) -> Result<u32, StoreError> {
-        let Design { id, kind, date } = design;
+    fn add_module(&mut self, design: DesignValues, manual: &[u8]) -> Result<u32, Oo7Error> {
+        let DesignValues { id, kind, date } = design;
         self.change(
             "insert into module values (?1, ?2, ?3, null, ?4)",
             params![id, kind, date, manual],
@@ -384,10 +390,10 @@ impl Work for SqliteOpen<'_> {
         &mut self,
         module: u32,
         parent: Option<u32>,
-        assembly: Assembly,
-    ) -> Result<u32, StoreError> {
+        assembly: AssemblyValues,
+    ) -> Result<u32, Oo7Error> {
         let key = key_of(assembly);
-        let Design { kind, date, .. } = assembly.design;
+        let DesignValues { kind, date, .. } = assembly.design;
         let values = params![key, kind, date, module, parent];
         self.change("insert into assembly values (?1, ?2, ?3, ?4, ?5)", values)?;
         if parent.is_none() {
@@ -401,8 +407,8 @@ impl Work for SqliteOpen<'_> {
         Ok(key)
     }
 
-    fn add_composite(&mut self, design: Design, title: [u8; 40], text: &[u8]) -> Result<u32, StoreError> {
-        let Design { id, kind, date } = design;
+    fn add_composite(&mut self, design: DesignValues, title: [u8; 40], text: &[u8]) -> Result<u32, Oo7Error> {
+        let DesignValues { id, kind, date } = design;
         self.change(
             "insert into composite values (?1, ?2, ?3, null)",
             [id, kind, date],
@@ -412,9 +418,9 @@ impl Work for SqliteOpen<'_> {
         Ok(id)
     }
 
-    fn add_part(&mut self, composite: u32, part: Part) -> Result<u32, StoreError> {
-        let Part {
-            design: Design { id, kind, date },
+    fn add_part(&mut self, composite: u32, part: PartValues) -> Result<u32, Oo7Error> {
+        let PartValues {
+            design: DesignValues { id, kind, date },
             x,
             y,
             document,
@@ -428,29 +434,29 @@ impl Work for SqliteOpen<'_> {
         Ok(id)
     }
 
-    fn connect(&mut self, link: Link<u32>) -> Result<(), StoreError> {
-        let Link { from, to, connection } = link;
+    fn connect(&mut self, link: PartLink<u32>) -> Result<(), Oo7Error> {
+        let PartLink { from, to, connection } = link;
         let values = [from, to, connection.kind, connection.length];
         self.change(schema::CONNECT, values).map(drop)
     }
 
-    fn add_use(&mut self, assembly: u32, how: Use, composite: u32) -> Result<(), StoreError> {
+    fn add_use(&mut self, assembly: u32, how: CompositeUse, composite: u32) -> Result<(), Oo7Error> {
         let values = [assembly, number_of(how), composite];
         self.change(schema::ADD_USE, values).map(drop)
     }
 
-    fn remove_composite(&mut self, composite: u32) -> Result<(), StoreError> {
+    fn remove_composite(&mut self, composite: u32) -> Result<(), Oo7Error> {
         for statement in schema::REMOVE {
             self.change(statement, [composite])?;
         }
         Ok(())
     }
 
-    fn complete(&mut self) -> Result<(), StoreError> {
+    fn complete(&mut self) -> Result<(), Oo7Error> {
         self.run("update state set value = 1 where name = 'complete'")
     }
 
-    fn commit(mut self) -> Result<(), StoreError> {
+    fn commit(mut self) -> Result<(), Oo7Error> {
         self.run("commit")?;
         self.ended = true;
         Ok(())

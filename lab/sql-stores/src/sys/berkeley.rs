@@ -36,10 +36,10 @@ type Codes = unsafe extern "C" fn(*mut c_int);
 
 /// Why Berkeley DB cannot be used here.
 #[derive(Debug, thiserror::Error)]
-pub enum LoadError {
+pub enum ShimLoadError {
     /// What it takes is not installed. Skip what needs it.
     #[error("{0}")]
-    Absent(String),
+    NotInstalled(String),
     /// The shim could not be written.
     #[error("writing {}: {error}", path.display())]
     Write {
@@ -61,7 +61,7 @@ pub enum LoadError {
 /// Berkeley DB refused.
 #[derive(Debug, thiserror::Error)]
 #[error("Berkeley DB cannot {what}: {message} ({code})")]
-pub struct EngineError {
+pub struct BerkeleyError {
     /// What was asked.
     pub what: &'static str,
     /// Its code.
@@ -72,7 +72,7 @@ pub struct EngineError {
 
 /// The functions, loaded for as long as the process lives.
 #[derive(Clone, Copy, Debug)]
-pub struct Shim {
+pub struct BerkeleyShim {
     open: Open,
     close: Simple,
     begin: Simple,
@@ -90,11 +90,11 @@ pub struct Shim {
     small: c_int,
 }
 
-impl Shim {
-    /// Compiles it in `folder`: the library's path.
-    pub fn compile(folder: &Path) -> Result<PathBuf, LoadError> {
-        let (source, library) = (folder.join("berkeley.c"), folder.join("berkeley.so"));
-        fs::write(&source, SOURCE).map_err(|error| LoadError::Write {
+impl BerkeleyShim {
+    /// Compiles it in `directory`: the library's path.
+    pub fn compile(directory: &Path) -> Result<PathBuf, ShimLoadError> {
+        let (source, library) = (directory.join("berkeley.c"), directory.join("berkeley.so"));
+        fs::write(&source, SOURCE).map_err(|error| ShimLoadError::Write {
             path: source.clone(),
             error,
         })?;
@@ -106,14 +106,14 @@ impl Shim {
             .arg("-ldb")
             .stdin(Stdio::null());
         let ran = command.output().map_err(|error| {
-            LoadError::Absent(format!("no C compiler here (`apt-get install gcc`): {error}"))
+            ShimLoadError::NotInstalled(format!("no C compiler here (`apt-get install gcc`): {error}"))
         })?;
         match ran.status.success() {
             true => Ok(library),
             false => {
                 let said = String::from_utf8_lossy(&ran.stderr);
                 let said = said.lines().next().unwrap_or_default();
-                Err(LoadError::Absent(format!(
+                Err(ShimLoadError::NotInstalled(format!(
                     "no Berkeley DB to compile with (`apt-get install libdb5.3-dev`): {said}"
                 )))
             }
@@ -121,19 +121,19 @@ impl Shim {
     }
 
     /// Loads what was compiled.
-    pub fn load(library: &Path) -> Result<Shim, LoadError> {
-        let failed = |why: String| LoadError::Load {
+    pub fn load(library: &Path) -> Result<BerkeleyShim, ShimLoadError> {
+        let failed = |why: String| ShimLoadError::Load {
             path: library.to_owned(),
             why,
         };
         let path = CString::new(library.as_os_str().as_bytes()).map_err(|error| failed(error.to_string()))?;
         // SAFETY: the path ends with a zero. What is run when it is loaded is Berkeley DB's own, which asks nothing of its loader.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        let handle = NonNull::new(handle).ok_or_else(|| failed(loader_said()))?;
+        let handle = NonNull::new(handle).ok_or_else(|| failed(loader_message()))?;
         let find = |name: &CStr| {
             // SAFETY: the handle is open, and stays so; the name ends with a zero.
             let found = unsafe { libc::dlsym(handle.as_ptr(), name.as_ptr()) };
-            NonNull::new(found).ok_or_else(|| failed(loader_said()))
+            NonNull::new(found).ok_or_else(|| failed(loader_message()))
         };
         let codes: Codes = {
             let found = find(c"rex_codes")?;
@@ -150,7 +150,7 @@ impl Shim {
                 unsafe { std::mem::transmute::<NonNull<c_void>, $type>(found) }
             }};
         }
-        Ok(Shim {
+        Ok(BerkeleyShim {
             open: function!(c"rex_open", Open),
             close: function!(c"rex_close", Simple),
             begin: function!(c"rex_begin", Simple),
@@ -169,7 +169,7 @@ impl Shim {
         })
     }
 
-    fn judge(&self, what: &'static str, code: c_int) -> Result<(), EngineError> {
+    fn check(&self, what: &'static str, code: c_int) -> Result<(), BerkeleyError> {
         if code == 0 {
             return Ok(());
         }
@@ -177,7 +177,7 @@ impl Shim {
         let message = unsafe { (self.message)(code) };
         // SAFETY: it returns a text that ends with a zero, and stays until the next call.
         let message = unsafe { CStr::from_ptr(message) };
-        Err(EngineError {
+        Err(BerkeleyError {
             what,
             code,
             message: message.to_string_lossy().into_owned(),
@@ -185,7 +185,7 @@ impl Shim {
     }
 }
 
-fn loader_said() -> String {
+fn loader_message() -> String {
     // SAFETY: it takes nothing, and returns null or a text that stays until this thread's next call.
     let said = unsafe { libc::dlerror() };
     if said.is_null() {
@@ -197,8 +197,8 @@ fn loader_said() -> String {
 
 /// An environment with its tables, at most one transaction open. Dropping it makes a checkpoint.
 #[derive(Debug)]
-pub(crate) struct Engine {
-    shim: Shim,
+pub(crate) struct BerkeleyEngine {
+    shim: BerkeleyShim,
     /// From `rex_open`, until `rex_close`.
     handle: NonNull<c_void>,
     tables: usize,
@@ -207,42 +207,42 @@ pub(crate) struct Engine {
 }
 
 // SAFETY: Berkeley DB's handles belong to no thread; they are used through `&mut` alone, by one thread at a time.
-unsafe impl Send for Engine {}
+unsafe impl Send for BerkeleyEngine {}
 
-impl Engine {
+impl BerkeleyEngine {
     /// Opens an environment, and recovers it.
     pub(crate) fn open(
-        shim: Shim,
-        folder: &Path,
+        shim: BerkeleyShim,
+        directory: &Path,
         tables: &[&str],
         page_bytes: u32,
         cache_bytes: u32,
-    ) -> Result<Engine, EngineError> {
+    ) -> Result<BerkeleyEngine, BerkeleyError> {
         let text = |bytes: &[u8]| {
-            CString::new(bytes).map_err(|error| EngineError {
+            CString::new(bytes).map_err(|error| BerkeleyError {
                 what: "take a name",
                 code: 0,
                 message: error.to_string(),
             })
         };
-        let (folder, names) = (
-            text(folder.as_os_str().as_bytes())?,
+        let (directory, names) = (
+            text(directory.as_os_str().as_bytes())?,
             text(tables.join(",").as_bytes())?,
         );
         let mut handle: Handle = std::ptr::null_mut();
         // SAFETY: both texts end with a zero; the handle is written.
         let code = unsafe {
             (shim.open)(
-                folder.as_ptr(),
+                directory.as_ptr(),
                 names.as_ptr(),
                 page_bytes,
                 cache_bytes,
                 &mut handle,
             )
         };
-        shim.judge("open an environment", code)?;
+        shim.check("open an environment", code)?;
         let handle = NonNull::new(handle).expect("an environment that is opened has a handle");
-        Ok(Engine {
+        Ok(BerkeleyEngine {
             shim,
             handle,
             tables: tables.len(),
@@ -250,34 +250,34 @@ impl Engine {
         })
     }
 
-    pub(crate) fn begin(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn begin(&mut self) -> Result<(), BerkeleyError> {
         assert!(!self.open, "one transaction at a time");
         // SAFETY: the handle is open.
         let code = unsafe { (self.shim.begin)(self.handle.as_ptr()) };
-        self.shim.judge("begin a transaction", code)?;
+        self.shim.check("begin a transaction", code)?;
         self.open = true;
         Ok(())
     }
 
-    pub(crate) fn commit(&mut self, synced: bool) -> Result<(), EngineError> {
+    pub(crate) fn commit(&mut self, synced: bool) -> Result<(), BerkeleyError> {
         assert!(std::mem::take(&mut self.open), "a transaction is open");
         // SAFETY: the handle is open, and has a transaction.
         let code = unsafe { (self.shim.commit)(self.handle.as_ptr(), synced.into()) };
-        self.shim.judge("commit", code)
+        self.shim.check("commit", code)
     }
 
-    pub(crate) fn abort(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn abort(&mut self) -> Result<(), BerkeleyError> {
         assert!(std::mem::take(&mut self.open), "a transaction is open");
         // SAFETY: the handle is open, and has a transaction.
         let code = unsafe { (self.shim.abort)(self.handle.as_ptr()) };
-        self.shim.judge("abort", code)
+        self.shim.check("abort", code)
     }
 
     /// Brings everything to the tables' files, and lets go of the log before that.
-    pub(crate) fn checkpoint(&mut self) -> Result<(), EngineError> {
+    pub(crate) fn checkpoint(&mut self) -> Result<(), BerkeleyError> {
         // SAFETY: the handle is open.
         let code = unsafe { (self.shim.checkpoint)(self.handle.as_ptr()) };
-        self.shim.judge("make a checkpoint", code)
+        self.shim.check("make a checkpoint", code)
     }
 
     fn table(&self, table: usize) -> c_uint {
@@ -286,7 +286,12 @@ impl Engine {
     }
 
     /// Fills `into` with a record. `false`: there is none.
-    pub(crate) fn get(&mut self, table: usize, key: &[u8], into: &mut Vec<u8>) -> Result<bool, EngineError> {
+    pub(crate) fn get(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        into: &mut Vec<u8>,
+    ) -> Result<bool, BerkeleyError> {
         let at = self.table(table);
         into.resize(into.capacity().max(64), 0);
         loop {
@@ -303,14 +308,14 @@ impl Engine {
                 into.resize(length as usize, 0);
                 continue;
             }
-            self.shim.judge("read a record", code)?;
+            self.shim.check("read a record", code)?;
             into.truncate(length as usize);
             return Ok(true);
         }
     }
 
     /// The byte of a record at this place.
-    pub(crate) fn byte(&mut self, table: usize, key: &[u8], from: u32) -> Result<Option<u8>, EngineError> {
+    pub(crate) fn byte(&mut self, table: usize, key: &[u8], from: u32) -> Result<Option<u8>, BerkeleyError> {
         let at = self.table(table);
         let (mut byte, mut length) = ([0_u8], 0);
         let (key, key_bytes, into) = (key.as_ptr().cast(), bytes(key), byte.as_mut_ptr().cast());
@@ -320,31 +325,37 @@ impl Engine {
         if code == self.shim.not_found {
             return Ok(None);
         }
-        self.shim.judge("read a byte", code)?;
+        self.shim.check("read a byte", code)?;
         Ok((length == 1).then_some(byte[0]))
     }
 
-    pub(crate) fn put(&mut self, table: usize, key: &[u8], record: &[u8]) -> Result<(), EngineError> {
+    pub(crate) fn put(&mut self, table: usize, key: &[u8], record: &[u8]) -> Result<(), BerkeleyError> {
         let at = self.table(table);
         let (key, key_bytes) = (key.as_ptr().cast(), bytes(key));
         let (record, length) = (record.as_ptr().cast(), bytes(record));
         // SAFETY: the handle is open and has the table; `key` and `record` have as many bytes.
         let code = unsafe { (self.shim.put)(self.handle.as_ptr(), at, key, key_bytes, record, length) };
-        self.shim.judge("write a record", code)
+        self.shim.check("write a record", code)
     }
 
     /// Replaces bytes of a record, from `from` on.
-    pub(crate) fn set(&mut self, table: usize, key: &[u8], from: u32, new: &[u8]) -> Result<(), EngineError> {
+    pub(crate) fn set(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        from: u32,
+        new: &[u8],
+    ) -> Result<(), BerkeleyError> {
         let at = self.table(table);
         let (key, key_bytes) = (key.as_ptr().cast(), bytes(key));
         let (new, length) = (new.as_ptr().cast(), bytes(new));
         // SAFETY: the handle is open and has the table; `key` and `new` have as many bytes.
         let code = unsafe { (self.shim.set)(self.handle.as_ptr(), at, key, key_bytes, from, new, length) };
-        self.shim.judge("change a record", code)
+        self.shim.check("change a record", code)
     }
 
     /// `false`: there was none.
-    pub(crate) fn delete(&mut self, table: usize, key: &[u8]) -> Result<bool, EngineError> {
+    pub(crate) fn delete(&mut self, table: usize, key: &[u8]) -> Result<bool, BerkeleyError> {
         let at = self.table(table);
         let (key, key_bytes) = (key.as_ptr().cast(), bytes(key));
         // SAFETY: the handle is open and has the table; `key` has as many bytes.
@@ -352,7 +363,7 @@ impl Engine {
         if code == self.shim.not_found {
             return Ok(false);
         }
-        self.shim.judge("delete a record", code)?;
+        self.shim.check("delete a record", code)?;
         Ok(true)
     }
 
@@ -363,7 +374,7 @@ impl Engine {
         first: [u8; N],
         last: [u8; N],
         mut give: impl FnMut([u8; N]),
-    ) -> Result<(), EngineError> {
+    ) -> Result<(), BerkeleyError> {
         let at = self.table(table);
         let mut from = first;
         let mut found = vec![[0_u8; N]; KEYS_MAX];
@@ -377,13 +388,13 @@ impl Engine {
             let (key_bytes, room) = (N as u32, KEYS_MAX as u32);
             // SAFETY: the handle is open and has the table; both keys have as many bytes, and there is room for so many keys.
             let code = unsafe { (self.shim.keys)(handle, at, low, high, key_bytes, into, room, &mut count) };
-            self.shim.judge("go through a table", code)?;
+            self.shim.check("go through a table", code)?;
             let keys = &found[..count as usize];
             keys.iter().for_each(|key| give(*key));
             match keys
                 .last()
                 .filter(|_| keys.len() == KEYS_MAX)
-                .and_then(|key| after(*key))
+                .and_then(|key| next_key(*key))
             {
                 Some(next) => from = next,
                 None => return Ok(()),
@@ -392,7 +403,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for BerkeleyEngine {
     fn drop(&mut self) {
         // SAFETY: the handle is open, and nobody has it afterwards. An environment that is not closed is recovered.
         unsafe { (self.shim.close)(self.handle.as_ptr()) };
@@ -400,7 +411,7 @@ impl Drop for Engine {
 }
 
 /// The next key. `None`: there is none.
-fn after<const N: usize>(mut key: [u8; N]) -> Option<[u8; N]> {
+fn next_key<const N: usize>(mut key: [u8; N]) -> Option<[u8; N]> {
     for byte in key.iter_mut().rev() {
         *byte = byte.wrapping_add(1);
         if *byte != 0 {

@@ -3,6 +3,6 @@
 mod berkeley;
 mod sqlite;
 
-pub(crate) use berkeley::Engine;
-pub use berkeley::{EngineError, LoadError, Shim};
+pub(crate) use berkeley::BerkeleyEngine;
+pub use berkeley::{BerkeleyError, BerkeleyShim, ShimLoadError};
 pub use sqlite::register_vfs;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use netram_sqlite::{RegisterError, Sqlite, register};
+use netram_sqlite::{RegisterError, SqliteFunctions, register};
 use rusqlite::ffi;
 
 unsafe extern "C" fn find(name: *const c_char) -> *mut c_void {
@@ -19,7 +19,7 @@ unsafe extern "C" fn add(vfs: *mut c_void, as_usual: c_int) -> c_int {
 pub fn register_vfs() -> Result<(), RegisterError> {
     // SAFETY: it takes nothing, and may be called at any time.
     unsafe { ffi::sqlite3_initialize() };
-    let functions = Sqlite {
+    let functions = SqliteFunctions {
         vfs_find: find,
         vfs_register: add,
         log: Some(ffi::sqlite3_log),

@@ -3,16 +3,20 @@
 use std::io::Write;
 use std::path::Path;
 
-use netram_oo7::{Audit, Operation, Parameters, Plain, Store, StoreError, Work, audit, build};
-use netram_sql_stores::{BerkeleyStore, Files, Journal, LoadError, Manager, Shim, SqliteStore};
+use netram_oo7::{
+    DatabaseAudit, Oo7Error, Oo7Parameters, Oo7Store, Oo7Transaction, Operation, PlainStore, audit, build,
+};
+use netram_sql_stores::{
+    BerkeleyShim, BerkeleyStore, ShimLoadError, SqliteJournalMode, SqliteStore, SqliteVfs, StorageManager,
+};
 use tempfile::TempDir;
 
 /// Berkeley DB; `None`: it is not here, and that was said aloud.
-fn berkeley() -> Option<Shim> {
-    let folder = tempfile::tempdir().unwrap();
-    match Shim::compile(folder.path()) {
-        Ok(library) => Some(Shim::load(&library).unwrap()),
-        Err(LoadError::Absent(why)) => {
+fn berkeley() -> Option<BerkeleyShim> {
+    let directory = tempfile::tempdir().unwrap();
+    match BerkeleyShim::compile(directory.path()) {
+        Ok(library) => Some(BerkeleyShim::load(&library).unwrap()),
+        Err(ShimLoadError::NotInstalled(why)) => {
             // Past the test harness, which would keep it to itself.
             let _ = writeln!(std::io::stderr(), "\nSKIPPED: {why}");
             None
@@ -21,19 +25,19 @@ fn berkeley() -> Option<Shim> {
     }
 }
 
-fn sqlite(folder: &Path, journal: Journal) -> SqliteStore {
-    let store = SqliteStore::create(&folder.join("oo7.db"), journal, Files::System).unwrap();
-    store.synced(false).unwrap();
+fn sqlite(directory: &Path, journal: SqliteJournalMode) -> SqliteStore {
+    let store = SqliteStore::create(&directory.join("oo7.db"), journal, SqliteVfs::System).unwrap();
+    store.set_synced(false).unwrap();
     store
 }
 
-fn berkeley_in(shim: Shim, folder: &Path) -> BerkeleyStore {
-    let store = BerkeleyStore::create(shim, folder).unwrap();
-    store.synced(false).unwrap();
+fn berkeley_in(shim: BerkeleyShim, directory: &Path) -> BerkeleyStore {
+    let store = BerkeleyStore::create(shim, directory).unwrap();
+    store.set_synced(false).unwrap();
     store
 }
 
-fn audited(store: &impl Store, parameters: &Parameters) -> Audit {
+fn audited(store: &impl Oo7Store, parameters: &Oo7Parameters) -> DatabaseAudit {
     let mut open = store.begin().unwrap();
     let found = audit(&mut open, parameters, true).unwrap();
     open.commit().unwrap();
@@ -41,7 +45,7 @@ fn audited(store: &impl Store, parameters: &Parameters) -> Audit {
 }
 
 /// One operation in a transaction of its own.
-fn run(store: &impl Store, operation: Operation, parameters: &Parameters) -> u64 {
+fn run(store: &impl Oo7Store, operation: Operation, parameters: &Oo7Parameters) -> u64 {
     let mut open = store.begin().unwrap();
     let count = operation.run(&mut open, parameters, 1).unwrap();
     open.commit().unwrap();
@@ -49,9 +53,9 @@ fn run(store: &impl Store, operation: Operation, parameters: &Parameters) -> u64
 }
 
 /// Builds the database and does every operation, there and in plain memory; audits both after those that change something.
-fn agree(store: &impl Store, parameters: &Parameters) {
+fn agree(store: &impl Oo7Store, parameters: &Oo7Parameters) {
     build(store, parameters).unwrap();
-    let plain = Plain::default();
+    let plain = PlainStore::default();
     build(&plain, parameters).unwrap();
     assert_eq!(audited(store, parameters), audited(&plain, parameters));
     for operation in Operation::ALL {
@@ -64,18 +68,18 @@ fn agree(store: &impl Store, parameters: &Parameters) {
     }
 }
 
-fn tiny() -> Parameters {
+fn tiny() -> Oo7Parameters {
     "tiny-3".parse().unwrap()
 }
 
 #[test]
 fn sqlite_agrees() {
     for (parameters, journal) in [
-        (tiny(), Journal::Wal),
-        (tiny().with_modules(2), Journal::Rollback),
+        (tiny(), SqliteJournalMode::Wal),
+        (tiny().with_modules(2), SqliteJournalMode::Rollback),
     ] {
-        let folder = tempfile::tempdir().unwrap();
-        agree(&sqlite(folder.path(), journal), &parameters);
+        let directory = tempfile::tempdir().unwrap();
+        agree(&sqlite(directory.path(), journal), &parameters);
     }
 }
 
@@ -83,26 +87,26 @@ fn sqlite_agrees() {
 fn berkeley_db_agrees() {
     let Some(shim) = berkeley() else { return };
     for parameters in [tiny(), tiny().with_modules(2)] {
-        let folder = tempfile::tempdir().unwrap();
-        agree(&berkeley_in(shim, folder.path()), &parameters);
+        let directory = tempfile::tempdir().unwrap();
+        agree(&berkeley_in(shim, directory.path()), &parameters);
     }
 }
 
 /// The golden digest of `lab/oo7/tests/all/golden.rs`, and documents of many bytes.
 #[test]
 fn the_small_database_has_its_digest() {
-    let parameters: Parameters = "small-3".parse().unwrap();
-    let look = |store: &dyn Fn() -> Audit| assert_eq!(store().digest, 16_061_135_988_765_459_738);
-    let folder = tempfile::tempdir().unwrap();
-    let store = sqlite(folder.path(), Journal::Wal);
+    let parameters: Oo7Parameters = "small-3".parse().unwrap();
+    let look = |store: &dyn Fn() -> DatabaseAudit| assert_eq!(store().digest, 16_061_135_988_765_459_738);
+    let directory = tempfile::tempdir().unwrap();
+    let store = sqlite(directory.path(), SqliteJournalMode::Wal);
     build(&store, &parameters).unwrap();
     look(&|| audited(&store, &parameters));
     let Some(shim) = berkeley() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    let store = berkeley_in(shim, folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    let store = berkeley_in(shim, directory.path());
     build(&store, &parameters).unwrap();
     look(&|| audited(&store, &parameters));
-    let plain = Plain::default();
+    let plain = PlainStore::default();
     build(&plain, &parameters).unwrap();
     for operation in [Operation::T4, Operation::T5Do, Operation::Q3] {
         let count = run(&plain, operation, &parameters);
@@ -110,7 +114,7 @@ fn the_small_database_has_its_digest() {
     }
 }
 
-fn dropped_leaves_nothing(store: &impl Manager) {
+fn dropped_leaves_nothing(store: &impl StorageManager) {
     build(store, &tiny()).unwrap();
     let before = audited(store, &tiny());
     for operation in [Operation::T2b, Operation::T3b, Operation::T5Do, Operation::I] {
@@ -131,19 +135,19 @@ fn dropped_leaves_nothing(store: &impl Manager) {
 
 #[test]
 fn an_operation_that_is_dropped_leaves_nothing() {
-    for journal in [Journal::Wal, Journal::Rollback] {
-        let folder = tempfile::tempdir().unwrap();
-        dropped_leaves_nothing(&sqlite(folder.path(), journal));
+    for journal in [SqliteJournalMode::Wal, SqliteJournalMode::Rollback] {
+        let directory = tempfile::tempdir().unwrap();
+        dropped_leaves_nothing(&sqlite(directory.path(), journal));
     }
     let Some(shim) = berkeley() else { return };
-    let folder = tempfile::tempdir().unwrap();
-    dropped_leaves_nothing(&berkeley_in(shim, folder.path()));
+    let directory = tempfile::tempdir().unwrap();
+    dropped_leaves_nothing(&berkeley_in(shim, directory.path()));
 }
 
-fn noted(store: &impl Manager) -> u32 {
-    fn ask<M: Manager>(store: &M) -> u32 {
+fn noted(store: &impl StorageManager) -> u32 {
+    fn ask<M: StorageManager>(store: &M) -> u32 {
         let mut open = store.begin().unwrap();
-        let noted = M::noted(&mut open).unwrap();
+        let noted = M::note_count(&mut open).unwrap();
         open.commit().unwrap();
         noted
     }
@@ -151,10 +155,10 @@ fn noted(store: &impl Manager) -> u32 {
 }
 
 /// Counts two transactions and one that is dropped, and brings everything to the files.
-fn note<M: Manager>(store: &M) {
+fn note<M: StorageManager>(store: &M) {
     for commit in [true, false, true] {
         let mut open = store.begin().unwrap();
-        M::note(&mut open).unwrap();
+        M::insert_note(&mut open).unwrap();
         if commit {
             open.commit().unwrap();
         }
@@ -163,9 +167,9 @@ fn note<M: Manager>(store: &M) {
     store.checkpoint().unwrap();
 }
 
-fn missing<S>(opened: Result<S, StoreError>) -> &'static str {
+fn missing<S>(opened: Result<S, Oo7Error>) -> &'static str {
     match opened {
-        Err(StoreError::Missing { why }) => why,
+        Err(Oo7Error::Missing { why }) => why,
         Err(other) => panic!("{other}"),
         Ok(_) => panic!("it was opened"),
     }
@@ -173,40 +177,41 @@ fn missing<S>(opened: Result<S, StoreError>) -> &'static str {
 
 #[test]
 fn a_database_that_is_whole_is_opened_again_and_another_is_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("oo7.db");
-    for journal in [Journal::Wal, Journal::Rollback] {
-        let open = || SqliteStore::open(&path, journal, Files::System);
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("oo7.db");
+    for journal in [SqliteJournalMode::Wal, SqliteJournalMode::Rollback] {
+        let open = || SqliteStore::open(&path, journal, SqliteVfs::System);
         let store = match journal {
-            Journal::Wal => sqlite(folder.path(), journal),
-            Journal::Rollback => open().unwrap(),
+            SqliteJournalMode::Wal => sqlite(directory.path(), journal),
+            SqliteJournalMode::Rollback => open().unwrap(),
         };
-        if journal == Journal::Wal {
+        if journal == SqliteJournalMode::Wal {
             drop(store);
             assert_eq!(missing(open()), "its building was cut off");
-            let again = SqliteStore::create(&folder.path().join("other.db"), journal, Files::System).unwrap();
+            let again =
+                SqliteStore::create(&directory.path().join("other.db"), journal, SqliteVfs::System).unwrap();
             build(&again, &tiny()).unwrap();
             note(&again);
             drop(again);
-            std::fs::rename(folder.path().join("other.db"), &path).unwrap();
+            std::fs::rename(directory.path().join("other.db"), &path).unwrap();
         }
         assert_eq!(noted(&open().unwrap()), 2);
     }
     let Some(shim) = berkeley() else { return };
-    let folder = TempDir::new().unwrap();
-    let store = berkeley_in(shim, folder.path());
+    let directory = TempDir::new().unwrap();
+    let store = berkeley_in(shim, directory.path());
     drop(store);
-    let open = || BerkeleyStore::open(shim, folder.path());
+    let open = || BerkeleyStore::open(shim, directory.path());
     assert_eq!(missing(open()), "its building was cut off");
-    let folder = TempDir::new().unwrap();
-    let open = || BerkeleyStore::open(shim, folder.path());
+    let directory = TempDir::new().unwrap();
+    let open = || BerkeleyStore::open(shim, directory.path());
     assert_eq!(missing(open()), "the environment has no such database");
-    let folder = TempDir::new().unwrap();
-    let store = berkeley_in(shim, folder.path());
+    let directory = TempDir::new().unwrap();
+    let store = berkeley_in(shim, directory.path());
     build(&store, &tiny()).unwrap();
     note(&store);
     let before = audited(&store, &tiny());
     drop(store);
-    let again = BerkeleyStore::open(shim, folder.path()).unwrap();
+    let again = BerkeleyStore::open(shim, directory.path()).unwrap();
     assert_eq!((noted(&again), audited(&again, &tiny())), (2, before));
 }

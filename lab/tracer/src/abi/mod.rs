@@ -10,39 +10,39 @@ mod wraps;
 
 use std::cell::{Cell, UnsafeCell};
 
-use crate::trace::{self, BYTES_MAX, Packed};
+use crate::trace::{self, BYTES_MAX, PackedReference};
 
 /// References that a thread gathers: 32 KiB, which stays in the processor's nearest cache.
-const GATHERED: usize = 4096;
+const BUFFER_REFERENCES: usize = 4096;
 
-struct Gathered {
+struct ThreadBuffer {
     /// How many there are. All, and none more is taken, while they are handed over: a signal's handler may come in between.
     count: Cell<usize>,
-    references: UnsafeCell<[Packed; GATHERED]>,
+    references: UnsafeCell<[PackedReference; BUFFER_REFERENCES]>,
     /// They are handed over just now.
-    handing: Cell<bool>,
+    flushing: Cell<bool>,
     /// The thread's end has been seen to. Not `Drop` of this itself: a type that needs dropping is looked up more slowly.
     watched: Cell<bool>,
 }
 
 thread_local! {
-    static GATHERED_HERE: Gathered = const {
-        Gathered {
+    static GATHERED_HERE: ThreadBuffer = const {
+        ThreadBuffer {
             count: Cell::new(0),
-            references: UnsafeCell::new([Packed::NONE; GATHERED]),
-            handing: Cell::new(false),
+            references: UnsafeCell::new([PackedReference::NONE; BUFFER_REFERENCES]),
+            flushing: Cell::new(false),
             watched: Cell::new(false),
         }
     };
-    static AT_END: AtEnd = const { AtEnd };
+    static AT_END: FlushOnExit = const { FlushOnExit };
 }
 
 /// Hands over what is left when its thread ends.
-struct AtEnd;
+struct FlushOnExit;
 
-impl Drop for AtEnd {
+impl Drop for FlushOnExit {
     fn drop(&mut self) {
-        hand_over();
+        flush();
     }
 }
 
@@ -51,32 +51,32 @@ impl Drop for AtEnd {
 fn reference(address: u64, bytes: u32, write: bool) {
     let wants_more = GATHERED_HERE.with(|gathered| {
         let count = gathered.count.get();
-        if count == GATHERED {
+        if count == BUFFER_REFERENCES {
             return false;
         }
         // SAFETY: only this thread has the pointer, and nobody has a reference to the array: who hands it over has set `count` to the end.
         let slot = unsafe { &mut (&mut (*gathered.references.get()))[count] };
-        *slot = Packed::new(address, bytes, write);
+        *slot = PackedReference::new(address, bytes, write);
         gathered.count.set(count + 1);
-        count == 0 || count + 1 == GATHERED
+        count == 0 || count + 1 == BUFFER_REFERENCES
     });
     if wants_more {
-        see_to_it();
+        register_or_flush();
     }
 }
 
 /// The first reference of many, or the last: the thread's end is seen to, or they are handed over.
 #[cold]
-fn see_to_it() {
+fn register_or_flush() {
     let full = GATHERED_HERE.with(|gathered| {
         if !gathered.watched.replace(true) {
             // In a thread that is ending already there is nothing more to see to.
             let _ = AT_END.try_with(|_| {});
         }
-        gathered.count.get() == GATHERED
+        gathered.count.get() == BUFFER_REFERENCES
     });
     if full {
-        hand_over();
+        flush();
     }
 }
 
@@ -90,23 +90,23 @@ fn references(address: u64, bytes: u64, write: bool) {
 }
 
 #[cold]
-fn hand_over() {
+fn flush() {
     GATHERED_HERE.with(|gathered| {
-        if gathered.handing.replace(true) {
+        if gathered.flushing.replace(true) {
             return;
         }
-        let count = gathered.count.replace(GATHERED);
+        let count = gathered.count.replace(BUFFER_REFERENCES);
         // SAFETY: as above; the count says that there is no room, so nobody gathers meanwhile.
         let references = unsafe { &(&(*gathered.references.get()))[..count] };
         trace::take(references);
         gathered.count.set(0);
-        gathered.handing.set(false);
+        gathered.flushing.set(false);
     });
 }
 
 /// What this thread has, and the outcome.
 extern "C" fn end() {
-    hand_over();
+    flush();
     trace::end();
 }
 
@@ -115,7 +115,7 @@ extern "C" fn forked() {
 }
 
 extern "C" fn be_child() {
-    trace::be_child();
+    trace::mark_child();
 }
 
 /// To be called before any reference. More than once does no harm.

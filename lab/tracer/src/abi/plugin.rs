@@ -6,7 +6,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use super::{begin, hand_over, reference};
+use super::{begin, flush, reference};
 use crate::trace;
 
 /// The version of the interface that this is written for. The emulator looks at it before anything else.
@@ -138,6 +138,6 @@ extern "C" fn on_access(_processor: c_uint, access: u32, address: u64, _data: *m
 }
 
 extern "C" fn on_exit(_id: u64, _data: *mut c_void) {
-    hand_over();
+    flush();
     trace::end();
 }

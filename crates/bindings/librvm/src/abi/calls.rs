@@ -4,16 +4,16 @@ use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 
 use super::{guarded, guarded_in_memory, heap, is_usable, is_version, name, put, record};
-use crate::code::{Code, code_name, mode_name, type_name};
-use crate::failure::Failure;
+use crate::code::{ReturnCode, code_name, mode_name, type_name};
+use crate::failure::CallFailure;
 use crate::library::{COALESCE_TRANS, LIBRARY};
-use crate::log::{Choices, NewLog};
-use crate::mapping::Wish;
-use crate::record::{Length, Offset, Options, Record, Region, Tid};
-use crate::transactions::{Ending, Handle, Listed};
+use crate::log::{LibraryOptions, NewLog};
+use crate::mapping::MapRequest;
+use crate::record::{CRecord, Length, OffsetRecord, OptionsRecord, RegionRecord, TidRecord};
+use crate::transactions::{CallEnd, ObjectHandle, TransactionInfo};
 
 /// `RVM_VERSION`.
 const VERSION: &CStr = c"RVM Interface Version 1.3  7 Mar 1994";
@@ -30,11 +30,11 @@ const SECTOR: u64 = 512;
 const RECOVERY_BUFFER_MIN: u64 = 64 * 1024;
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_initialize(version: *const c_char, options: *const Options) -> c_int {
+extern "C" fn rvm_initialize(version: *const c_char, options: *const OptionsRecord) -> c_int {
     guarded(|| {
         if !is_version(version, VERSION) {
-            return Err(Failure::new(
-                Code::VersionSkew,
+            return Err(CallFailure::new(
+                ReturnCode::VersionSkew,
                 "the program was compiled with another version of rvm.h; compile it with this library's",
             ));
         }
@@ -48,7 +48,7 @@ extern "C" fn rvm_terminate() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_set_options(options: *const Options) -> c_int {
+extern "C" fn rvm_set_options(options: *const OptionsRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         LIBRARY.set_options(choices(options)?)
@@ -56,7 +56,7 @@ extern "C" fn rvm_set_options(options: *const Options) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
+extern "C" fn rvm_query(options: *mut OptionsRecord, region: *const RegionRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let mut asked = record(options).ok_or_else(no_options)?;
@@ -68,9 +68,10 @@ extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
             }
         };
         let answer = LIBRARY.query(region)?;
-        let listed: Vec<Tid> = answer.open.iter().map(tid_of).collect();
-        let array = heap::array(&listed)
-            .ok_or_else(|| Failure::new(Code::NoMemory, "no memory to list the open transactions"))?;
+        let listed: Vec<TidRecord> = answer.open.iter().map(tid_of).collect();
+        let array = heap::array(&listed).ok_or_else(|| {
+            CallFailure::new(ReturnCode::NoMemory, "no memory to list the open transactions")
+        })?;
         let choices = &answer.choices;
         asked.truncate = choices.truncate;
         asked.recovery_buf_len = choices.recovery_buffer;
@@ -90,14 +91,14 @@ extern "C" fn rvm_query(options: *mut Options, region: *const Region) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_map(region: *mut Region, options: *const Options) -> c_int {
+extern "C" fn rvm_map(region: *mut RegionRecord, options: *const OptionsRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let mut wanted = record(region).ok_or_else(no_region)?;
         let choices = choices_if_any(options)?;
-        let wish = wish(&wanted)?;
+        let wish = map_request(&wanted)?;
         let got = LIBRARY.map(&wish, choices)?;
-        wanted.offset = Offset {
+        wanted.offset = OffsetRecord {
             high: 0,
             low: got.offset,
         };
@@ -109,7 +110,7 @@ extern "C" fn rvm_map(region: *mut Region, options: *const Options) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_unmap(region: *const Region) -> c_int {
+extern "C" fn rvm_unmap(region: *const RegionRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let region = record(region).ok_or_else(no_region)?;
@@ -118,7 +119,7 @@ extern "C" fn rvm_unmap(region: *const Region) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_begin_transaction(tid: *mut Tid, mode: c_int) -> c_int {
+extern "C" fn rvm_begin_transaction(tid: *mut TidRecord, mode: c_int) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let mut begun = record(tid).ok_or_else(no_tid)?;
@@ -131,7 +132,7 @@ extern "C" fn rvm_begin_transaction(tid: *mut Tid, mode: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_set_range(tid: *const Tid, base: *const c_void, length: Length) -> c_int {
+extern "C" fn rvm_set_range(tid: *const TidRecord, base: *const c_void, length: Length) -> c_int {
     guarded_in_memory(|| {
         LIBRARY.ready()?;
         LIBRARY.set_range(handle(tid)?, base.addr(), length as usize)
@@ -140,7 +141,7 @@ extern "C" fn rvm_set_range(tid: *const Tid, base: *const c_void, length: Length
 
 #[unsafe(no_mangle)]
 extern "C" fn rvm_modify_bytes(
-    tid: *const Tid,
+    tid: *const TidRecord,
     base: *mut c_void,
     source: *const c_void,
     length: Length,
@@ -153,7 +154,10 @@ extern "C" fn rvm_modify_bytes(
             return Ok(());
         }
         if source.is_null() {
-            return Err(Failure::new(Code::Range, "there is no source to copy from"));
+            return Err(CallFailure::new(
+                ReturnCode::Range,
+                "there is no source to copy from",
+            ));
         }
         let target: *mut u8 = base.cast();
         // SAFETY: the range was admitted, so `length` bytes at `base` are in a mapped region, which this open
@@ -165,7 +169,7 @@ extern "C" fn rvm_modify_bytes(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_end_transaction(tid: *mut Tid, mode: c_int) -> c_int {
+extern "C" fn rvm_end_transaction(tid: *mut TidRecord, mode: c_int) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let ending = handle(tid)?;
@@ -175,17 +179,17 @@ extern "C" fn rvm_end_transaction(tid: *mut Tid, mode: c_int) -> c_int {
                 clear(tid);
                 Ok(())
             }
-            Err((failure, Ending::Ended)) => {
+            Err((failure, CallEnd::Ended)) => {
                 clear(tid);
                 Err(failure)
             }
-            Err((failure, Ending::StaysOpen)) => Err(failure),
+            Err((failure, CallEnd::StaysOpen)) => Err(failure),
         }
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_abort_transaction(tid: *mut Tid) -> c_int {
+extern "C" fn rvm_abort_transaction(tid: *mut TidRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         LIBRARY.abort(handle(tid)?)?;
@@ -205,12 +209,19 @@ extern "C" fn rvm_truncate() -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_create_log(options: *const Options, length: *const Offset, mode: c_long) -> c_int {
+extern "C" fn rvm_create_log(
+    options: *const OptionsRecord,
+    length: *const OffsetRecord,
+    mode: c_long,
+) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         let named = choices(options)?;
         if !is_usable(length) {
-            return Err(Failure::new(Code::Offset, "no length of the log is given"));
+            return Err(CallFailure::new(
+                ReturnCode::Offset,
+                "no length of the log is given",
+            ));
         }
         // SAFETY: it is neither NULL nor misaligned, and the header asks for an offset.
         let length = unsafe { length.read() };
@@ -234,18 +245,18 @@ extern "C" fn rvm_type(id: c_int) -> *const c_char {
 }
 
 /// What an options record chooses; NULL chooses nothing.
-pub(super) fn choices_if_any(options: *const Options) -> Result<Option<Choices>, Failure> {
+pub(super) fn choices_if_any(options: *const OptionsRecord) -> Result<Option<LibraryOptions>, CallFailure> {
     match options.is_null() {
         true => Ok(None),
         false => choices(options).map(Some),
     }
 }
 
-fn choices(options: *const Options) -> Result<Choices, Failure> {
+fn choices(options: *const OptionsRecord) -> Result<LibraryOptions, CallFailure> {
     let options = record(options).ok_or_else(no_options)?;
     if !options.pager.is_null() {
-        return Err(Failure::new(
-            Code::Pager,
+        return Err(CallFailure::new(
+            ReturnCode::Pager,
             "there are no pagers: leave `pager` NULL",
         ));
     }
@@ -257,7 +268,7 @@ fn choices(options: *const Options) -> Result<Choices, Failure> {
         0 => options.flags,
         _ => options.flags | COALESCE_RANGES,
     };
-    Ok(Choices {
+    Ok(LibraryOptions {
         log: name(options.log_dev),
         truncate: options.truncate,
         recovery_buffer: options.recovery_buf_len.max(RECOVERY_BUFFER_MIN),
@@ -268,29 +279,29 @@ fn choices(options: *const Options) -> Result<Choices, Failure> {
     })
 }
 
-fn new_log(length: Offset, mode: c_long) -> Result<NewLog, Failure> {
+fn new_log(length: OffsetRecord, mode: c_long) -> Result<NewLog, CallFailure> {
     match length.high {
         0 => Ok(NewLog {
             bytes: length.low,
             mode,
         }),
-        _ => Err(Failure::new(
-            Code::TooBig,
+        _ => Err(CallFailure::new(
+            ReturnCode::TooBig,
             "a log of more than 64 bits of bytes is asked for",
         )),
     }
 }
 
-fn wish(region: &Region) -> Result<Wish, Failure> {
+fn map_request(region: &RegionRecord) -> Result<MapRequest, CallFailure> {
     let path = name(region.data_dev)
-        .ok_or_else(|| Failure::new(Code::Region, "the region names no segment in `data_dev`"))?;
+        .ok_or_else(|| CallFailure::new(ReturnCode::Region, "the region names no segment in `data_dev`"))?;
     if region.offset.high != 0 || region.dev_length.high != 0 {
-        return Err(Failure::new(
-            Code::Offset,
+        return Err(CallFailure::new(
+            ReturnCode::Offset,
             "an offset of more than 64 bits is asked for",
         ));
     }
-    Ok(Wish {
+    Ok(MapRequest {
         path,
         device_length: region.dev_length.low,
         offset: region.offset.low,
@@ -300,16 +311,16 @@ fn wish(region: &Region) -> Result<Wish, Failure> {
 }
 
 /// Whether old values are kept, by the mode of a beginning.
-pub(super) fn restoring(mode: c_int) -> Result<Mode, Failure> {
+pub(super) fn restoring(mode: c_int) -> Result<RestoreMode, CallFailure> {
     match mode {
-        RESTORE => Ok(Mode::Restore),
-        NO_RESTORE => Ok(Mode::NoRestore),
+        RESTORE => Ok(RestoreMode::Restore),
+        NO_RESTORE => Ok(RestoreMode::NoRestore),
         other => Err(no_mode(other, "begun with restore or no_restore")),
     }
 }
 
 /// How safe a commit is, by the mode of its end.
-pub(super) fn durability(mode: c_int) -> Result<Durability, Failure> {
+pub(super) fn durability(mode: c_int) -> Result<Durability, CallFailure> {
     match mode {
         FLUSH => Ok(Durability::Remote),
         NO_FLUSH => Ok(Durability::Lazy),
@@ -317,29 +328,29 @@ pub(super) fn durability(mode: c_int) -> Result<Durability, Failure> {
     }
 }
 
-pub(super) fn handle(tid: *const Tid) -> Result<Handle, Failure> {
+pub(super) fn handle(tid: *const TidRecord) -> Result<ObjectHandle, CallFailure> {
     let tid = record(tid).ok_or_else(no_tid)?;
-    Handle::from_address(tid.tid.addr()).ok_or_else(|| {
-        Failure::new(
-            Code::Transaction,
+    ObjectHandle::from_address(tid.tid.addr()).ok_or_else(|| {
+        CallFailure::new(
+            ReturnCode::Transaction,
             "no transaction was begun with this record, or it has ended; call rvm_begin_transaction",
         )
     })
 }
 
 /// Marks a record whose transaction has ended. The record was looked at before.
-fn clear(tid: *mut Tid) {
+fn clear(tid: *mut TidRecord) {
     if let Some(mut ended) = record(tid) {
         ended.tid = without_provenance_mut(0);
         put(tid, ended);
     }
 }
 
-fn tid_of(listed: &Listed) -> Tid {
-    Tid {
+fn tid_of(listed: &TransactionInfo) -> TidRecord {
+    TidRecord {
         uname: listed.uname,
         tid: without_provenance_mut(listed.handle.to_address()),
-        ..Tid::fresh(false)
+        ..TidRecord::fresh(false)
     }
 }
 
@@ -359,31 +370,31 @@ fn put_name(buffer: *mut c_char, name: &str) {
     unsafe { end.write(0) };
 }
 
-fn no_options() -> Failure {
-    Failure::new(
-        Code::Options,
+fn no_options() -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Options,
         "no options record is given, or one that rvm_init_options has not seen",
     )
 }
 
-fn no_region() -> Failure {
-    Failure::new(
-        Code::Region,
+fn no_region() -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Region,
         "no region record is given, or one that rvm_init_region has not seen",
     )
 }
 
-fn no_tid() -> Failure {
-    Failure::new(
-        Code::Transaction,
+fn no_tid() -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Transaction,
         "no transaction record is given, or one that rvm_init_tid has not seen",
     )
 }
 
-fn no_mode(mode: c_int, wanted: &str) -> Failure {
+fn no_mode(mode: c_int, wanted: &str) -> CallFailure {
     let name = mode_name(mode).to_string_lossy();
-    Failure::new(
-        Code::Mode,
+    CallFailure::new(
+        ReturnCode::Mode,
         format!("mode {mode} ({name}) is none for this call: a transaction is {wanted}"),
     )
 }

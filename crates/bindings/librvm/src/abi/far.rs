@@ -3,17 +3,17 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::without_provenance_mut;
 
-use netram_far::{ArenaConfig, Config, Replacement, WordAccess};
+use netram_far::{ArenaConfig, RemotePagesConfig, Replacement, WordAccess};
 use netram_far_machine::limit::PAGE_BYTES;
-use netram_transport::Address;
+use netram_transport::NetAddress;
 
 use super::shared::{Opaque, must_be_usable, opaque, security, text, wrong};
 use super::{guarded, heap, is_usable, name, put, record};
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::far::{FARS, FarOptions, FarStatus};
 use crate::record::Length;
-use crate::slots::Handle;
+use crate::slots::ObjectHandle;
 
 /// More lenders are refused before their names are read.
 const LENDERS_MAX: u64 = 16;
@@ -42,7 +42,8 @@ extern "C" fn rvm_far_alloc(far: Opaque, bytes: Length, memory: *mut Opaque) -> 
         FARS.ready()?;
         must_be_usable(memory)?;
         let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
-        let bytes = bytes.ok_or_else(|| Failure::new(Code::Range, "one byte at least can be had"))?;
+        let bytes =
+            bytes.ok_or_else(|| CallFailure::new(ReturnCode::Range, "one byte at least can be had"))?;
         put(memory, without_provenance_mut(FARS.alloc(handle(far)?, bytes)?));
         Ok(())
     })
@@ -78,7 +79,7 @@ extern "C" fn rvm_far_close(far: Opaque) -> c_int {
 }
 
 /// What a record chooses.
-fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
+fn chosen(options: &FarOptions) -> Result<ArenaConfig, CallFailure> {
     if options.reserved != 0 {
         return Err(wrong(
             "`reserved` is not 0: this library is older than what the program asks for",
@@ -87,12 +88,12 @@ fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
     let lenders = lenders(options)?;
     // Without lenders there is nobody to keep anything from.
     let nobody = lenders.is_empty() && options.key_file.is_null();
-    let mut depot = Config {
+    let mut depot = RemotePagesConfig {
         lenders,
         security: security(name(options.key_file), options.insecure != 0 || nobody)?,
         copies: options.copies as usize,
         spill: name(options.spill),
-        ..Config::default()
+        ..RemotePagesConfig::default()
     };
     if options.spill_bytes != 0 {
         depot.spill_bytes = options.spill_bytes;
@@ -104,7 +105,7 @@ fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
     let mut config = ArenaConfig {
         bytes: options.bytes,
         local_bytes: options.local_bytes,
-        hidden_bytes: Some(options.hidden_bytes).filter(|bytes| *bytes != 0),
+        inactive_bytes: Some(options.hidden_bytes).filter(|bytes| *bytes != 0),
         packed_bytes: Some(options.packed_bytes).filter(|bytes| *bytes != FarOptions::PACKED_UNSET),
         words: words(options.words),
         patched_bytes: patched_bytes(options.patched_bytes),
@@ -119,11 +120,11 @@ fn chosen(options: &FarOptions) -> Result<ArenaConfig, Failure> {
             .map_err(|reason| wrong(format!("wait {wait:?}: {reason}")))?;
         (config.wait, depot.wait) = (wait, wait);
     }
-    config.depot = depot;
+    config.remote_pages = depot;
     Ok(config)
 }
 
-fn lenders(options: &FarOptions) -> Result<Vec<Address>, Failure> {
+fn lenders(options: &FarOptions) -> Result<Vec<NetAddress>, CallFailure> {
     if options.lender_count == 0 {
         return Ok(Vec::new());
     }
@@ -163,7 +164,7 @@ fn patched_bytes(chosen: Length) -> Option<u64> {
     }
 }
 
-fn replacement(chosen: c_int) -> Result<Replacement, Failure> {
+fn replacement(chosen: c_int) -> Result<Replacement, CallFailure> {
     match chosen {
         0 => Ok(Replacement::Dueling),
         1 => Ok(Replacement::Fifo),
@@ -176,7 +177,7 @@ fn replacement(chosen: c_int) -> Result<Replacement, Failure> {
     }
 }
 
-pub(super) fn handle(opaque: Opaque) -> Result<Handle, Failure> {
-    Handle::from_address(opaque.addr())
-        .ok_or_else(|| Failure::new(Code::Handle, "no far memory is given, but NULL"))
+pub(super) fn handle(opaque: Opaque) -> Result<ObjectHandle, CallFailure> {
+    ObjectHandle::from_address(opaque.addr())
+        .ok_or_else(|| CallFailure::new(ReturnCode::Handle, "no far memory is given, but NULL"))
 }

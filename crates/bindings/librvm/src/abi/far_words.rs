@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use super::far::handle;
 use super::shared::Opaque;
 use super::{guarded, is_usable};
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::far::{Elements, FARS};
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
+use crate::far::{FARS, FarElements};
 use crate::record::Length;
 
 /// An array of elements in C's memory, which may be read or written.
@@ -83,7 +83,7 @@ fn gather(
     memory: *const c_void,
     into: &Array,
     place: &dyn Fn(usize) -> Option<u64>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     FARS.ready()?;
     FARS.gather(&into.elements(far, memory, place)?, |first, bytes| {
         into.fill(first, bytes)
@@ -95,7 +95,7 @@ fn scatter(
     memory: *const c_void,
     values: &Array,
     place: &dyn Fn(usize) -> Option<u64>,
-) -> Result<(), Failure> {
+) -> Result<(), CallFailure> {
     FARS.ready()?;
     FARS.scatter(&values.elements(far, memory, place)?, |first, bytes| {
         values.copy(first, bytes)
@@ -103,7 +103,7 @@ fn scatter(
 }
 
 /// Places by their numbers.
-fn listed(indices: *const Length, count: usize) -> Result<impl Fn(usize) -> Option<u64>, Failure> {
+fn listed(indices: *const Length, count: usize) -> Result<impl Fn(usize) -> Option<u64>, CallFailure> {
     if count > 0 && !is_usable(indices) {
         return Err(wrong("`indices` is NULL, or misaligned"));
     }
@@ -124,7 +124,7 @@ fn strided(first: Length, step: Length) -> impl Fn(usize) -> Option<u64> {
 }
 
 impl Array {
-    fn of(start: *mut c_void, size: Length, count: Length) -> Result<Array, Failure> {
+    fn of(start: *mut c_void, size: Length, count: Length) -> Result<Array, CallFailure> {
         let (size, count) = (size as usize, count as usize);
         if start.is_null() && count > 0 {
             return Err(wrong("the array of elements is NULL"));
@@ -144,31 +144,31 @@ impl Array {
         far: Opaque,
         memory: *const c_void,
         place: &'a dyn Fn(usize) -> Option<u64>,
-    ) -> Result<Elements<'a>, Failure> {
-        Ok(Elements {
+    ) -> Result<FarElements<'a>, CallFailure> {
+        Ok(FarElements {
             far: handle(far)?,
             address: memory.addr(),
             size: self.size,
             count: self.count,
-            place,
+            index_of: place,
         })
     }
 
     /// Puts elements into it, from this one on.
     fn fill(&self, first: usize, bytes: &[u8]) {
-        let place = self.place(first, bytes.len());
+        let place = self.address_of(first, bytes.len());
         // SAFETY: the header asks for `count` elements that may be written, and these are among them. The bytes are our own copy.
         unsafe { place.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
     /// Copies elements out of it, from this one on.
     fn copy(&self, first: usize, bytes: &mut [u8]) {
-        let place = self.place(first, bytes.len());
+        let place = self.address_of(first, bytes.len());
         // SAFETY: the header asks for `count` elements, and these are among them. The bytes are our own.
         unsafe { place.copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len()) }
     }
 
-    fn place(&self, first: usize, bytes: usize) -> *mut u8 {
+    fn address_of(&self, first: usize, bytes: usize) -> *mut u8 {
         assert!(first * self.size + bytes <= self.count * self.size);
         // SAFETY: the assertion keeps it inside the array for which the header asks.
         unsafe { self.start.add(first * self.size) }
@@ -179,6 +179,6 @@ fn too_large(bytes: usize) -> bool {
     bytes > isize::MAX as usize
 }
 
-fn wrong(text: &str) -> Failure {
-    Failure::new(Code::Range, text)
+fn wrong(text: &str) -> CallFailure {
+    CallFailure::new(ReturnCode::Range, text)
 }

@@ -6,20 +6,20 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
 
-use crate::failure::Failure;
-use crate::places::PAGE;
+use crate::failure::CallFailure;
+use crate::registered_pages::PAGE;
 
 /// Tells a process from its children. Unset: there is nothing to protect yet.
 #[derive(Debug)]
-pub(crate) struct ForkMark(AtomicPtr<u8>);
+pub(crate) struct ForkPageMark(AtomicPtr<u8>);
 
-impl ForkMark {
-    pub(crate) const fn new() -> ForkMark {
-        ForkMark(AtomicPtr::new(null_mut()))
+impl ForkPageMark {
+    pub(crate) const fn new() -> ForkPageMark {
+        ForkPageMark(AtomicPtr::new(null_mut()))
     }
 
     /// Marks this process. A child that sets it again marks itself.
-    pub(crate) fn set(&self) -> Result<(), Failure> {
+    pub(crate) fn set(&self) -> Result<(), CallFailure> {
         let mut page = self.0.load(Ordering::Acquire);
         if page.is_null() {
             page = wiped_page()?;
@@ -42,9 +42,9 @@ impl ForkMark {
     }
 }
 
-fn wiped_page() -> Result<*mut u8, Failure> {
+fn wiped_page() -> Result<*mut u8, CallFailure> {
     let failed = |errno: rustix::io::Errno| {
-        Failure::io(errno.raw_os_error(), format!("a page to know forks by: {errno}"))
+        CallFailure::io(errno.raw_os_error(), format!("a page to know forks by: {errno}"))
     };
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a null hint lets the kernel choose unused addresses, so no other object is replaced.

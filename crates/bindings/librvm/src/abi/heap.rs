@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 use libc::{calloc, free};
 
 use super::{is_usable, put, record};
-use crate::record::Record;
+use crate::record::CRecord;
 
 /// A copy of `values` on the heap. `None`: no memory. Nothing: NULL.
 pub(crate) fn array<T: Copy>(values: &[T]) -> Option<*mut T> {
@@ -30,19 +30,19 @@ pub(crate) fn release<T>(pointer: *mut T) {
 }
 
 /// `rvm_malloc_X`: NULL without memory.
-pub(super) fn malloc<R: Record>() -> *mut R {
+pub(super) fn malloc<R: CRecord>() -> *mut R {
     array(&[R::fresh(true)]).unwrap_or(null_mut())
 }
 
 /// `rvm_init_X`.
-pub(super) fn init<R: Record>(pointer: *mut R) {
+pub(super) fn init<R: CRecord>(pointer: *mut R) {
     if is_usable(pointer) {
         put(pointer, R::fresh(false));
     }
 }
 
 /// `rvm_copy_X`.
-pub(super) fn copy<R: Record>(pointer: *const R) -> *mut R {
+pub(super) fn copy<R: CRecord>(pointer: *const R) -> *mut R {
     let Some(mut value) = record(pointer) else {
         return null_mut();
     };
@@ -51,7 +51,7 @@ pub(super) fn copy<R: Record>(pointer: *const R) -> *mut R {
 }
 
 /// `rvm_free_X`. What is freed is no record any more, should anybody look.
-pub(super) fn free_record<R: Record>(pointer: *mut R) {
+pub(super) fn free_record<R: CRecord>(pointer: *mut R) {
     let Some(mut value) = record(pointer) else { return };
     if value.head().from_heap != 0 {
         value.head().id = 0;

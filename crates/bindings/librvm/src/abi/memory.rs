@@ -5,15 +5,15 @@ use std::ptr::{null_mut, without_provenance_mut};
 use std::sync::atomic::{AtomicI64, AtomicPtr, Ordering};
 
 use netram_rvm::{MapError, Region};
-use netram_store::Memory;
+use netram_store::JournaledRvm;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use super::{guarded, is_usable, put};
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::LIBRARY;
-use crate::places::{Held, PAGE, end_of_pages};
 use crate::record::Length;
+use crate::registered_pages::{PAGE, RegisteredSpan, end_of_pages};
 
 /// Was a wish to recovery's scheduling. Programs set it; nothing reads it. As wide as the widest type that programs
 /// declare it with.
@@ -44,13 +44,13 @@ pub(super) fn released(bytes: usize) {
 
 /// Maps a region in place of memory that the program made known for that.
 pub(crate) fn map_over(
-    memory: &Memory,
+    memory: &JournaledRvm,
     path: &str,
     offset: u64,
     length: u64,
-    place: Held,
+    place: RegisteredSpan,
 ) -> Result<Region, MapError> {
-    // SAFETY: `Held` proves that the program registered all these pages, with which it said that they are its own and
+    // SAFETY: `RegisteredSpan` proves that the program registered all these pages, with which it said that they are its own and
     // that a region may replace them; that no region has them was checked by the caller, who holds `setup`.
     unsafe { memory.map_over(path, offset, length, place.start()) }
 }
@@ -60,7 +60,7 @@ extern "C" fn rvm_register_page(address: *mut c_char, length: Length) -> c_int {
     let start = address.addr();
     let known = alone(|| {
         Ok(usize::try_from(length).is_ok_and(|length| {
-            !LIBRARY.regions.meet(start, length) && LIBRARY.places.register(start, length)
+            !LIBRARY.regions.meet(start, length) && LIBRARY.registered_pages.register(start, length)
         }))
     });
     known.is_ok_and(|known| known).into()
@@ -69,7 +69,8 @@ extern "C" fn rvm_register_page(address: *mut c_char, length: Length) -> c_int {
 #[unsafe(no_mangle)]
 extern "C" fn rvm_unregister_page(address: *mut c_char, length: Length) -> c_int {
     let forgotten = alone(|| {
-        Ok(usize::try_from(length).is_ok_and(|length| LIBRARY.places.forget(address.addr(), length)))
+        Ok(usize::try_from(length)
+            .is_ok_and(|length| LIBRARY.registered_pages.forget(address.addr(), length)))
     });
     forgotten.is_ok_and(|forgotten| forgotten).into()
 }
@@ -78,7 +79,10 @@ extern "C" fn rvm_unregister_page(address: *mut c_char, length: Length) -> c_int
 extern "C" fn allocate_vm(address: *mut *mut c_char, length: Length) -> c_int {
     guarded(|| {
         if !is_usable(address) {
-            return Err(Failure::new(Code::Range, "no place to tell the address is given"));
+            return Err(CallFailure::new(
+                ReturnCode::Range,
+                "no place to tell the address is given",
+            ));
         }
         // SAFETY: it is neither NULL nor misaligned, and the header asks for a pointer to a pointer.
         let wanted = unsafe { address.read() };
@@ -92,12 +96,12 @@ extern "C" fn deallocate_vm(address: *mut c_char, length: Length) -> c_int {
     guarded(|| alone(|| deallocate(address, length)))
 }
 
-fn deallocate(address: *mut c_char, length: Length) -> Result<(), Failure> {
+fn deallocate(address: *mut c_char, length: Length) -> Result<(), CallFailure> {
     let start = address.addr();
     let bytes = whole_pages(length)?;
     let refused = |why| {
         let text = format!("{bytes} bytes at {start:#x} cannot be given back: {why}");
-        Err(Failure::new(Code::Range, text))
+        Err(CallFailure::new(ReturnCode::Range, text))
     };
     if LIBRARY.regions.meet(start, bytes) {
         return refused("a mapped region is there; unmap it first");
@@ -105,11 +109,11 @@ fn deallocate(address: *mut c_char, length: Length) -> Result<(), Failure> {
     if end_of_pages(start, bytes).is_none() {
         return refused("the address is not the beginning of a page");
     }
-    LIBRARY.places.forget(start, bytes);
+    LIBRARY.registered_pages.forget(start, bytes);
     // SAFETY: the program says that these pages are its own and that it is done with them; no region has them, nor
     // gets them meanwhile.
     unsafe { munmap(address.cast(), bytes) }.map_err(|errno| {
-        Failure::io(
+        CallFailure::io(
             errno.raw_os_error(),
             format!("{bytes} bytes at {start:#x}: {errno}"),
         )
@@ -117,14 +121,14 @@ fn deallocate(address: *mut c_char, length: Length) -> Result<(), Failure> {
 }
 
 /// Acts while no region is mapped or unmapped. A child of fork, where the lock may never be given back, is refused.
-fn alone<R>(act: impl FnOnce() -> Result<R, Failure>) -> Result<R, Failure> {
+fn alone<R>(act: impl FnOnce() -> Result<R, CallFailure>) -> Result<R, CallFailure> {
     LIBRARY.refuse_child()?;
     let _turn = LIBRARY.turn();
     act()
 }
 
 /// New memory at `address`, or anywhere, known as a place for regions.
-fn allocate(address: usize, length: Length) -> Result<*mut c_char, Failure> {
+fn allocate(address: usize, length: Length) -> Result<*mut c_char, CallFailure> {
     let bytes = whole_pages(length)?;
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let mut flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
@@ -136,28 +140,28 @@ fn allocate(address: usize, length: Length) -> Result<*mut c_char, Failure> {
     let got = unsafe { mmap_anonymous(wanted, bytes, protection, flags) }.map_err(|errno| {
         let text = format!("{bytes} bytes at {address:#x}: {errno}; choose another address, or none");
         match errno {
-            rustix::io::Errno::NOMEM => Failure::io(errno.raw_os_error(), text),
-            _ => Failure::new(Code::Internal, text),
+            rustix::io::Errno::NOMEM => CallFailure::io(errno.raw_os_error(), text),
+            _ => CallFailure::new(ReturnCode::Internal, text),
         }
     })?;
     // A kernel before 4.17, and valgrind, take the flag for a mere hint.
     let there = address == 0 || got.addr() == address;
-    if there && LIBRARY.places.renew(got.addr(), bytes) {
+    if there && LIBRARY.registered_pages.renew(got.addr(), bytes) {
         return Ok(got.cast());
     }
     // SAFETY: these pages are new, and nobody was told of them.
     let _ = unsafe { munmap(got, bytes) };
-    Err(Failure::new(
-        Code::Internal,
+    Err(CallFailure::new(
+        ReturnCode::Internal,
         format!("{bytes} bytes at {address:#x} are in use; choose another address, or none"),
     ))
 }
 
-fn whole_pages(length: Length) -> Result<usize, Failure> {
+fn whole_pages(length: Length) -> Result<usize, CallFailure> {
     let bytes = usize::try_from(length)
         .ok()
         .and_then(|it| it.checked_next_multiple_of(PAGE));
     bytes
         .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| Failure::new(Code::Range, format!("{length} bytes cannot be mapped")))
+        .ok_or_else(|| CallFailure::new(ReturnCode::Range, format!("{length} bytes cannot be mapped")))
 }

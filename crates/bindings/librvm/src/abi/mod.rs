@@ -27,33 +27,33 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-pub(crate) use fork::ForkMark;
+pub(crate) use fork::ForkPageMark;
 pub(crate) use memory::map_over;
 pub(crate) use signals::blocked;
 
 use self::cancel::uncancelled;
-use crate::code::Code;
-use crate::failure::{Failure, remember};
-use crate::record::{Head, Record};
+use crate::code::ReturnCode;
+use crate::failure::{CallFailure, remember};
+use crate::record::{CRecord, RecordHead};
 
 /// Bytes of a version string, with its end.
 const VERSION_BYTES_MAX: usize = 128;
 
 /// Runs a call: its error becomes a code, `errno` and a sentence, nothing unwinds into C, and the thread is not
 /// cancelled in it.
-pub(crate) fn guarded(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub(crate) fn guarded(call: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     uncancelled(|| guarded_in_memory(call))
 }
 
 /// [`guarded`] for a call that reads, writes and syncs no file, and so passes no cancellation point. Two calls of the
 /// C library less, which shows where a call takes 13 ns.
-pub(crate) fn guarded_in_memory(call: impl FnOnce() -> Result<(), Failure>) -> c_int {
+pub(crate) fn guarded_in_memory(call: impl FnOnce() -> Result<(), CallFailure>) -> c_int {
     let failure = match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(())) => return Code::Success as c_int,
+        Ok(Ok(())) => return ReturnCode::Success as c_int,
         Ok(Err(failure)) => failure,
         // The panic's hook has printed where. Locks are passed over: what was done is done in single steps.
-        Err(_) => Failure::new(
-            Code::Internal,
+        Err(_) => CallFailure::new(
+            ReturnCode::Internal,
             "a fault of the library, printed on stderr; please report it. Terminate and start again",
         ),
     };
@@ -73,12 +73,12 @@ fn set_errno(value: c_int) {
 }
 
 /// A copy of the record at `pointer`, if it is one.
-pub(crate) fn record<R: Record>(pointer: *const R) -> Option<R> {
+pub(crate) fn record<R: CRecord>(pointer: *const R) -> Option<R> {
     if pointer.is_null() || !pointer.is_aligned() {
         return None;
     }
     // SAFETY: it is not NULL, it is aligned, and the header asks for memory of a record's size.
-    let head = unsafe { pointer.cast::<Head>().read() };
+    let head = unsafe { pointer.cast::<RecordHead>().read() };
     if head.id != R::ID {
         return None;
     }

@@ -4,10 +4,10 @@ use std::ffi::{c_char, c_int, c_long};
 use std::time::Duration;
 
 use super::{guarded, is_usable, put};
-use crate::code::Code;
-use crate::failure::{Failure, keep_lenders, text};
+use crate::code::ReturnCode;
+use crate::failure::{CallFailure, keep_lenders, text};
 use crate::library::LIBRARY;
-use crate::record::Lenders;
+use crate::record::LendersRecord;
 
 #[unsafe(no_mangle)]
 extern "C" fn rvm_error_text() -> *const c_char {
@@ -15,11 +15,14 @@ extern "C" fn rvm_error_text() -> *const c_char {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_lenders(lenders: *mut Lenders) -> c_int {
+extern "C" fn rvm_lenders(lenders: *mut LendersRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         if !is_usable(lenders) {
-            return Err(Failure::new(Code::Range, "no place to tell the lenders is given"));
+            return Err(CallFailure::new(
+                ReturnCode::Range,
+                "no place to tell the lenders is given",
+            ));
         }
         put(lenders, LIBRARY.with_log(|log| Ok(log.lenders()))?);
         Ok(())

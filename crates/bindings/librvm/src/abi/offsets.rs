@@ -1,22 +1,22 @@
 //! Arithmetic with offsets of 128 bits, and pages.
 
 use super::is_usable;
-use crate::places::PAGE;
-use crate::record::{Length, Offset};
+use crate::record::{Length, OffsetRecord};
+use crate::registered_pages::PAGE;
 
-fn whole(offset: Offset) -> u128 {
+fn whole(offset: OffsetRecord) -> u128 {
     u128::from(offset.high) << 64 | u128::from(offset.low)
 }
 
-fn halves(whole: u128) -> Offset {
-    Offset {
+fn halves(whole: u128) -> OffsetRecord {
+    OffsetRecord {
         high: (whole >> 64) as u64,
         low: whole as u64,
     }
 }
 
 /// The number at `pointer`; C's macros always give one.
-fn at(pointer: *const Offset) -> u128 {
+fn at(pointer: *const OffsetRecord) -> u128 {
     if !is_usable(pointer) {
         return 0;
     }
@@ -25,38 +25,38 @@ fn at(pointer: *const Offset) -> u128 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_mk_offset(high: Length, low: Length) -> Offset {
-    Offset { high, low }
+extern "C" fn rvm_mk_offset(high: Length, low: Length) -> OffsetRecord {
+    OffsetRecord { high, low }
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_add_offsets(x: *const Offset, y: *const Offset) -> Offset {
+extern "C" fn rvm_add_offsets(x: *const OffsetRecord, y: *const OffsetRecord) -> OffsetRecord {
     halves(at(x).wrapping_add(at(y)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_add_length_to_offset(offset: *const Offset, length: Length) -> Offset {
+extern "C" fn rvm_add_length_to_offset(offset: *const OffsetRecord, length: Length) -> OffsetRecord {
     halves(at(offset).wrapping_add(length.into()))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_sub_offsets(x: *const Offset, y: *const Offset) -> Offset {
+extern "C" fn rvm_sub_offsets(x: *const OffsetRecord, y: *const OffsetRecord) -> OffsetRecord {
     halves(at(x).wrapping_sub(at(y)))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_sub_length_from_offset(offset: *const Offset, length: Length) -> Offset {
+extern "C" fn rvm_sub_length_from_offset(offset: *const OffsetRecord, length: Length) -> OffsetRecord {
     halves(at(offset).wrapping_sub(length.into()))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_rnd_offset_up_to_page(offset: *const Offset) -> Offset {
+extern "C" fn rvm_rnd_offset_up_to_page(offset: *const OffsetRecord) -> OffsetRecord {
     let page = PAGE as u128;
     halves(at(offset).wrapping_add(page - 1) / page * page)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_rnd_offset_dn_to_page(offset: *const Offset) -> Offset {
+extern "C" fn rvm_rnd_offset_dn_to_page(offset: *const OffsetRecord) -> OffsetRecord {
     let page = PAGE as u128;
     halves(at(offset) / page * page)
 }

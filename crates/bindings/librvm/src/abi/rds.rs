@@ -14,12 +14,12 @@ use super::cancel::uncancelled;
 use super::rds_report::trace;
 use super::segments::{bytes_of, to_record};
 use super::{heap, is_usable, memory, name, put};
-use crate::code::Code;
-use crate::failure::{Failure, remember};
-use crate::rds::{self, BAD_ARGS, Refusal, Zap};
-use crate::record::{Length, Offset, RegionDef, Tid};
-use crate::segment::Definition;
-use crate::transactions::Handle;
+use crate::code::ReturnCode;
+use crate::failure::{CallFailure, remember};
+use crate::rds::{self, BAD_ARGS, RdsError, ZapRequest};
+use crate::record::{Length, OffsetRecord, RegionDefRecord, TidRecord};
+use crate::segment::RegionDefinition;
+use crate::transactions::ObjectHandle;
 
 /// `ERVM_FAILED`: a fault of the library itself.
 const RVM_FAILED: c_int = -1;
@@ -29,7 +29,7 @@ const TABLE_BYTES: usize = 128;
 /// The regions of the loaded heap.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
 #[unsafe(no_mangle)]
-static RegionDefs: AtomicPtr<RegionDef> = AtomicPtr::new(null_mut());
+static RegionDefs: AtomicPtr<RegionDefRecord> = AtomicPtr::new(null_mut());
 
 /// How many they are.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
@@ -52,7 +52,7 @@ struct IntentionList {
 }
 
 /// Runs a call; nothing unwinds into C, the thread is not cancelled in it, and what went wrong can be asked for.
-pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T, c_int> {
+pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, RdsError>) -> Result<T, c_int> {
     match uncancelled(|| catch_unwind(AssertUnwindSafe(call))) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(refusal)) => {
@@ -61,8 +61,8 @@ pub(super) fn attempt<T>(call: impl FnOnce() -> Result<T, Refusal>) -> Result<T,
             Err(refusal.code)
         }
         Err(_) => {
-            remember(&Failure::new(
-                Code::Internal,
+            remember(&CallFailure::new(
+                ReturnCode::Internal,
                 "a fault of the library, printed on stderr; please report it. Terminate and start again",
             ));
             Err(RVM_FAILED)
@@ -83,18 +83,18 @@ fn tell(error: *mut c_int, code: c_int) {
 }
 
 /// A transaction's handle; NULL asks for one of the call's own.
-fn tid_if_any(tid: *const Tid) -> Result<Option<Handle>, Refusal> {
+fn tid_if_any(tid: *const TidRecord) -> Result<Option<ObjectHandle>, RdsError> {
     match tid.is_null() {
         true => Ok(None),
         false => Ok(Some(handle(tid)?)),
     }
 }
 
-fn device(device: *const c_char, length: Offset) -> Result<(PathBuf, u64), Refusal> {
-    let path = name(device).ok_or_else(|| Refusal::new(BAD_ARGS, "no segment is named"))?;
+fn device(device: *const c_char, length: OffsetRecord) -> Result<(PathBuf, u64), RdsError> {
+    let path = name(device).ok_or_else(|| RdsError::new(BAD_ARGS, "no segment is named"))?;
     match length.high {
         0 => Ok((path, length.low)),
-        _ => Err(Refusal::new(
+        _ => Err(RdsError::new(
             BAD_ARGS,
             "a segment of more than 64 bits of bytes is named",
         )),
@@ -102,10 +102,10 @@ fn device(device: *const c_char, length: Offset) -> Result<(PathBuf, u64), Refus
 }
 
 /// Refuses the numbers that shaped the original's free lists where they make no sense. They shape nothing here.
-fn check_shape(lists: c_ulong, chunk: c_ulong) -> Result<(), Refusal> {
+fn check_shape(lists: c_ulong, chunk: c_ulong) -> Result<(), RdsError> {
     match lists > 0 && chunk > 0 {
         true => Ok(()),
-        false => Err(Refusal::new(
+        false => Err(RdsError::new(
             BAD_ARGS,
             "a heap needs at least one list and chunks of a byte",
         )),
@@ -115,7 +115,7 @@ fn check_shape(lists: c_ulong, chunk: c_ulong) -> Result<(), Refusal> {
 #[unsafe(no_mangle)]
 extern "C" fn rds_zap_heap(
     dev: *const c_char,
-    dev_length: Offset,
+    dev_length: OffsetRecord,
     start: *mut c_void,
     static_length: Length,
     heap_length: Length,
@@ -126,7 +126,7 @@ extern "C" fn rds_zap_heap(
     let zapped = attempt(|| {
         check_shape(lists, chunk)?;
         let (path, device_length) = device(dev, dev_length)?;
-        rds::zap(&Zap {
+        rds::zap(&ZapRequest {
             path: &path,
             device_length,
             start: start.addr(),
@@ -143,7 +143,7 @@ extern "C" fn rds_init_heap(
     length: Length,
     chunk: c_ulong,
     lists: c_ulong,
-    tid: *const Tid,
+    tid: *const TidRecord,
     error: *mut c_int,
 ) -> c_int {
     let made = attempt(|| {
@@ -156,7 +156,7 @@ extern "C" fn rds_init_heap(
 #[unsafe(no_mangle)]
 extern "C" fn rds_load_heap(
     dev: *const c_char,
-    dev_length: Offset,
+    dev_length: OffsetRecord,
     statics: *mut *mut c_char,
     error: *mut c_int,
 ) -> c_int {
@@ -202,7 +202,7 @@ extern "C" fn rds_stop_heap(error: *mut c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rds_malloc(size: Length, tid: *const Tid, error: *mut c_int) -> *mut c_char {
+extern "C" fn rds_malloc(size: Length, tid: *const TidRecord, error: *mut c_int) -> *mut c_char {
     let got = attempt(|| rds::malloc(size, tid_if_any(tid)?));
     trace(|| format!("malloc {size}: {}", outcome(&got)));
     tell(error, got.err().unwrap_or(0));
@@ -210,14 +210,14 @@ extern "C" fn rds_malloc(size: Length, tid: *const Tid, error: *mut c_int) -> *m
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rds_prealloc(size: Length, count: c_ulong, tid: *const Tid, error: *mut c_int) -> c_int {
+extern "C" fn rds_prealloc(size: Length, count: c_ulong, tid: *const TidRecord, error: *mut c_int) -> c_int {
     let prepared = attempt(|| rds::prealloc(size, count, tid_if_any(tid)?));
     trace(|| format!("prealloc {count} of {size}: {}", prepared.err().unwrap_or(0)));
     answer(prepared, error)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rds_free(address: *mut c_void, tid: *const Tid, error: *mut c_int) -> c_int {
+extern "C" fn rds_free(address: *mut c_void, tid: *const TidRecord, error: *mut c_int) -> c_int {
     let freed = attempt(|| rds::free(address.addr(), tid_if_any(tid)?));
     trace(|| format!("free {address:p}: {}", freed.err().unwrap_or(0)));
     answer(freed, error)
@@ -232,7 +232,7 @@ extern "C" fn rds_maxblock(size: c_ulong) -> c_int {
 extern "C" fn rds_fake_free(address: *mut c_void, list: *mut IntentionList) -> c_int {
     let noted = attempt(|| {
         if !is_usable(list) {
-            return Err(Refusal::new(BAD_ARGS, "no intention list is given"));
+            return Err(RdsError::new(BAD_ARGS, "no intention list is given"));
         }
         rds::check(address.addr())?;
         // SAFETY: it is neither NULL nor misaligned, and the header asks for a list.
@@ -250,7 +250,7 @@ extern "C" fn rds_fake_free(address: *mut c_void, list: *mut IntentionList) -> c
 }
 
 /// Gives the table room for one more address.
-fn grow(list: &mut IntentionList) -> Result<(), Refusal> {
+fn grow(list: &mut IntentionList) -> Result<(), RdsError> {
     let room = if list.table.is_null() {
         0
     } else {
@@ -265,7 +265,7 @@ fn grow(list: &mut IntentionList) -> Result<(), Refusal> {
     // SAFETY: the table is NULL or came from here; the C library checks the size.
     let table = unsafe { libc::realloc(list.table.cast(), bytes) };
     if table.is_null() {
-        return Err(Failure::new(Code::NoMemory, "no memory for the intention list").into());
+        return Err(CallFailure::new(ReturnCode::NoMemory, "no memory for the intention list").into());
     }
     *list = IntentionList {
         size: wanted as c_ulong,
@@ -279,7 +279,7 @@ fn grow(list: &mut IntentionList) -> Result<(), Refusal> {
 extern "C" fn rds_do_free(list: *mut IntentionList, mode: c_int) -> c_int {
     let freed = attempt(|| {
         if !is_usable(list) {
-            return Err(Refusal::new(BAD_ARGS, "no intention list is given"));
+            return Err(RdsError::new(BAD_ARGS, "no intention list is given"));
         }
         let durability: Durability = durability(mode)?;
         // SAFETY: it is neither NULL nor misaligned, and the header asks for a list.
@@ -313,8 +313,8 @@ fn outcome(got: &Result<usize, c_int>) -> String {
 }
 
 /// Tells programs which regions the heap has.
-fn tell_regions(regions: &[Definition]) {
-    let records: Vec<RegionDef> = regions.iter().map(to_record).collect();
+fn tell_regions(regions: &[RegionDefinition]) {
+    let records: Vec<RegionDefRecord> = regions.iter().map(to_record).collect();
     // Without memory for it programs are told of none.
     let array = heap::array(&records).unwrap_or(null_mut());
     let count = if array.is_null() { 0 } else { records.len() };

@@ -9,7 +9,7 @@ use libc::FILE;
 use super::cancel::uncancelled;
 use super::rds::{answer, attempt};
 use super::{is_usable, put};
-use crate::rds::{self, BAD_ARGS, Figures, Refusal};
+use crate::rds::{self, BAD_ARGS, RdsError, RdsFigures};
 
 /// Whether calls are traced.
 #[allow(non_upper_case_globals, reason = "the name is C's")]
@@ -56,11 +56,11 @@ extern "C" fn rds_get_long_stats(stats: *mut LongStats) -> c_int {
 }
 
 /// The statistics in the order of the records, for a record that can be written.
-fn numbers<T>(stats: *mut T) -> Result<[u64; 13], Refusal> {
+fn numbers<T>(stats: *mut T) -> Result<[u64; 13], RdsError> {
     if !is_usable(stats) {
-        return Err(Refusal::new(BAD_ARGS, "no statistics record is given"));
+        return Err(RdsError::new(BAD_ARGS, "no statistics record is given"));
     }
-    let Figures {
+    let RdsFigures {
         malloc,
         prealloc,
         free,

@@ -7,19 +7,19 @@ use std::slice;
 
 use super::calls::choices_if_any;
 use super::{guarded, heap, is_usable, memory, name, put};
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::LIBRARY;
-use crate::record::{Length, Offset, Options, RegionDef};
-use crate::segment::{Definition, REGIONS_MAX, Segment, sort};
+use crate::record::{Length, OffsetRecord, OptionsRecord, RegionDefRecord};
+use crate::segment::{LoaderSegment, REGIONS_MAX, RegionDefinition, sort};
 
 #[unsafe(no_mangle)]
 extern "C" fn rvm_create_segment(
     device: *const c_char,
-    device_length: Offset,
-    options: *const Options,
+    device_length: OffsetRecord,
+    options: *const OptionsRecord,
     count: Length,
-    definitions: *mut RegionDef,
+    definitions: *mut RegionDefRecord,
 ) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
@@ -36,23 +36,29 @@ extern "C" fn rvm_create_segment(
 #[unsafe(no_mangle)]
 extern "C" fn rvm_load_segment(
     device: *const c_char,
-    device_length: Offset,
-    options: *const Options,
+    device_length: OffsetRecord,
+    options: *const OptionsRecord,
     count: *mut c_ulong,
-    definitions: *mut *mut RegionDef,
+    definitions: *mut *mut RegionDefRecord,
 ) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         if !is_usable(count) || !is_usable(definitions) {
-            return Err(Failure::new(Code::Range, "no place to tell the regions is given"));
+            return Err(CallFailure::new(
+                ReturnCode::Range,
+                "no place to tell the regions is given",
+            ));
         }
         let choices = choices_if_any(options)?;
         let path = device_name(device)?;
         let loaded = LIBRARY.load_segment(&segment(&path, device_length)?, choices)?;
-        let records: Vec<RegionDef> = loaded.iter().map(to_record).collect();
+        let records: Vec<RegionDefRecord> = loaded.iter().map(to_record).collect();
         let Some(array) = heap::array(&records) else {
             LIBRARY.release_segment(&loaded)?;
-            return Err(Failure::new(Code::NoMemory, "no memory to tell the regions"));
+            return Err(CallFailure::new(
+                ReturnCode::NoMemory,
+                "no memory to tell the regions",
+            ));
         };
         let lowest = loaded.iter().map(|it| it.address).min().unwrap_or_default();
         memory::loaded(bytes_of(&loaded), lowest);
@@ -63,7 +69,7 @@ extern "C" fn rvm_load_segment(
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_release_segment(count: c_ulong, definitions: *mut *mut RegionDef) -> c_int {
+extern "C" fn rvm_release_segment(count: c_ulong, definitions: *mut *mut RegionDefRecord) -> c_int {
     guarded(|| {
         LIBRARY.ready()?;
         if !is_usable(definitions) {
@@ -81,7 +87,7 @@ extern "C" fn rvm_release_segment(count: c_ulong, definitions: *mut *mut RegionD
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn overlap(count: c_ulong, definitions: *mut RegionDef) -> c_int {
+extern "C" fn overlap(count: c_ulong, definitions: *mut RegionDefRecord) -> c_int {
     let mut overlapping = true;
     let code = guarded(|| {
         let mut read = read_definitions(definitions, count)?;
@@ -92,31 +98,34 @@ extern "C" fn overlap(count: c_ulong, definitions: *mut RegionDef) -> c_int {
     (code != 0 || overlapping).into()
 }
 
-fn device_name(device: *const c_char) -> Result<std::path::PathBuf, Failure> {
-    name(device).ok_or_else(|| Failure::new(Code::Region, "no segment is named"))
+fn device_name(device: *const c_char) -> Result<std::path::PathBuf, CallFailure> {
+    name(device).ok_or_else(|| CallFailure::new(ReturnCode::Region, "no segment is named"))
 }
 
-fn segment(path: &Path, device_length: Offset) -> Result<Segment<'_>, Failure> {
+fn segment(path: &Path, device_length: OffsetRecord) -> Result<LoaderSegment<'_>, CallFailure> {
     match device_length.high {
-        0 => Ok(Segment {
+        0 => Ok(LoaderSegment {
             path,
             device_length: device_length.low,
         }),
-        _ => Err(Failure::new(
-            Code::Offset,
+        _ => Err(CallFailure::new(
+            ReturnCode::Offset,
             "a segment of more than 64 bits of bytes is named",
         )),
     }
 }
 
-fn read_definitions(array: *const RegionDef, count: Length) -> Result<Vec<Definition>, Failure> {
+fn read_definitions(
+    array: *const RegionDefRecord,
+    count: Length,
+) -> Result<Vec<RegionDefinition>, CallFailure> {
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if !is_usable(array) {
         return Err(no_definitions());
     }
     if count == 0 || count > REGIONS_MAX {
-        return Err(Failure::new(
-            Code::Range,
+        return Err(CallFailure::new(
+            ReturnCode::Range,
             format!("{count} regions are given; a segment has 1 to {REGIONS_MAX}"),
         ));
     }
@@ -125,7 +134,7 @@ fn read_definitions(array: *const RegionDef, count: Length) -> Result<Vec<Defini
     Ok(records.iter().map(from_record).collect())
 }
 
-fn write_definitions(array: *mut RegionDef, definitions: &[Definition]) {
+fn write_definitions(array: *mut RegionDefRecord, definitions: &[RegionDefinition]) {
     for (index, definition) in definitions.iter().enumerate() {
         // SAFETY: as many were read from there.
         let place = unsafe { array.add(index) };
@@ -133,17 +142,17 @@ fn write_definitions(array: *mut RegionDef, definitions: &[Definition]) {
     }
 }
 
-fn from_record(record: &RegionDef) -> Definition {
-    Definition {
+fn from_record(record: &RegionDefRecord) -> RegionDefinition {
+    RegionDefinition {
         offset: record.offset.low,
         length: record.length as usize,
         address: record.vmaddr.addr(),
     }
 }
 
-pub(super) fn to_record(definition: &Definition) -> RegionDef {
-    RegionDef {
-        offset: Offset {
+pub(super) fn to_record(definition: &RegionDefinition) -> RegionDefRecord {
+    RegionDefRecord {
+        offset: OffsetRecord {
             high: 0,
             low: definition.offset,
         },
@@ -152,10 +161,10 @@ pub(super) fn to_record(definition: &Definition) -> RegionDef {
     }
 }
 
-pub(super) fn bytes_of(definitions: &[Definition]) -> usize {
+pub(super) fn bytes_of(definitions: &[RegionDefinition]) -> usize {
     definitions.iter().map(|it| it.length).sum()
 }
 
-fn no_definitions() -> Failure {
-    Failure::new(Code::Range, "no region definitions are given")
+fn no_definitions() -> CallFailure {
+    CallFailure::new(ReturnCode::Range, "no region definitions are given")
 }

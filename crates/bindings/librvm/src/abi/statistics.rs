@@ -5,8 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use libc::{FILE, fputs};
 
 use super::{guarded, is_version, put, record};
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::LIBRARY;
 use crate::statistics::{StatisticsRecord, version_skew};
 
@@ -31,23 +31,23 @@ extern "C" fn rvm_print_statistics(statistics: *const StatisticsRecord, out: *mu
     guarded(|| {
         let statistics = record(statistics).ok_or_else(no_record)?;
         if out.is_null() {
-            return Err(Failure::io(libc::EBADF, "no file to print to is given"));
+            return Err(CallFailure::io(libc::EBADF, "no file to print to is given"));
         }
         let text = CString::new(statistics.to_string()).expect("numbers and words hold no zeros");
         // SAFETY: the text ends in a zero, and the header asks for an open FILE.
         match unsafe { fputs(text.as_ptr(), out) } {
             libc::EOF => {
                 let error = std::io::Error::last_os_error();
-                Err(Failure::system(&error, format!("printing: {error}")))
+                Err(CallFailure::system(&error, format!("printing: {error}")))
             }
             _ => Ok(()),
         }
     })
 }
 
-fn no_record() -> Failure {
-    Failure::new(
-        Code::Statistics,
+fn no_record() -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Statistics,
         "no statistics record is given, or one that rvm_init_statistics has not seen",
     )
 }

@@ -6,13 +6,13 @@ use std::ptr::null;
 
 use netram_far::Arena;
 
-use crate::record::{Head, Length, Record, head_of};
+use crate::record::{CRecord, Length, RecordHead, head_of};
 
 /// `rvm_far_options_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarOptions {
-    pub(crate) head: Head,
+    pub(crate) head: RecordHead,
     pub(crate) bytes: Length,
     pub(crate) local_bytes: Length,
     pub(crate) lenders: *const *const c_char,
@@ -66,7 +66,7 @@ impl FarOptions {
     pub(crate) const NO_PATCHES: Length = Length::MAX;
 }
 
-impl Record for FarOptions {
+impl CRecord for FarOptions {
     const ID: u32 = 46;
 
     fn fresh(from_heap: bool) -> FarOptions {
@@ -94,19 +94,19 @@ impl Record for FarOptions {
         }
     }
 
-    fn head(&mut self) -> &mut Head {
+    fn head(&mut self) -> &mut RecordHead {
         &mut self.head
     }
 }
 
 impl FarStatus {
     pub(crate) fn of(arena: &Arena) -> FarStatus {
-        let (status, depot) = (arena.status(), arena.depot().status());
+        let (status, depot) = (arena.status(), arena.remote_pages().status());
         FarStatus {
             used: status.used.into(),
             packed: status.packed.into(),
             cap: status.frames.into(),
-            waiting: depot.aside,
+            waiting: depot.pending,
             short: depot.short,
             lost: depot.lost,
             linked: depot.lenders.iter().filter(|lender| lender.linked).count() as Length,

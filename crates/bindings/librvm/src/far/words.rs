@@ -3,11 +3,11 @@
 use std::ops::Range;
 use std::sync::PoisonError;
 
-use super::{Fars, Given, nothing_at};
-use crate::code::Code;
-use crate::failure::Failure;
+use super::{FarAllocation, FarTable, nothing_at};
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::lock;
-use crate::slots::Handle;
+use crate::slots::ObjectHandle;
 
 /// Elements that are moved together; what they take is copied, so that it may lie in far memory itself.
 const AT_ONCE: usize = 16_384;
@@ -17,24 +17,24 @@ const BYTES_AT_ONCE: usize = 1 << 20;
 const ELEMENT_BYTES_MAX: usize = 64 << 10;
 
 /// Elements of one size, each at its place.
-pub(crate) struct Elements<'a> {
-    pub(crate) far: Handle,
+pub(crate) struct FarElements<'a> {
+    pub(crate) far: ObjectHandle,
     /// Of what was given: element 0 is there.
     pub(crate) address: usize,
     pub(crate) size: usize,
     pub(crate) count: usize,
     /// The place of each. `None`: too far to be a number.
-    pub(crate) place: &'a dyn Fn(usize) -> Option<u64>,
+    pub(crate) index_of: &'a dyn Fn(usize) -> Option<u64>,
 }
 
-impl Fars {
+impl FarTable {
     /// Gives the bytes of elements to `store`, many at once: the number of the first, and what is in them.
     pub(crate) fn gather(
         &self,
-        elements: &Elements<'_>,
+        elements: &FarElements<'_>,
         mut store: impl FnMut(usize, &[u8]),
-    ) -> Result<(), Failure> {
-        let given = self.given(elements)?;
+    ) -> Result<(), CallFailure> {
+        let given = self.allocation(elements)?;
         let given = given.read().unwrap_or_else(PoisonError::into_inner);
         let memory = given.as_ref().ok_or_else(|| nothing_at(elements.address))?;
         let length = elements.check(memory.len())?;
@@ -50,10 +50,10 @@ impl Fars {
     /// Stores what `load` puts into the bytes that it is given, many elements at once.
     pub(crate) fn scatter(
         &self,
-        elements: &Elements<'_>,
+        elements: &FarElements<'_>,
         mut load: impl FnMut(usize, &mut [u8]),
-    ) -> Result<(), Failure> {
-        let given = self.given(elements)?;
+    ) -> Result<(), CallFailure> {
+        let given = self.allocation(elements)?;
         let mut given = given.write().unwrap_or_else(PoisonError::into_inner);
         let memory = given.as_mut().ok_or_else(|| nothing_at(elements.address))?;
         let length = elements.check(memory.len())?;
@@ -66,16 +66,16 @@ impl Fars {
         Ok(())
     }
 
-    fn given(&self, elements: &Elements<'_>) -> Result<std::sync::Arc<Given>, Failure> {
+    fn allocation(&self, elements: &FarElements<'_>) -> Result<std::sync::Arc<FarAllocation>, CallFailure> {
         let far = self.find(elements.far)?;
-        let given = lock(&far.given).get(&elements.address).cloned();
+        let given = lock(&far.allocations).get(&elements.address).cloned();
         given.ok_or_else(|| nothing_at(elements.address))
     }
 }
 
-impl Elements<'_> {
+impl FarElements<'_> {
     /// How many elements there are in so many bytes. Nothing is moved unless all are among them.
-    fn check(&self, bytes: usize) -> Result<usize, Failure> {
+    fn check(&self, bytes: usize) -> Result<usize, CallFailure> {
         let size = self.size;
         if size == 0 || size > ELEMENT_BYTES_MAX {
             return Err(wrong(format!(
@@ -92,8 +92,8 @@ impl Elements<'_> {
         Ok(length)
     }
 
-    fn index(&self, which: usize, length: usize) -> Result<usize, Failure> {
-        match (self.place)(which) {
+    fn index(&self, which: usize, length: usize) -> Result<usize, CallFailure> {
+        match (self.index_of)(which) {
             Some(place) if place < length as u64 => Ok(place as usize),
             Some(place) => Err(wrong(format!("element {place} of {length}"))),
             None => Err(wrong(format!(
@@ -110,11 +110,11 @@ impl Elements<'_> {
     }
 
     /// Looked at again: the program may have changed them meanwhile.
-    fn indices(&self, batch: Range<usize>, length: usize) -> Result<Vec<usize>, Failure> {
+    fn indices(&self, batch: Range<usize>, length: usize) -> Result<Vec<usize>, CallFailure> {
         batch.map(|which| self.index(which, length)).collect()
     }
 }
 
-fn wrong(text: String) -> Failure {
-    Failure::new(Code::Range, text)
+fn wrong(text: String) -> CallFailure {
+    CallFailure::new(ReturnCode::Range, text)
 }

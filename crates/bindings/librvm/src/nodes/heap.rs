@@ -5,9 +5,9 @@ use netram_shared::Txn;
 use netram_shared_machine::LockId;
 
 use super::{HeapRecord, Nodes, refusal};
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::slots::Handle;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
+use crate::slots::ObjectHandle;
 
 /// A heap in use by a transaction that has its lock.
 struct Use<'o> {
@@ -26,7 +26,7 @@ impl Use<'_> {
     }
 
     /// A block as the heap knows it. NULL is none.
-    fn pointer(&self, address: usize) -> Result<Ptr<u8>, Failure> {
+    fn pointer(&self, address: usize) -> Result<Ptr<u8>, CallFailure> {
         match address {
             0 => Ok(Ptr::NULL),
             _ => match address.checked_sub(self.base) {
@@ -38,47 +38,53 @@ impl Use<'_> {
 }
 
 impl Nodes {
-    pub(crate) fn format_heap(&self, txn: Handle, lock: u32) -> Result<(), Failure> {
+    pub(crate) fn format_heap(&self, txn: ObjectHandle, lock: u32) -> Result<(), CallFailure> {
         self.with(txn, |open| Ok(open.txn.format_heap(LockId(lock))?))
     }
 
-    pub(crate) fn allocate(&self, txn: Handle, lock: u32, bytes: u64) -> Result<usize, Failure> {
+    pub(crate) fn allocate(&self, txn: ObjectHandle, lock: u32, bytes: u64) -> Result<usize, CallFailure> {
         self.on_heap(txn, lock, |used| {
             let block = used.heap.allocate(used.txn, size(bytes))?;
             Ok(used.address(block))
         })
     }
 
-    pub(crate) fn resize(&self, txn: Handle, block: usize, bytes: u64) -> Result<usize, Failure> {
+    pub(crate) fn resize(&self, txn: ObjectHandle, block: usize, bytes: u64) -> Result<usize, CallFailure> {
         self.on_block(txn, block, |used, block| {
             let moved = used.heap.resize(used.txn, block, size(bytes))?;
             Ok(used.address(moved))
         })
     }
 
-    pub(crate) fn free(&self, txn: Handle, block: usize) -> Result<(), Failure> {
+    pub(crate) fn free(&self, txn: ObjectHandle, block: usize) -> Result<(), CallFailure> {
         self.on_block(txn, block, |used, block| Ok(used.heap.free(used.txn, block)?))
     }
 
-    pub(crate) fn block_bytes(&self, txn: Handle, block: usize) -> Result<u64, Failure> {
+    pub(crate) fn block_bytes(&self, txn: ObjectHandle, block: usize) -> Result<u64, CallFailure> {
         self.on_block(txn, block, |used, block| Ok(used.heap.block_bytes(block)?))
     }
 
-    pub(crate) fn root(&self, txn: Handle, lock: u32, number: u64) -> Result<usize, Failure> {
+    pub(crate) fn root(&self, txn: ObjectHandle, lock: u32, number: u64) -> Result<usize, CallFailure> {
         self.on_heap(txn, lock, |used| {
             let block = used.heap.root(size(number))?;
             Ok(used.address(block))
         })
     }
 
-    pub(crate) fn set_root(&self, txn: Handle, lock: u32, number: u64, block: usize) -> Result<(), Failure> {
+    pub(crate) fn set_root(
+        &self,
+        txn: ObjectHandle,
+        lock: u32,
+        number: u64,
+        block: usize,
+    ) -> Result<(), CallFailure> {
         self.on_heap(txn, lock, |used| {
             let block = used.pointer(block)?;
             Ok(used.heap.set_root(used.txn, size(number), block)?)
         })
     }
 
-    pub(crate) fn heap_info(&self, txn: Handle, lock: u32) -> Result<HeapRecord, Failure> {
+    pub(crate) fn heap_info(&self, txn: ObjectHandle, lock: u32) -> Result<HeapRecord, CallFailure> {
         self.on_heap(txn, lock, |used| {
             used.heap.catch_up(used.txn)?;
             Ok(HeapRecord::of(&used.heap.statistics()?))
@@ -86,18 +92,23 @@ impl Nodes {
     }
 
     /// A root, as a pinned reader sees it. Only of a heap that a transaction of the node has used.
-    pub(crate) fn reader_root(&self, reader: Handle, lock: u32, number: u64) -> Result<usize, Failure> {
+    pub(crate) fn reader_root(
+        &self,
+        reader: ObjectHandle,
+        lock: u32,
+        number: u64,
+    ) -> Result<usize, CallFailure> {
         self.reading(reader, |pinned| {
             super::span_of(&pinned.node, lock)?;
-            let heap = pinned.node.heap(LockId(lock)).ok_or_else(|| Failure {
+            let heap = pinned.node.heap(LockId(lock)).ok_or_else(|| CallFailure {
                 lock: Some(lock),
-                ..Failure::new(
-                    Code::NoHeap,
+                ..CallFailure::new(
+                    ReturnCode::NoHeap,
                     format!("no transaction of this node has used a heap under lock {lock} yet; have one ask for its root first"),
                 )
             })?;
             let bytes = pinned.reader.read().map_err(|_| refusal::expired())?;
-            let block: Ptr<u8> = heap.lens(&bytes).root(size(number))?;
+            let block: Ptr<u8> = heap.borrowed_view(&bytes).root(size(number))?;
             Ok(match block.is_null() {
                 true => 0,
                 false => pinned.node.region().as_ptr().addr() + block.offset() as usize,
@@ -108,10 +119,10 @@ impl Nodes {
     /// Does something with the heap under a lock.
     fn on_heap<R>(
         &self,
-        txn: Handle,
+        txn: ObjectHandle,
         lock: u32,
-        act: impl FnOnce(&mut Use<'_>) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        act: impl FnOnce(&mut Use<'_>) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         self.with(txn, |open| {
             let heap = open.txn.heap(LockId(lock))?;
             act(&mut Use {
@@ -125,10 +136,10 @@ impl Nodes {
     /// Does something with the block at an address, in the heap under the lock that covers it.
     fn on_block<R>(
         &self,
-        txn: Handle,
+        txn: ObjectHandle,
         block: usize,
-        act: impl FnOnce(&mut Use<'_>, Ptr<u8>) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        act: impl FnOnce(&mut Use<'_>, Ptr<u8>) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         let lock = self.with(txn, |open| {
             let at = match block {
                 0 => return Err(BlockError::Null.into()),
@@ -148,9 +159,9 @@ fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-fn outside(address: usize) -> Failure {
-    Failure::new(
-        Code::Block,
+fn outside(address: usize) -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Block,
         format!("the address {address:#x} is in no heap of the shared region"),
     )
 }

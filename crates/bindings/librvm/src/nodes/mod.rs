@@ -11,95 +11,96 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared::node::{CommitError, Gone};
+use netram_rvm::RestoreMode;
+use netram_shared::node::{NodeGone, TxnCommitError};
 use netram_shared::server::Span;
-use netram_shared::{Node, Options, Reader, Txn};
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::{Hold, LockId, NodeId, Number, Version};
+use netram_shared::{Node, NodeOptions, RegionReader, Txn};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::{LockId, LockMode, LockVersion, NodeId, RecordNumber};
 
 pub(crate) use self::record::{
-    Age, HeapRecord, Info, Join, Lock, NewRecord, ProgressRecord, SpanRecord, StraightRecord, StrayRecord,
+    AgeRecord, HeapRecord, JoinRecord, LockRecord, NewRecord, NodeInfoRecord, ProgressRecord, SpanRecord,
+    StraightRecord, StrayRecord,
 };
-use crate::abi::{ForkMark, blocked};
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::slots::{Ending, Handle, Slots};
+use crate::abi::{ForkPageMark, blocked};
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
+use crate::slots::{CallEnd, ObjectHandle, ObjectTable};
 
 /// This process's nodes.
 pub(crate) static NODES: Nodes = Nodes::new();
 
 /// Every node of a process, and what is open of them.
 pub(crate) struct Nodes {
-    fork: ForkMark,
+    fork: ForkPageMark,
     /// `None`: it is ending.
-    nodes: Slots<Option<Arc<Node>>>,
-    transactions: Slots<Open>,
-    readers: Slots<Pinned>,
+    nodes: ObjectTable<Option<Arc<Node>>>,
+    transactions: ObjectTable<OpenTxn>,
+    readers: ObjectTable<OpenReader>,
 }
 
 /// An open transaction.
-struct Open {
+struct OpenTxn {
     txn: Txn<'static>,
     node: Arc<Node>,
 }
 
 /// A pinned reader.
-struct Pinned {
-    reader: Reader<'static>,
+struct OpenReader {
+    reader: RegionReader<'static>,
     node: Arc<Node>,
 }
 
 impl Nodes {
     const fn new() -> Nodes {
         Nodes {
-            fork: ForkMark::new(),
-            nodes: Slots::new(),
-            transactions: Slots::new(),
-            readers: Slots::new(),
+            fork: ForkPageMark::new(),
+            nodes: ObjectTable::new(),
+            transactions: ObjectTable::new(),
+            readers: ObjectTable::new(),
         }
     }
 
     /// Refuses calls in a child of `fork`, which has no threads, and in whose copy any lock may be held for ever.
     #[inline]
-    pub(crate) fn ready(&self) -> Result<(), Failure> {
+    pub(crate) fn ready(&self) -> Result<(), CallFailure> {
         match self.fork.is_child() {
             false => Ok(()),
-            true => Err(Failure::new(
-                Code::NotInitialised,
+            true => Err(CallFailure::new(
+                ReturnCode::NotInitialised,
                 "this process is a child of one that has joined shared regions, and must leave its nodes alone; join \
                  after fork, or call exec",
             )),
         }
     }
 
-    pub(crate) fn join(&self, options: Options) -> Result<Handle, Failure> {
+    pub(crate) fn join(&self, options: NodeOptions) -> Result<ObjectHandle, CallFailure> {
         self.fork.set()?;
         let node = blocked(|| Node::join(options))?;
         Ok(self.nodes.insert(Some(Arc::new(node))))
     }
 
     /// A node, kept for the time of a call.
-    pub(crate) fn node(&self, handle: Handle) -> Result<Arc<Node>, Failure> {
+    pub(crate) fn node(&self, handle: ObjectHandle) -> Result<Arc<Node>, CallFailure> {
         let node = self.nodes.with(handle, |node| node.clone()).flatten();
         node.ok_or_else(|| ended("node", "rvm_node_join"))
     }
 
     /// Leaves, or ends the node as a crash would.
-    pub(crate) fn end_node(&self, handle: Handle, leaves: bool) -> Result<(), Failure> {
+    pub(crate) fn end_node(&self, handle: ObjectHandle, leaves: bool) -> Result<(), CallFailure> {
         let alone = |node: &mut Option<Arc<Node>>| match node.take().map(Arc::try_unwrap) {
-            Some(Ok(node)) => (Some(node), Ending::Ended),
+            Some(Ok(node)) => (Some(node), CallEnd::Ended),
             Some(Err(shared)) => {
                 *node = Some(shared);
-                (None, Ending::StaysOpen)
+                (None, CallEnd::StaysOpen)
             }
             None => unreachable!("what was taken out has ended"),
         };
         let node = self.nodes.end(handle, alone);
         let (node, _) = node.ok_or_else(|| ended("node", "rvm_node_join"))?;
         let node = node.ok_or_else(|| {
-            Failure::new(
-                Code::Uncommitted,
+            CallFailure::new(
+                ReturnCode::Uncommitted,
                 "transactions or readers of the node are open, or threads are in its calls; end them, then leave again",
             )
         })?;
@@ -109,35 +110,39 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn begin(&self, node: Handle, mode: Mode) -> Result<Handle, Failure> {
+    pub(crate) fn begin(&self, node: ObjectHandle, mode: RestoreMode) -> Result<ObjectHandle, CallFailure> {
         let node = self.node(node)?;
         let txn = node.begin_owned(mode)?;
-        Ok(self.transactions.insert(Open { txn, node }))
+        Ok(self.transactions.insert(OpenTxn { txn, node }))
     }
 
-    pub(crate) fn set_timeout(&self, handle: Handle, timeout: Duration) -> Result<(), Failure> {
+    pub(crate) fn set_timeout(&self, handle: ObjectHandle, timeout: Duration) -> Result<(), CallFailure> {
         self.with(handle, |open| {
             open.txn.set_timeout(timeout);
             Ok(())
         })
     }
 
-    pub(crate) fn acquire(&self, handle: Handle, lock: u32, hold: Hold) -> Result<(), Failure> {
+    pub(crate) fn acquire(&self, handle: ObjectHandle, lock: u32, hold: LockMode) -> Result<(), CallFailure> {
         self.with(handle, |open| Ok(open.txn.acquire(LockId(lock), hold)?))
     }
 
-    pub(crate) fn acquire_all(&self, handle: Handle, locks: &[(LockId, Hold)]) -> Result<(), Failure> {
+    pub(crate) fn acquire_all(
+        &self,
+        handle: ObjectHandle,
+        locks: &[(LockId, LockMode)],
+    ) -> Result<(), CallFailure> {
         self.with(handle, |open| Ok(open.txn.acquire_all(locks)?))
     }
 
     /// Declares bytes by their address, then does `change` before anybody else has the transaction.
     pub(crate) fn declare(
         &self,
-        handle: Handle,
+        handle: ObjectHandle,
         address: usize,
         length: usize,
         change: impl FnOnce(),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         self.with(handle, |open| {
             let offset = offset(&open.node, address, length)?;
             let declared = open.txn.set_range(offset, length);
@@ -147,8 +152,8 @@ impl Nodes {
         })
     }
 
-    /// Commits. The record is known after [`Code::Unknown`], too.
-    pub(crate) fn commit(&self, handle: Handle) -> (Option<NewRecord>, Result<(), Failure>) {
+    /// Commits. The record is known after [`ReturnCode::Unknown`], too.
+    pub(crate) fn commit(&self, handle: ObjectHandle) -> (Option<NewRecord>, Result<(), CallFailure>) {
         let Some(open) = self.transactions.take(handle) else {
             return (None, Err(ended("transaction", "rvm_txn_begin")));
         };
@@ -156,7 +161,7 @@ impl Nodes {
             Ok(commit) => (Some(NewRecord::of(commit.record)), Ok(())),
             Err(error) => {
                 let record = match error {
-                    CommitError::Unknown { node, number, .. } => Some(NewRecord::of(Some((node, number)))),
+                    TxnCommitError::Unknown { node, number, .. } => Some(NewRecord::of(Some((node, number)))),
                     _ => None,
                 };
                 (record, Err(error.into()))
@@ -164,7 +169,7 @@ impl Nodes {
         }
     }
 
-    pub(crate) fn abort(&self, handle: Handle) -> Result<(), Failure> {
+    pub(crate) fn abort(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         let open = self.transactions.take(handle);
         // Its drop aborts it.
         open.map(drop)
@@ -174,20 +179,20 @@ impl Nodes {
     #[inline]
     fn with<R>(
         &self,
-        handle: Handle,
-        act: impl FnOnce(&mut Open) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        handle: ObjectHandle,
+        act: impl FnOnce(&mut OpenTxn) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         let done = self.transactions.with(handle, act);
         done.unwrap_or_else(|| Err(ended("transaction", "rvm_txn_begin")))
     }
 
-    pub(crate) fn begin_reading(&self, node: Handle) -> Result<Handle, Failure> {
+    pub(crate) fn begin_reading(&self, node: ObjectHandle) -> Result<ObjectHandle, CallFailure> {
         let node = self.node(node)?;
         let reader = node.reader_owned()?;
-        Ok(self.readers.insert(Pinned { reader, node }))
+        Ok(self.readers.insert(OpenReader { reader, node }))
     }
 
-    pub(crate) fn check_reader(&self, handle: Handle) -> Result<(), Failure> {
+    pub(crate) fn check_reader(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         self.reading(handle, |pinned| match pinned.reader.is_expired() {
             false => Ok(()),
             true => Err(refusal::expired()),
@@ -197,11 +202,11 @@ impl Nodes {
     /// Calls `copy` while the bytes stand still.
     pub(crate) fn read(
         &self,
-        handle: Handle,
+        handle: ObjectHandle,
         address: usize,
         length: usize,
         copy: impl FnOnce(),
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CallFailure> {
         self.reading(handle, |pinned| {
             offset(&pinned.node, address, length)?;
             let guard = pinned.reader.read().map_err(|_| refusal::expired())?;
@@ -211,15 +216,15 @@ impl Nodes {
         })
     }
 
-    pub(crate) fn accept(&self, handle: Handle) -> Result<(), Failure> {
+    pub(crate) fn accept(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         self.reading(handle, |pinned| Ok(pinned.reader.accept()?))
     }
 
-    pub(crate) fn age(&self, handle: Handle) -> Result<Age, Failure> {
-        self.reading(handle, |pinned| Ok(Age::of(pinned.reader.age())))
+    pub(crate) fn age(&self, handle: ObjectHandle) -> Result<AgeRecord, CallFailure> {
+        self.reading(handle, |pinned| Ok(AgeRecord::of(pinned.reader.age())))
     }
 
-    pub(crate) fn end_reading(&self, handle: Handle) -> Result<(), Failure> {
+    pub(crate) fn end_reading(&self, handle: ObjectHandle) -> Result<(), CallFailure> {
         let pinned = self.readers.take(handle);
         pinned
             .map(drop)
@@ -228,21 +233,21 @@ impl Nodes {
 
     fn reading<R>(
         &self,
-        handle: Handle,
-        act: impl FnOnce(&mut Pinned) -> Result<R, Failure>,
-    ) -> Result<R, Failure> {
+        handle: ObjectHandle,
+        act: impl FnOnce(&mut OpenReader) -> Result<R, CallFailure>,
+    ) -> Result<R, CallFailure> {
         let done = self.readers.with(handle, act);
         done.unwrap_or_else(|| Err(ended("reader", "rvm_reader_begin")))
     }
 }
 
 /// Why there is no node any more, if so.
-pub(crate) fn check_alive(node: &Node) -> Result<(), Failure> {
-    node.gone().map_or(Ok(()), |gone: Gone| Err(gone.into()))
+pub(crate) fn check_alive(node: &Node) -> Result<(), CallFailure> {
+    node.gone().map_or(Ok(()), |gone: NodeGone| Err(gone.into()))
 }
 
 /// The span of a lock.
-pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, Failure> {
+pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, CallFailure> {
     let place = node.spans().find(LockId(lock));
     place
         .map(|place| node.spans().at(place))
@@ -250,25 +255,25 @@ pub(crate) fn span_of(node: &Node, lock: u32) -> Result<&Span, Failure> {
 }
 
 /// The span at a place in the order of addresses.
-pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, Failure> {
+pub(crate) fn nth_span(node: &Node, place: u64) -> Result<&Span, CallFailure> {
     let spans = node.spans();
     let place = usize::try_from(place).ok().filter(|place| *place < spans.len());
     let span = place.and_then(|place| spans.iter().nth(place));
     span.ok_or_else(|| {
-        Failure::new(
-            Code::Range,
+        CallFailure::new(
+            ReturnCode::Range,
             format!("the region has {} spans, counted from 0", spans.len()),
         )
     })
 }
 
 /// What an earlier process left, and why it is there still.
-pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, Failure> {
-    let left = node.left_behind();
+pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, CallFailure> {
+    let left = node.orphans();
     let place = usize::try_from(place).ok();
     let found = place.and_then(|place| left.get(place)).ok_or_else(|| {
-        Failure::new(
-            Code::Range,
+        CallFailure::new(
+            ReturnCode::Range,
             format!("{} journals are left behind, counted from 0", left.len()),
         )
     })?;
@@ -277,25 +282,30 @@ pub(crate) fn left_behind(node: &Node, place: u64) -> Result<String, Failure> {
 }
 
 /// The span that has the byte at an address.
-pub(crate) fn span_at(node: &Node, address: usize) -> Result<&Span, Failure> {
+pub(crate) fn span_at(node: &Node, address: usize) -> Result<&Span, CallFailure> {
     let at = offset(node, address, 1)?;
     node.span_at(at as u64).ok_or_else(|| {
-        Failure::new(
-            Code::Lock,
+        CallFailure::new(
+            ReturnCode::Lock,
             format!("the byte at {address:#x} is under no lock, and cannot be written"),
         )
     })
 }
 
 /// Waits until the memory has this version of a lock.
-pub(crate) fn wait_version(node: &Node, lock: u32, version: u64, timeout: Duration) -> Result<(), Failure> {
+pub(crate) fn wait_version(
+    node: &Node,
+    lock: u32,
+    version: u64,
+    timeout: Duration,
+) -> Result<(), CallFailure> {
     span_of(node, lock)?;
-    match node.wait_version(LockId(lock), Version(version), timeout)? {
+    match node.wait_version(LockId(lock), LockVersion(version), timeout)? {
         true => Ok(()),
-        false => Err(Failure {
+        false => Err(CallFailure {
             lock: Some(lock),
-            ..Failure::new(
-                Code::TimedOut,
+            ..CallFailure::new(
+                ReturnCode::TimedOut,
                 format!("version {version} of lock {lock} did not come in time"),
             )
         }),
@@ -303,26 +313,30 @@ pub(crate) fn wait_version(node: &Node, lock: u32, version: u64, timeout: Durati
 }
 
 /// What became of a record.
-pub(crate) fn outcome(node: &Node, record: NewRecord, timeout: Duration) -> Result<Fate, Failure> {
-    Ok(node.outcome(NodeId(record.node), Number(record.number), timeout)?)
+pub(crate) fn outcome(
+    node: &Node,
+    record: NewRecord,
+    timeout: Duration,
+) -> Result<RecordOutcome, CallFailure> {
+    Ok(node.outcome(NodeId(record.node), RecordNumber(record.number), timeout)?)
 }
 
 /// Where in the region the bytes at an address are.
-fn offset(node: &Node, address: usize, length: usize) -> Result<usize, Failure> {
+fn offset(node: &Node, address: usize, length: usize) -> Result<usize, CallFailure> {
     let region = node.region();
     let offset = address.checked_sub(region.as_ptr().addr());
     let inside = offset.filter(|offset| *offset <= region.len() && length <= region.len() - offset);
     inside.ok_or_else(|| {
-        Failure::new(
-            Code::NotMapped,
+        CallFailure::new(
+            ReturnCode::NotMapped,
             format!("the {length} bytes at {address:#x} are not all in the shared region; rvm_node_info tells where it is"),
         )
     })
 }
 
-fn ended(what: &str, maker: &str) -> Failure {
-    Failure::new(
-        Code::Handle,
+fn ended(what: &str, maker: &str) -> CallFailure {
+    CallFailure::new(
+        ReturnCode::Handle,
         format!("there is no such {what}: it has ended, or {maker} did not give it"),
     )
 }

@@ -4,21 +4,21 @@ use std::ffi::{c_char, c_int, c_long, c_uint};
 use std::mem::{offset_of, size_of};
 use std::ptr::{null, null_mut, without_provenance_mut};
 
-use netram_heap::Statistics;
-use netram_rvm::Undeclared;
+use netram_heap::HeapStats;
+use netram_rvm::UndeclaredStore;
 use netram_shared::Node;
-use netram_shared::node::{Progress, StraightCounts, Stray};
+use netram_shared::node::{DirectCounts, RecordProgress, StrayStores};
 use netram_shared::server::Span;
-use netram_shared_machine::node::Age as NodeAge;
-use netram_shared_machine::{NodeId, Number};
+use netram_shared_machine::node::ReaderLag as NodeAge;
+use netram_shared_machine::{NodeId, RecordNumber};
 
-use crate::record::{Head, Length, Record, head_of};
+use crate::record::{CRecord, Length, RecordHead, head_of};
 
 /// `rvm_join_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Join {
-    pub(crate) head: Head,
+pub(crate) struct JoinRecord {
+    pub(crate) head: RecordHead,
     pub(crate) server: *const c_char,
     pub(crate) directory: *const c_char,
     pub(crate) key_file: *const c_char,
@@ -43,7 +43,7 @@ pub(crate) struct Join {
 /// `rvm_node_info_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Info {
+pub(crate) struct NodeInfoRecord {
     pub(crate) id: u64,
     pub(crate) address: *mut c_char,
     pub(crate) length: Length,
@@ -72,7 +72,7 @@ pub(crate) struct NewRecord {
 /// `rvm_lock_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Lock {
+pub(crate) struct LockRecord {
     pub(crate) lock: c_uint,
     pub(crate) hold: c_int,
 }
@@ -80,7 +80,7 @@ pub(crate) struct Lock {
 /// `rvm_age_t`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Age {
+pub(crate) struct AgeRecord {
     pub(crate) positions: u64,
     pub(crate) nanoseconds: u64,
 }
@@ -135,12 +135,12 @@ pub(crate) struct HeapRecord {
 const LOCK_TIMEOUT_MS: c_long = 10_000;
 const PATIENCE_MS: c_long = 30_000;
 
-impl Record for Join {
+impl CRecord for JoinRecord {
     const ID: u32 = 45;
 
-    fn fresh(from_heap: bool) -> Join {
-        Join {
-            head: head_of::<Join>(from_heap),
+    fn fresh(from_heap: bool) -> JoinRecord {
+        JoinRecord {
+            head: head_of::<JoinRecord>(from_heap),
             server: null(),
             directory: null(),
             key_file: null(),
@@ -163,19 +163,19 @@ impl Record for Join {
         }
     }
 
-    fn head(&mut self) -> &mut Head {
+    fn head(&mut self) -> &mut RecordHead {
         &mut self.head
     }
 }
 
-impl Info {
-    pub(crate) fn of(node: &Node) -> Info {
-        Info {
+impl NodeInfoRecord {
+    pub(crate) fn of(node: &Node) -> NodeInfoRecord {
+        NodeInfoRecord {
             id: node.id().0,
             address: node.region().as_ptr().cast(),
             length: node.region().len() as Length,
             spans: node.spans().len() as u64,
-            left_behind: node.left_behind().len() as u64,
+            left_behind: node.orphans().len() as u64,
             reserved: [0; 3],
         }
     }
@@ -196,8 +196,8 @@ impl SpanRecord {
 }
 
 impl NewRecord {
-    pub(crate) fn of(record: Option<(NodeId, Number)>) -> NewRecord {
-        let (node, number) = record.unwrap_or((NodeId(0), Number(0)));
+    pub(crate) fn of(record: Option<(NodeId, RecordNumber)>) -> NewRecord {
+        let (node, number) = record.unwrap_or((NodeId(0), RecordNumber(0)));
         NewRecord {
             node: node.0,
             number: number.0,
@@ -205,9 +205,9 @@ impl NewRecord {
     }
 }
 
-impl Age {
-    pub(crate) fn of(age: NodeAge) -> Age {
-        Age {
+impl AgeRecord {
+    pub(crate) fn of(age: NodeAge) -> AgeRecord {
+        AgeRecord {
             positions: age.positions,
             nanoseconds: age.time.0,
         }
@@ -215,22 +215,22 @@ impl Age {
 }
 
 impl ProgressRecord {
-    pub(crate) fn of(progress: Progress) -> ProgressRecord {
+    pub(crate) fn of(progress: RecordProgress) -> ProgressRecord {
         ProgressRecord {
             appended: progress.appended.0,
             acked: progress.acked.0,
-            kept: progress.kept.0,
+            kept: progress.durable.0,
         }
     }
 }
 
 impl StraightRecord {
-    pub(crate) fn of(counts: StraightCounts) -> StraightRecord {
+    pub(crate) fn of(counts: DirectCounts) -> StraightRecord {
         StraightRecord {
-            taken: counts.taken,
-            forgotten: counts.forgotten,
-            cast: counts.cast,
-            linked: counts.linked,
+            taken: counts.applied,
+            forgotten: counts.ignored,
+            cast: counts.multicast,
+            linked: counts.unicast,
             dropped: counts.dropped,
             peers: counts.peers as u64,
         }
@@ -238,7 +238,7 @@ impl StraightRecord {
 }
 
 impl StrayRecord {
-    pub(crate) fn of(stray: &Stray) -> StrayRecord {
+    pub(crate) fn of(stray: &StrayStores) -> StrayRecord {
         StrayRecord {
             address: without_provenance_mut(stray.address),
             length: stray.length as Length,
@@ -250,7 +250,7 @@ impl StrayRecord {
     }
 
     /// One of `count` runs that were found where the node only reports them.
-    pub(crate) fn undeclared(node: &Node, run: &Undeclared, count: usize) -> StrayRecord {
+    pub(crate) fn undeclared(node: &Node, run: &UndeclaredStore, count: usize) -> StrayRecord {
         let lock = node.span_at(run.region_offset as u64).map(|span| span.lock);
         StrayRecord {
             address: without_provenance_mut(run.address),
@@ -264,7 +264,7 @@ impl StrayRecord {
 }
 
 impl HeapRecord {
-    pub(crate) fn of(from: &Statistics) -> HeapRecord {
+    pub(crate) fn of(from: &HeapStats) -> HeapRecord {
         HeapRecord {
             bytes: from.bytes,
             usable: from.bytes_usable,
@@ -279,20 +279,20 @@ impl HeapRecord {
 
 // tests/c/shared.c says the same of the header.
 const _: () = {
-    assert!(size_of::<Join>() == 144);
-    assert!(offset_of!(Join, insecure) == 32);
-    assert!(offset_of!(Join, name) == 40);
-    assert!(offset_of!(Join, log_bytes) == 64);
-    assert!(offset_of!(Join, lock_timeout_ms) == 80);
-    assert!(offset_of!(Join, capture) == 96);
-    assert!(offset_of!(Join, listen) == 112);
-    assert!(offset_of!(Join, reserved) == 128);
-    assert!(size_of::<Info>() == 64);
-    assert!(offset_of!(Info, left_behind) == 32);
+    assert!(size_of::<JoinRecord>() == 144);
+    assert!(offset_of!(JoinRecord, insecure) == 32);
+    assert!(offset_of!(JoinRecord, name) == 40);
+    assert!(offset_of!(JoinRecord, log_bytes) == 64);
+    assert!(offset_of!(JoinRecord, lock_timeout_ms) == 80);
+    assert!(offset_of!(JoinRecord, capture) == 96);
+    assert!(offset_of!(JoinRecord, listen) == 112);
+    assert!(offset_of!(JoinRecord, reserved) == 128);
+    assert!(size_of::<NodeInfoRecord>() == 64);
+    assert!(offset_of!(NodeInfoRecord, left_behind) == 32);
     assert!(size_of::<SpanRecord>() == 24);
     assert!(size_of::<NewRecord>() == 16);
-    assert!(size_of::<Lock>() == 8);
-    assert!(size_of::<Age>() == 16);
+    assert!(size_of::<LockRecord>() == 8);
+    assert!(size_of::<AgeRecord>() == 16);
     assert!(size_of::<ProgressRecord>() == 24);
     assert!(size_of::<StraightRecord>() == 48);
     assert!(size_of::<StrayRecord>() == 40);

@@ -1,192 +1,197 @@
 //! Why a call on a shared region failed, as C is told it.
 
 use netram_heap::{
-    AccessError, AllocError, BlockError, Damage, FormatError, FreeError, OpenError, ResizeError,
+    AllocError, BlockAccessError, BlockError, BlockResizeError, FreeError, HeapDamage, HeapFormatError,
+    HeapOpenError,
 };
 use netram_proto::port::{IoError, WaitError};
 use netram_rvm::RangeError;
-use netram_shared::channel::OpenError as LinkError;
+use netram_shared::channel::ChannelOpenError as LinkError;
 use netram_shared::node::{
-    AcquireError, CommitError, DeclareError, Gone, HeapError, JoinError, LeaveError, SaveError,
+    AcquireError, DeclareError, HeapError, JoinError, LeaveError, NodeGone, SaveError, TxnCommitError,
 };
-use netram_shared::saved::CopyError;
+use netram_shared::saved_copy::CopyError;
 use netram_shared_machine::LockId;
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 
-impl From<Gone> for Failure {
-    fn from(gone: Gone) -> Failure {
-        Failure::of(Code::Gone, gone)
+impl From<NodeGone> for CallFailure {
+    fn from(gone: NodeGone) -> CallFailure {
+        CallFailure::of(ReturnCode::Gone, gone)
     }
 }
 
-impl From<AcquireError> for Failure {
-    fn from(error: AcquireError) -> Failure {
+impl From<AcquireError> for CallFailure {
+    fn from(error: AcquireError) -> CallFailure {
         let (code, lock) = match &error {
-            AcquireError::Died(lock) => (Code::Died, Some(lock)),
-            AcquireError::TimedOut(lock) => (Code::TimedOut, Some(lock)),
-            AcquireError::OutOfOrder(lock) | AcquireError::NoLock(lock) => (Code::Lock, Some(lock)),
-            AcquireError::TooMany(_) => (Code::Lock, None),
-            AcquireError::Captured => (Code::Uncommitted, None),
-            AcquireError::Lost => (Code::Lost, None),
-            AcquireError::Gone(_) => (Code::Gone, None),
+            AcquireError::Died(lock) => (ReturnCode::Died, Some(lock)),
+            AcquireError::TimedOut(lock) => (ReturnCode::TimedOut, Some(lock)),
+            AcquireError::OutOfOrder(lock) | AcquireError::NoLock(lock) => (ReturnCode::Lock, Some(lock)),
+            AcquireError::TooMany(_) => (ReturnCode::Lock, None),
+            AcquireError::Captured => (ReturnCode::Uncommitted, None),
+            AcquireError::Lost => (ReturnCode::Lost, None),
+            AcquireError::Gone(_) => (ReturnCode::Gone, None),
         };
-        Failure {
+        CallFailure {
             lock: lock.map(|LockId(lock)| *lock),
-            ..Failure::of(code, error)
+            ..CallFailure::of(code, error)
         }
     }
 }
 
 /// Why bytes at an address were not declared.
-pub(super) fn declared(error: &DeclareError, address: usize) -> Failure {
+pub(super) fn declared(error: &DeclareError, address: usize) -> CallFailure {
     match error {
-        DeclareError::NotHeld { lock, .. } => Failure {
+        DeclareError::NotHeld { lock, .. } => CallFailure {
             lock: Some(lock.0),
-            ..Failure::of(Code::NotHeld, error)
+            ..CallFailure::of(ReturnCode::NotHeld, error)
         },
-        DeclareError::NoLock { .. } => Failure::of(Code::NotHeld, error),
-        DeclareError::Range(RangeError::Ended) => Failure::of(Code::Handle, error),
-        DeclareError::Range(cause) => Failure::new(
-            Failure::from(*cause).code,
+        DeclareError::NoLock { .. } => CallFailure::of(ReturnCode::NotHeld, error),
+        DeclareError::Range(RangeError::Ended) => CallFailure::of(ReturnCode::Handle, error),
+        DeclareError::Range(cause) => CallFailure::new(
+            CallFailure::from(*cause).code,
             format!("the range at {address:#x}: {cause}"),
         ),
     }
 }
 
-impl From<CommitError> for Failure {
-    fn from(error: CommitError) -> Failure {
+impl From<TxnCommitError> for CallFailure {
+    fn from(error: TxnCommitError) -> CallFailure {
         match error {
-            CommitError::Unknown { cause, .. } => Failure {
+            TxnCommitError::Unknown { cause, .. } => CallFailure {
                 errno: match cause {
                     WaitError::DiskFailed(IoError { errno }) => errno,
                     WaitError::Fenced { .. } | WaitError::Closed => 0,
                 },
-                ..Failure::of(Code::Unknown, error)
+                ..CallFailure::of(ReturnCode::Unknown, error)
             },
-            CommitError::Lost => Failure::of(Code::Lost, error),
-            CommitError::Stray(stray) => Failure {
+            TxnCommitError::Lost => CallFailure::of(ReturnCode::Lost, error),
+            TxnCommitError::Stray(stray) => CallFailure {
                 lock: stray.lock.map(|lock| lock.0),
                 stray: Some(stray),
-                ..Failure::of(Code::Stray, error)
+                ..CallFailure::of(ReturnCode::Stray, error)
             },
-            CommitError::Gone(gone) => gone.into(),
-            CommitError::Refused(cause) => cause.into(),
+            TxnCommitError::Gone(gone) => gone.into(),
+            TxnCommitError::Refused(cause) => cause.into(),
         }
     }
 }
 
-impl From<JoinError> for Failure {
-    fn from(error: JoinError) -> Failure {
+impl From<JoinError> for CallFailure {
+    fn from(error: JoinError) -> CallFailure {
         match error {
             JoinError::Gone(gone) => gone.into(),
-            JoinError::TimedOut | JoinError::Link(LinkError::TimedOut) => Failure::of(Code::TimedOut, error),
+            JoinError::TimedOut | JoinError::Link(LinkError::TimedOut) => {
+                CallFailure::of(ReturnCode::TimedOut, error)
+            }
             JoinError::Map(cause) => cause.into(),
             JoinError::Segment(cause) => cause.into(),
             JoinError::Directory { ref cause, .. } | JoinError::System(ref cause) => {
-                Failure::system(cause, &error)
+                CallFailure::system(cause, &error)
             }
-            JoinError::Files(IoError { errno }) => Failure::io(errno, error),
-            JoinError::Region { .. } => Failure::of(Code::Range, error),
-            JoinError::Capture(_) => Failure::of(Code::Options, error),
-            JoinError::InUse(_) => Failure::io(libc::EBUSY, error),
-            JoinError::Name(_) => Failure::io(libc::EILSEQ, error),
-            JoinError::LongName(_) => Failure::io(libc::ENAMETOOLONG, error),
+            JoinError::Files(IoError { errno }) => CallFailure::io(errno, error),
+            JoinError::Region { .. } => CallFailure::of(ReturnCode::Range, error),
+            JoinError::Capture(_) => CallFailure::of(ReturnCode::Options, error),
+            JoinError::InUse(_) => CallFailure::io(libc::EBUSY, error),
+            JoinError::Name(_) => CallFailure::io(libc::EILSEQ, error),
+            JoinError::LongName(_) => CallFailure::io(libc::ENAMETOOLONG, error),
             JoinError::Create(_) | JoinError::Journal(_) | JoinError::Memory(_) | JoinError::Settings(_) => {
-                Failure::of(Code::Log, error)
+                CallFailure::of(ReturnCode::Log, error)
             }
             JoinError::Link(_) | JoinError::Broken(_) | JoinError::Spans(_) | JoinError::Listen(_) => {
-                Failure::io(libc::EIO, error)
+                CallFailure::io(libc::EIO, error)
             }
         }
     }
 }
 
-impl From<LeaveError> for Failure {
-    fn from(error: LeaveError) -> Failure {
+impl From<LeaveError> for CallFailure {
+    fn from(error: LeaveError) -> CallFailure {
         match error {
-            LeaveError::TimedOut => Failure::of(Code::TimedOut, error),
+            LeaveError::TimedOut => CallFailure::of(ReturnCode::TimedOut, error),
             LeaveError::Gone(gone) => gone.into(),
-            LeaveError::Directory { ref cause, .. } => Failure::system(cause, &error),
-            LeaveError::Journal(_) | LeaveError::Memory(_) => Failure::io(libc::EIO, error),
+            LeaveError::Directory { ref cause, .. } => CallFailure::system(cause, &error),
+            LeaveError::Journal(_) | LeaveError::Memory(_) => CallFailure::io(libc::EIO, error),
         }
     }
 }
 
-impl From<SaveError> for Failure {
-    fn from(error: SaveError) -> Failure {
+impl From<SaveError> for CallFailure {
+    fn from(error: SaveError) -> CallFailure {
         match error {
             SaveError::Gone(gone) => gone.into(),
-            SaveError::Served | SaveError::Changed => Failure::of(Code::Served, error),
-            SaveError::Busy | SaveError::Unacknowledged => Failure::of(Code::Uncommitted, error),
-            SaveError::Copy(CopyError::System { ref cause, .. }) => Failure::system(cause, &error),
-            SaveError::Copy(CopyError::NoCopy { .. }) => Failure::io(libc::EIO, error),
+            SaveError::Served | SaveError::Changed => CallFailure::of(ReturnCode::Served, error),
+            SaveError::Busy | SaveError::Unacknowledged => CallFailure::of(ReturnCode::Uncommitted, error),
+            SaveError::Copy(CopyError::System { ref cause, .. }) => CallFailure::system(cause, &error),
+            SaveError::Copy(CopyError::NoCopy { .. }) => CallFailure::io(libc::EIO, error),
         }
     }
 }
 
-impl From<HeapError> for Failure {
-    fn from(error: HeapError) -> Failure {
+impl From<HeapError> for CallFailure {
+    fn from(error: HeapError) -> CallFailure {
         let (code, lock) = match error {
-            HeapError::NoLock(lock) => (Code::Lock, lock),
-            HeapError::NotHeld(lock) => (Code::NotHeld, lock),
-            HeapError::Written(lock) | HeapError::InUse(lock) => (Code::Uncommitted, lock),
+            HeapError::NoLock(lock) => (ReturnCode::Lock, lock),
+            HeapError::NotHeld(lock) => (ReturnCode::NotHeld, lock),
+            HeapError::Written(lock) | HeapError::InUse(lock) => (ReturnCode::Uncommitted, lock),
             HeapError::Format(cause) => return cause.into(),
             HeapError::Open(cause) => return cause.into(),
         };
-        Failure {
+        CallFailure {
             lock: Some(lock.0),
-            ..Failure::of(code, error)
+            ..CallFailure::of(code, error)
         }
     }
 }
 
-impl From<OpenError> for Failure {
-    fn from(error: OpenError) -> Failure {
+impl From<HeapOpenError> for CallFailure {
+    fn from(error: HeapOpenError) -> CallFailure {
         let code = match error {
-            OpenError::Foreign => Code::NoHeap,
+            HeapOpenError::Foreign => ReturnCode::NoHeap,
             // Whoever takes it for no heap makes one there, and all blocks are void.
-            OpenError::Version { .. } => Code::VersionSkew,
-            OpenError::Busy { .. } => Code::Uncommitted,
-            OpenError::Header | OpenError::Short { .. } | OpenError::Damaged(_) => Code::Damaged,
+            HeapOpenError::Version { .. } => ReturnCode::VersionSkew,
+            HeapOpenError::Busy { .. } => ReturnCode::Uncommitted,
+            HeapOpenError::Header | HeapOpenError::Short { .. } | HeapOpenError::Damaged(_) => {
+                ReturnCode::Damaged
+            }
         };
-        Failure::of(code, error)
+        CallFailure::of(code, error)
     }
 }
 
-impl From<FormatError> for Failure {
-    fn from(error: FormatError) -> Failure {
+impl From<HeapFormatError> for CallFailure {
+    fn from(error: HeapFormatError) -> CallFailure {
         match error {
-            FormatError::Size { .. } => Failure::of(Code::Range, error),
-            FormatError::Busy { .. } => Failure::of(Code::Uncommitted, error),
-            FormatError::Range(cause) => cause.into(),
-            FormatError::Commit(cause) => cause.into(),
-            FormatError::Open(cause) => cause.into(),
+            HeapFormatError::Size { .. } => CallFailure::of(ReturnCode::Range, error),
+            HeapFormatError::Busy { .. } => CallFailure::of(ReturnCode::Uncommitted, error),
+            HeapFormatError::Range(cause) => cause.into(),
+            HeapFormatError::Commit(cause) => cause.into(),
+            HeapFormatError::Open(cause) => cause.into(),
         }
     }
 }
 
-impl From<Damage> for Failure {
-    fn from(error: Damage) -> Failure {
-        Failure::of(Code::Damaged, error)
+impl From<HeapDamage> for CallFailure {
+    fn from(error: HeapDamage) -> CallFailure {
+        CallFailure::of(ReturnCode::Damaged, error)
     }
 }
 
-impl From<BlockError> for Failure {
-    fn from(error: BlockError) -> Failure {
+impl From<BlockError> for CallFailure {
+    fn from(error: BlockError) -> CallFailure {
         match error {
             BlockError::Damaged(cause) => cause.into(),
-            other => Failure::of(Code::Block, other),
+            other => CallFailure::of(ReturnCode::Block, other),
         }
     }
 }
 
-impl From<AllocError> for Failure {
-    fn from(error: AllocError) -> Failure {
+impl From<AllocError> for CallFailure {
+    fn from(error: AllocError) -> CallFailure {
         match error {
-            AllocError::NoRoom { .. } => Failure::of(Code::NoRoom, error),
-            AllocError::Transactions { .. } => Failure::of(Code::NoMemory, error),
+            AllocError::NoRoom { .. } => CallFailure::of(ReturnCode::NoRoom, error),
+            AllocError::Transactions { .. } => CallFailure::of(ReturnCode::NoMemory, error),
             AllocError::Range(cause) => cause.into(),
             AllocError::Damaged(cause) => cause.into(),
             AllocError::Prepare(cause) => cause.into(),
@@ -194,57 +199,59 @@ impl From<AllocError> for Failure {
     }
 }
 
-impl From<FreeError> for Failure {
-    fn from(error: FreeError) -> Failure {
+impl From<FreeError> for CallFailure {
+    fn from(error: FreeError) -> CallFailure {
         match error {
             FreeError::Block(cause) => cause.into(),
-            FreeError::Busy { .. } => Failure::of(Code::Uncommitted, error),
-            FreeError::Transactions { .. } => Failure::of(Code::NoMemory, error),
+            FreeError::Busy { .. } => CallFailure::of(ReturnCode::Uncommitted, error),
+            FreeError::Transactions { .. } => CallFailure::of(ReturnCode::NoMemory, error),
             FreeError::Range(cause) => cause.into(),
         }
     }
 }
 
-impl From<ResizeError> for Failure {
-    fn from(error: ResizeError) -> Failure {
+impl From<BlockResizeError> for CallFailure {
+    fn from(error: BlockResizeError) -> CallFailure {
         match error {
-            ResizeError::Free(cause) => cause.into(),
-            ResizeError::Alloc(cause) => cause.into(),
-            ResizeError::Range(cause) => cause.into(),
+            BlockResizeError::Free(cause) => cause.into(),
+            BlockResizeError::Alloc(cause) => cause.into(),
+            BlockResizeError::Range(cause) => cause.into(),
         }
     }
 }
 
-impl From<AccessError> for Failure {
-    fn from(error: AccessError) -> Failure {
+impl From<BlockAccessError> for CallFailure {
+    fn from(error: BlockAccessError) -> CallFailure {
         match error {
-            AccessError::Block(cause) => cause.into(),
-            AccessError::Range(cause) => cause.into(),
-            AccessError::Root { .. } => Failure::of(Code::Range, error),
-            AccessError::Small { .. } | AccessError::Unaligned { .. } => Failure::of(Code::Block, error),
+            BlockAccessError::Block(cause) => cause.into(),
+            BlockAccessError::Range(cause) => cause.into(),
+            BlockAccessError::Root { .. } => CallFailure::of(ReturnCode::Range, error),
+            BlockAccessError::Small { .. } | BlockAccessError::Unaligned { .. } => {
+                CallFailure::of(ReturnCode::Block, error)
+            }
         }
     }
 }
 
-pub(super) fn no_lock(lock: u32) -> Failure {
+pub(super) fn no_lock(lock: u32) -> CallFailure {
     AcquireError::NoLock(LockId(lock)).into()
 }
 
-pub(super) fn expired() -> Failure {
-    Failure::of(Code::Expired, netram_shared::node::Expired)
+pub(super) fn expired() -> CallFailure {
+    CallFailure::of(ReturnCode::Expired, netram_shared::node::ReaderExpired)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use netram_shared_machine::{NodeId, Number};
+    use netram_shared_machine::{NodeId, RecordNumber};
 
     #[test]
     fn a_failure_names_the_lock_that_it_is_about() {
-        let died = Failure::from(AcquireError::Died(LockId(7)));
-        assert_eq!((died.code, died.lock), (Code::Died, Some(7)));
-        let gone = Failure::from(AcquireError::Lost);
-        assert_eq!((gone.code, gone.lock), (Code::Lost, None));
+        let died = CallFailure::from(AcquireError::Died(LockId(7)));
+        assert_eq!((died.code, died.lock), (ReturnCode::Died, Some(7)));
+        let gone = CallFailure::from(AcquireError::Lost);
+        assert_eq!((gone.code, gone.lock), (ReturnCode::Lost, None));
         let (offset, address, lock) = (8, 4104, LockId(3));
         let not_held = DeclareError::NotHeld {
             offset,
@@ -252,16 +259,19 @@ mod tests {
             lock,
         };
         let refused = declared(&not_held, 4096);
-        assert_eq!((refused.code, refused.lock), (Code::NotHeld, Some(3)));
+        assert_eq!((refused.code, refused.lock), (ReturnCode::NotHeld, Some(3)));
     }
 
     /// `RVM_ENO_HEAP` is answered by making a heap.
     #[test]
     fn only_what_is_no_heap_at_all_is_told_as_none() {
-        let of = |error: OpenError| Failure::from(error).code;
-        assert_eq!(of(OpenError::Foreign), Code::NoHeap);
-        assert_eq!(of(OpenError::Version { found: 2, known: 1 }), Code::VersionSkew);
-        assert_eq!(of(OpenError::Header), Code::Damaged);
+        let of = |error: HeapOpenError| CallFailure::from(error).code;
+        assert_eq!(of(HeapOpenError::Foreign), ReturnCode::NoHeap);
+        assert_eq!(
+            of(HeapOpenError::Version { found: 2, known: 1 }),
+            ReturnCode::VersionSkew
+        );
+        assert_eq!(of(HeapOpenError::Header), ReturnCode::Damaged);
     }
 
     #[test]
@@ -274,11 +284,11 @@ mod tests {
                 seen: Default::default(),
             },
         ] {
-            let (node, number) = (NodeId(4), Number(9));
-            let failure = Failure::from(CommitError::Unknown { node, number, cause });
-            assert_eq!(failure.code, Code::Unknown);
+            let (node, number) = (NodeId(4), RecordNumber(9));
+            let failure = CallFailure::from(TxnCommitError::Unknown { node, number, cause });
+            assert_eq!(failure.code, ReturnCode::Unknown);
             assert!(failure.text.contains("record 9 of node 4"), "{}", failure.text);
         }
-        assert_eq!(Failure::from(CommitError::Lost).code, Code::Lost);
+        assert_eq!(CallFailure::from(TxnCommitError::Lost).code, ReturnCode::Lost);
     }
 }

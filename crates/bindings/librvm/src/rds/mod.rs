@@ -17,51 +17,51 @@ mod segment;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use netram_heap::{Counts, Heap, Ptr};
+use netram_heap::{Heap, HeapCounts, Ptr};
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region};
-use netram_store::Transaction;
+use netram_rvm::{Region, RestoreMode};
+use netram_store::JournaledTransaction;
 
-pub(crate) use refusal::{BAD_ARGS, Refusal};
-pub(crate) use report::{Figures, listing, report};
-pub(crate) use segment::{Zap, load, unload, zap};
+pub(crate) use refusal::{BAD_ARGS, RdsError};
+pub(crate) use report::{RdsFigures, listing, report};
+pub(crate) use segment::{ZapRequest, load, unload, zap};
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::LIBRARY;
-use crate::regions::Mapped;
-use crate::segment::Definition;
-use crate::transactions::Handle;
+use crate::regions::MappedRegion;
+use crate::segment::RegionDefinition;
+use crate::transactions::ObjectHandle;
 
 /// The process's heap, from start to stop.
-static HEAP: RwLock<Option<Arc<Started>>> = RwLock::new(None);
+static HEAP: RwLock<Option<Arc<StartedHeap>>> = RwLock::new(None);
 
 /// A started heap.
-pub(crate) struct Started {
+pub(crate) struct StartedHeap {
     heap: Heap,
     /// The address of the heap's first byte.
     base: usize,
     /// Where its region begins.
     region: usize,
     /// The regions that were loaded for it; none when the program mapped its memory itself.
-    segment: Vec<Definition>,
+    segment: Vec<RegionDefinition>,
     /// Counts at the last clearing.
-    cleared: Mutex<Counts>,
+    cleared: Mutex<HeapCounts>,
     prepared: AtomicU64,
 }
 
-impl AsRef<Region> for Mapped {
+impl AsRef<Region> for MappedRegion {
     fn as_ref(&self) -> &Region {
         &self.region
     }
 }
 
-impl Started {
+impl StartedHeap {
     /// A block as the heap knows it. Programs may pass anything.
-    fn pointer(&self, address: usize) -> Result<Ptr<u8>, Refusal> {
+    fn pointer(&self, address: usize) -> Result<Ptr<u8>, RdsError> {
         match address.checked_sub(self.base) {
             Some(offset) => Ok(Ptr::from_offset(offset as u64)),
-            None => Err(Refusal::outside(address)),
+            None => Err(RdsError::outside(address)),
         }
     }
 
@@ -76,26 +76,26 @@ impl Started {
 }
 
 /// The heap, if one is started and the library runs.
-fn started() -> Result<Arc<Started>, Refusal> {
+fn started() -> Result<Arc<StartedHeap>, RdsError> {
     let heap = HEAP.read().unwrap_or_else(PoisonError::into_inner).clone();
-    let heap = heap.ok_or_else(Refusal::no_heap)?;
+    let heap = heap.ok_or_else(RdsError::no_heap)?;
     LIBRARY.ready()?;
     Ok(heap)
 }
 
 /// Opens the heap at an address and makes it the process's.
-fn start_with(base: usize, segment: Vec<Definition>) -> Result<(), Refusal> {
+fn start_with(base: usize, segment: Vec<RegionDefinition>) -> Result<(), RdsError> {
     // Held while the heap's bytes are read: another heap over them would change them meanwhile.
     let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
     // Whoever ends the library looks for a heap after it said so, and lets go of this one.
     LIBRARY.ready()?;
     if current.is_some() {
-        return Err(Refusal::started_already());
+        return Err(RdsError::started_already());
     }
     let mapped = LIBRARY.regions.find(base, 0).ok_or_else(|| not_mapped(base))?;
     let (region, offset) = (mapped.start, base - mapped.start);
     let heap = Heap::open_in(mapped, offset, usize::MAX)?;
-    *current = Some(Arc::new(Started {
+    *current = Some(Arc::new(StartedHeap {
         heap,
         base,
         region,
@@ -107,13 +107,13 @@ fn start_with(base: usize, segment: Vec<Definition>) -> Result<(), Refusal> {
 }
 
 /// `rds_start_heap`.
-pub(crate) fn start(base: usize) -> Result<(), Refusal> {
+pub(crate) fn start(base: usize) -> Result<(), RdsError> {
     LIBRARY.ready()?;
     start_with(base, Vec::new())
 }
 
 /// `rds_stop_heap`.
-pub(crate) fn stop() -> Result<(), Refusal> {
+pub(crate) fn stop() -> Result<(), RdsError> {
     let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
     idle(&mut current)?;
     *current = None;
@@ -122,12 +122,12 @@ pub(crate) fn stop() -> Result<(), Refusal> {
 
 /// The heap, if no call in another thread has it: it would go on in what another heap took for its own. None gets it
 /// while `HEAP` is held.
-fn idle(current: &mut Option<Arc<Started>>) -> Result<&Started, Refusal> {
-    let heap = current.as_mut().ok_or_else(Refusal::no_heap)?;
+fn idle(current: &mut Option<Arc<StartedHeap>>) -> Result<&StartedHeap, RdsError> {
+    let heap = current.as_mut().ok_or_else(RdsError::no_heap)?;
     LIBRARY.ready()?;
     match Arc::get_mut(heap) {
         Some(started) => Ok(started),
-        None => Err(Refusal::in_use()),
+        None => Err(RdsError::in_use()),
     }
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn forget() {
 }
 
 /// `rds_init_heap`.
-pub(crate) fn init(base: usize, length: usize, tid: Option<Handle>) -> Result<(), Refusal> {
+pub(crate) fn init(base: usize, length: usize, tid: Option<ObjectHandle>) -> Result<(), RdsError> {
     LIBRARY.ready()?;
     let mapped = LIBRARY
         .regions
@@ -148,7 +148,7 @@ pub(crate) fn init(base: usize, length: usize, tid: Option<Handle>) -> Result<()
         && base < started.end()
         && started.base < base.saturating_add(length)
     {
-        return Err(Refusal::started_already());
+        return Err(RdsError::started_already());
     }
     within(tid, mapped.start, |transaction| {
         Heap::format_in(transaction, &mapped.region, base - mapped.start, length)?;
@@ -157,7 +157,7 @@ pub(crate) fn init(base: usize, length: usize, tid: Option<Handle>) -> Result<()
 }
 
 /// `rds_malloc`.
-pub(crate) fn malloc(size: u64, tid: Option<Handle>) -> Result<usize, Refusal> {
+pub(crate) fn malloc(size: u64, tid: Option<ObjectHandle>) -> Result<usize, RdsError> {
     let started = started()?;
     let block = within(tid, started.region, |transaction| {
         Ok(started.heap.allocate(transaction, bytes(size))?)
@@ -166,7 +166,7 @@ pub(crate) fn malloc(size: u64, tid: Option<Handle>) -> Result<usize, Refusal> {
 }
 
 /// `rds_prealloc`.
-pub(crate) fn prealloc(size: u64, count: u64, tid: Option<Handle>) -> Result<(), Refusal> {
+pub(crate) fn prealloc(size: u64, count: u64, tid: Option<ObjectHandle>) -> Result<(), RdsError> {
     let started = started()?;
     within(tid, started.region, |transaction| {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -179,7 +179,7 @@ pub(crate) fn prealloc(size: u64, count: u64, tid: Option<Handle>) -> Result<(),
 }
 
 /// `rds_free`.
-pub(crate) fn free(address: usize, tid: Option<Handle>) -> Result<(), Refusal> {
+pub(crate) fn free(address: usize, tid: Option<ObjectHandle>) -> Result<(), RdsError> {
     let started = started()?;
     let block = started.pointer(address)?;
     within(tid, started.region, |transaction| {
@@ -188,14 +188,14 @@ pub(crate) fn free(address: usize, tid: Option<Handle>) -> Result<(), Refusal> {
 }
 
 /// `rds_fake_free`: whether the block could be freed.
-pub(crate) fn check(address: usize) -> Result<(), Refusal> {
+pub(crate) fn check(address: usize) -> Result<(), RdsError> {
     let started = started()?;
     started.heap.block_bytes(started.pointer(address)?)?;
     Ok(())
 }
 
 /// `rds_do_free`: all of them or none.
-pub(crate) fn free_all(addresses: &[usize], durability: Durability) -> Result<(), Refusal> {
+pub(crate) fn free_all(addresses: &[usize], durability: Durability) -> Result<(), RdsError> {
     let started = started()?;
     own(durability, |transaction| {
         for address in addresses {
@@ -206,7 +206,7 @@ pub(crate) fn free_all(addresses: &[usize], durability: Durability) -> Result<()
 }
 
 /// `rds_maxblock`.
-pub(crate) fn has_room(size: u64) -> Result<bool, Refusal> {
+pub(crate) fn has_room(size: u64) -> Result<bool, RdsError> {
     Ok(started()?.heap.has_room(bytes(size))?)
 }
 
@@ -216,10 +216,10 @@ fn bytes(size: u64) -> usize {
 
 /// Works in the program's transaction, or in one of its own that is committed without flushing.
 fn within<R>(
-    tid: Option<Handle>,
+    tid: Option<ObjectHandle>,
     region: usize,
-    work: impl FnOnce(&mut Transaction) -> Result<R, Refusal>,
-) -> Result<R, Refusal> {
+    work: impl FnOnce(&mut JournaledTransaction) -> Result<R, RdsError>,
+) -> Result<R, RdsError> {
     match tid {
         None => own(Durability::Lazy, work),
         Some(handle) => LIBRARY.transactions.with(handle, |open| {
@@ -232,17 +232,17 @@ fn within<R>(
 /// Works in a transaction of its own. What fails leaves nothing behind.
 fn own<R>(
     durability: Durability,
-    work: impl FnOnce(&mut Transaction) -> Result<R, Refusal>,
-) -> Result<R, Refusal> {
-    let mut transaction = LIBRARY.with_log(|log| Ok(log.memory.begin(Mode::Restore)))?;
+    work: impl FnOnce(&mut JournaledTransaction) -> Result<R, RdsError>,
+) -> Result<R, RdsError> {
+    let mut transaction = LIBRARY.with_log(|log| Ok(log.memory.begin(RestoreMode::Restore)))?;
     let result = work(&mut transaction)?;
-    transaction.commit(durability).map_err(Failure::from)?;
+    transaction.commit(durability).map_err(CallFailure::from)?;
     Ok(result)
 }
 
-fn not_mapped(base: usize) -> Refusal {
-    Refusal::from(Failure::new(
-        Code::NotMapped,
+fn not_mapped(base: usize) -> RdsError {
+    RdsError::from(CallFailure::new(
+        ReturnCode::NotMapped,
         format!("the heap's bytes at {base:#x} are not all in one mapped region; map it first"),
     ))
 }

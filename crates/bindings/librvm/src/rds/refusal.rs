@@ -1,9 +1,9 @@
 //! Why a heap's call failed: the code of `rds.h`, or a code of `rvm.h`, and a sentence.
 
-use netram_heap::{AllocError, BlockError, Damage, FormatError, FreeError, OpenError};
+use netram_heap::{AllocError, BlockError, FreeError, HeapDamage, HeapFormatError, HeapOpenError};
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 
 /// `EBAD_SEGMENT_HDR`.
 const BAD_SEGMENT_HDR: i32 = -3;
@@ -22,103 +22,107 @@ const NO_ROOM: i32 = -9;
 
 /// A call that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refusal {
+pub(crate) struct RdsError {
     /// Negative: of `rds.h`. Positive: of `rvm.h`.
     pub(crate) code: i32,
     /// What `rvm_error_text` and `errno` say.
-    pub(crate) failure: Failure,
+    pub(crate) failure: CallFailure,
 }
 
-impl Refusal {
-    pub(crate) fn new(code: i32, text: impl ToString) -> Refusal {
-        Refusal {
+impl RdsError {
+    pub(crate) fn new(code: i32, text: impl ToString) -> RdsError {
+        RdsError {
             code,
-            failure: Failure::new(Code::Internal, text.to_string()),
+            failure: CallFailure::new(ReturnCode::Internal, text.to_string()),
         }
     }
 
-    pub(super) fn no_heap() -> Refusal {
-        Refusal::new(
+    pub(super) fn no_heap() -> RdsError {
+        RdsError::new(
             NOT_INITIALISED,
             "no heap is started; call rds_load_heap or rds_start_heap first",
         )
     }
 
-    pub(super) fn started_already() -> Refusal {
-        Refusal::new(
+    pub(super) fn started_already() -> RdsError {
+        RdsError::new(
             NOT_INITIALISED,
             "a heap is started already; a process has one at a time: stop or unload it first",
         )
     }
 
-    pub(super) fn in_use() -> Refusal {
+    pub(super) fn in_use() -> RdsError {
         let text = "a call in another thread uses the heap; let it return, then try again";
-        Failure::new(Code::Uncommitted, text).into()
+        CallFailure::new(ReturnCode::Uncommitted, text).into()
     }
 
-    pub(super) fn outside(address: usize) -> Refusal {
-        Refusal::new(BAD_ARGS, format!("the address {address:#x} is not in the heap"))
+    pub(super) fn outside(address: usize) -> RdsError {
+        RdsError::new(BAD_ARGS, format!("the address {address:#x} is not in the heap"))
     }
 
-    pub(super) fn segment(text: impl ToString) -> Refusal {
-        Refusal::new(BAD_SEGMENT_HDR, text)
+    pub(super) fn segment(text: impl ToString) -> RdsError {
+        RdsError::new(BAD_SEGMENT_HDR, text)
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
-        Refusal {
+impl From<CallFailure> for RdsError {
+    fn from(failure: CallFailure) -> RdsError {
+        RdsError {
             code: failure.code as i32,
             failure,
         }
     }
 }
 
-impl From<Damage> for Refusal {
-    fn from(error: Damage) -> Refusal {
-        Refusal::new(CORRUPT, error)
+impl From<HeapDamage> for RdsError {
+    fn from(error: HeapDamage) -> RdsError {
+        RdsError::new(CORRUPT, error)
     }
 }
 
-impl From<OpenError> for Refusal {
-    fn from(error: OpenError) -> Refusal {
+impl From<HeapOpenError> for RdsError {
+    fn from(error: HeapOpenError) -> RdsError {
         match error {
             // Nothing, the original's heap, or another netram's.
-            OpenError::Foreign | OpenError::Version { .. } => Refusal::new(VERSION_SKEW, error),
-            OpenError::Busy { .. } => Failure::new(Code::Uncommitted, error.to_string()).into(),
-            OpenError::Header | OpenError::Short { .. } | OpenError::Damaged(_) => {
-                Refusal::new(CORRUPT, error)
+            HeapOpenError::Foreign | HeapOpenError::Version { .. } => RdsError::new(VERSION_SKEW, error),
+            HeapOpenError::Busy { .. } => CallFailure::new(ReturnCode::Uncommitted, error.to_string()).into(),
+            HeapOpenError::Header | HeapOpenError::Short { .. } | HeapOpenError::Damaged(_) => {
+                RdsError::new(CORRUPT, error)
             }
         }
     }
 }
 
-impl From<FormatError> for Refusal {
-    fn from(error: FormatError) -> Refusal {
+impl From<HeapFormatError> for RdsError {
+    fn from(error: HeapFormatError) -> RdsError {
         match error {
-            FormatError::Size { .. } => Refusal::new(BAD_ARGS, error),
-            FormatError::Range(error) => Failure::from(error).into(),
-            FormatError::Busy { .. } => Failure::new(Code::Uncommitted, error.to_string()).into(),
-            FormatError::Commit(error) => Failure::from(error).into(),
-            FormatError::Open(error) => error.into(),
+            HeapFormatError::Size { .. } => RdsError::new(BAD_ARGS, error),
+            HeapFormatError::Range(error) => CallFailure::from(error).into(),
+            HeapFormatError::Busy { .. } => {
+                CallFailure::new(ReturnCode::Uncommitted, error.to_string()).into()
+            }
+            HeapFormatError::Commit(error) => CallFailure::from(error).into(),
+            HeapFormatError::Open(error) => error.into(),
         }
     }
 }
 
-impl From<AllocError> for Refusal {
-    fn from(error: AllocError) -> Refusal {
+impl From<AllocError> for RdsError {
+    fn from(error: AllocError) -> RdsError {
         match error {
-            AllocError::NoRoom { .. } => Refusal::new(NO_ROOM, error),
+            AllocError::NoRoom { .. } => RdsError::new(NO_ROOM, error),
             AllocError::Damaged(damage) => damage.into(),
-            AllocError::Transactions { .. } => Failure::new(Code::NoMemory, error.to_string()).into(),
-            AllocError::Range(error) => Failure::from(error).into(),
-            AllocError::Prepare(error) => Failure::from(error).into(),
+            AllocError::Transactions { .. } => {
+                CallFailure::new(ReturnCode::NoMemory, error.to_string()).into()
+            }
+            AllocError::Range(error) => CallFailure::from(error).into(),
+            AllocError::Prepare(error) => CallFailure::from(error).into(),
         }
     }
 }
 
-impl From<BlockError> for Refusal {
-    fn from(error: BlockError) -> Refusal {
+impl From<BlockError> for RdsError {
+    fn from(error: BlockError) -> RdsError {
         let code = match error {
             BlockError::Null | BlockError::Outside { .. } => BAD_ARGS,
             BlockError::NotABlock { at } if !at.is_multiple_of(netram_heap::limit::ALIGNMENT as u64) => {
@@ -128,17 +132,19 @@ impl From<BlockError> for Refusal {
             BlockError::NotABlock { .. } | BlockError::Damaged(_) => CORRUPT,
             BlockError::Free { .. } => FREED_TWICE,
         };
-        Refusal::new(code, error)
+        RdsError::new(code, error)
     }
 }
 
-impl From<FreeError> for Refusal {
-    fn from(error: FreeError) -> Refusal {
+impl From<FreeError> for RdsError {
+    fn from(error: FreeError) -> RdsError {
         match error {
             FreeError::Block(error) => error.into(),
-            FreeError::Busy { .. } => Failure::new(Code::Uncommitted, error.to_string()).into(),
-            FreeError::Transactions { .. } => Failure::new(Code::NoMemory, error.to_string()).into(),
-            FreeError::Range(error) => Failure::from(error).into(),
+            FreeError::Busy { .. } => CallFailure::new(ReturnCode::Uncommitted, error.to_string()).into(),
+            FreeError::Transactions { .. } => {
+                CallFailure::new(ReturnCode::NoMemory, error.to_string()).into()
+            }
+            FreeError::Range(error) => CallFailure::from(error).into(),
         }
     }
 }

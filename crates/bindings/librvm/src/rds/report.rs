@@ -2,14 +2,14 @@
 
 use std::fmt::Write;
 
-use netram_heap::{Counts, Statistics};
+use netram_heap::{HeapCounts, HeapStats};
 
-use super::{Refusal, Started, started};
+use super::{RdsError, StartedHeap, started};
 use crate::lock;
 
 /// The numbers of `rds_stats_t`, wide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Figures {
+pub(crate) struct RdsFigures {
     pub(crate) malloc: u64,
     pub(crate) prealloc: u64,
     pub(crate) free: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Figures {
 }
 
 /// `rds_get_stats`. Clearing takes the counts as they are for zero; bytes are what they are.
-pub(crate) fn report(clear: bool) -> Result<Figures, Refusal> {
+pub(crate) fn report(clear: bool) -> Result<RdsFigures, RdsError> {
     let started = started()?;
     // Held while the heap counts: what another call cleared meanwhile would be more than what was counted here.
     let mut cleared = lock(&started.cleared);
@@ -40,9 +40,9 @@ pub(crate) fn report(clear: bool) -> Result<Figures, Refusal> {
     Ok(figures(&started, &statistics, &cleared))
 }
 
-fn figures(started: &Started, statistics: &Statistics, cleared: &Counts) -> Figures {
+fn figures(started: &StartedHeap, statistics: &HeapStats, cleared: &HeapCounts) -> RdsFigures {
     let counts = since(cleared, statistics.counts);
-    Figures {
+    RdsFigures {
         malloc: counts.allocations,
         prealloc: started.prepared.load(std::sync::atomic::Ordering::Relaxed),
         free: counts.frees,
@@ -57,8 +57,8 @@ fn figures(started: &Started, statistics: &Statistics, cleared: &Counts) -> Figu
 }
 
 /// Counts since a clearing.
-fn since(cleared: &Counts, now: Counts) -> Counts {
-    Counts {
+fn since(cleared: &HeapCounts, now: HeapCounts) -> HeapCounts {
+    HeapCounts {
         allocations: now.allocations - cleared.allocations,
         frees: now.frees - cleared.frees,
         refused: now.refused - cleared.refused,
@@ -69,7 +69,7 @@ fn since(cleared: &Counts, now: Counts) -> Counts {
 }
 
 /// `print_heap`: the heap for people.
-pub(crate) fn listing() -> Result<String, Refusal> {
+pub(crate) fn listing() -> Result<String, RdsError> {
     let started = started()?;
     let statistics = started.heap.statistics()?;
     let report = started.heap.check()?;

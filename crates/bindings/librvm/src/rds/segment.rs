@@ -7,20 +7,20 @@ use std::sync::PoisonError;
 
 use netram_heap::Heap;
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Region};
+use netram_rvm::{Region, RestoreMode};
 
-use super::{HEAP, Refusal, idle, start_with};
-use crate::code::Code;
-use crate::failure::Failure;
+use super::{HEAP, RdsError, idle, start_with};
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::LIBRARY;
-use crate::places::PAGE;
-use crate::segment::{Definition, Segment};
+use crate::registered_pages::PAGE;
+use crate::segment::{LoaderSegment, RegionDefinition};
 
 /// Bytes of static data that are cleared in one transaction. Fits a record of the smallest useful log.
 const CLEAR_STEP: usize = 2048;
 
 /// What `rds_zap_heap` makes.
-pub(crate) struct Zap<'a> {
+pub(crate) struct ZapRequest<'a> {
     pub(crate) path: &'a Path,
     pub(crate) device_length: u64,
     pub(crate) start: usize,
@@ -29,21 +29,21 @@ pub(crate) struct Zap<'a> {
 }
 
 /// `rds_zap_heap`: an empty heap and zeroed static data, whatever was there before.
-pub(crate) fn zap(zap: &Zap<'_>) -> Result<(), Refusal> {
+pub(crate) fn zap(zap: &ZapRequest<'_>) -> Result<(), RdsError> {
     LIBRARY.ready()?;
     refuse_mapped(zap.path)?;
     let heap_bytes = pages(zap.heap_bytes)?;
-    let heap = Definition {
+    let heap = RegionDefinition {
         offset: 0,
         length: heap_bytes,
         address: zap.start,
     };
-    let statics = Definition {
+    let statics = RegionDefinition {
         offset: 0,
         length: pages(zap.static_bytes)?,
         address: zap.start.wrapping_add(heap_bytes),
     };
-    let segment = Segment {
+    let segment = LoaderSegment {
         path: zap.path,
         device_length: zap.device_length,
     };
@@ -59,7 +59,7 @@ pub(crate) fn zap(zap: &Zap<'_>) -> Result<(), Refusal> {
 }
 
 /// A segment that is mapped must keep its header: another one would not load what is in it now.
-fn refuse_mapped(path: &Path) -> Result<(), Refusal> {
+fn refuse_mapped(path: &Path) -> Result<(), RdsError> {
     let file = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
     // A file that is not there is refused by whoever opens it.
     let Ok(wanted) = file(path) else { return Ok(()) };
@@ -74,12 +74,12 @@ fn refuse_mapped(path: &Path) -> Result<(), Refusal> {
                 "{} is mapped; unload it, or unmap its regions, first",
                 path.display()
             );
-            Err(Failure::new(Code::Overlap, text).into())
+            Err(CallFailure::new(ReturnCode::Overlap, text).into())
         }
     }
 }
 
-fn fill(loaded: &[Definition]) -> Result<(), Refusal> {
+fn fill(loaded: &[RegionDefinition]) -> Result<(), RdsError> {
     let [heap, statics] = two(loaded)?;
     let mapped = LIBRARY.regions.find(heap.address, heap.length);
     let mapped = mapped.ok_or_else(|| super::not_mapped(heap.address))?;
@@ -87,35 +87,35 @@ fn fill(loaded: &[Definition]) -> Result<(), Refusal> {
     let data = data.ok_or_else(|| super::not_mapped(statics.address))?;
     LIBRARY.with_log(|log| {
         let formatted = Heap::format_part(&log.memory, &mapped.region, 0, heap.length);
-        Ok(formatted.map_err(Refusal::from))
+        Ok(formatted.map_err(RdsError::from))
     })??;
     clear(&data.region)
 }
 
 /// Zeroes what is not zeros yet.
-fn clear(region: &Region) -> Result<(), Refusal> {
+fn clear(region: &Region) -> Result<(), RdsError> {
     let mut bytes = [0; CLEAR_STEP];
     for from in (0..region.len()).step_by(CLEAR_STEP) {
         let bytes = &mut bytes[..CLEAR_STEP.min(region.len() - from)];
-        region.read_into(from, bytes).map_err(Failure::from)?;
+        region.read_into(from, bytes).map_err(CallFailure::from)?;
         if bytes.iter().all(|byte| *byte == 0) {
             continue;
         }
         bytes.fill(0);
-        let mut step = LIBRARY.with_log(|log| Ok(log.memory.begin(Mode::Restore)))?;
-        step.write(region, from, bytes).map_err(Failure::from)?;
-        step.commit(Durability::Lazy).map_err(Failure::from)?;
+        let mut step = LIBRARY.with_log(|log| Ok(log.memory.begin(RestoreMode::Restore)))?;
+        step.write(region, from, bytes).map_err(CallFailure::from)?;
+        step.commit(Durability::Lazy).map_err(CallFailure::from)?;
     }
     Ok(())
 }
 
 /// `rds_load_heap`: the address of the static data, and what was loaded.
-pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<Definition>), Refusal> {
+pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<RegionDefinition>), RdsError> {
     LIBRARY.ready()?;
     if HEAP.read().unwrap_or_else(PoisonError::into_inner).is_some() {
-        return Err(Refusal::started_already());
+        return Err(RdsError::started_already());
     }
-    let segment = Segment { path, device_length };
+    let segment = LoaderSegment { path, device_length };
     let loaded = LIBRARY.load_segment(&segment, None)?;
     let begun = two(&loaded).and_then(|[heap, statics]| {
         start_with(heap.address, loaded.clone())?;
@@ -131,13 +131,13 @@ pub(crate) fn load(path: &Path, device_length: u64) -> Result<(usize, Vec<Defini
 }
 
 /// `rds_unload_heap`: everything is in the segment's file, and its memory is given back.
-pub(crate) fn unload() -> Result<Vec<Definition>, Refusal> {
+pub(crate) fn unload() -> Result<Vec<RegionDefinition>, RdsError> {
     let _setup = LIBRARY.setup()?;
     let mut current = HEAP.write().unwrap_or_else(PoisonError::into_inner);
     let heap = idle(&mut current)?;
     let (segment, region) = (heap.segment.clone(), heap.region);
     if segment.is_empty() {
-        return Err(Refusal::segment(
+        return Err(RdsError::segment(
             "the heap was started, not loaded; stop it with rds_stop_heap",
         ));
     }
@@ -145,7 +145,7 @@ pub(crate) fn unload() -> Result<Vec<Definition>, Refusal> {
         let open = LIBRARY.transactions.list(Some(region.address)).len();
         if open > 0 {
             let text = format!("{open} open transactions have business in the heap; end them first");
-            return Err(Failure::new(Code::Uncommitted, text).into());
+            return Err(CallFailure::new(ReturnCode::Uncommitted, text).into());
         }
     }
     LIBRARY.flush()?;
@@ -156,17 +156,17 @@ pub(crate) fn unload() -> Result<Vec<Definition>, Refusal> {
 }
 
 /// The heap's region and the static data's.
-fn two(loaded: &[Definition]) -> Result<[Definition; 2], Refusal> {
-    <[Definition; 2]>::try_from(loaded).map_err(|_| {
-        Refusal::segment(format!(
+fn two(loaded: &[RegionDefinition]) -> Result<[RegionDefinition; 2], RdsError> {
+    <[RegionDefinition; 2]>::try_from(loaded).map_err(|_| {
+        RdsError::segment(format!(
             "the segment has {} regions, a heap's has two; it was not made by rds_zap_heap",
             loaded.len()
         ))
     })
 }
 
-fn pages(bytes: u64) -> Result<usize, Refusal> {
+fn pages(bytes: u64) -> Result<usize, RdsError> {
     let whole = usize::try_from(bytes.max(1)).ok();
     let whole = whole.and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
-    whole.ok_or_else(|| Refusal::new(super::BAD_ARGS, format!("{bytes} bytes are more than memory has")))
+    whole.ok_or_else(|| RdsError::new(super::BAD_ARGS, format!("{bytes} bytes are more than memory has")))
 }

@@ -6,15 +6,15 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use netram_journal::Journal;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 use netram_rvm::Statistics;
 
-use crate::code::Code;
-use crate::failure::Failure;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
 use crate::library::Library;
 use crate::lock;
-use crate::log::OpenLog;
-use crate::record::{Offset, Record, Timeval};
+use crate::log::LibraryLog;
+use crate::record::{CRecord, OffsetRecord, Timeval};
 
 pub(crate) use record::StatisticsRecord;
 
@@ -35,7 +35,7 @@ struct Sums {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CallHistory {
     now: Sums,
     /// `now`, and rvm's counts, when the log was last truncated by a call.
     before: (Sums, Statistics),
@@ -46,7 +46,7 @@ struct Kept {
 
 /// The counts of a process.
 #[derive(Debug)]
-pub(crate) struct Counts(Mutex<Option<Box<Kept>>>);
+pub(crate) struct CallCounts(Mutex<Option<Box<CallHistory>>>);
 
 impl Sums {
     const NONE: Sums = Sums {
@@ -59,9 +59,9 @@ impl Sums {
     };
 }
 
-impl Kept {
-    fn new() -> Kept {
-        Kept {
+impl CallHistory {
+    fn new() -> CallHistory {
+        CallHistory {
             now: Sums::NONE,
             before: (Sums::NONE, Statistics::default()),
             last_flush: Duration::ZERO,
@@ -76,13 +76,13 @@ impl Kept {
     }
 }
 
-impl Counts {
-    pub(crate) const fn new() -> Counts {
-        Counts(Mutex::new(None))
+impl CallCounts {
+    pub(crate) const fn new() -> CallCounts {
+        CallCounts(Mutex::new(None))
     }
 
-    fn with<R>(&self, act: impl FnOnce(&mut Kept) -> R) -> R {
-        act(lock(&self.0).get_or_insert_with(|| Box::new(Kept::new())))
+    fn with<R>(&self, act: impl FnOnce(&mut CallHistory) -> R) -> R {
+        act(lock(&self.0).get_or_insert_with(|| Box::new(CallHistory::new())))
     }
 
     /// A log was recovered.
@@ -105,7 +105,7 @@ impl Counts {
     }
 
     /// `rvm_truncate` was called.
-    pub(crate) fn truncated(&self, taken: Duration, log: &OpenLog) {
+    pub(crate) fn truncated(&self, taken: Duration, log: &LibraryLog) {
         self.with(|kept| {
             // Read here and not before: of two threads one might note older counts over newer ones.
             let statistics = log.memory.statistics();
@@ -127,7 +127,7 @@ fn class(bounds: &[u64], value: u128) -> usize {
 
 impl Library {
     /// `rvm_statistics`.
-    pub(crate) fn statistics(&self, from_heap: bool) -> Result<StatisticsRecord, Failure> {
+    pub(crate) fn statistics(&self, from_heap: bool) -> Result<StatisticsRecord, CallFailure> {
         self.ready()?;
         self.with_log(|log| {
             let percent = percent_used(log.memory.log());
@@ -157,7 +157,7 @@ pub(crate) fn spooled(now: &Statistics) -> u64 {
         .saturating_sub(now.commits_merged + now.spool_records)
 }
 
-fn fill(record: &mut StatisticsRecord, kept: &Kept, now: &Statistics) {
+fn fill(record: &mut StatisticsRecord, kept: &CallHistory, now: &Statistics) {
     let (sums, before) = &kept.before;
     fill_since(record, &kept.now, sums, now, before);
     record.n_no_flush = spooled(now);
@@ -228,8 +228,8 @@ fn less<const N: usize>(now: &[u64; N], before: &[u64; N]) -> [u64; N] {
     std::array::from_fn(|at| now[at] - before[at])
 }
 
-fn offset(bytes: u64) -> Offset {
-    Offset { high: 0, low: bytes }
+fn offset(bytes: u64) -> OffsetRecord {
+    OffsetRecord { high: 0, low: bytes }
 }
 
 fn timeval(time: Duration) -> Timeval {
@@ -240,9 +240,9 @@ fn timeval(time: Duration) -> Timeval {
 }
 
 /// Refuses a program that was compiled with another `rvm_statistics.h`.
-pub(crate) fn version_skew() -> Failure {
-    Failure::new(
-        Code::StatisticsVersionSkew,
+pub(crate) fn version_skew() -> CallFailure {
+    CallFailure::new(
+        ReturnCode::StatisticsVersionSkew,
         "the program was compiled with another version of rvm_statistics.h; compile it with this library's",
     )
 }

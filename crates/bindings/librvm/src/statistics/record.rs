@@ -3,29 +3,29 @@
 use std::fmt;
 use std::mem::{offset_of, size_of};
 
-use crate::record::{Head, Length, Offset, Record, Timeval, head_of};
+use crate::record::{CRecord, Length, OffsetRecord, RecordHead, Timeval, head_of};
 
 /// `rvm_statistics_t`; what each field holds is told in the header.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StatisticsRecord {
-    pub(crate) head: Head,
+    pub(crate) head: RecordHead,
     pub(crate) n_abort: Length,
     pub(crate) n_flush_commit: Length,
     pub(crate) n_no_flush_commit: Length,
     pub(crate) n_uncommit: Length,
     pub(crate) n_no_flush: Length,
     pub(crate) n_truncation_wait: Length,
-    pub(crate) no_flush_length: Offset,
+    pub(crate) no_flush_length: OffsetRecord,
     pub(crate) n_split: Length,
     pub(crate) n_flush: Length,
     pub(crate) n_rvm_flush: Length,
     pub(crate) n_special: Length,
     pub(crate) n_wrap: Length,
     pub(crate) log_dev_cur: Length,
-    pub(crate) log_written: Offset,
-    pub(crate) range_overlap: Offset,
-    pub(crate) trans_overlap: Offset,
+    pub(crate) log_written: OffsetRecord,
+    pub(crate) range_overlap: OffsetRecord,
+    pub(crate) trans_overlap: OffsetRecord,
     pub(crate) n_range_elim: Length,
     pub(crate) n_trans_elim: Length,
     pub(crate) n_trans_coalesced: Length,
@@ -49,9 +49,9 @@ pub(crate) struct StatisticsRecord {
     pub(crate) tot_special: Length,
     pub(crate) tot_wrap: Length,
     pub(crate) log_dev_max: Length,
-    pub(crate) tot_log_written: Offset,
-    pub(crate) tot_range_overlap: Offset,
-    pub(crate) tot_trans_overlap: Offset,
+    pub(crate) tot_log_written: OffsetRecord,
+    pub(crate) tot_range_overlap: OffsetRecord,
+    pub(crate) tot_trans_overlap: OffsetRecord,
     pub(crate) tot_range_elim: Length,
     pub(crate) tot_trans_elim: Length,
     pub(crate) tot_trans_coalesced: Length,
@@ -92,7 +92,7 @@ const _: () = {
     assert!(offset_of!(StatisticsRecord, tot_trans_coalesces) == 1552);
 };
 
-impl Record for StatisticsRecord {
+impl CRecord for StatisticsRecord {
     const ID: u32 = 43;
 
     fn fresh(from_heap: bool) -> StatisticsRecord {
@@ -102,7 +102,7 @@ impl Record for StatisticsRecord {
         }
     }
 
-    fn head(&mut self) -> &mut Head {
+    fn head(&mut self) -> &mut RecordHead {
         &mut self.head
     }
 }

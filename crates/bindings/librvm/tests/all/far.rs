@@ -4,8 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 use crate::common::{Installed, LANGUAGES, Language, compilers};
-use netram_lender::{Config, Lender};
-use netram_transport::Address;
+use netram_lender::{Lender, LenderConfig};
+use netram_transport::NetAddress;
 use tempfile::TempDir;
 
 const CASES: [&str; 10] = [
@@ -25,38 +25,38 @@ const NOT_HERE: i32 = 77;
 /// Bytes that each lender lends: what all that is written takes, and the little that a slot does.
 const LENT: u64 = 64 << 20;
 
-struct World {
+struct FarFixture {
     lenders: Vec<Lender>,
     names: String,
-    folder: TempDir,
+    directory: TempDir,
 }
 
-impl World {
-    fn start() -> World {
-        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let at = |name: String| folder.path().join(name);
-        let sockets = ["one", "two"].map(|name| Address::Unix(at(format!("{name}.sock"))));
+impl FarFixture {
+    fn start() -> FarFixture {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let at = |name: String| directory.path().join(name);
+        let sockets = ["one", "two"].map(|name| NetAddress::Unix(at(format!("{name}.sock"))));
         let lenders = sockets.iter().enumerate().map(|(index, socket)| {
-            let lender = Lender::start(Config {
+            let lender = Lender::start(LenderConfig {
                 name: format!("capi-far-{index}"),
                 listen: vec![socket.clone()],
                 memory: LENT,
                 deposits: Some(LENT),
                 chunk_bytes: 16 * 1024,
                 store: Some(at(format!("lender-{index}.mem"))),
-                ..Config::default()
+                ..LenderConfig::default()
             });
             lender.expect("a lender starts")
         });
-        World {
+        FarFixture {
             lenders: lenders.collect(),
             names: sockets.map(|socket| socket.to_string()).join(" "),
-            folder,
+            directory,
         }
     }
 
     fn case(&self, mut command: Command, case: &str) -> Command {
-        command.arg(case).arg(self.folder.path());
+        command.arg(case).arg(self.directory.path());
         command.env("LENDERS", &self.names);
         command
     }
@@ -79,7 +79,7 @@ fn programs_have_more_memory_than_is_here_and_what_is_wrong_is_refused() {
     let installed = Installed::new();
     for language in LANGUAGES {
         let program = installed.compile("far", language, &["-lrvm", "-lpthread"]);
-        let world = World::start();
+        let world = FarFixture::start();
         for case in CASES {
             let output = world.case(installed.command(&program), case).output();
             let output = output.expect("the program starts");
@@ -99,7 +99,7 @@ fn a_lender_dies_and_a_program_goes_on() {
     }
     let installed = Installed::new();
     let program = installed.compile("far", Language::C, &["-lrvm", "-lpthread"]);
-    let mut world = World::start();
+    let mut world = FarFixture::start();
     let mut command = world.case(installed.command(&program), "survives");
     let mut child = command
         .stdin(Stdio::piped())

@@ -6,11 +6,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::common::{Installed, Language, compilers, has, succeed};
-use netram_journal::Inspect;
-use netram_lender::{Config, Lender};
+use netram_journal::JournalInspector;
+use netram_lender::{Lender, LenderConfig};
 use netram_store::heap::HeapPlan;
-use netram_store::{Allocation, Durability, Home, Layout, Memory, Mode, Settings};
-use netram_transport::{Address, ClusterKey, Security};
+use netram_store::{
+    Durability, JournalLayout, JournaledRvm, RestoreMode, SegmentAllocation, Store, StoreSettings,
+};
+use netram_transport::{ClusterKey, NetAddress, Security};
 
 const KILL: i32 = 9;
 /// Commits that `lenders die` makes once its disk stands still.
@@ -19,35 +21,35 @@ const COMMITS: u64 = 200;
 /// A lender in this process, and the key that programs reach it with.
 struct Lending {
     _lender: Lender,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Lending {
     fn start() -> Lending {
-        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
         let key = ClusterKey::generate();
-        key.save_new(&folder.path().join("cluster.key"))
+        key.save_new(&directory.path().join("cluster.key"))
             .expect("the key can be written");
-        let config = Config {
+        let config = LenderConfig {
             name: "capi".to_owned(),
-            listen: vec![Address::Unix(folder.path().join("lender.sock"))],
+            listen: vec![NetAddress::Unix(directory.path().join("lender.sock"))],
             security: Security::Key(key),
             memory: 64 << 20,
-            store: Some(folder.path().join("lender.mem")),
-            ..Config::default()
+            store: Some(directory.path().join("lender.mem")),
+            ..LenderConfig::default()
         };
         Lending {
             _lender: Lender::start(config).expect("a lender starts"),
-            folder,
+            directory,
         }
     }
 
     fn address(&self) -> String {
-        format!("unix:{}", self.folder.path().join("lender.sock").display())
+        format!("unix:{}", self.directory.path().join("lender.sock").display())
     }
 
     fn key_file(&self) -> String {
-        self.folder.path().join("cluster.key").display().to_string()
+        self.directory.path().join("cluster.key").display().to_string()
     }
 
     fn environment(&self, command: &mut Command) {
@@ -152,9 +154,9 @@ fn an_open_transaction_dies_with_its_program_and_what_was_flushed_does_not() {
 }
 
 /// What `crash` keeps in its region: a number at both ends, and bytes made of it.
-fn write_number(memory: &Memory, data: &str, number: u64) {
+fn write_number(memory: &JournaledRvm, data: &str, number: u64) {
     let region = memory.map(data, 0, 0).expect("it can be mapped");
-    let mut transaction = memory.begin(Mode::Restore);
+    let mut transaction = memory.begin(RestoreMode::Restore);
     let bytes = vec![(number % 251) as u8; 3000];
     for (at, bytes) in [
         (0, &number.to_ne_bytes()[..]),
@@ -170,7 +172,7 @@ fn write_number(memory: &Memory, data: &str, number: u64) {
 
 /// One home, used in turn by Rust and by C, in the layout that C never makes.
 #[test]
-fn a_home_serves_c_and_rust_in_turn() {
+fn a_store_serves_c_and_rust_in_turn() {
     if !compilers() {
         return;
     }
@@ -178,12 +180,13 @@ fn a_home_serves_c_and_rust_in_turn() {
     let program = installed.compile("crash", Language::C, &["-lrvm"]);
     let place = tempfile::tempdir().expect("a temporary directory");
     let data = place.path().join("data").display().to_string();
-    let home = Home::create(&place.path().join("log"), Layout::Directory, 1 << 20).expect("a new home");
-    let open = || home.open(&Settings::default()).expect("it opens").memory;
+    let home =
+        Store::create(&place.path().join("log"), JournalLayout::Directory, 1 << 20).expect("a new home");
+    let open = || home.open(&StoreSettings::default()).expect("it opens").memory;
     {
         let memory = open();
         memory
-            .create_segment(&data, 1 << 20, Allocation::Sparse)
+            .create_segment(&data, 1 << 20, SegmentAllocation::Sparse)
             .expect("a new segment");
         write_number(&memory, &data, 5);
     }
@@ -205,14 +208,14 @@ fn a_heap_made_by_its_tool_is_loaded_by_c() {
     let installed = Installed::new();
     let program = installed.compile("heap", Language::C, &["-lrvm", "-lpthread"]);
     let place = tempfile::tempdir().expect("a temporary directory");
-    let home = Home::create(&place.path().join("log"), Layout::Beside, 1 << 20).expect("a new home");
-    let memory = home.open(&Settings::default()).expect("it opens").memory;
+    let home = Store::create(&place.path().join("log"), JournalLayout::Beside, 1 << 20).expect("a new home");
+    let memory = home.open(&StoreSettings::default()).expect("it opens").memory;
     let plan = HeapPlan {
         path: &place.path().join("heap"),
         address: 0x200_0000_0000,
         heap_bytes: 1 << 20,
         static_bytes: 4096,
-        allocation: Allocation::Sparse,
+        allocation: SegmentAllocation::Sparse,
     };
     plan.make(&memory).expect("it is made");
     drop(memory);
@@ -241,7 +244,7 @@ fn die_and_recover(configure: &dyn Fn(&mut Command, &Path)) {
             "{}",
             String::from_utf8_lossy(&died.stderr)
         );
-        let log = Inspect::open(&place.path().join("log")).expect("it is a log");
+        let log = JournalInspector::open(&place.path().join("log")).expect("it is a log");
         let on_disk = log.verify(&mut |_| true).scan.records;
         assert!(on_disk < COMMITS, "{on_disk} of {COMMITS} had reached the disk");
         drop(log);

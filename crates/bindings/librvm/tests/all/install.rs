@@ -96,8 +96,8 @@ fn the_loaders_cache_has_every_name() {
         return;
     }
     let installed = Installed::new();
-    let conf = installed.folder().join("ld.conf");
-    let cache = installed.folder().join("ld.cache");
+    let conf = installed.directory().join("ld.conf");
+    let cache = installed.directory().join("ld.cache");
     std::fs::write(&conf, format!("{}\n", installed.lib().display())).expect("it can be written");
     // `-X` leaves every link alone. Whoever is not root is told that the cache's own cache cannot be kept.
     let mut make = Command::new("ldconfig");
@@ -113,7 +113,7 @@ fn the_loaders_cache_has_every_name() {
     }
 }
 
-/// Beside the original in one folder `ldconfig` links each name to its newest file.
+/// Beside the original in one directory `ldconfig` links each name to its newest file.
 #[test]
 fn beside_the_original_the_names_stay_this_librarys() {
     if !has("ldconfig") || !has("gcc") {
@@ -129,7 +129,7 @@ fn beside_the_original_the_names_stay_this_librarys() {
             .expect("the compiler starts");
         assert!(made.success());
     }
-    // `-n`: in this folder, and not in the system's.
+    // `-n`: in this directory, and not in the system's.
     succeed(
         Command::new("ldconfig").arg("-n").arg(installed.lib()),
         "ldconfig -n",
@@ -185,7 +185,7 @@ fn a_binary_that_asks_for_the_originals_libraries_starts() {
         return;
     }
     let installed = Installed::new();
-    let old = installed.folder().join("old");
+    let old = installed.directory().join("old");
     std::fs::create_dir(&old).expect("a new directory");
     for variant in ["", "lwp", "pt"] {
         let mut link = vec![
@@ -294,7 +294,7 @@ fn every_header_compiles_alone() {
                 format!("extern \"C\" {{\n#include <rvm/{header}>\n}}\n#include <rvm/rvm.h>\n"),
             ),
         ] {
-            let source = installed.folder().join("header.c");
+            let source = installed.directory().join("header.c");
             std::fs::write(&source, text).expect("it can be written");
             let language = if compiler == "g++" { "c++" } else { "c" };
             let output = Command::new(compiler)
@@ -317,7 +317,7 @@ fn every_header_compiles_alone() {
 #[test]
 fn a_staged_install_has_the_final_paths_and_leaves_nothing_when_it_goes() {
     let installed = Installed::new();
-    let stage = installed.folder().join("stage");
+    let stage = installed.directory().join("stage");
     let stage_text = stage.to_str().expect("a plain name");
     let done = installed.install_script("install", stage_text);
     assert!(done.status.success(), "{done:?}");

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Stdio};
 
-use crate::common::world::{ADDRESS, Shape, World};
+use crate::common::world::{ADDRESS, FixtureOptions, RegionFixture};
 use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
 
 const KILL: i32 = 9;
@@ -25,7 +25,7 @@ fn every_case_of_a_shared_region_holds_in_c_and_in_cpp() {
         return;
     }
     let installed = Installed::new();
-    let world = World::start(Shape::default());
+    let world = RegionFixture::start(FixtureOptions::default());
     for language in LANGUAGES {
         let program = compiled(&installed, language);
         for case in CASES {
@@ -49,13 +49,13 @@ fn the_documents_program_compiles_and_runs() {
         .split("```c\n")
         .nth(1)
         .and_then(|rest| rest.split("```").next());
-    let source = installed.folder().join("shown.c");
+    let source = installed.directory().join("shown.c");
     std::fs::write(&source, program.expect("the page shows one")).expect("it can be written");
-    let world = World::start(Shape::default());
+    let world = RegionFixture::start(FixtureOptions::default());
     for language in LANGUAGES {
         let program = installed.compile_file(&source, language, &["-lrvm"]);
         let mut command = installed.command(program);
-        command.arg(world.server()).current_dir(world.folder.path());
+        command.arg(world.server()).current_dir(world.directory.path());
         succeed(&mut command, "the document's program");
     }
 }
@@ -84,9 +84,9 @@ fn a_region_with_an_address_is_there_or_nowhere() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(Shape {
+    let world = RegionFixture::start(FixtureOptions {
         address: ADDRESS,
-        ..Shape::default()
+        ..FixtureOptions::default()
     });
     succeed(&mut world.case(installed.command(&program), "address"), "address");
 }
@@ -99,7 +99,7 @@ fn programs_on_a_shared_region_are_clean_under_valgrind() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(Shape::default());
+    let world = RegionFixture::start(FixtureOptions::default());
     let valgrind = installed.valgrind();
     for case in UNDER_VALGRIND {
         let mut command = installed.command(&valgrind[0]);
@@ -126,7 +126,7 @@ fn two_processes_count_together_and_none_of_their_numbers_twice() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(Shape::default());
+    let world = RegionFixture::start(FixtureOptions::default());
     let start = |name: &str| {
         let mut command = world.case(installed.command(&program), "count");
         let command = command.env("NAME", name).env("LAST", LAST.to_string());
@@ -156,7 +156,7 @@ fn what_a_killed_program_committed_the_next_one_finds_whole() {
     }
     let installed = Installed::new();
     let program = compiled(&installed, Language::C);
-    let world = World::start(Shape::default());
+    let world = RegionFixture::start(FixtureOptions::default());
     let mut before = 0;
     for round in 0..3 {
         let mut command = world.case(installed.command(&program), "run");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use crate::common::world::{ADDRESS, LOG_BYTES, Shape, World};
+use crate::common::world::{ADDRESS, FixtureOptions, LOG_BYTES, RegionFixture};
 use crate::common::{Installed, LANGUAGES, Language, compilers, has, succeed};
 use netram_shared::server::rescue;
 
@@ -23,20 +23,20 @@ const CAPTURE: [&str; 7] = [
 const HEAP: [&str; 5] = ["blocks", "refused", "newer", "pinned", "found_by_page"];
 
 /// A heap needs three pages at least.
-fn heaps() -> Shape {
-    Shape {
+fn heaps() -> FixtureOptions {
+    FixtureOptions {
         span: 256 << 10,
         spans: 4,
-        ..Shape::default()
+        ..FixtureOptions::default()
     }
 }
 
-fn every_case(program: &str, cases: &[&str], shape: Shape) {
+fn every_case(program: &str, cases: &[&str], shape: FixtureOptions) {
     if !compilers() {
         return;
     }
     let installed = Installed::new();
-    let world = World::start(shape);
+    let world = RegionFixture::start(shape);
     for language in LANGUAGES {
         let compiled = installed.compile(program, language, &["-lrvm", "-lpthread"]);
         let told = succeed(&mut installed.command(&compiled), program);
@@ -53,7 +53,7 @@ fn every_case(program: &str, cases: &[&str], shape: Shape) {
 
 #[test]
 fn stores_are_found_as_a_node_chose_and_those_without_the_lock_are_named() {
-    every_case("capture", &CAPTURE, Shape::default());
+    every_case("capture", &CAPTURE, FixtureOptions::default());
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn a_node_tells_how_it_stands() {
         return;
     }
     let installed = Installed::new();
-    let world = World::start(Shape::default());
+    let world = RegionFixture::start(FixtureOptions::default());
     for language in LANGUAGES {
         let program = installed.compile("told", language, &["-lrvm"]);
         let said = succeed(&mut world.case(installed.command(&program), "told"), "told");
@@ -82,10 +82,10 @@ fn a_region_whose_server_is_lost_is_made_again_of_the_copy_that_a_program_saves(
     }
     let installed = Installed::new();
     let program = installed.compile("told", Language::C, &["-lrvm"]);
-    let mut world = World::start(Shape {
+    let mut world = RegionFixture::start(FixtureOptions {
         // It must end, and not before the program has counted, on a busy machine either.
         lease: Duration::from_secs(5),
-        ..Shape::default()
+        ..FixtureOptions::default()
     });
     let mut command = world.case(installed.command(&program), "save");
     let command = command.env("NAME", "saver");
@@ -111,7 +111,7 @@ fn a_region_whose_server_is_lost_is_made_again_of_the_copy_that_a_program_saves(
 }
 
 /// Starts the example in a directory of its own.
-fn list(installed: &Installed, world: &World, program: &Path, node: &str, words: &[&str]) -> Child {
+fn list(installed: &Installed, world: &RegionFixture, program: &Path, node: &str, words: &[&str]) -> Child {
     let mut command = installed.command(program);
     command
         .arg(world.server())
@@ -136,11 +136,11 @@ fn the_examples_processes_share_a_list_and_take_each_entry_once() {
     }
     let installed = Installed::new();
     let source = crate::common::root().join("crates/bindings/librvm/examples/list.c");
-    let world = World::start(Shape {
+    let world = RegionFixture::start(FixtureOptions {
         address: ADDRESS,
         span: 1 << 20,
         spans: 1,
-        ..Shape::default()
+        ..FixtureOptions::default()
     });
     for language in LANGUAGES {
         let program: PathBuf = installed.compile_file(&source, language, &["-lrvm"]);
@@ -183,10 +183,10 @@ fn programs_that_find_stores_and_use_heaps_are_clean_under_valgrind() {
     let valgrind = installed.valgrind();
     for (program, cases, shape) in [
         // Valgrind has a SIGSEGV of its own, and knows no userfaultfd: pages are not to be found in it.
-        ("capture", &["misuse", "adaptive"][..], Shape::default()),
+        ("capture", &["misuse", "adaptive"][..], FixtureOptions::default()),
         ("shared_heap", &HEAP[..4], heaps()),
     ] {
-        let world = World::start(shape);
+        let world = RegionFixture::start(shape);
         let compiled = installed.compile(program, Language::C, &["-lrvm", "-lpthread"]);
         for case in cases {
             let mut command = installed.command(&valgrind[0]);

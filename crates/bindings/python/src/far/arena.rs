@@ -2,17 +2,17 @@
 
 use std::path::PathBuf;
 
-use netram_far::{ArenaConfig, ArenaError, Config, FarVec, GrowError, Replacement, WordAccess};
+use netram_far::{ArenaConfig, ArenaError, FarVec, FarVecError, RemotePagesConfig, Replacement, WordAccess};
 use netram_far_machine::limit::PAGE_BYTES;
 use netram_transport::WaitPolicy;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::block::{Block, FarMemory};
+use super::block::{FarBlock, FarMemory};
 use crate::error;
 use crate::fork::Generation;
 use crate::nodes::seconds;
-use crate::open::{Size, parse, security};
+use crate::open::{SizeArgument, parse, security};
 
 /// Addresses of which a part has memory here, and the rest is at lenders.
 ///
@@ -60,18 +60,18 @@ pub(crate) struct ArenaStatus {
 
 /// Whether elements come and go without their pages.
 #[derive(FromPyObject)]
-pub(crate) enum Words {
+pub(crate) enum WordAccessArgument {
     Count(u32),
     Name(String),
 }
 
-impl Words {
-    fn access(words: Option<Words>) -> PyResult<WordAccess> {
+impl WordAccessArgument {
+    fn access(words: Option<WordAccessArgument>) -> PyResult<WordAccess> {
         match words {
             None => Ok(WordAccess::Never),
-            Some(Words::Count(count)) => Ok(WordAccess::Counted(count)),
-            Some(Words::Name(name)) if name == "measured" => Ok(WordAccess::Measured),
-            Some(Words::Name(name)) => Err(PyValueError::new_err(format!(
+            Some(WordAccessArgument::Count(count)) => Ok(WordAccess::Counted(count)),
+            Some(WordAccessArgument::Name(name)) if name == "measured" => Ok(WordAccess::Measured),
+            Some(WordAccessArgument::Name(name)) => Err(PyValueError::new_err(format!(
                 "no words {name:?}: give a number from 1 to 256, or \"measured\""
             ))),
         }
@@ -118,19 +118,19 @@ impl ArenaStatus {
 )]
 pub(crate) fn open_arena(
     py: Python<'_>,
-    size: Size,
-    local: Size,
+    size: SizeArgument,
+    local: SizeArgument,
     lenders: Vec<String>,
     key_file: Option<PathBuf>,
     insecure: bool,
     copies: usize,
-    per_lender: Option<Size>,
+    per_lender: Option<SizeArgument>,
     spill: Option<PathBuf>,
-    spill_size: Option<Size>,
-    hidden: Option<Size>,
-    packed: Option<Size>,
-    words: Option<Words>,
-    patched: Option<Size>,
+    spill_size: Option<SizeArgument>,
+    hidden: Option<SizeArgument>,
+    packed: Option<SizeArgument>,
+    words: Option<WordAccessArgument>,
+    patched: Option<SizeArgument>,
     replacement: &str,
     threads: usize,
     user_faults_only: bool,
@@ -140,26 +140,26 @@ pub(crate) fn open_arena(
     let addresses = lenders.iter().map(|lender| parse("lenders", lender));
     // Without lenders there is nobody to keep anything from.
     let insecure = insecure || lenders.is_empty() && key_file.is_none();
-    let mut depot = Config {
+    let mut depot = RemotePagesConfig {
         lenders: addresses.collect::<PyResult<_>>()?,
         security: security(key_file, insecure, |cause| error::open_error(py, cause))?,
         copies,
         spill,
-        ..Config::default()
+        ..RemotePagesConfig::default()
     };
-    if let Some(Size(bytes)) = spill_size {
+    if let Some(SizeArgument(bytes)) = spill_size {
         depot.spill_bytes = bytes;
     }
-    if let Some(Size(bytes)) = per_lender {
+    if let Some(SizeArgument(bytes)) = per_lender {
         depot.pages_max = u32::try_from(bytes / PAGE_BYTES as u64).unwrap_or(u32::MAX);
     }
     let mut config = ArenaConfig {
         bytes: size.0,
         local_bytes: local.0,
-        hidden_bytes: hidden.map(|size| size.0),
+        inactive_bytes: hidden.map(|size| size.0),
         packed_bytes: packed.map(|size| size.0),
         patched_bytes: patched.map(|size| size.0),
-        words: Words::access(words)?,
+        words: WordAccessArgument::access(words)?,
         replacement: self::replacement(replacement)?,
         handlers: threads,
         user_faults_only,
@@ -170,7 +170,7 @@ pub(crate) fn open_arena(
         let wait: WaitPolicy = parse("wait", wait)?;
         (config.wait, depot.wait) = (wait, wait);
     }
-    config.depot = depot;
+    config.remote_pages = depot;
     let arena = py.detach(|| netram_far::Arena::open(config));
     Ok(Arena {
         arena: arena.map_err(|error| refused(py, &error))?,
@@ -195,7 +195,7 @@ fn replacement(name: &str) -> PyResult<Replacement> {
 fn refused(py: Python<'_>, error: &ArenaError) -> PyErr {
     match std::error::Error::source(error) {
         // Its sentence is what was to be done.
-        Some(cause) if !matches!(error, ArenaError::Refused { .. } | ArenaError::Depot(_)) => {
+        Some(cause) if !matches!(error, ArenaError::Refused { .. } | ArenaError::RemotePages(_)) => {
             error::open_error(py, format_args!("{error}: {cause}"))
         }
         _ => error::open_error(py, error),
@@ -217,14 +217,14 @@ impl Arena {
 #[pymethods]
 impl Arena {
     /// So many bytes of it, zeros. Raises NoRoom when it has not so many addresses in a row.
-    fn memory(&self, py: Python<'_>, size: Size) -> PyResult<Py<FarMemory>> {
+    fn memory(&self, py: Python<'_>, size: SizeArgument) -> PyResult<Py<FarMemory>> {
         self.check_process(py)?;
         let bytes =
             usize::try_from(size.0).map_err(|_| PyValueError::new_err("more than memory can have"))?;
         let vec = py.detach(|| FarVec::zeros(&self.arena, bytes));
         match vec {
-            Ok(vec) => FarMemory::new(py, Block::new(vec)),
-            Err(error @ GrowError::Addresses { .. }) => Err(error::no_room(
+            Ok(vec) => FarMemory::new(py, FarBlock::new(vec)),
+            Err(error @ FarVecError::Addresses { .. }) => Err(error::no_room(
                 py,
                 format_args!("{error}: open it with a larger size, or let arrays go"),
             )),
@@ -235,13 +235,13 @@ impl Arena {
     /// How it stands.
     fn status(&self, py: Python<'_>) -> PyResult<ArenaStatus> {
         self.check_process(py)?;
-        let (arena, depot) = py.detach(|| (self.arena.status(), self.arena.depot().status()));
+        let (arena, depot) = py.detach(|| (self.arena.status(), self.arena.remote_pages().status()));
         Ok(ArenaStatus {
             used: arena.used,
             packed: arena.packed,
             patched: arena.patched,
             cap: arena.frames,
-            aside: depot.aside,
+            aside: depot.pending,
             short: depot.short,
             lost: depot.lost,
             linked: depot.lenders.iter().filter(|lender| lender.linked).count(),

@@ -2,17 +2,17 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use netram_far::{AccessError, FarVec};
+use netram_far::{FarAccessError, FarVec};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
 
 use crate::error;
 use crate::fork::Generation;
-use crate::sys::{Memory, View, Viewed};
+use crate::sys::{BufferSource, BufferView, PyMemory};
 
 /// Bytes of an arena. The arena lives as long as they do.
-pub(super) struct Block {
+pub(super) struct FarBlock {
     /// Held to gather, and alone to scatter. Views need no lock: they have the address.
     bytes: RwLock<FarVec<u8>>,
     address: usize,
@@ -20,9 +20,9 @@ pub(super) struct Block {
     generation: Generation,
 }
 
-impl Block {
-    pub(super) fn new(bytes: FarVec<u8>) -> Block {
-        Block {
+impl FarBlock {
+    pub(super) fn new(bytes: FarVec<u8>) -> FarBlock {
+        FarBlock {
             address: bytes.as_ptr().expose_provenance(),
             length: bytes.len(),
             bytes: RwLock::new(bytes),
@@ -58,10 +58,10 @@ impl Block {
     }
 }
 
-impl Viewed for Block {
-    fn view(&self, py: Python<'_>) -> PyResult<View> {
+impl BufferSource for FarBlock {
+    fn view(&self, py: Python<'_>) -> PyResult<BufferView> {
         self.check_process(py)?;
-        Ok(View {
+        Ok(BufferView {
             address: std::ptr::with_exposed_provenance_mut(self.address),
             length: self.length,
             readonly: false,
@@ -75,15 +75,15 @@ impl Viewed for Block {
 /// Memory of an arena, as a buffer of bytes: zeros at first.
 ///
 /// memoryview(memory) and numpy.frombuffer(memory, dtype=...) are the memory itself. It is given back when the last of them is gone.
-#[pyclass(frozen, extends = Memory, module = "netram._netram")]
+#[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct FarMemory {
-    block: Arc<Block>,
+    block: Arc<FarBlock>,
 }
 
 impl FarMemory {
-    pub(super) fn new(py: Python<'_>, block: Block) -> PyResult<Py<FarMemory>> {
+    pub(super) fn new(py: Python<'_>, block: FarBlock) -> PyResult<Py<FarMemory>> {
         let block = Arc::new(block);
-        let memory = Memory {
+        let memory = PyMemory {
             viewed: block.clone(),
         };
         Py::new(
@@ -140,9 +140,9 @@ impl FarMemory {
     }
 }
 
-fn refused(py: Python<'_>, error: &AccessError) -> PyErr {
+fn refused(py: Python<'_>, error: &FarAccessError) -> PyErr {
     match error {
-        AccessError::Lost(_) => error::page_lost(py, error),
-        AccessError::NoRoom { .. } => error::no_room(py, error),
+        FarAccessError::Lost(_) => error::page_lost(py, error),
+        FarAccessError::NoRoom { .. } => error::no_room(py, error),
     }
 }

@@ -2,8 +2,8 @@
 
 use netram_rvm::RangeError;
 use netram_shared::node::{
-    AcquireError, CommitError, DeclareError, Expired, Gone, HeapError, JoinError, LeaveError, ReadError,
-    SaveError, Stray,
+    AcquireError, DeclareError, HeapError, JoinError, LeaveError, NodeGone, ReadError, ReaderExpired,
+    SaveError, StrayStores, TxnCommitError,
 };
 use netram_shared_machine::LockId;
 use pyo3::prelude::*;
@@ -46,12 +46,12 @@ about_a_lock! {
     not_held = "NotHeld";
 }
 
-pub(super) fn gone(py: Python<'_>, gone: &Gone) -> PyErr {
+pub(super) fn gone(py: Python<'_>, gone: &NodeGone) -> PyErr {
     gone_error(py, gone)
 }
 
 pub(super) fn expired(py: Python<'_>) -> PyErr {
-    expired_error(py, Expired)
+    expired_error(py, ReaderExpired)
 }
 
 pub(super) fn join(py: Python<'_>, error: &JoinError) -> PyErr {
@@ -126,9 +126,9 @@ pub(super) fn save(py: Python<'_>, error: &SaveError) -> PyErr {
 }
 
 /// The exception that a commit raises for stores that it may not make.
-fn stray(py: Python<'_>, error: &CommitError, found: &Stray) -> PyErr {
+fn stray(py: Python<'_>, error: &TxnCommitError, found: &StrayStores) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let Stray {
+    let StrayStores {
         offset,
         address,
         length,
@@ -144,16 +144,16 @@ fn stray(py: Python<'_>, error: &CommitError, found: &Stray) -> PyErr {
     }
 }
 
-pub(super) fn commit(py: Python<'_>, error: &CommitError) -> PyErr {
+pub(super) fn commit(py: Python<'_>, error: &TxnCommitError) -> PyErr {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     match error {
-        CommitError::Unknown { node, number, .. } => match CLASS.import(py, "netram.errors", "Unknown") {
+        TxnCommitError::Unknown { node, number, .. } => match CLASS.import(py, "netram.errors", "Unknown") {
             Ok(class) => PyErr::from_type(class.clone(), (error.to_string(), node.0, number.0)),
             Err(missing) => missing,
         },
-        CommitError::Lost => lost(py, error),
-        CommitError::Stray(found) => stray(py, error, found),
-        CommitError::Gone(why) => gone(py, why),
-        CommitError::Refused(cause) => crate::error::commit(py, cause),
+        TxnCommitError::Lost => lost(py, error),
+        TxnCommitError::Stray(found) => stray(py, error, found),
+        TxnCommitError::Gone(why) => gone(py, why),
+        TxnCommitError::Refused(cause) => crate::error::commit(py, cause),
     }
 }

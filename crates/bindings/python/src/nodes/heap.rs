@@ -7,11 +7,11 @@ use netram_shared::Txn;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::joined::Joined;
+use super::session::NodeSession;
 use super::transaction::NodeTransaction;
 use crate::error;
 use crate::heap::{HeapStatistics, fits, heap_methods};
-use crate::region::Offset;
+use crate::region::OffsetArgument;
 
 /// The heap under a lock: NodeTransaction.heap(lock). A block is its offset in the region, also in other nodes; 0 is none.
 ///
@@ -20,14 +20,14 @@ use crate::region::Offset;
 /// formatted again is another one (ClosedError).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct NodeHeap {
-    joined: Arc<Joined>,
+    joined: Arc<NodeSession>,
     lock: u32,
     /// The node's: it ends with the node, or when it is formatted.
     heap: Weak<Heap>,
 }
 
 impl NodeHeap {
-    pub(super) fn of(joined: &Arc<Joined>, lock: u32, heap: &Arc<Heap>) -> NodeHeap {
+    pub(super) fn of(joined: &Arc<NodeSession>, lock: u32, heap: &Arc<Heap>) -> NodeHeap {
         NodeHeap {
             joined: Arc::clone(joined),
             lock,
@@ -66,8 +66,8 @@ heap_methods!(NodeHeap, txn: NodeTransaction, {
     fn read<'py>(
         &self,
         py: Python<'py>,
-        block: Offset,
-        length: Option<Offset>,
+        block: OffsetArgument,
+        length: Option<OffsetArgument>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let size = usize::try_from(self.size(py, block)?).unwrap_or(usize::MAX);
         let length = length.map_or(size, |length| length.0);

@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use netram_rvm::{Capture, Find, Verify};
-use netram_shared::{Node as Joining, Options};
+use netram_rvm::{CaptureMode, DetectMethod, VerifyMode};
+use netram_shared::{Node as Joining, NodeOptions};
 use netram_shared_machine::RegionId;
-use netram_shared_machine::node::Full;
+use netram_shared_machine::node::PinnedOverflow;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use super::joined::Joined;
+use super::session::NodeSession;
 use super::{Node, error, seconds};
-use crate::open::{Size, interruptibly, parse, security};
+use crate::open::{SizeArgument, interruptibly, parse, security};
 
 /// Join the shared region of the server at an address: all of it is in memory when this returns.
 ///
@@ -46,8 +46,8 @@ pub(crate) fn join(
     region: Option<&str>,
     lazy: bool,
     wait: Option<&str>,
-    log_size: Option<Size>,
-    pinned: Option<Size>,
+    log_size: Option<SizeArgument>,
+    pinned: Option<SizeArgument>,
     lock_timeout: f64,
     patience: f64,
     capture: &str,
@@ -58,7 +58,7 @@ pub(crate) fn join(
     full: &str,
 ) -> PyResult<Node> {
     let security = security(key_file, insecure, |cause| error::join_error(py, cause))?;
-    let mut options = Options::new(parse("server", server)?, security, directory);
+    let mut options = NodeOptions::new(parse("server", server)?, security, directory);
     options.name = name.unwrap_or(options.name);
     if let Some(id) = region {
         let number = u128::from_str_radix(id, 16);
@@ -69,49 +69,49 @@ pub(crate) fn join(
         options.wait = parse("wait", wait)?;
     }
     options.log_bytes = log_size.map_or(options.log_bytes, |size| size.0);
-    if let Some(Size(bytes)) = pinned {
+    if let Some(SizeArgument(bytes)) = pinned {
         let bytes = usize::try_from(bytes);
         options.pinned_bytes_max = bytes.map_err(|_| PyValueError::new_err("too much to be pinned"))?;
     }
     options.lazy = lazy;
     options.lock_timeout = seconds(lock_timeout)?;
-    options.patience = seconds(patience)?;
+    options.server_timeout = seconds(patience)?;
     options.capture = self::capture(capture, find)?;
-    options.straight = straight;
+    options.direct = straight;
     options.listen = listen.map(|listen| parse("listen", listen)).transpose()?;
     options.group = group.map(|group| parse("group", group)).transpose()?;
     options.full = match full {
-        "expire" => Full::Expire,
-        "fall-behind" => Full::FallBehind,
+        "expire" => PinnedOverflow::Expire,
+        "fall-behind" => PinnedOverflow::FallBehind,
         other => {
             let text = format!("full is \"expire\" or \"fall-behind\", not {other:?}");
             return Err(PyValueError::new_err(text));
         }
     };
-    let finds_stores = matches!(options.capture, Capture::Twins(_) | Capture::Pages(_));
+    let finds_stores = matches!(options.capture, CaptureMode::Twins(_) | CaptureMode::Pages(_));
     let node = interruptibly(py, move || Joining::join(options))?;
     let node = node.map_err(|cause| error::join(py, &cause))?;
     Ok(Node {
-        joined: Joined::new(node, finds_stores),
+        joined: NodeSession::new(node, finds_stores),
     })
 }
 
-fn capture(capture: &str, find: &str) -> PyResult<Capture> {
+fn capture(capture: &str, find: &str) -> PyResult<CaptureMode> {
     let find = match find {
-        "trap" => Find::Trap,
-        "watch" => Find::Watch,
+        "trap" => DetectMethod::Trap,
+        "watch" => DetectMethod::Watch,
         other => {
             let text = format!("stores are found by \"trap\" or \"watch\", not {other:?}");
             return Err(PyValueError::new_err(text));
         }
     };
     Ok(match capture {
-        "declared" => Capture::Declared,
-        "twins" => Capture::Twins(find),
-        "pages" => Capture::Pages(find),
-        "adaptive" => Capture::Adaptive,
-        "verified" => Capture::Verified(Verify::Refuse),
-        "reported" => Capture::Verified(Verify::Report),
+        "declared" => CaptureMode::Declared,
+        "twins" => CaptureMode::Twins(find),
+        "pages" => CaptureMode::Pages(find),
+        "adaptive" => CaptureMode::Adaptive,
+        "verified" => CaptureMode::Verified(VerifyMode::Refuse),
+        "reported" => CaptureMode::Verified(VerifyMode::Report),
         other => {
             return Err(PyValueError::new_err(format!(
                 "no capture {other:?}: choose \"declared\", \"twins\", \"pages\", \"adaptive\", \"verified\" or \"reported\""

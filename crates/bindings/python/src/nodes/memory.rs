@@ -5,28 +5,28 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use super::joined::{Joined, Part};
-use crate::key::Key;
-use crate::sys::Memory;
+use super::session::{NodeMemoryPart, NodeSession};
+use crate::key::BufferKey;
+use crate::sys::PyMemory;
 
 /// A node's copy of its shared region, or a part of it: a buffer of bytes.
 ///
 /// memoryview(memory) and numpy.frombuffer(memory, dtype=...) see the memory itself, without a copy, as it changes. That of
 /// Node.memory is read-only, unless the node finds stores by page; a transaction gives parts that it has declared to be
 /// written. Reading a slice copies. While a view lives the node cannot leave (BufferError).
-#[pyclass(frozen, extends = Memory, module = "netram._netram")]
+#[pyclass(frozen, extends = PyMemory, module = "netram._netram")]
 pub(crate) struct NodeMemory {
-    part: Arc<Part>,
+    part: Arc<NodeMemoryPart>,
 }
 
 impl NodeMemory {
     /// All of it, to be read; to be written where stores are found by page.
-    pub(super) fn all(py: Python<'_>, joined: &Arc<Joined>) -> PyResult<Py<NodeMemory>> {
+    pub(super) fn all(py: Python<'_>, joined: &Arc<NodeSession>) -> PyResult<Py<NodeMemory>> {
         joined.node(py)?;
         NodeMemory::part(
             py,
-            Part {
-                joined: joined.clone(),
+            NodeMemoryPart {
+                session: joined.clone(),
                 offset: 0,
                 length: joined.length,
                 readonly: !joined.finds_stores,
@@ -34,9 +34,9 @@ impl NodeMemory {
         )
     }
 
-    pub(super) fn part(py: Python<'_>, part: Part) -> PyResult<Py<NodeMemory>> {
+    pub(super) fn part(py: Python<'_>, part: NodeMemoryPart) -> PyResult<Py<NodeMemory>> {
         let part = Arc::new(part);
-        let memory = Memory { viewed: part.clone() };
+        let memory = PyMemory { viewed: part.clone() };
         Py::new(
             py,
             PyClassInitializer::from(memory).add_subclass(NodeMemory { part }),
@@ -52,12 +52,12 @@ impl NodeMemory {
 
     /// A byte as a number, or a slice as a copy, taken between two records of other nodes.
     fn __getitem__<'py>(&self, py: Python<'py>, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        match Key::of(key, self.part.length, "memory")? {
-            Key::Slice { start, length } => {
+        match BufferKey::of(key, self.part.length, "memory")? {
+            BufferKey::Slice { start, length } => {
                 let copied = self.part.copy(py, start, length)?;
                 Ok(PyBytes::new(py, &copied).into_any())
             }
-            Key::Byte(place) => Ok(self.part.copy(py, place, 1)?[0].into_pyobject(py)?.into_any()),
+            BufferKey::Byte(place) => Ok(self.part.copy(py, place, 1)?[0].into_pyobject(py)?.into_any()),
         }
     }
 
@@ -70,7 +70,7 @@ impl NodeMemory {
     /// The address of its first byte.
     #[getter]
     fn address(&self) -> usize {
-        self.part.joined.address + self.part.offset
+        self.part.session.address + self.part.offset
     }
 
     /// Whether views of it can only be read.
@@ -80,7 +80,7 @@ impl NodeMemory {
     }
 
     fn __repr__(&self) -> String {
-        let Part {
+        let NodeMemoryPart {
             offset,
             length,
             readonly,

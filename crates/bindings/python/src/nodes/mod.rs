@@ -13,11 +13,11 @@
 
 mod error;
 mod heap;
-mod joined;
 mod joining;
 mod memory;
 mod reader;
 mod report;
+mod session;
 mod transaction;
 
 use std::ffi::OsString;
@@ -27,20 +27,20 @@ use std::time::{Duration, Instant};
 
 use netram_shared::Node as Joining;
 use netram_shared::server::Span;
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::{LockId, NodeId, Number, Version};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 pub(crate) use self::error::not_held;
 pub(crate) use self::heap::NodeHeap;
-use self::joined::Joined;
 pub(crate) use self::joining::join;
 pub(crate) use self::memory::NodeMemory;
 pub(crate) use self::reader::Reader;
 pub(crate) use self::report::{NodeProgress, NodeStraight};
+use self::session::NodeSession;
 pub(crate) use self::transaction::{NodeCommit, NodeTransaction};
-use crate::region::Offset;
+use crate::region::OffsetArgument;
 
 /// How often a wait looks for Ctrl-C.
 const SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -51,7 +51,7 @@ const SIGNALS_EVERY: Duration = Duration::from_millis(50);
 /// as good as crashed: what it committed is safe, and its locks go on when the server has noticed.
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Node {
-    joined: Arc<Joined>,
+    joined: Arc<NodeSession>,
 }
 
 /// Seconds from Python. An absurd number of them is as good as for ever.
@@ -68,7 +68,7 @@ impl Node {
         &self,
         py: Python<'_>,
         timeout: f64,
-        look: impl Fn(&Joining, Duration) -> Result<Option<R>, netram_shared::node::Gone> + Sync,
+        look: impl Fn(&Joining, Duration) -> Result<Option<R>, netram_shared::node::NodeGone> + Sync,
     ) -> PyResult<Option<R>> {
         let until = Instant::now() + seconds(timeout)?;
         loop {
@@ -137,7 +137,7 @@ impl Node {
     /// the first one goes on.
     #[getter]
     fn left_behind(&self, py: Python<'_>) -> PyResult<Vec<(OsString, Option<String>)>> {
-        let left = self.joined.node(py)?.left_behind();
+        let left = self.joined.node(py)?.orphans();
         let told = left.into_iter();
         Ok(told
             .map(|left| (left.path.into_os_string(), left.failed))
@@ -160,7 +160,7 @@ impl Node {
     /// What became of records that went, or came, straight from node to node.
     #[getter]
     fn straight(&self, py: Python<'_>) -> PyResult<NodeStraight> {
-        Ok(NodeStraight::of(self.joined.node(py)?.straight()))
+        Ok(NodeStraight::of(self.joined.node(py)?.direct_counts()))
     }
 
     /// Take the undeclared stores that commits have found where capture is "verified" or "reported": offset and length of each.
@@ -210,7 +210,7 @@ impl Node {
     }
 
     /// The lock that covers the byte at offset, with its span's offset and length; None: no lock does.
-    fn span_at(&self, py: Python<'_>, offset: Offset) -> PyResult<Option<(u32, u64, u64)>> {
+    fn span_at(&self, py: Python<'_>, offset: OffsetArgument) -> PyResult<Option<(u32, u64, u64)>> {
         let node = self.joined.node(py)?;
         let span = node.span_at(offset.0 as u64);
         Ok(span.map(|span| (span.lock.0, span.offset, span.length)))
@@ -225,7 +225,7 @@ impl Node {
     #[pyo3(signature = (lock, version, timeout = 10.0))]
     fn wait_version(&self, py: Python<'_>, lock: u32, version: u64, timeout: f64) -> PyResult<bool> {
         let come = self.wait(py, timeout, |node, slice| {
-            let come = node.wait_version(LockId(lock), Version(version), slice)?;
+            let come = node.wait_version(LockId(lock), LockVersion(version), slice)?;
             Ok(come.then_some(()))
         })?;
         Ok(come.is_some())
@@ -236,14 +236,14 @@ impl Node {
     #[pyo3(signature = (node, number, timeout = 10.0))]
     fn outcome(&self, py: Python<'_>, node: u64, number: u64, timeout: f64) -> PyResult<&'static str> {
         let known = self.wait(py, timeout, |joined, slice| {
-            let fate = joined.outcome(NodeId(node), Number(number), slice)?;
-            Ok((fate != Fate::Open).then_some(fate))
+            let fate = joined.outcome(NodeId(node), RecordNumber(number), slice)?;
+            Ok((fate != RecordOutcome::Open).then_some(fate))
         })?;
         Ok(match known {
-            Some(Fate::Committed) => "committed",
-            Some(Fate::Aborted) => "aborted",
-            Some(Fate::Forgotten) => "forgotten",
-            Some(Fate::Open) | None => "open",
+            Some(RecordOutcome::Committed) => "committed",
+            Some(RecordOutcome::Aborted) => "aborted",
+            Some(RecordOutcome::Forgotten) => "forgotten",
+            Some(RecordOutcome::Open) | None => "open",
         })
     }
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use netram_shared::Reader as Pinned;
+use netram_shared::RegionReader as Pinned;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use super::error;
-use super::joined::Joined;
-use crate::region::Offset;
-use crate::slot::Slot;
+use super::session::NodeSession;
+use crate::region::OffsetArgument;
+use crate::slot::ExclusiveSlot;
 
 /// A pinned reader: the node's memory stays as it is, between two commits, until the reader accepts what has come, or a
 /// transaction of this node acquires a lock. What others commit waits, in bounded memory.
@@ -17,17 +17,17 @@ use crate::slot::Slot;
 /// As a context manager it ends itself. One thread at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct Reader {
-    joined: Arc<Joined>,
-    inner: Slot<Pinned<'static>>,
+    joined: Arc<NodeSession>,
+    inner: ExclusiveSlot<Pinned<'static>>,
 }
 
 impl Reader {
-    pub(super) fn begin(py: Python<'_>, joined: &Arc<Joined>) -> PyResult<Reader> {
+    pub(super) fn begin(py: Python<'_>, joined: &Arc<NodeSession>) -> PyResult<Reader> {
         let node = joined.node(py)?;
         let inner = py.detach(move || node.reader_owned());
         Ok(Reader {
             joined: joined.clone(),
-            inner: Slot::new(inner.map_err(|why| error::gone(py, &why))?),
+            inner: ExclusiveSlot::new(inner.map_err(|why| error::gone(py, &why))?),
         })
     }
 
@@ -45,7 +45,12 @@ impl Reader {
 #[pymethods]
 impl Reader {
     /// A copy of length bytes from offset on, all of one moment. Raises Expired, RangeError.
-    fn read<'py>(&self, py: Python<'py>, offset: Offset, length: Offset) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: OffsetArgument,
+        length: OffsetArgument,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let (start, end) = (offset.0, offset.0.checked_add(length.0));
         let copied = self.with(py, |reader| {
             let guard = reader.read()?;
@@ -57,7 +62,7 @@ impl Reader {
                 py,
                 "the bytes are not all in the region",
             )),
-            Err(netram_shared::node::Expired) => Err(error::expired(py)),
+            Err(netram_shared::node::ReaderExpired) => Err(error::expired(py)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a node tells of itself.
 
-use netram_shared::node::{Progress, StraightCounts};
+use netram_shared::node::{DirectCounts, RecordProgress};
 use pyo3::prelude::*;
 
 /// How far a node's own records have come: the number of the last of each kind.
@@ -16,11 +16,11 @@ pub(crate) struct NodeProgress {
 }
 
 impl NodeProgress {
-    pub(super) fn of(from: Progress) -> NodeProgress {
+    pub(super) fn of(from: RecordProgress) -> NodeProgress {
         NodeProgress {
             appended: from.appended.0,
             acked: from.acked.0,
-            kept: from.kept.0,
+            kept: from.durable.0,
         }
     }
 }
@@ -56,12 +56,12 @@ pub(crate) struct NodeStraight {
 }
 
 impl NodeStraight {
-    pub(super) fn of(from: StraightCounts) -> NodeStraight {
+    pub(super) fn of(from: DirectCounts) -> NodeStraight {
         NodeStraight {
-            taken: from.taken,
-            forgotten: from.forgotten,
-            cast: from.cast,
-            linked: from.linked,
+            taken: from.applied,
+            forgotten: from.ignored,
+            cast: from.multicast,
+            linked: from.unicast,
             dropped: from.dropped,
             peers: from.peers,
         }

@@ -3,21 +3,21 @@
 use std::sync::{Arc, Mutex};
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::Txn;
-use netram_shared::node::{Commit, CommitError};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared::node::{TxnCommit, TxnCommitError};
+use netram_shared_machine::{LockId, LockMode};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyInt};
 
 use super::error;
 use super::heap::NodeHeap;
-use super::joined::{Joined, Part};
 use super::memory::NodeMemory;
+use super::session::{NodeMemoryPart, NodeSession};
 use crate::locks::lock;
-use crate::region::Offset;
-use crate::slot::{Slot, Unusable};
+use crate::region::OffsetArgument;
+use crate::slot::{ExclusiveSlot, ExclusiveSlotError};
 use crate::sys;
 use crate::transaction::bytes_of;
 
@@ -27,8 +27,8 @@ use crate::transaction::bytes_of;
 /// Any thread may use it, one at a time (BusyError otherwise).
 #[pyclass(frozen, module = "netram._netram")]
 pub(crate) struct NodeTransaction {
-    joined: Arc<Joined>,
-    inner: Slot<Txn<'static>>,
+    joined: Arc<NodeSession>,
+    inner: ExclusiveSlot<Txn<'static>>,
     result: Mutex<Option<NodeCommit>>,
 }
 
@@ -60,7 +60,7 @@ impl NodeCommit {
 }
 
 impl NodeCommit {
-    fn of(commit: Commit) -> NodeCommit {
+    fn of(commit: TxnCommit) -> NodeCommit {
         NodeCommit {
             record: commit.record.map(|(node, number)| (node.0, number.0)),
             lenders: commit.votes.members,
@@ -70,13 +70,21 @@ impl NodeCommit {
 }
 
 impl NodeTransaction {
-    pub(super) fn begin(py: Python<'_>, joined: &Arc<Joined>, restore: bool) -> PyResult<NodeTransaction> {
+    pub(super) fn begin(
+        py: Python<'_>,
+        joined: &Arc<NodeSession>,
+        restore: bool,
+    ) -> PyResult<NodeTransaction> {
         let node = joined.node(py)?;
-        let mode = if restore { Mode::Restore } else { Mode::NoRestore };
+        let mode = if restore {
+            RestoreMode::Restore
+        } else {
+            RestoreMode::NoRestore
+        };
         let inner = py.detach(move || node.begin_owned(mode));
         Ok(NodeTransaction {
             joined: joined.clone(),
-            inner: Slot::new(inner.map_err(|why| error::gone(py, &why))?),
+            inner: ExclusiveSlot::new(inner.map_err(|why| error::gone(py, &why))?),
             result: Mutex::new(None),
         })
     }
@@ -101,8 +109,8 @@ impl NodeTransaction {
         self.declare(py, offset, length)?;
         NodeMemory::part(
             py,
-            Part {
-                joined: self.joined.clone(),
+            NodeMemoryPart {
+                session: self.joined.clone(),
                 offset,
                 length,
                 readonly: false,
@@ -162,8 +170,8 @@ impl NodeTransaction {
     #[pyo3(signature = (locks = Vec::new(), shared = Vec::new()))]
     #[pyo3(text_signature = "($self, locks=(), shared=())")]
     fn acquire_all(&self, py: Python<'_>, locks: Vec<u32>, shared: Vec<u32>) -> PyResult<()> {
-        let exclusive = locks.into_iter().map(|lock| (LockId(lock), Hold::Exclusive));
-        let shared = shared.into_iter().map(|lock| (LockId(lock), Hold::Shared));
+        let exclusive = locks.into_iter().map(|lock| (LockId(lock), LockMode::Exclusive));
+        let shared = shared.into_iter().map(|lock| (LockId(lock), LockMode::Shared));
         let all: Vec<_> = exclusive.chain(shared).collect();
         self.with(py, |txn| txn.acquire_all(&all))?
             .map_err(|cause| error::acquire(py, &cause))
@@ -176,7 +184,12 @@ impl NodeTransaction {
     }
 
     /// A copy of length bytes from offset on, which must be under locks that are held. Raises NotHeld, RangeError.
-    fn read<'py>(&self, py: Python<'py>, offset: Offset, length: Offset) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        offset: OffsetArgument,
+        length: OffsetArgument,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         if length.0 > self.joined.length {
             return Err(crate::error::range_error(
                 py,
@@ -192,7 +205,7 @@ impl NodeTransaction {
     /// Declare len(data) bytes at offset and store data there, under locks held exclusively. data is any buffer.
     ///
     /// Raises NotHeld, RangeError.
-    fn write(&self, py: Python<'_>, offset: Offset, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn write(&self, py: Python<'_>, offset: OffsetArgument, data: &Bound<'_, PyAny>) -> PyResult<()> {
         self.joined.check_process(py)?;
         let data = bytes_of(data)?;
         let bytes = data.as_bytes();
@@ -201,14 +214,19 @@ impl NodeTransaction {
     }
 
     /// Declare length bytes from offset on, for memory that is written some other way (by its address).
-    fn set_range(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<()> {
+    fn set_range(&self, py: Python<'_>, offset: OffsetArgument, length: OffsetArgument) -> PyResult<()> {
         self.declare(py, offset.0, length.0)
     }
 
     /// Declare length bytes from offset on; returns them as memory that can be written until the transaction ends.
     ///
     /// Nobody stops a later store, and nobody else would ever see it.
-    fn memory(&self, py: Python<'_>, offset: Offset, length: Offset) -> PyResult<Py<NodeMemory>> {
+    fn memory(
+        &self,
+        py: Python<'_>,
+        offset: OffsetArgument,
+        length: OffsetArgument,
+    ) -> PyResult<Py<NodeMemory>> {
         self.writable(py, offset.0, length.0)
     }
 
@@ -216,12 +234,12 @@ impl NodeTransaction {
     ///
     /// array(view): the bytes of view, a NumPy array in Node.memory (gaps of its strides included), as an array like it.
     /// array(offset, count, dtype): count items from offset on.
-    #[pyo3(signature = (target, count = Offset::ONE, dtype = None))]
+    #[pyo3(signature = (target, count = OffsetArgument::ONE, dtype = None))]
     #[pyo3(text_signature = "($self, target, count=1, dtype=None)")]
     fn array<'py>(
         &self,
         target: &Bound<'py, PyAny>,
-        count: Offset,
+        count: OffsetArgument,
         dtype: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = target.py();
@@ -238,7 +256,7 @@ impl NodeTransaction {
         let dtype = numpy.getattr("dtype")?.call1((dtype,))?;
         let item: usize = dtype.getattr("itemsize")?.extract()?;
         let length = item.saturating_mul(count.0);
-        let memory = self.writable(py, target.extract::<Offset>()?.0, length)?;
+        let memory = self.writable(py, target.extract::<OffsetArgument>()?.0, length)?;
         numpy.getattr("ndarray")?.call1(((count.0,), dtype, memory))
     }
 
@@ -273,7 +291,7 @@ impl NodeTransaction {
         let committed = py.detach(|| self.inner.end(commit));
         committed
             .map_err(|why| ended(py, why))?
-            .map_err(|cause: CommitError| error::commit(py, &cause))
+            .map_err(|cause: TxnCommitError| error::commit(py, &cause))
     }
 
     /// End the transaction without a trace, and free its locks. Aborting one that has ended raises ClosedError.
@@ -335,14 +353,14 @@ impl Drop for NodeTransaction {
     }
 }
 
-fn ended(py: Python<'_>, why: Unusable) -> PyErr {
+fn ended(py: Python<'_>, why: ExclusiveSlotError) -> PyErr {
     why.raise(py, "transaction")
 }
 
-fn holding(hold: &str) -> PyResult<Hold> {
+fn holding(hold: &str) -> PyResult<LockMode> {
     match hold {
-        "exclusive" => Ok(Hold::Exclusive),
-        "shared" => Ok(Hold::Shared),
+        "exclusive" => Ok(LockMode::Exclusive),
+        "shared" => Ok(LockMode::Shared),
         other => Err(PyValueError::new_err(format!(
             "a lock is held \"exclusive\" or \"shared\", not {other:?}"
         ))),

@@ -6,18 +6,18 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use netram_block::{BLOCK_BYTES, Device, DeviceError, SECTOR_BYTES};
+use netram_block::{BLOCK_BYTES, BlockDevice, DeviceError, SECTOR_BYTES};
 use rustix::io::Errno;
 
-use super::wire::{self, Attributes, Operation, Request};
-use crate::failures::Failures;
+use super::wire::{self, FuseAttributes, FuseOperation, FuseRequest};
+use crate::failure_log::FailureLog;
 
 /// How the file's name begins. The rest is chosen by the server that makes the file, and any is answered: another server may go
 /// on with it.
 const NAME_BEGINS: &str = "netram-";
-const FOLDER: u64 = 1;
+const DIRECTORY: u64 = 1;
 const FILE: u64 = 2;
-const FOLDER_MODE: u32 = 0o040_700;
+const DIRECTORY_MODE: u32 = 0o040_700;
 const FILE_MODE: u32 = 0o100_600;
 
 /// The kernel sends no more in one request unless told otherwise, and the device takes more.
@@ -35,7 +35,7 @@ const SEEK_HOLE: u32 = 4;
 
 /// What the kernel is told.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer<'a> {
+pub(super) enum FuseReply<'a> {
     /// Nothing: it does not wait for it.
     Nothing,
     /// The number of what went wrong.
@@ -49,52 +49,52 @@ const BODY_BYTES_MAX: usize = 128;
 
 /// A short answer's body.
 #[derive(Debug)]
-struct Body {
+struct ReplyBody {
     bytes: [u8; BODY_BYTES_MAX],
     length: usize,
 }
 
-impl<const N: usize> From<[u8; N]> for Body {
-    fn from(body: [u8; N]) -> Body {
+impl<const N: usize> From<[u8; N]> for ReplyBody {
+    fn from(body: [u8; N]) -> ReplyBody {
         let mut bytes = [0; BODY_BYTES_MAX];
         bytes[..N].copy_from_slice(&body);
-        Body { bytes, length: N }
+        ReplyBody { bytes, length: N }
     }
 }
 
 /// The file system.
-pub(crate) struct VolumeFile {
-    device: Arc<dyn Device>,
+pub(crate) struct FuseFile {
+    device: Arc<dyn BlockDevice>,
     made_s: u64,
-    failures: Failures,
+    failures: FailureLog,
 }
 
 /// What a `fallocate` asks of the device.
 #[derive(Debug, PartialEq, Eq)]
-enum Clearing {
+enum ClearMode {
     /// The space may be given back.
     Discard,
     /// The space is to stay.
     Zero,
 }
 
-impl Clearing {
-    fn of(mode: u32) -> Option<Clearing> {
+impl ClearMode {
+    fn of(mode: u32) -> Option<ClearMode> {
         match mode & !KEEP_SIZE {
-            PUNCH_HOLE => Some(Clearing::Discard),
-            ZERO_RANGE => Some(Clearing::Zero),
+            PUNCH_HOLE => Some(ClearMode::Discard),
+            ZERO_RANGE => Some(ClearMode::Zero),
             _ => None,
         }
     }
 }
 
-impl VolumeFile {
-    pub(crate) fn new(device: Arc<dyn Device>) -> VolumeFile {
-        VolumeFile {
+impl FuseFile {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>) -> FuseFile {
+        FuseFile {
             device,
             made_s: (SystemTime::now().duration_since(SystemTime::UNIX_EPOCH))
                 .map_or(0, |since| since.as_secs()),
-            failures: Failures::default(),
+            failures: FailureLog::default(),
         }
     }
 
@@ -105,45 +105,45 @@ impl VolumeFile {
     }
 
     /// What is answered to `request`. What is read goes through `scratch`: no allocation a request.
-    pub(super) fn answer<'a>(&self, request: &Request<'_>, scratch: &'a mut Vec<u8>) -> Answer<'a> {
+    pub(super) fn answer<'a>(&self, request: &FuseRequest<'_>, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
         let told = match request.operation {
-            Operation::Forget => return Answer::Nothing,
-            Operation::Read { offset, bytes } => return self.read(offset, bytes, scratch),
-            Operation::Lookup(name) => self.look_up(request.node, name),
-            Operation::Attributes => match self.attributes(request.node) {
+            FuseOperation::Forget => return FuseReply::Nothing,
+            FuseOperation::Read { offset, bytes } => return self.read(offset, bytes, scratch),
+            FuseOperation::Lookup(name) => self.look_up(request.node, name),
+            FuseOperation::Attributes => match self.attributes(request.node) {
                 Some(attributes) => Ok(attributes.answer().into()),
                 None => Err(Errno::NOENT.raw_os_error()),
             },
-            Operation::Open if request.node == FILE => Ok(wire::opened().into()),
-            Operation::Open => Err(Errno::ISDIR.raw_os_error()),
-            Operation::Write { offset, data } => self.write(offset, data),
-            Operation::Sync => self.sync(),
-            Operation::Allocate { offset, length, mode } => self.allocate(offset, length, mode),
-            Operation::Seek { offset, whence } => self.seek_from(offset, whence),
-            Operation::Space => Ok(self.space().into()),
-            Operation::Done => Ok([].into()),
+            FuseOperation::Open if request.node == FILE => Ok(wire::opened().into()),
+            FuseOperation::Open => Err(Errno::ISDIR.raw_os_error()),
+            FuseOperation::Write { offset, data } => self.write(offset, data),
+            FuseOperation::Sync => self.sync(),
+            FuseOperation::Allocate { offset, length, mode } => self.allocate(offset, length, mode),
+            FuseOperation::Seek { offset, whence } => self.seek_from(offset, whence),
+            FuseOperation::Space => Ok(self.space().into()),
+            FuseOperation::Done => Ok([].into()),
             // The kernel asks some of them once, such as for capabilities before the first write, and never again after this.
-            Operation::Init(_) | Operation::Other => Err(Errno::NOSYS.raw_os_error()),
+            FuseOperation::Init(_) | FuseOperation::Other => Err(Errno::NOSYS.raw_os_error()),
         };
         match told {
-            Ok(Body { bytes, length }) => {
+            Ok(ReplyBody { bytes, length }) => {
                 if scratch.len() < bytes.len() {
                     scratch.resize(bytes.len(), 0);
                 }
                 scratch[..length].copy_from_slice(&bytes[..length]);
-                Answer::Body(&scratch[..length])
+                FuseReply::Body(&scratch[..length])
             }
-            Err(errno) => Answer::Error(errno),
+            Err(errno) => FuseReply::Error(errno),
         }
     }
 
-    fn attributes(&self, node: u64) -> Option<Attributes> {
+    fn attributes(&self, node: u64) -> Option<FuseAttributes> {
         let (mode, bytes) = match node {
-            FOLDER => (FOLDER_MODE, 0),
+            DIRECTORY => (DIRECTORY_MODE, 0),
             FILE => (FILE_MODE, self.device.geometry().bytes),
             _ => return None,
         };
-        Some(Attributes {
+        Some(FuseAttributes {
             node,
             bytes,
             mode,
@@ -157,10 +157,10 @@ impl VolumeFile {
         self.device.wait(pending)
     }
 
-    fn clear(&self, clearing: &Clearing, offset: u64, length: u64) -> Result<(), DeviceError> {
+    fn clear(&self, clearing: &ClearMode, offset: u64, length: u64) -> Result<(), DeviceError> {
         let pending = match clearing {
-            Clearing::Discard => self.device.discard(offset, length)?,
-            Clearing::Zero => self.device.zero(offset, length)?,
+            ClearMode::Discard => self.device.discard(offset, length)?,
+            ClearMode::Zero => self.device.zero(offset, length)?,
         };
         self.device.wait(pending)
     }
@@ -190,35 +190,35 @@ impl VolumeFile {
 }
 
 /// Requests, one each. `Err`: the number of what went wrong.
-impl VolumeFile {
-    fn look_up(&self, folder: u64, name: &[u8]) -> Result<Body, i32> {
+impl FuseFile {
+    fn look_up(&self, directory: u64, name: &[u8]) -> Result<ReplyBody, i32> {
         match self.attributes(FILE) {
-            Some(attributes) if folder == FOLDER && name.starts_with(NAME_BEGINS.as_bytes()) => {
+            Some(attributes) if directory == DIRECTORY && name.starts_with(NAME_BEGINS.as_bytes()) => {
                 Ok(attributes.entry(NAME_VALID_S).into())
             }
             _ => Err(Errno::NOENT.raw_os_error()),
         }
     }
 
-    fn read<'a>(&self, offset: u64, bytes: u32, scratch: &'a mut Vec<u8>) -> Answer<'a> {
+    fn read<'a>(&self, offset: u64, bytes: u32, scratch: &'a mut Vec<u8>) -> FuseReply<'a> {
         let end = self.device.geometry().bytes;
         let bytes = bytes.min(REQUEST_BYTES_MAX);
         // At most `bytes`, 32 bits.
         let length = u64::from(bytes).min(end.saturating_sub(offset)) as usize;
         if length == 0 {
-            return Answer::Body(&[]);
+            return FuseReply::Body(&[]);
         }
         if scratch.len() < length {
             scratch.resize(length, 0);
         }
         let into = &mut scratch[..length];
         match self.device.read(offset, into) {
-            Ok(()) => Answer::Body(into),
-            Err(error) => Answer::Error(self.failed("read", offset, length as u64, &error)),
+            Ok(()) => FuseReply::Body(into),
+            Err(error) => FuseReply::Error(self.failed("read", offset, length as u64, &error)),
         }
     }
 
-    fn write(&self, offset: u64, data: &[u8]) -> Result<Body, i32> {
+    fn write(&self, offset: u64, data: &[u8]) -> Result<ReplyBody, i32> {
         let failed = |error| self.failed("write", offset, data.len() as u64, &error);
         self.write_all(offset, data).map_err(failed)?;
         // The kernel sends at most `REQUEST_BYTES_MAX`.
@@ -226,20 +226,20 @@ impl VolumeFile {
     }
 
     /// The loop device's flush, and what becomes of a write with FUA: that write, then this.
-    fn sync(&self) -> Result<Body, i32> {
+    fn sync(&self) -> Result<ReplyBody, i32> {
         let flushed = self.device.flush();
         flushed.map_err(|error| self.failed("flush", 0, 0, &error))?;
         Ok([].into())
     }
 
-    fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<Body, i32> {
-        let clearing = Clearing::of(mode).ok_or(Errno::OPNOTSUPP.raw_os_error())?;
+    fn allocate(&self, offset: u64, length: u64, mode: u32) -> Result<ReplyBody, i32> {
+        let clearing = ClearMode::of(mode).ok_or(Errno::OPNOTSUPP.raw_os_error())?;
         let failed = |error| self.failed("discard", offset, length, &error);
         self.clear(&clearing, offset, length).map_err(failed)?;
         Ok([].into())
     }
 
-    fn seek_from(&self, from: u64, whence: u32) -> Result<Body, i32> {
+    fn seek_from(&self, from: u64, whence: u32) -> Result<ReplyBody, i32> {
         let hole = match whence {
             SEEK_HOLE => true,
             SEEK_DATA => false,
@@ -264,11 +264,11 @@ mod tests {
 
     #[test]
     fn only_punching_and_zeroing_are_understood() {
-        assert_eq!(Clearing::of(PUNCH_HOLE | KEEP_SIZE), Some(Clearing::Discard));
-        assert_eq!(Clearing::of(ZERO_RANGE | KEEP_SIZE), Some(Clearing::Zero));
+        assert_eq!(ClearMode::of(PUNCH_HOLE | KEEP_SIZE), Some(ClearMode::Discard));
+        assert_eq!(ClearMode::of(ZERO_RANGE | KEEP_SIZE), Some(ClearMode::Zero));
         // Allocating, collapsing, inserting: the device has its space already, and its length is its own.
         for mode in [0, KEEP_SIZE, 0x08, 0x20, 0x40] {
-            assert_eq!(Clearing::of(mode), None, "{mode:#x}");
+            assert_eq!(ClearMode::of(mode), None, "{mode:#x}");
         }
     }
 }

@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 
 use rustix::io::Errno;
 
-use super::file::{Answer, REQUEST_BYTES_MAX, VolumeFile};
-use super::wire::{self, Agreed, Operation, Request};
-use crate::together::EndTogether;
+use super::file::{FuseFile, FuseReply, REQUEST_BYTES_MAX};
+use super::wire::{self, FuseInitReply, FuseOperation, FuseRequest};
+use crate::abort_guard::AbortGuard;
 
 /// Requests that are answered at the same time: one waits for lenders while others read.
 const THREADS: usize = 4;
@@ -22,31 +22,31 @@ const OVERHEAD_BYTES: usize = 4096;
 
 /// A file that is being served.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub(crate) struct FuseSession {
     control: Arc<File>,
     /// Whether another server could take this conversation over.
     pub(crate) resend: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Session {
+impl FuseSession {
     /// Begins the conversation of a new mount.
-    pub(crate) fn begin(control: OwnedFd, file: VolumeFile) -> io::Result<Session> {
+    pub(crate) fn begin(control: OwnedFd, file: FuseFile) -> io::Result<FuseSession> {
         let control = File::from(control);
-        let agreed = shake_hands(&control)?;
-        Session::start(control, file, agreed.resend)
+        let agreed = negotiate(&control)?;
+        FuseSession::start(control, file, agreed.resend)
     }
 
     /// Goes on where a killed server has stopped: what it left unanswered is sent again. It may have been done already;
     /// each request may be done twice, as nobody was told that it was done once.
-    pub(crate) fn take_over(control: OwnedFd, file: VolumeFile) -> io::Result<Session> {
+    pub(crate) fn take_over(control: OwnedFd, file: FuseFile) -> io::Result<FuseSession> {
         let control = File::from(control);
         // Before anything is read: what is read first would be sent again too.
         (&control).write_all(&wire::resend())?;
-        Session::start(control, file, true)
+        FuseSession::start(control, file, true)
     }
 
-    fn start(control: File, file: VolumeFile, resend: bool) -> io::Result<Session> {
+    fn start(control: File, file: FuseFile, resend: bool) -> io::Result<FuseSession> {
         let (control, file) = (Arc::new(control), Arc::new(file));
         let threads = (0..THREADS).map(|number| {
             let (control, file) = (Arc::clone(&control), Arc::clone(&file));
@@ -54,7 +54,7 @@ impl Session {
                 .name(format!("netram-fuse-{number}"))
                 .spawn(move || serve(&control, &file))
         });
-        Ok(Session {
+        Ok(FuseSession {
             threads: threads.collect::<io::Result<_>>()?,
             control,
             resend,
@@ -75,44 +75,44 @@ impl Session {
     }
 }
 
-fn shake_hands(control: &File) -> io::Result<Agreed> {
+fn negotiate(control: &File) -> io::Result<FuseInitReply> {
     let mut buffer = vec![0; OVERHEAD_BYTES * 2];
     let length = receive(control, &mut buffer)?.ok_or(io::ErrorKind::NotConnected)?;
-    let Some(Request {
+    let Some(FuseRequest {
         unique,
-        operation: Operation::Init(init),
+        operation: FuseOperation::Init(init),
         ..
-    }) = Request::parse(&buffer[..length])
+    }) = FuseRequest::parse(&buffer[..length])
     else {
         return Err(io::Error::other("FUSE began without a greeting"));
     };
     match init.agree(REQUEST_BYTES_MAX, BACKGROUND_MAX) {
         Ok(agreed) => {
-            answer(control, unique, &Answer::Body(&agreed.answer))?;
+            answer(control, unique, &FuseReply::Body(&agreed.answer))?;
             Ok(agreed)
         }
         Err(lacks) => {
-            answer(control, unique, &Answer::Error(Errno::PROTO.raw_os_error()))?;
+            answer(control, unique, &FuseReply::Error(Errno::PROTO.raw_os_error()))?;
             Err(io::Error::other(lacks))
         }
     }
 }
 
-fn serve(control: &File, file: &VolumeFile) {
-    let mut end = EndTogether::new();
+fn serve(control: &File, file: &FuseFile) {
+    let mut end = AbortGuard::new();
     match answer_all(control, file) {
-        Ok(()) => end.went_well(),
+        Ok(()) => end.disarm(),
         Err(error) => tracing::error!(%error, "the kernel's FUSE cannot be answered"),
     }
 }
 
 /// Answers requests until the file system is gone.
-fn answer_all(control: &File, file: &VolumeFile) -> io::Result<()> {
+fn answer_all(control: &File, file: &FuseFile) -> io::Result<()> {
     // Touched, all of it: the kernel fails a request whose buffer is not in memory when this process is just being killed.
     let mut buffer = vec![1; REQUEST_BYTES_MAX as usize + OVERHEAD_BYTES];
     let mut scratch = Vec::new();
     while let Some(length) = receive(control, &mut buffer)? {
-        let Some(request) = Request::parse(&buffer[..length]) else {
+        let Some(request) = FuseRequest::parse(&buffer[..length]) else {
             return Err(io::Error::other("it sent a request that makes no sense"));
         };
         answer(control, request.unique, &file.answer(&request, &mut scratch))?;
@@ -137,11 +137,11 @@ fn receive(mut control: &File, buffer: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-fn answer(mut control: &File, unique: u64, told: &Answer<'_>) -> io::Result<()> {
+fn answer(mut control: &File, unique: u64, told: &FuseReply<'_>) -> io::Result<()> {
     let (errno, body): (i32, &[u8]) = match told {
-        Answer::Nothing => return Ok(()),
-        Answer::Error(errno) => (*errno, &[]),
-        Answer::Body(body) => (0, body),
+        FuseReply::Nothing => return Ok(()),
+        FuseReply::Error(errno) => (*errno, &[]),
+        FuseReply::Body(body) => (0, body),
     };
     let header = wire::header(unique, errno, body.len());
     match control.write_vectored(&[IoSlice::new(&header), IoSlice::new(body)]) {

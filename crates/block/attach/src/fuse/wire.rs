@@ -30,17 +30,17 @@ const PAGE_BYTES: u32 = 4096;
 
 /// A request that makes sense.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Request<'a> {
+pub(super) struct FuseRequest<'a> {
     /// The answer's address. One that is sent again has another.
     pub(super) unique: u64,
     pub(super) node: u64,
-    pub(super) operation: Operation<'a>,
+    pub(super) operation: FuseOperation<'a>,
 }
 
 /// What is asked.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Operation<'a> {
-    Init(Init),
+pub(super) enum FuseOperation<'a> {
+    Init(FuseInit),
     /// The file of this name.
     Lookup(&'a [u8]),
     Attributes,
@@ -74,7 +74,7 @@ pub(super) enum Operation<'a> {
 
 /// What the kernel brings to the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Init {
+pub(super) struct FuseInit {
     major: u32,
     minor: u32,
     readahead: u32,
@@ -83,16 +83,16 @@ pub(super) struct Init {
 
 /// What is agreed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Agreed {
+pub(super) struct FuseInitReply {
     /// The answer's body.
     pub(super) answer: [u8; 64],
     /// Whether what a killed server has left unanswered can be had again.
     pub(super) resend: bool,
 }
 
-/// What the file or its folder is.
+/// What the file or its directory is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Attributes {
+pub(super) struct FuseAttributes {
     pub(super) node: u64,
     pub(super) bytes: u64,
     /// Kind and permissions, as stat(2) has them.
@@ -120,17 +120,17 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Request<'a> {
+impl<'a> FuseRequest<'a> {
     /// `None`: it is not what this kernel said it would send.
-    pub(super) fn parse(bytes: &'a [u8]) -> Option<Request<'a>> {
+    pub(super) fn parse(bytes: &'a [u8]) -> Option<FuseRequest<'a>> {
         let mut header = Fields(bytes.get(..HEADER_BYTES)?);
         let (length, number) = (header.u32()?, header.u32()?);
         let (unique, node) = (header.u64()?, header.u64()?);
         if length as usize != bytes.len() {
             return None;
         }
-        let operation = Operation::parse(number, &bytes[HEADER_BYTES..])?;
-        Some(Request {
+        let operation = FuseOperation::parse(number, &bytes[HEADER_BYTES..])?;
+        Some(FuseRequest {
             unique,
             node,
             operation,
@@ -138,54 +138,54 @@ impl<'a> Request<'a> {
     }
 }
 
-impl<'a> Operation<'a> {
-    fn parse(number: u32, arguments: &'a [u8]) -> Option<Operation<'a>> {
+impl<'a> FuseOperation<'a> {
+    fn parse(number: u32, arguments: &'a [u8]) -> Option<FuseOperation<'a>> {
         let mut fields = Fields(arguments);
         Some(match number {
-            1 => Operation::Lookup(arguments.split_last().filter(|(end, _)| **end == 0)?.1),
-            2 | 42 => Operation::Forget,
-            3 => Operation::Attributes,
-            14 => Operation::Open,
+            1 => FuseOperation::Lookup(arguments.split_last().filter(|(end, _)| **end == 0)?.1),
+            2 | 42 => FuseOperation::Forget,
+            3 => FuseOperation::Attributes,
+            14 => FuseOperation::Open,
             15 => {
                 let (_handle, offset) = (fields.u64()?, fields.u64()?);
                 let bytes = fields.u32()?;
-                Operation::Read { offset, bytes }
+                FuseOperation::Read { offset, bytes }
             }
-            16 => Operation::write(fields)?,
-            17 => Operation::Space,
-            18 | 38 => Operation::Done,
-            20 => Operation::Sync,
-            26 => Operation::Init(Init::parse(fields)?),
+            16 => FuseOperation::write(fields)?,
+            17 => FuseOperation::Space,
+            18 | 38 => FuseOperation::Done,
+            20 => FuseOperation::Sync,
+            26 => FuseOperation::Init(FuseInit::parse(fields)?),
             43 => {
                 let (_handle, offset) = (fields.u64()?, fields.u64()?);
                 let (length, mode) = (fields.u64()?, fields.u32()?);
-                Operation::Allocate { offset, length, mode }
+                FuseOperation::Allocate { offset, length, mode }
             }
             46 => {
                 let (_handle, offset) = (fields.u64()?, fields.u64()?);
                 let whence = fields.u32()?;
-                Operation::Seek { offset, whence }
+                FuseOperation::Seek { offset, whence }
             }
-            _ => Operation::Other,
+            _ => FuseOperation::Other,
         })
     }
 
-    fn write(mut fields: Fields<'a>) -> Option<Operation<'a>> {
+    fn write(mut fields: Fields<'a>) -> Option<FuseOperation<'a>> {
         let (_handle, offset) = (fields.u64()?, fields.u64()?);
         let (bytes, _flags) = (fields.u32()?, fields.u32()?);
         let (_owner, _flags) = (fields.u64()?, fields.u64()?);
         let data = fields.0;
-        (data.len() == bytes as usize).then_some(Operation::Write { offset, data })
+        (data.len() == bytes as usize).then_some(FuseOperation::Write { offset, data })
     }
 }
 
-impl Init {
-    fn parse(mut fields: Fields<'_>) -> Option<Init> {
+impl FuseInit {
+    fn parse(mut fields: Fields<'_>) -> Option<FuseInit> {
         let (major, minor) = (fields.u32()?, fields.u32()?);
         let (readahead, low) = (fields.u32()?, fields.u32()?);
         // Kernels before 7.36 end here.
         let high = fields.u32().filter(|_| u64::from(low) & INIT_EXT != 0);
-        Some(Init {
+        Some(FuseInit {
             major,
             minor,
             readahead,
@@ -194,7 +194,11 @@ impl Init {
     }
 
     /// The conversation's rules. `Err`: what the kernel lacks.
-    pub(super) fn agree(self, write_bytes_max: u32, background_max: u16) -> Result<Agreed, &'static str> {
+    pub(super) fn agree(
+        self,
+        write_bytes_max: u32,
+        background_max: u16,
+    ) -> Result<FuseInitReply, &'static str> {
         if self.major != MAJOR || self.minor < MINOR_MIN {
             return Err("this kernel's FUSE is of another version than 7.28 or newer");
         }
@@ -217,7 +221,7 @@ impl Init {
             .u16(pages)
             .u16(0)
             .u32((flags >> 32) as u32);
-        Ok(Agreed {
+        Ok(FuseInitReply {
             answer: body.bytes,
             resend: flags & HAS_RESEND != 0,
         })
@@ -257,7 +261,7 @@ impl<const N: usize> Body<N> {
     }
 }
 
-impl Attributes {
+impl FuseAttributes {
     /// 88 bytes, the end of what two requests are answered with.
     fn put<const N: usize>(&self, body: &mut Body<N>) {
         const UNIT: u64 = 512;
@@ -327,13 +331,13 @@ pub(super) fn resend() -> [u8; 16] {
 
 /// See [`crate::fuzzed::fuse_request`].
 pub(super) fn fuzz(bytes: &[u8]) {
-    let Some(request) = Request::parse(bytes) else {
+    let Some(request) = FuseRequest::parse(bytes) else {
         return;
     };
     match request.operation {
-        Operation::Lookup(name) => assert!(name.len() < bytes.len() - HEADER_BYTES),
-        Operation::Write { data, .. } => assert!(data.len() <= bytes.len() - HEADER_BYTES - 40),
-        Operation::Init(init) => {
+        FuseOperation::Lookup(name) => assert!(name.len() < bytes.len() - HEADER_BYTES),
+        FuseOperation::Write { data, .. } => assert!(data.len() <= bytes.len() - HEADER_BYTES - 40),
+        FuseOperation::Init(init) => {
             if let Ok(agreed) = init.agree(1 << 20, 64) {
                 assert_eq!(agreed.resend, init.flags & HAS_RESEND != 0);
             }
@@ -390,11 +394,11 @@ mod tests {
     fn requests_are_read_and_anything_cut_or_lengthened_is_refused() {
         let write = [words(&[9, 8192, 3, 0, 0]), b"abc".to_vec()].concat();
         for (number, arguments, operation) in [
-            (1, b"netram-1\0".to_vec(), Operation::Lookup(b"netram-1")),
+            (1, b"netram-1\0".to_vec(), FuseOperation::Lookup(b"netram-1")),
             (
                 15,
                 words(&[9, 4096, 512, 0, 0]),
-                Operation::Read {
+                FuseOperation::Read {
                     offset: 4096,
                     bytes: 512,
                 },
@@ -402,7 +406,7 @@ mod tests {
             (
                 16,
                 write,
-                Operation::Write {
+                FuseOperation::Write {
                     offset: 8192,
                     data: b"abc",
                 },
@@ -410,47 +414,54 @@ mod tests {
             (
                 43,
                 words(&[9, 4096, 8192, 3]),
-                Operation::Allocate {
+                FuseOperation::Allocate {
                     offset: 4096,
                     length: 8192,
                     mode: 3,
                 },
             ),
-            (46, words(&[9, 5, 4]), Operation::Seek { offset: 5, whence: 4 }),
+            (
+                46,
+                words(&[9, 5, 4]),
+                FuseOperation::Seek { offset: 5, whence: 4 },
+            ),
         ] {
             let bytes = request(number, &arguments);
-            let parsed = Request::parse(&bytes).expect("it is whole");
+            let parsed = FuseRequest::parse(&bytes).expect("it is whole");
             assert_eq!(parsed.operation, operation);
             assert_eq!((parsed.unique, parsed.node), (7 << 60, 2));
             for cut in 0..bytes.len() {
-                assert_eq!(Request::parse(&bytes[..cut]), None, "{number} {cut}");
+                assert_eq!(FuseRequest::parse(&bytes[..cut]), None, "{number} {cut}");
             }
             let longer = [&bytes[..], &[0]].concat();
-            assert_eq!(Request::parse(&longer), None, "{number}");
+            assert_eq!(FuseRequest::parse(&longer), None, "{number}");
         }
         // Short arguments in a whole request.
         for number in [1, 15, 16, 26, 43, 46] {
-            assert_eq!(Request::parse(&request(number, &[1])), None, "{number}");
+            assert_eq!(FuseRequest::parse(&request(number, &[1])), None, "{number}");
         }
         let odd = [words(&[9, 0, 5, 0, 0]), b"abc".to_vec()].concat();
         assert_eq!(
-            Request::parse(&request(16, &odd)),
+            FuseRequest::parse(&request(16, &odd)),
             None,
             "5 bytes were said, 3 are there"
         );
         let unknown = request(4711, &[]);
-        assert_eq!(Request::parse(&unknown).unwrap().operation, Operation::Other);
+        assert_eq!(
+            FuseRequest::parse(&unknown).unwrap().operation,
+            FuseOperation::Other
+        );
     }
 
     #[test]
     fn what_is_agreed_on_is_what_both_can() {
-        let init = |minor, flags| Init {
+        let init = |minor, flags| FuseInit {
             major: 7,
             minor,
             readahead: 1 << 17,
             flags,
         };
-        let agree = |init: Init| init.agree(1 << 20, 128);
+        let agree = |init: FuseInit| init.agree(1 << 20, 128);
         let newest = agree(init(45, u64::MAX)).unwrap();
         assert!(newest.resend);
         let word = |at: usize| u32::from_ne_bytes(newest.answer[at..][..4].try_into().unwrap());
@@ -461,7 +472,7 @@ mod tests {
         assert!(agree(init(27, u64::MAX)).is_err());
         assert!(agree(init(38, !ASYNC_DIO)).is_err());
         let old = Fields(&[7, 0, 0, 0, 31, 0, 0, 0, 0, 0, 2, 0, 0, 128, 0, 0]);
-        assert_eq!(Init::parse(old).unwrap().flags, ASYNC_DIO);
+        assert_eq!(FuseInit::parse(old).unwrap().flags, ASYNC_DIO);
     }
 
     #[test]

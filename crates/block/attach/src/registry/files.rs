@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::RECORD;
-use crate::process::Process;
+use crate::process::ProcessIdentity;
 
 /// What is attached under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct AttachRecord {
     /// The name.
     pub name: String,
     /// The volume, as an absolute path.
@@ -31,9 +31,9 @@ pub struct Record {
     #[serde(default)]
     pub file: PathBuf,
     /// Who looks after it.
-    pub supervisor: Process,
+    pub supervisor: ProcessIdentity,
     /// Who has the volume open.
-    pub server: Process,
+    pub server: ProcessIdentity,
     /// How many servers died before that one.
     #[serde(default)]
     pub restarts: u32,
@@ -50,7 +50,7 @@ pub struct RegistryError {
 }
 
 /// Makes the record's link, by way of `fresh`: at no moment does it lead nowhere. Takes the place of a link only.
-pub(super) fn make_link(record: &Record, fresh: &Path) -> Result<(), RegistryError> {
+pub(super) fn make_link(record: &AttachRecord, fresh: &Path) -> Result<(), RegistryError> {
     let link = &record.link;
     if link.symlink_metadata().is_ok_and(|there| !there.is_symlink()) {
         let taken = io::Error::new(
@@ -68,8 +68,8 @@ pub(super) fn make_link(record: &Record, fresh: &Path) -> Result<(), RegistryErr
 }
 
 /// A record is replaced as a whole.
-pub(super) fn write_record(record: &Record, folder: &Path) -> Result<(), RegistryError> {
-    let (path, fresh) = (folder.join(RECORD), folder.join("record.new"));
+pub(super) fn write_record(record: &AttachRecord, directory: &Path) -> Result<(), RegistryError> {
+    let (path, fresh) = (directory.join(RECORD), directory.join("record.new"));
     let text = serde_json::to_vec_pretty(record).map_err(|error| failed(&path)(error.into()))?;
     let written = OpenOptions::new()
         .write(true)
@@ -82,10 +82,10 @@ pub(super) fn write_record(record: &Record, folder: &Path) -> Result<(), Registr
     fs::rename(&fresh, &path).map_err(failed(&path))
 }
 
-pub(super) fn private_folder(path: &Path) -> Result<(), RegistryError> {
-    let mut folder = fs::DirBuilder::new();
-    folder.recursive(true).mode(0o700);
-    folder.create(path).map_err(failed(path))
+pub(super) fn private_directory(path: &Path) -> Result<(), RegistryError> {
+    let mut directory = fs::DirBuilder::new();
+    directory.recursive(true).mode(0o700);
+    directory.create(path).map_err(failed(path))
 }
 
 pub(super) fn lock_file(path: &Path) -> Result<File, RegistryError> {

@@ -1,4 +1,4 @@
-//! Which volumes are attached here: a folder a name, with a lock that the supervisor holds and a record of what it made.
+//! Which volumes are attached here: a directory a name, with a lock that the supervisor holds and a record of what it made.
 //!
 //! ```text
 //! /run/netram-disk/NAME/lock          held as long as the supervisor lives
@@ -9,7 +9,7 @@
 //!
 //! A record is true while the supervisor that it names lives and the lock is held; otherwise that supervisor was killed,
 //! and the record is stale. Neither alone says so: whoever attaches anew holds the lock beside the stale record until it
-//! is replaced, and numbers of processes are used again ([`Process`](crate::Process)).
+//! is replaced, and numbers of processes are used again ([`ProcessIdentity`](crate::ProcessIdentity)).
 
 mod files;
 
@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-pub use files::{Record, RegistryError};
-use files::{failed, lock_file, make_link, private_folder, write_record};
+pub use files::{AttachRecord, RegistryError};
+use files::{failed, lock_file, make_link, private_directory, write_record};
 
 /// Names become file names.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -37,27 +37,27 @@ const CLAIM_PAUSE: Duration = Duration::from_millis(5);
 /// Where attachments are recorded.
 #[derive(Clone, Debug)]
 pub struct Registry {
-    folder: PathBuf,
+    directory: PathBuf,
     links: PathBuf,
 }
 
 /// A record, and whether it is true.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Entry {
+pub struct AttachEntry {
     /// What was written when it was attached.
     #[serde(flatten)]
-    pub record: Record,
+    pub record: AttachRecord,
     /// Whether the supervisor lives.
     pub alive: bool,
 }
 
 /// A name that this process has for itself until it ends.
 #[derive(Debug)]
-pub struct Claim {
+pub struct NameClaim {
     registry: Registry,
     name: String,
     /// What a supervisor that was killed has left.
-    pub stale: Option<Record>,
+    pub stale: Option<AttachRecord>,
     _lock: File,
 }
 
@@ -72,10 +72,10 @@ pub enum ClaimError {
     Name(String),
     /// The volume has a device.
     #[error("{volume} is attached already, as {device}; `netram disk detach {name}` takes it away", volume = .0.volume.display(), device = .0.device.display(), name = .0.name)]
-    Attached(Box<Record>),
+    Attached(Box<AttachRecord>),
     /// Another volume has the name.
     #[error("the name {name} belongs to {volume}; give another one with --name", name = .0.name, volume = .0.volume.display())]
-    Taken(Box<Record>),
+    Taken(Box<AttachRecord>),
     /// Somebody is attaching or detaching it.
     #[error("{0} is being attached or detached at this moment; try again when that is done")]
     Busy(String),
@@ -117,27 +117,27 @@ fn is_name(name: &str) -> bool {
 }
 
 impl Registry {
-    /// A registry in `folder`, whose links are made in `links`. Both are made when needed.
-    pub fn new(folder: &Path, links: &Path) -> Registry {
+    /// A registry in `directory`, whose links are made in `links`. Both are made when needed.
+    pub fn new(directory: &Path, links: &Path) -> Registry {
         Registry {
-            folder: folder.to_path_buf(),
+            directory: directory.to_path_buf(),
             links: links.to_path_buf(),
         }
     }
 
     /// Takes `name` for the volume at the absolute path `volume`.
-    pub fn claim(&self, name: &str, volume: &Path) -> Result<Claim, ClaimError> {
+    pub fn claim(&self, name: &str, volume: &Path) -> Result<NameClaim, ClaimError> {
         if !is_name(name) {
             return Err(ClaimError::Name(name.to_owned()));
         }
-        let same = |entry: &Entry| entry.alive && entry.record.volume == volume;
+        let same = |entry: &AttachEntry| entry.alive && entry.record.volume == volume;
         if let Some(entry) = self.entries()?.into_iter().find(same) {
             return Err(ClaimError::Attached(Box::new(entry.record)));
         }
-        let folder = self.folder.join(name);
-        private_folder(&folder)?;
+        let directory = self.directory.join(name);
+        private_directory(&directory)?;
         if let Some(lock) = self.lock(name)? {
-            return Ok(Claim {
+            return Ok(NameClaim {
                 registry: self.clone(),
                 name: name.to_owned(),
                 stale: self.record(name),
@@ -154,7 +154,7 @@ impl Registry {
 
     /// The lock of `name`, unless somebody has it.
     fn lock(&self, name: &str) -> Result<Option<File>, RegistryError> {
-        let path = self.folder.join(name).join(LOCK);
+        let path = self.directory.join(name).join(LOCK);
         let lock = lock_file(&path)?;
         for _ in 0..CLAIM_TRIES {
             match lock.try_lock() {
@@ -167,19 +167,19 @@ impl Registry {
     }
 
     /// Everything that is recorded, by name.
-    pub fn entries(&self) -> Result<Vec<Entry>, RegistryError> {
-        let folders = match fs::read_dir(&self.folder) {
-            Ok(folders) => folders,
+    pub fn entries(&self) -> Result<Vec<AttachEntry>, RegistryError> {
+        let directories = match fs::read_dir(&self.directory) {
+            Ok(directories) => directories,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(failed(&self.folder)(source)),
+            Err(source) => return Err(failed(&self.directory)(source)),
         };
         let mut entries = Vec::new();
-        for folder in folders {
-            let folder = folder.map_err(failed(&self.folder))?;
-            let name = folder.file_name();
+        for directory in directories {
+            let directory = directory.map_err(failed(&self.directory))?;
+            let name = directory.file_name();
             if let Some(record) = name.to_str().and_then(|name| self.record(name)) {
                 let alive = self.is_alive(&record);
-                entries.push(Entry { record, alive });
+                entries.push(AttachEntry { record, alive });
             }
         }
         entries.sort_by(|one, other| one.record.name.cmp(&other.record.name));
@@ -187,16 +187,16 @@ impl Registry {
     }
 
     /// The entry that `what` means: a name, a volume, a device or its link.
-    pub fn find(&self, what: &Path) -> Result<Option<Entry>, FindError> {
+    pub fn find(&self, what: &Path) -> Result<Option<AttachEntry>, FindError> {
         let absolute = fs::canonicalize(what).unwrap_or_else(|_| what.to_path_buf());
-        let means = |entry: &Entry| {
+        let means = |entry: &AttachEntry| {
             let record = &entry.record;
             Path::new(&record.name) == what
                 || record.link == what
                 || record.volume == absolute
                 || record.device == absolute
         };
-        let (alive, stale): (Vec<Entry>, Vec<Entry>) = self
+        let (alive, stale): (Vec<AttachEntry>, Vec<AttachEntry>) = self
             .entries()?
             .into_iter()
             .filter(means)
@@ -213,26 +213,26 @@ impl Registry {
     }
 
     /// What supervisors that were killed have left of `volume`, under whatever names.
-    pub fn stale(&self, volume: &Path) -> Result<Vec<Record>, RegistryError> {
-        let stale = |entry: &Entry| !entry.alive && entry.record.volume == volume;
+    pub fn stale(&self, volume: &Path) -> Result<Vec<AttachRecord>, RegistryError> {
+        let stale = |entry: &AttachEntry| !entry.alive && entry.record.volume == volume;
         let entries = self.entries()?.into_iter();
         Ok(entries.filter(stale).map(|entry| entry.record).collect())
     }
 
     /// Where a supervisor in the background says what it says.
     pub fn log(&self, name: &str) -> PathBuf {
-        self.folder.join(name).join(LOG)
+        self.directory.join(name).join(LOG)
     }
 
     /// Whether the supervisor that wrote `record` lives.
-    pub fn is_alive(&self, record: &Record) -> bool {
-        record.supervisor.is_alive() && self.is_held(&record.name)
+    pub fn is_alive(&self, record: &AttachRecord) -> bool {
+        record.supervisor.is_alive() && self.is_locked(&record.name)
     }
 
-    fn is_held(&self, name: &str) -> bool {
+    fn is_locked(&self, name: &str) -> bool {
         let lock = OpenOptions::new()
             .read(true)
-            .open(self.folder.join(name).join(LOCK));
+            .open(self.directory.join(name).join(LOCK));
         lock.is_ok_and(|lock| matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
@@ -247,23 +247,23 @@ impl Registry {
         Ok(true)
     }
 
-    fn record(&self, name: &str) -> Option<Record> {
+    fn record(&self, name: &str) -> Option<AttachRecord> {
         // A record is replaced as a whole; what cannot be read is of another version and says nothing.
-        let text = fs::read(self.folder.join(name).join(RECORD)).ok()?;
+        let text = fs::read(self.directory.join(name).join(RECORD)).ok()?;
         serde_json::from_slice(&text).ok()
     }
 
-    fn remove(&self, record: &Record) -> Result<(), RegistryError> {
+    fn remove(&self, record: &AttachRecord) -> Result<(), RegistryError> {
         // A link that leads elsewhere by now is somebody else's.
         if fs::read_link(&record.link).is_ok_and(|target| target == record.device) {
             fs::remove_file(&record.link).map_err(failed(&record.link))?;
         }
-        let path = self.folder.join(&record.name).join(RECORD);
+        let path = self.directory.join(&record.name).join(RECORD);
         fs::remove_file(&path).map_err(failed(&path))
     }
 }
 
-impl Claim {
+impl NameClaim {
     /// The name.
     pub fn name(&self) -> &str {
         &self.name
@@ -275,13 +275,13 @@ impl Claim {
     }
 
     /// Makes the link, and writes down what is attached. After an error there is neither.
-    pub(crate) fn announce(&mut self, record: &Record) -> Result<(), RegistryError> {
+    pub(crate) fn announce(&mut self, record: &AttachRecord) -> Result<(), RegistryError> {
         // The link first: whoever reads the record finds it.
         let links = &self.registry.links;
         fs::create_dir_all(links).map_err(failed(links))?;
         make_link(record, &links.join(format!(".{}.new", self.name)))?;
-        let folder = self.registry.folder.join(&self.name);
-        if let Err(error) = write_record(record, &folder) {
+        let directory = self.registry.directory.join(&self.name);
+        if let Err(error) = write_record(record, &directory) {
             // The error that comes first says more than one of this.
             let _ = fs::remove_file(&record.link);
             return Err(error);

@@ -4,16 +4,16 @@ use std::os::unix::fs::symlink;
 
 use super::*;
 use crate::children::none_starts;
-use crate::process::Process;
+use crate::process::ProcessIdentity;
 
 fn registry() -> (tempfile::TempDir, Registry) {
-    let folder = tempfile::tempdir().unwrap();
-    let registry = Registry::new(&folder.path().join("run"), &folder.path().join("dev"));
-    (folder, registry)
+    let directory = tempfile::tempdir().unwrap();
+    let registry = Registry::new(&directory.path().join("run"), &directory.path().join("dev"));
+    (directory, registry)
 }
 
-fn record(registry: &Registry, name: &str, volume: &str) -> Record {
-    Record {
+fn record(registry: &Registry, name: &str, volume: &str) -> AttachRecord {
+    AttachRecord {
         name: name.into(),
         volume: volume.into(),
         device: "/dev/loop77".into(),
@@ -22,8 +22,8 @@ fn record(registry: &Registry, name: &str, volume: &str) -> Record {
         block_bytes: 4096,
         read_only: false,
         file: "/proc/1/fd/1000".into(),
-        supervisor: Process::of(std::process::id()).unwrap(),
-        server: Process::of(std::process::id()).unwrap(),
+        supervisor: ProcessIdentity::of(std::process::id()).unwrap(),
+        server: ProcessIdentity::of(std::process::id()).unwrap(),
         restarts: 0,
     }
 }
@@ -31,7 +31,7 @@ fn record(registry: &Registry, name: &str, volume: &str) -> Record {
 #[test]
 fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
     let _released_at_once = none_starts();
-    let (_folder, registry) = registry();
+    let (_directory, registry) = registry();
     assert_eq!(registry.entries().unwrap(), []);
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     let busy = registry.claim("db", Path::new("/v/db"));
@@ -63,7 +63,7 @@ fn a_volume_and_a_name_are_had_once_and_a_dead_owners_record_is_stale() {
 #[test]
 fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
     let _released_at_once = none_starts();
-    let (_folder, registry) = registry();
+    let (_directory, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     claim.announce(&record(&registry, "db", "/v/db")).unwrap();
     let link = claim.link();
@@ -79,7 +79,7 @@ fn a_stale_record_is_forgotten_and_a_link_that_leads_elsewhere_stays() {
 fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
     // It looked alive then, and `detach` signalled whoever had its number by now.
     let _released_at_once = none_starts();
-    let (_folder, registry) = registry();
+    let (_directory, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     let mut dead = record(&registry, "db", "/v/db");
     // A process that had our number before us.
@@ -101,7 +101,7 @@ fn a_dead_supervisors_record_stays_stale_while_its_name_is_claimed_anew() {
 
 #[test]
 fn what_cannot_be_announced_leaves_neither_record_nor_link() {
-    let (_folder, registry) = registry();
+    let (_directory, registry) = registry();
     let mut claim = registry.claim("db", Path::new("/v/db")).unwrap();
     let made = record(&registry, "db", "/v/db");
     let link = claim.link();
@@ -112,7 +112,7 @@ fn what_cannot_be_announced_leaves_neither_record_nor_link() {
     assert_eq!(fs::read_to_string(&link).unwrap(), "somebody's");
     assert_eq!(registry.entries().unwrap(), []);
     fs::remove_file(&link).unwrap();
-    let obstacle = registry.folder.join("db/record.json");
+    let obstacle = registry.directory.join("db/record.json");
     fs::create_dir(&obstacle).unwrap();
     claim.announce(&made).unwrap_err();
     assert!(link.symlink_metadata().is_err(), "the link stays");
@@ -124,8 +124,8 @@ fn what_cannot_be_announced_leaves_neither_record_nor_link() {
 
 #[test]
 fn what_means_two_attachments_is_refused() {
-    let (folder, registry) = registry();
-    let path = folder.path().join("db");
+    let (directory, registry) = registry();
+    let path = directory.path().join("db");
     let mut claims = Vec::new();
     for (name, volume) in [("db", Path::new("/v/db")), ("other", &path)] {
         let mut claim = registry.claim(name, volume).unwrap();
@@ -150,7 +150,7 @@ fn what_means_two_attachments_is_refused() {
 
 #[test]
 fn what_cannot_be_a_file_name_is_no_name() {
-    let (_folder, registry) = registry();
+    let (_directory, registry) = registry();
     let long = "a".repeat(NAME_BYTES_MAX + 1);
     for name in ["", ".", "..", "-a", "a/b", "a b", "ä", long.as_str()] {
         let refused = registry.claim(name, Path::new("/v"));

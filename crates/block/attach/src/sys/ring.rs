@@ -9,7 +9,7 @@ use std::ptr::{self, NonNull};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::ublk::wire::{self, DESCRIPTOR_BYTES, Head};
+use crate::ublk::wire::{self, ControlArguments, DESCRIPTOR_BYTES};
 
 /// Commands to the driver's control device: one at a time, each waited for.
 pub(crate) struct ControlRing {
@@ -27,7 +27,7 @@ impl ControlRing {
         &mut self,
         control: &File,
         operation: u32,
-        head: Head,
+        head: ControlArguments,
         buffer: &mut [u8],
     ) -> io::Result<i32> {
         // The driver's own copy: it must have that for as long as it works on it, whatever becomes of this call.

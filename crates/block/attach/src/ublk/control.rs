@@ -6,20 +6,20 @@ use std::io;
 use netram_block::SECTOR_BYTES;
 use rustix::io::Errno;
 
-use super::wire::{self, FEATURES_BYTES, Head, INFO_BYTES, Info, Parameters};
+use super::wire::{self, ControlArguments, FEATURES_BYTES, INFO_BYTES, UblkInfo, UblkParameters};
 use super::{NEEDED, UblkError};
 use crate::sys::ring::ControlRing;
 
 const CONTROL: &str = "/dev/ublk-control";
 
 /// The driver's ear.
-pub(super) struct Control {
+pub(super) struct UblkControl {
     file: File,
     ring: ControlRing,
 }
 
-impl Control {
-    pub(super) fn open() -> Result<Control, UblkError> {
+impl UblkControl {
+    pub(super) fn open() -> Result<UblkControl, UblkError> {
         let file = OpenOptions::new().read(true).write(true).open(CONTROL);
         let file = file
             .map_err(|error| io::Error::new(error.kind(), format!("{CONTROL}: {error}")))
@@ -27,28 +27,28 @@ impl Control {
         let ring = ControlRing::new()
             .map_err(|error| io::Error::new(error.kind(), format!("io_uring: {error}")))
             .map_err(UblkError::Missing)?;
-        Ok(Control { file, ring })
+        Ok(UblkControl { file, ring })
     }
 
     /// What the driver can do; that it can be asked for this is a feature itself.
     pub(super) fn features(&mut self) -> Result<u64, UblkError> {
         let mut bytes = [0; FEATURES_BYTES];
-        let head = Head { device: 0, data: 0 };
+        let head = ControlArguments { device: 0, data: 0 };
         self.call(wire::GET_FEATURES, head, &mut bytes)
             .map_err(|_| UblkError::Old)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
     /// Makes a device, which nobody sees yet: what has become of the wish.
-    pub(super) fn add(&mut self, wanted: &Info) -> Result<Info, UblkError> {
+    pub(super) fn add(&mut self, wanted: &UblkInfo) -> Result<UblkInfo, UblkError> {
         let mut bytes = wanted.encode();
-        let head = Head {
+        let head = ControlArguments {
             device: wanted.device,
             data: 0,
         };
         self.call(wire::ADD, head, &mut bytes)
             .map_err(refused("make a device"))?;
-        let made = Info::decode(&bytes);
+        let made = UblkInfo::decode(&bytes);
         if made.features & NEEDED & wanted.features == NEEDED & wanted.features {
             return Ok(made);
         }
@@ -57,19 +57,19 @@ impl Control {
         Err(UblkError::Old)
     }
 
-    pub(super) fn describe(&mut self, device: u32, parameters: &Parameters) -> Result<(), UblkError> {
+    pub(super) fn describe(&mut self, device: u32, parameters: &UblkParameters) -> Result<(), UblkError> {
         let mut bytes = parameters.encode();
-        let head = Head { device, data: 0 };
+        let head = ControlArguments { device, data: 0 };
         self.call(wire::SET_PARAMETERS, head, &mut bytes)
             .map(drop)
             .map_err(refused("describe the device"))
     }
 
-    pub(super) fn info(&mut self, device: u32) -> Result<Info, UblkError> {
+    pub(super) fn info(&mut self, device: u32) -> Result<UblkInfo, UblkError> {
         let mut bytes = [0; INFO_BYTES];
-        self.call(wire::GET_INFO, Head { device, data: 0 }, &mut bytes)
+        self.call(wire::GET_INFO, ControlArguments { device, data: 0 }, &mut bytes)
             .map_err(refused("tell of the device"))?;
-        Ok(Info::decode(&bytes))
+        Ok(UblkInfo::decode(&bytes))
     }
 
     /// Makes a block device of it. All its requests must be fetched for by now.
@@ -126,10 +126,11 @@ impl Control {
     }
 
     fn plain(&mut self, operation: u32, device: u32, data: u64) -> io::Result<()> {
-        self.call(operation, Head { device, data }, &mut []).map(drop)
+        self.call(operation, ControlArguments { device, data }, &mut [])
+            .map(drop)
     }
 
-    fn call(&mut self, operation: u32, head: Head, buffer: &mut [u8]) -> io::Result<i32> {
+    fn call(&mut self, operation: u32, head: ControlArguments, buffer: &mut [u8]) -> io::Result<i32> {
         self.ring.call(&self.file, operation, head, buffer)
     }
 }

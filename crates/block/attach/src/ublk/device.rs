@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use rustix::fs::OFlags;
 
-use super::control::Control;
+use super::control::UblkControl;
 use super::{UblkError, block_path};
-use crate::closing::Closing;
 use crate::loop_device::number_of;
 use crate::node;
 use crate::openers;
-use crate::process::Process;
+use crate::process::ProcessIdentity;
+use crate::release_task::ReleaseTask;
 
 /// How long to wait before a device that did not stop is told to again.
 const STOP_PAUSE: Duration = Duration::from_secs(1);
@@ -47,19 +47,19 @@ impl UblkDevice {
     }
 
     /// Begins to let the device go, unless somebody has it open. Whoever opens it in the moment in which it goes gets errors.
-    pub(crate) fn closing(&self) -> io::Result<Closing> {
+    pub(crate) fn begin_release(&self) -> io::Result<ReleaseTask> {
         let (path, number) = (self.path.clone(), self.number);
         let have = move || exclusive(&path).and_then(|mine| unused(&path, mine));
         let end = move |mine| {
             // Nobody else can have it for himself meanwhile, and its server ends with it alone.
-            while let Err(error) = Control::open().and_then(|mut control| control.stop(number)) {
+            while let Err(error) = UblkControl::open().and_then(|mut control| control.stop(number)) {
                 tracing::warn!(%error, number, "the device does not stop; trying again");
                 std::thread::sleep(STOP_PAUSE);
             }
             drop(mine);
             delete(number);
         };
-        Closing::begin(have, end)
+        ReleaseTask::begin(have, end)
     }
 
     /// Lets every request fail, now and from now on.
@@ -69,14 +69,14 @@ impl UblkDevice {
 }
 
 /// By which a process knows a device again that it has had made: numbers are used again.
-pub(crate) fn mark(maker: &Process) -> u64 {
+pub(crate) fn mark(maker: &ProcessIdentity) -> u64 {
     maker.start << 32 ^ u64::from(maker.id)
 }
 
 /// Ends the device that `maker` has had made, if it is still that: every request fails, now and from now on.
-pub(crate) fn fail(device: &Path, maker: &Process) -> Result<(), UblkError> {
+pub(crate) fn fail(device: &Path, maker: &ProcessIdentity) -> Result<(), UblkError> {
     let number = number_in(device)?;
-    let info = Control::open()?.info(number);
+    let info = UblkControl::open()?.info(number);
     match info.is_ok_and(|info| info.mark == mark(maker)) {
         true => end(number, None),
         false => Ok(()),
@@ -85,7 +85,7 @@ pub(crate) fn fail(device: &Path, maker: &Process) -> Result<(), UblkError> {
 
 /// Makes the device as large as its volume, while it is used.
 pub(crate) fn resize(device: &Path, bytes: u64) -> Result<(), UblkError> {
-    Control::open()?.resize(number_in(device)?, bytes)
+    UblkControl::open()?.resize(number_in(device)?, bytes)
 }
 
 /// Ends a device of this process's, the server, whose supervisor is gone; `false` if somebody has it open.
@@ -105,7 +105,7 @@ pub(super) fn end_unused(number: u32) -> Result<bool, UblkError> {
 
 /// Stops a device and removes it. `mine`, the device, keeps others from having it for themselves meanwhile.
 fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
-    let mut control = Control::open()?;
+    let mut control = UblkControl::open()?;
     control.stop(number)?;
     drop(mine);
     delete(number);
@@ -114,7 +114,7 @@ fn end(number: u32, mine: Option<File>) -> Result<(), UblkError> {
 
 /// Removes a device that was stopped.
 fn delete(number: u32) {
-    if let Err(error) = Control::open().and_then(|mut control| control.delete(number)) {
+    if let Err(error) = UblkControl::open().and_then(|mut control| control.delete(number)) {
         tracing::warn!(%error, number, "the device is gone, its number is not");
     }
 }

@@ -28,10 +28,10 @@ pub(crate) mod wire;
 use std::io;
 use std::path::PathBuf;
 
-use control::Control;
+use control::UblkControl;
 pub(crate) use device::{UblkDevice, fail, mark, resize};
 pub use serving::serve_ublk;
-pub(crate) use serving::{Begin, OFFER};
+pub(crate) use serving::{OFFER, UblkStart};
 
 /// What a driver must be able to do.
 const NEEDED: u64 = wire::USER_COPY | wire::RECOVERY | wire::REISSUE;
@@ -71,7 +71,7 @@ pub enum UblkError {
     Serve(io::Error),
     /// A server that is dead still has the device.
     #[error("the server before still has /dev/ublkb{0}: some of its threads do not end")]
-    Held(u32),
+    Occupied(u32),
     /// This is no device of the driver's.
     #[error("{0} is no ublk device")]
     Other(PathBuf),
@@ -79,7 +79,7 @@ pub enum UblkError {
 
 /// Whether the driver is loaded, does what is needed, and may be used.
 pub(crate) fn is_available() -> bool {
-    let features = || Control::open()?.features();
+    let features = || UblkControl::open()?.features();
     rustix::process::geteuid().is_root() && features().is_ok_and(|has| has & NEEDED == NEEDED)
 }
 

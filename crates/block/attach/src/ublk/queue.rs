@@ -9,25 +9,25 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
-use netram_block::{Device, DeviceError, Pending};
+use netram_block::{BlockDevice, DeviceError, PendingWrite};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
-use super::wire::{ANSWER_AND_FETCH, FETCH, Operation, Request, data_at};
-use crate::failures::Failures;
+use super::wire::{ANSWER_AND_FETCH, FETCH, UblkOperation, UblkRequest, data_at};
+use crate::abort_guard::AbortGuard;
+use crate::failure_log::FailureLog;
 use crate::sys::ring::{Descriptors, QueueRing};
-use crate::together::EndTogether;
 
 /// What a command ends with when its device goes: as it should be, and with the ring's end.
 const GONE: i32 = -Errno::NODEV.raw_os_error();
 const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
 
 /// One queue of a device.
-pub(super) struct Queue {
-    pub(super) device: Arc<dyn Device>,
+pub(super) struct UblkQueue {
+    pub(super) device: Arc<dyn BlockDevice>,
     /// Where its requests come from.
     pub(super) file: Arc<File>,
-    pub(super) failures: Arc<Failures>,
+    pub(super) failures: Arc<FailureLog>,
     pub(super) number: u16,
     pub(super) depth: u16,
     pub(super) request_bytes_max: u32,
@@ -35,7 +35,7 @@ pub(super) struct Queue {
 
 /// What an answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rides {
+enum ReplyBarrier {
     /// The writes of the batch.
     Writes,
     /// The writes of the batch, and then a flush.
@@ -45,34 +45,34 @@ enum Rides {
 }
 
 /// What has been started, and waits for the end of its batch.
-struct Answer {
+struct PendingAnswer {
     tag: u16,
     bytes: i32,
-    rides: Rides,
+    barrier: ReplyBarrier,
 }
 
 #[derive(Default)]
-struct Batch {
-    answers: Vec<Answer>,
+struct AnswerBatch {
+    answers: Vec<PendingAnswer>,
     /// The last write; to wait for it is to wait for all.
-    pending: Option<Pending>,
+    pending: Option<PendingWrite>,
 }
 
 /// What this thread has.
-struct Work {
-    queue: Queue,
+struct QueueWorker {
+    queue: UblkQueue,
     ring: QueueRing,
     descriptors: Descriptors,
     buffer: Vec<u8>,
-    batch: Batch,
+    batch: AnswerBatch,
     /// Commands that the driver has.
     fetching: u32,
 }
 
-impl Queue {
+impl UblkQueue {
     /// Serves until the device is gone. Says how it went once every request is fetched for.
     pub(super) fn serve(self, ready: &SyncSender<io::Result<()>>) {
-        let begun = Work::begin(self);
+        let begun = QueueWorker::begin(self);
         let work = match begun {
             Ok(work) => {
                 // Whoever does not listen has given up, and lets the device go.
@@ -84,23 +84,23 @@ impl Queue {
                 return;
             }
         };
-        let mut end = EndTogether::new();
+        let mut end = AbortGuard::new();
         match work.run() {
-            Ok(()) => end.went_well(),
+            Ok(()) => end.disarm(),
             Err(error) => tracing::error!(%error, "the kernel's ublk cannot be answered"),
         }
     }
 }
 
-impl Work {
-    fn begin(queue: Queue) -> io::Result<Work> {
-        forgo_privilege();
+impl QueueWorker {
+    fn begin(queue: UblkQueue) -> io::Result<QueueWorker> {
+        drop_privilege();
         let descriptors = Descriptors::map(&queue.file, queue.number, queue.depth)?;
-        let mut work = Work {
+        let mut work = QueueWorker {
             ring: QueueRing::new(queue.depth)?,
             descriptors,
             buffer: vec![0; queue.request_bytes_max as usize],
-            batch: Batch::default(),
+            batch: AnswerBatch::default(),
             fetching: 0,
             queue,
         };
@@ -138,31 +138,35 @@ impl Work {
     /// Starts one request; what needs no wait is answered.
     fn start(&mut self, tag: u16) -> io::Result<()> {
         let description = self.descriptors.read(tag);
-        let request = match Request::parse(&description, self.buffer.len()) {
+        let request = match UblkRequest::parse(&description, self.buffer.len()) {
             Ok(request) => request,
             Err(errno) => return self.answer(tag, Err(errno.raw_os_error())),
         };
         let bytes = request.answered_bytes();
-        let rides = match (request.operation, request.forced) {
-            (Operation::Read, _) => {
+        let rides = match (request.operation, request.fua) {
+            (UblkOperation::Read, _) => {
                 let read = self.read(tag, &request).map(|()| bytes);
                 return self.answer(tag, read);
             }
-            (Operation::Flush, _) => Rides::Flush,
-            (_, true) => Rides::WritesAndFlush,
-            (_, false) => Rides::Writes,
+            (UblkOperation::Flush, _) => ReplyBarrier::Flush,
+            (_, true) => ReplyBarrier::WritesAndFlush,
+            (_, false) => ReplyBarrier::Writes,
         };
-        if request.operation != Operation::Flush {
+        if request.operation != UblkOperation::Flush {
             match self.log(tag, &request) {
                 Ok(pending) => self.batch.pending = self.batch.pending.max(Some(pending)),
                 Err(errno) => return self.answer(tag, Err(errno)),
             }
         }
-        self.batch.answers.push(Answer { tag, bytes, rides });
+        self.batch.answers.push(PendingAnswer {
+            tag,
+            bytes,
+            barrier: rides,
+        });
         Ok(())
     }
 
-    fn read(&mut self, tag: u16, request: &Request) -> Result<(), i32> {
+    fn read(&mut self, tag: u16, request: &UblkRequest) -> Result<(), i32> {
         let into = &mut self.buffer[..request.length as usize];
         let read = self.queue.device.read(request.offset, into);
         read.map_err(|error| self.queue.failed("read", request, &error))?;
@@ -170,12 +174,12 @@ impl Work {
     }
 
     /// Puts what changes the device in its place in the order of writes.
-    fn log(&mut self, tag: u16, request: &Request) -> Result<Pending, i32> {
-        let &Request { offset, length, .. } = request;
+    fn log(&mut self, tag: u16, request: &UblkRequest) -> Result<PendingWrite, i32> {
+        let &UblkRequest { offset, length, .. } = request;
         let device = &self.queue.device;
         let logged = match request.operation {
-            Operation::Discard => device.discard(offset, length),
-            Operation::Zero => device.zero(offset, length),
+            UblkOperation::Discard => device.discard(offset, length),
+            UblkOperation::Zero => device.zero(offset, length),
             _ => {
                 let bytes = &mut self.buffer[..length as usize];
                 self.queue.take(tag, bytes).map_err(Errno::raw_os_error)?;
@@ -187,7 +191,7 @@ impl Work {
 
     /// Completes and answers everything that was started.
     fn settle(&mut self) -> io::Result<()> {
-        let Batch { answers, pending } = std::mem::take(&mut self.batch);
+        let AnswerBatch { answers, pending } = std::mem::take(&mut self.batch);
         let queue = &self.queue;
         let waited = match pending {
             None => Ok(()),
@@ -198,18 +202,18 @@ impl Work {
                 waited.map_err(|error| queue.failures.note("write", 0, 0, &error))
             }
         };
-        let any = |rides| answers.iter().any(|answer| answer.rides == rides);
+        let any = |rides| answers.iter().any(|answer| answer.barrier == rides);
         // A flush stands for itself even if writes of this batch failed.
-        let forced = waited.is_ok() && any(Rides::WritesAndFlush);
-        let flushed = match forced || any(Rides::Flush) {
+        let forced = waited.is_ok() && any(ReplyBarrier::WritesAndFlush);
+        let flushed = match forced || any(ReplyBarrier::Flush) {
             true => (queue.device.flush()).map_err(|error| queue.failures.note("flush", 0, 0, &error)),
             false => Ok(()),
         };
         for answer in &answers {
-            let outcome = match answer.rides {
-                Rides::Writes => waited,
-                Rides::WritesAndFlush => waited.and(flushed),
-                Rides::Flush => flushed,
+            let outcome = match answer.barrier {
+                ReplyBarrier::Writes => waited,
+                ReplyBarrier::WritesAndFlush => waited.and(flushed),
+                ReplyBarrier::Flush => flushed,
             };
             self.answer(answer.tag, outcome.map(|()| answer.bytes))?;
         }
@@ -226,14 +230,14 @@ impl Work {
     }
 
     fn push(&mut self, operation: u32, tag: u16, result: i32) -> io::Result<()> {
-        let Queue { file, number, .. } = &self.queue;
+        let UblkQueue { file, number, .. } = &self.queue;
         self.ring.push(file, operation, *number, tag, result)?;
         self.fetching += 1;
         Ok(())
     }
 }
 
-impl Queue {
+impl UblkQueue {
     /// Copies a write's data.
     fn take(&self, tag: u16, bytes: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
@@ -264,7 +268,7 @@ impl Queue {
         Ok(())
     }
 
-    fn failed(&self, what: &str, request: &Request, error: &DeviceError) -> i32 {
+    fn failed(&self, what: &str, request: &UblkRequest, error: &DeviceError) -> i32 {
         self.failures.note(what, request.offset, request.length, error)
     }
 }
@@ -272,7 +276,7 @@ impl Queue {
 /// Makes this thread one that the driver does not trust with partitions. It would look for them while the device starts, and
 /// were the server killed just then, wait for another for ever, holding what it takes to give the device another one. Device
 /// nodes that `udev` makes do not depend on that, and partitions are not offered by other ways either.
-fn forgo_privilege() {
+fn drop_privilege() {
     let given = capabilities(None).and_then(|mut sets| {
         sets.effective.remove(CapabilitySet::SYS_ADMIN);
         sets.permitted.remove(CapabilitySet::SYS_ADMIN);

@@ -22,16 +22,16 @@ use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_block::{BLOCK_BYTES, Device};
+use netram_block::{BLOCK_BYTES, BlockDevice};
 
-use super::control::Control;
+use super::control::UblkControl;
 use super::device::end_unused;
-use super::queue::Queue;
-use super::wire::{self, Info, Parameters};
+use super::queue::UblkQueue;
+use super::wire::{self, UblkInfo, UblkParameters};
 use super::{UblkError, queues_path};
-use crate::failures::Failures;
+use crate::failure_log::FailureLog;
 use crate::node;
-use crate::serve::{ServeError, leave_output, prepare, say_line, start};
+use crate::serve::{AttachServeError, leave_output, prepare, say_line, start};
 
 /// The line that says which device is served.
 pub(crate) const OFFER: &str = "ublk ";
@@ -52,7 +52,7 @@ const UNUSED_PAUSE: Duration = Duration::from_millis(500);
 
 /// How a server begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begin {
+pub(crate) enum UblkStart {
     /// With a device of its own.
     New {
         block_bytes: u32,
@@ -66,10 +66,10 @@ pub(crate) enum Begin {
     Take(u32),
 }
 
-impl fmt::Display for Begin {
+impl fmt::Display for UblkStart {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Begin::New {
+            UblkStart::New {
                 block_bytes,
                 read_only,
                 again,
@@ -79,15 +79,15 @@ impl fmt::Display for Begin {
                 let servers = if *again { "again" } else { "once" };
                 write!(out, "new {block_bytes} {access} {servers} {mark}")
             }
-            Begin::Take(number) => write!(out, "take {number}"),
+            UblkStart::Take(number) => write!(out, "take {number}"),
         }
     }
 }
 
-impl FromStr for Begin {
+impl FromStr for UblkStart {
     type Err = ();
 
-    fn from_str(line: &str) -> Result<Begin, ()> {
+    fn from_str(line: &str) -> Result<UblkStart, ()> {
         let words: Vec<&str> = line.trim().split(' ').collect();
         let one_of = |word: &str, no: &str, yes: &str| match word {
             word if word == yes => Ok(true),
@@ -95,13 +95,13 @@ impl FromStr for Begin {
             _ => Err(()),
         };
         match words[..] {
-            ["new", block_bytes, access, servers, mark] => Ok(Begin::New {
+            ["new", block_bytes, access, servers, mark] => Ok(UblkStart::New {
                 block_bytes: block_bytes.parse().map_err(drop)?,
                 read_only: one_of(access, "rw", "ro")?,
                 again: one_of(servers, "once", "again")?,
                 mark: mark.parse().map_err(drop)?,
             }),
-            ["take", number] => Ok(Begin::Take(number.parse().map_err(drop)?)),
+            ["take", number] => Ok(UblkStart::Take(number.parse().map_err(drop)?)),
             _ => Err(()),
         }
     }
@@ -111,17 +111,17 @@ impl FromStr for Begin {
 ///
 /// As [`serve()`](crate::serve()), to be called by a process of its own.
 pub fn serve_ublk<E: fmt::Display>(
-    open: impl FnOnce() -> Result<Arc<dyn Device>, E>,
-) -> Result<(), ServeError> {
+    open: impl FnOnce() -> Result<Arc<dyn BlockDevice>, E>,
+) -> Result<(), AttachServeError> {
     let pulse = prepare().map_err(UblkError::Serve)?;
     let mut said = String::new();
     let heard = io::stdin().lock().read_line(&mut said);
     heard.map_err(UblkError::Serve)?;
-    let Ok(begin) = said.parse::<Begin>() else {
+    let Ok(begin) = said.parse::<UblkStart>() else {
         // The supervisor is gone already.
         return Ok(());
     };
-    let (serving, device) = start(&pulse, open, |device| Ok(Serving::begin(&begin, &device)?))?;
+    let (serving, device) = start(&pulse, open, |device| Ok(UblkService::begin(&begin, &device)?))?;
     // Before anybody is told: the supervisor may be gone by now, and then nobody else would end the device.
     let offered = serving
         .end_with_supervisor()
@@ -130,29 +130,29 @@ pub fn serve_ublk<E: fmt::Display>(
     offered.map_err(UblkError::Serve)?;
     serving.join();
     drop(pulse);
-    device.flush().map_err(ServeError::Flush)
+    device.flush().map_err(AttachServeError::Flush)
 }
 
 /// A device that is being served.
-struct Serving {
+struct UblkService {
     number: u32,
     /// As long as it is open, no other device has that number.
     file: Arc<File>,
     queues: Vec<JoinHandle<()>>,
 }
 
-impl Serving {
-    fn begin(begin: &Begin, device: &Arc<dyn Device>) -> Result<Serving, UblkError> {
-        let mut control = Control::open()?;
+impl UblkService {
+    fn begin(begin: &UblkStart, device: &Arc<dyn BlockDevice>) -> Result<UblkService, UblkError> {
+        let mut control = UblkControl::open()?;
         match *begin {
-            Begin::New {
+            UblkStart::New {
                 block_bytes,
                 read_only,
                 again,
                 mark,
             } => {
                 let info = control.add(&wanted(again, mark))?;
-                let parameters = Parameters {
+                let parameters = UblkParameters {
                     bytes: device.geometry().bytes,
                     block_bytes,
                     whole_bytes: BLOCK_BYTES as u32,
@@ -160,7 +160,7 @@ impl Serving {
                     read_only,
                 };
                 let made = (control.describe(info.device, &parameters))
-                    .and_then(|()| Serving::fetch(&info, device))
+                    .and_then(|()| UblkService::fetch(&info, device))
                     .and_then(|serving| control.start(info.device).map(|()| serving));
                 if made.is_err() {
                     // The error that comes first says more than one of this.
@@ -168,16 +168,16 @@ impl Serving {
                 }
                 made
             }
-            Begin::Take(number) => {
+            UblkStart::Take(number) => {
                 let deadline = Instant::now() + GONE_PATIENCE;
                 while !control.begin_recovery(number)? {
                     if Instant::now() > deadline {
-                        return Err(UblkError::Held(number));
+                        return Err(UblkError::Occupied(number));
                     }
                     std::thread::sleep(GONE_PAUSE);
                 }
                 let info = control.info(number)?;
-                let serving = Serving::fetch(&info, device)?;
+                let serving = UblkService::fetch(&info, device)?;
                 control.end_recovery(number)?;
                 Ok(serving)
             }
@@ -185,7 +185,7 @@ impl Serving {
     }
 
     /// Has a thread wait for the requests of each queue.
-    fn fetch(info: &Info, device: &Arc<dyn Device>) -> Result<Serving, UblkError> {
+    fn fetch(info: &UblkInfo, device: &Arc<dyn BlockDevice>) -> Result<UblkService, UblkError> {
         let path = queues_path(info.device);
         let failed = |source| UblkError::Device {
             path: path.clone(),
@@ -193,10 +193,10 @@ impl Serving {
         };
         let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
         let file = Arc::new(node::wait_for(&path, open).map_err(failed)?);
-        let failures = Arc::new(Failures::default());
+        let failures = Arc::new(FailureLog::default());
         let mut queues = Vec::new();
         for number in 0..info.queues {
-            let queue = Queue {
+            let queue = UblkQueue {
                 device: Arc::clone(device),
                 file: Arc::clone(&file),
                 failures: Arc::clone(&failures),
@@ -216,7 +216,7 @@ impl Serving {
                 .and_then(|begun| begun)
                 .map_err(failed)?;
         }
-        Ok(Serving {
+        Ok(UblkService {
             number: info.device,
             file,
             queues,
@@ -254,10 +254,10 @@ impl Serving {
     }
 }
 
-fn wanted(again: bool, mark: u64) -> Info {
+fn wanted(again: bool, mark: u64) -> UblkInfo {
     let processors = std::thread::available_parallelism().map_or(1, |count| count.get());
     let recovery = if again { wire::RECOVERY | wire::REISSUE } else { 0 };
-    Info {
+    UblkInfo {
         queues: (processors as u16).clamp(1, QUEUES_MAX),
         depth: DEPTH,
         request_bytes_max: REQUEST_BYTES_MAX,
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn how_a_server_begins_is_understood_and_nonsense_is_refused() {
-        let new = |block_bytes, read_only, again, mark| Begin::New {
+        let new = |block_bytes, read_only, again, mark| UblkStart::New {
             block_bytes,
             read_only,
             again,
@@ -285,7 +285,7 @@ mod tests {
                 "new 4096 rw again 18446744073709551615",
             ),
             (new(512, true, false, 0), "new 512 ro once 0"),
-            (Begin::Take(7), "take 7"),
+            (UblkStart::Take(7), "take 7"),
         ] {
             assert_eq!(begin.to_string(), line);
             assert_eq!(format!("{line}\n").parse(), Ok(begin));
@@ -298,7 +298,7 @@ mod tests {
             "new 4096 r again 1",
             "n",
         ] {
-            assert_eq!(nonsense.parse::<Begin>(), Err(()), "{nonsense}");
+            assert_eq!(nonsense.parse::<UblkStart>(), Err(()), "{nonsense}");
         }
     }
 }

@@ -65,7 +65,7 @@ const QUEUE_BIT: u32 = 41;
 
 /// What a control command is about.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct ControlArguments {
     /// The device's number.
     pub(crate) device: u32,
     /// A number that some commands need.
@@ -73,7 +73,7 @@ pub(crate) struct Head {
 }
 
 /// A control command, whose argument lies at `address`.
-pub(crate) fn control(head: Head, address: u64, length: u16) -> [u8; 80] {
+pub(crate) fn control(head: ControlArguments, address: u64, length: u16) -> [u8; 80] {
     let mut bytes = Bytes::<80>::new();
     bytes.put(&head.device.to_ne_bytes());
     bytes.put(&NO_QUEUE.to_ne_bytes());
@@ -107,7 +107,7 @@ pub(super) fn data_at(queue: u16, tag: u16, offset: u32) -> u64 {
 
 /// A device, as the driver knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Info {
+pub(super) struct UblkInfo {
     pub(super) queues: u16,
     pub(super) depth: u16,
     pub(super) request_bytes_max: u32,
@@ -117,7 +117,7 @@ pub(super) struct Info {
     pub(super) mark: u64,
 }
 
-impl Info {
+impl UblkInfo {
     pub(super) fn encode(&self) -> [u8; INFO_BYTES] {
         let mut bytes = Bytes::<INFO_BYTES>::new();
         bytes.put(&self.queues.to_ne_bytes());
@@ -133,8 +133,8 @@ impl Info {
         bytes.all
     }
 
-    pub(super) fn decode(bytes: &[u8; INFO_BYTES]) -> Info {
-        Info {
+    pub(super) fn decode(bytes: &[u8; INFO_BYTES]) -> UblkInfo {
+        UblkInfo {
             queues: short(bytes, 0),
             depth: short(bytes, 2),
             request_bytes_max: word(bytes, 8),
@@ -147,7 +147,7 @@ impl Info {
 
 /// What the block layer is told of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parameters {
+pub(super) struct UblkParameters {
     pub(super) bytes: u64,
     /// 512 or 4096.
     pub(super) block_bytes: u32,
@@ -157,7 +157,7 @@ pub(super) struct Parameters {
     pub(super) read_only: bool,
 }
 
-impl Parameters {
+impl UblkParameters {
     pub(super) fn encode(&self) -> [u8; PARAMETERS_BYTES] {
         const BASIC: u32 = 1;
         const DISCARD: u32 = 2;
@@ -197,7 +197,7 @@ impl Parameters {
 
 /// What the block layer wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum UblkOperation {
     Read,
     Write,
     Flush,
@@ -209,42 +209,42 @@ pub(super) enum Operation {
 
 /// A request. Whether the device has such a place is for the device to say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) operation: Operation,
+pub(super) struct UblkRequest {
+    pub(super) operation: UblkOperation,
     /// It is to be answered when it is durable (FUA).
-    pub(super) forced: bool,
+    pub(super) fua: bool,
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
-impl Request {
+impl UblkRequest {
     /// `Err`: what it is answered with, being none.
-    pub(super) fn parse(bytes: &[u8; DESCRIPTOR_BYTES], data_bytes_max: usize) -> Result<Request, Errno> {
+    pub(super) fn parse(bytes: &[u8; DESCRIPTOR_BYTES], data_bytes_max: usize) -> Result<UblkRequest, Errno> {
         const FORCED: u32 = 1 << 13;
         const KEEP_SPACE: u32 = 1 << 15;
         let flags = word(bytes, 0);
         let operation = match flags & 0xff {
-            0 => Operation::Read,
-            1 => Operation::Write,
-            2 => Operation::Flush,
-            3 => Operation::Discard,
-            5 if flags & KEEP_SPACE != 0 => Operation::Zero,
-            5 => Operation::Discard,
+            0 => UblkOperation::Read,
+            1 => UblkOperation::Write,
+            2 => UblkOperation::Flush,
+            3 => UblkOperation::Discard,
+            5 if flags & KEEP_SPACE != 0 => UblkOperation::Zero,
+            5 => UblkOperation::Discard,
             _ => return Err(Errno::OPNOTSUPP),
         };
         let length = u64::from(word(bytes, 4)) * SECTOR_BYTES;
-        let has_data = matches!(operation, Operation::Read | Operation::Write);
+        let has_data = matches!(operation, UblkOperation::Read | UblkOperation::Write);
         if has_data && (length == 0 || length > data_bytes_max as u64) {
             return Err(Errno::INVAL);
         }
         let first = match operation {
             // A flush has no place, and what is said there means nothing.
-            Operation::Flush => 0,
+            UblkOperation::Flush => 0,
             _ => long(bytes, 8),
         };
-        Ok(Request {
+        Ok(UblkRequest {
             operation,
-            forced: flags & FORCED != 0,
+            fua: flags & FORCED != 0,
             offset: first.checked_mul(SECTOR_BYTES).ok_or(Errno::INVAL)?,
             length,
         })
@@ -254,10 +254,10 @@ impl Request {
     /// length of a discard of 2 GiB has the sign of an error.
     pub(super) fn answered_bytes(&self) -> i32 {
         match self.operation {
-            Operation::Read | Operation::Write => {
+            UblkOperation::Read | UblkOperation::Write => {
                 i32::try_from(self.length).expect("what has data fits a buffer")
             }
-            Operation::Flush | Operation::Discard | Operation::Zero => 0,
+            UblkOperation::Flush | UblkOperation::Discard | UblkOperation::Zero => 0,
         }
     }
 }
@@ -304,7 +304,7 @@ pub(crate) fn fuzz_request(bytes: &[u8]) {
     let Some(bytes) = bytes.first_chunk::<DESCRIPTOR_BYTES>() else {
         return;
     };
-    let Ok(request) = Request::parse(bytes, DATA_BYTES_MAX) else {
+    let Ok(request) = UblkRequest::parse(bytes, DATA_BYTES_MAX) else {
         return;
     };
     let answered = std::hint::black_box(&request).answered_bytes();
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn fields_lie_where_the_kernels_header_has_them() {
-        let head = Head {
+        let head = ControlArguments {
             device: 0x0102_0304,
             data: 0x1112_1314_1516_1718,
         };
@@ -361,7 +361,7 @@ mod tests {
             (3, 0x0405, -5_i32 as u32)
         );
         assert_eq!(long(&bytes, 8), 0);
-        let info = Info {
+        let info = UblkInfo {
             queues: 2,
             depth: 64,
             request_bytes_max: 1 << 20,
@@ -380,12 +380,12 @@ mod tests {
             (2, 64, 1 << 20, 9)
         );
         assert_eq!((long(&bytes, 24), long(&bytes, 32)), (1 << 40, 1 << 50));
-        assert_eq!(Info::decode(&bytes), info);
+        assert_eq!(UblkInfo::decode(&bytes), info);
     }
 
     #[test]
     fn parameters_lie_where_the_kernels_header_has_them() {
-        let parameters = Parameters {
+        let parameters = UblkParameters {
             bytes: 48 << 20,
             block_bytes: 512,
             whole_bytes: 4096,
@@ -411,7 +411,7 @@ mod tests {
             (word(&bytes, 48), word(&bytes, 52), short(&bytes, 56)),
             (1 << 22, 1 << 22, 1)
         );
-        let read_only = Parameters {
+        let read_only = UblkParameters {
             read_only: true,
             ..parameters
         };
@@ -441,27 +441,27 @@ mod tests {
 
     #[test]
     fn requests_are_understood_as_the_kernel_means_them() {
-        let parse = |flags, sectors, first| Request::parse(&description(flags, sectors, first), 1 << 20);
+        let parse = |flags, sectors, first| UblkRequest::parse(&description(flags, sectors, first), 1 << 20);
         let request = |operation, forced| {
-            Ok(Request {
+            Ok(UblkRequest {
                 operation,
-                forced,
+                fua: forced,
                 offset: 4096,
                 length: 8192,
             })
         };
-        assert_eq!(parse(0, 16, 8), request(Operation::Read, false));
-        assert_eq!(parse(1, 16, 8), request(Operation::Write, false));
+        assert_eq!(parse(0, 16, 8), request(UblkOperation::Read, false));
+        assert_eq!(parse(1, 16, 8), request(UblkOperation::Write, false));
         // Metadata, forced; the flags of impatience are not looked at.
         assert_eq!(
             parse(1 | 1 << 11 | 1 << 13 | 7 << 8, 16, 8),
-            request(Operation::Write, true)
+            request(UblkOperation::Write, true)
         );
-        assert_eq!(parse(3, 16, 8), request(Operation::Discard, false));
-        assert_eq!(parse(5, 16, 8), request(Operation::Discard, false));
-        assert_eq!(parse(5 | 1 << 15, 16, 8), request(Operation::Zero, false));
+        assert_eq!(parse(3, 16, 8), request(UblkOperation::Discard, false));
+        assert_eq!(parse(5, 16, 8), request(UblkOperation::Discard, false));
+        assert_eq!(parse(5 | 1 << 15, 16, 8), request(UblkOperation::Zero, false));
         // The kernel gives flushes a place behind every end.
-        assert_eq!(parse(2, 0, u64::MAX).unwrap().operation, Operation::Flush);
+        assert_eq!(parse(2, 0, u64::MAX).unwrap().operation, UblkOperation::Flush);
         // Longer than a buffer is only what has no data.
         assert_eq!(parse(1, 2049, 0), Err(Errno::INVAL));
         assert_eq!(parse(3, u32::MAX, 0).unwrap().length, u64::from(u32::MAX) * 512);
@@ -479,7 +479,7 @@ mod tests {
 
     #[test]
     fn no_request_that_went_well_is_answered_as_an_error() {
-        let parse = |flags, sectors| Request::parse(&description(flags, sectors, 0), 1 << 20).unwrap();
+        let parse = |flags, sectors| UblkRequest::parse(&description(flags, sectors, 0), 1 << 20).unwrap();
         let zeroing = 5 | 1 << 15;
         // 2 GiB, the most that is announced, and what is not.
         for sectors in [1 << 22, 8 << 20, u32::MAX] {
@@ -517,8 +517,8 @@ mod tests {
                 ),
                 _ => (random() as u32, random() as u32, random()),
             };
-            if let Ok(request) = Request::parse(&description(flags, sectors, first), 1 << 20) {
-                let has_data = matches!(request.operation, Operation::Read | Operation::Write);
+            if let Ok(request) = UblkRequest::parse(&description(flags, sectors, first), 1 << 20) {
+                let has_data = matches!(request.operation, UblkOperation::Read | UblkOperation::Write);
                 assert!(
                     !has_data || (512..=1 << 20).contains(&request.length),
                     "{request:?}"

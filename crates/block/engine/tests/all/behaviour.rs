@@ -2,11 +2,11 @@
 
 use crate::common::{BLOCK, JOURNAL, Machine, MachineFile, TestDisk, VOLUME};
 use netram_block::{
-    ApplyError, DeviceError, Disk, FileKind, Files, GrowError, OpenError, Options, Progress, Superblock,
-    VolumeId, create,
+    ApplyError, ApplyProgress, DeviceError, Disk, DiskFiles, DiskGrowError, DiskOpenError, DiskOptions,
+    FileKind, VolumeId, VolumeSuperblock, create,
 };
 use netram_proto::id::JournalId;
-use netram_proto::port::{IoError, Log};
+use netram_proto::port::{IoError, RecordLog};
 
 const LOG: u64 = 256 * 1024;
 const BYTES: u64 = 64 * BLOCK as u64;
@@ -136,13 +136,13 @@ fn after_a_killed_process_every_base_is_verified() {
 fn files_of_other_volumes_are_refused_by_name() {
     let (one, other) = (Machine::new(LOG, BYTES), Machine::new(LOG, BYTES));
     create(other.files(), VolumeId(9), JOURNAL, BYTES).unwrap();
-    let open = |change: &dyn Fn(&mut Files<MachineFile>)| {
+    let open = |change: &dyn Fn(&mut DiskFiles<MachineFile>)| {
         let mut files = one.files();
         change(&mut files);
         Disk::open(one.clone(), files, Machine::options()).unwrap_err()
     };
     let (expected, found) = (VOLUME, VolumeId(9));
-    let refusal = |file| OpenError::OtherVolume {
+    let refusal = |file| DiskOpenError::OtherVolume {
         file,
         expected,
         found,
@@ -158,25 +158,25 @@ fn files_of_other_volumes_are_refused_by_name() {
     let file = FileKind::Sums;
     assert_eq!(
         open(&|files| files.sums = one.files().image),
-        OpenError::Foreign { file }
+        DiskOpenError::Foreign { file }
     );
-    let strange = Options::new(JournalId(7));
+    let strange = DiskOptions::new(JournalId(7));
     let refused = Disk::open(one.clone(), one.files(), strange).unwrap_err();
-    assert!(matches!(refused, OpenError::OtherJournal { .. }), "{refused}");
+    assert!(matches!(refused, DiskOpenError::OtherJournal { .. }), "{refused}");
     one.change_file("image", |bytes| bytes.truncate(20 * BLOCK));
     let refused = one.open().unwrap_err();
-    assert!(matches!(refused, OpenError::Short { .. }), "{refused}");
+    assert!(matches!(refused, DiskOpenError::Short { .. }), "{refused}");
 }
 
 #[test]
 fn a_foreign_record_stops_the_opening() {
     let machine = Machine::new(LOG, BYTES);
     machine
-        .append(netram_proto::port::Kind(16), 8, &mut |into| into.fill(0))
+        .append(netram_proto::port::RecordKind(16), 8, &mut |into| into.fill(0))
         .unwrap();
     machine.log_syncs();
     let refused = machine.open().unwrap_err();
-    assert!(matches!(refused, OpenError::Record { .. }), "{refused}");
+    assert!(matches!(refused, DiskOpenError::Record { .. }), "{refused}");
 }
 
 #[test]
@@ -239,10 +239,10 @@ fn a_sync_that_failed_while_growing_is_not_believed_by_the_stage_under_way() {
     (0..6).for_each(|number| write(&disk, number, 7));
     // Begin, zeros, blocks: written and not synced.
     for _ in 0..3 {
-        assert_eq!(disk.apply_step(), Ok(Progress::Working));
+        assert_eq!(disk.apply_step(), Ok(ApplyProgress::Working));
     }
     machine.fail_image_syncs(1);
-    assert!(matches!(disk.grow(2 * BYTES), Err(GrowError::File { .. })));
+    assert!(matches!(disk.grow(2 * BYTES), Err(DiskGrowError::File { .. })));
     disk.drain().unwrap();
     drop(disk);
     machine.crash(0);
@@ -301,8 +301,8 @@ fn a_volume_grows_while_it_is_open_and_never_shrinks() {
     let disk = machine.open().unwrap();
     let beyond = disk.write(BYTES, &[1; 512]);
     assert!(matches!(beyond, Err(DeviceError::OutOfRange { .. })));
-    assert!(matches!(disk.grow(BYTES + 512), Err(GrowError::Size { .. })));
-    assert!(matches!(disk.grow(BYTES / 2), Err(GrowError::Shrink { .. })));
+    assert!(matches!(disk.grow(BYTES + 512), Err(DiskGrowError::Size { .. })));
+    assert!(matches!(disk.grow(BYTES / 2), Err(DiskGrowError::Shrink { .. })));
     disk.grow(2 * BYTES).unwrap();
     assert_eq!(disk.geometry().bytes, 2 * BYTES);
     assert_eq!(block(&disk, 100), Ok(0));
@@ -310,7 +310,7 @@ fn a_volume_grows_while_it_is_open_and_never_shrinks() {
     drop(disk);
     machine.crash(0);
     assert_eq!(
-        Superblock::read(&machine.files().superblock).unwrap().bytes,
+        VolumeSuperblock::read(&machine.files().superblock).unwrap().bytes,
         2 * BYTES
     );
     assert_eq!(block(&machine.open().unwrap(), 100), Ok(5));

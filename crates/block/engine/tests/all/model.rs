@@ -2,9 +2,9 @@
 //! every completed one, and a read never gives anything else.
 
 use crate::common::{BLOCK, Machine, RECORD_HEADER, Random, SECTOR, TestDisk, cases};
-use netram_block::{DeviceError, Pending};
+use netram_block::{DeviceError, PendingWrite};
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 use netram_proto::time::Time;
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Story {
+struct DiskModelRun {
     machine: Machine,
     disk: Option<TestDisk>,
     /// What a reader must see.
@@ -81,15 +81,15 @@ struct Story {
     base: Vec<u8>,
     /// Records since: where each ends, where it begins in the volume, its bytes.
     records: Vec<(Lsn, usize, Vec<u8>)>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingWrite>,
     completed: Lsn,
     now_ms: u64,
 }
 
-impl Story {
-    fn begin() -> Story {
+impl DiskModelRun {
+    fn begin() -> DiskModelRun {
         let machine = Machine::new(LOG_BYTES, (BLOCKS * BLOCK) as u64);
-        Story {
+        DiskModelRun {
             disk: Some(machine.open().unwrap()),
             machine,
             newest: vec![0; BLOCKS * BLOCK],
@@ -191,7 +191,7 @@ impl Story {
         offset: usize,
         bytes: Vec<u8>,
         header: u64,
-        done: Result<Pending, DeviceError>,
+        done: Result<PendingWrite, DeviceError>,
     ) {
         let now = self.machine.clone().state().tail;
         let data_max = if header == 8 { RECORD_DATA } else { bytes.len() };
@@ -208,7 +208,7 @@ impl Story {
         }
         match done {
             Ok(pending) => {
-                assert_eq!(pending, Pending(now));
+                assert_eq!(pending, PendingWrite(now));
                 self.pending.push(pending);
             }
             // A failed sync of the image is told to whoever has to apply it himself.
@@ -296,7 +296,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(400)))]
     #[test]
     fn the_volume_is_always_a_prefix_of_its_writes(steps in proptest::collection::vec(step(), 1..150)) {
-        let mut story = Story::begin();
+        let mut story = DiskModelRun::begin();
         steps.iter().for_each(|step| story.run(step));
         story.read(0..story.newest.len());
         story.machine.crash(1);

@@ -3,9 +3,9 @@
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, Random, SECTOR, cases};
-use netram_block::{DeviceError, Pending};
+use netram_block::{DeviceError, PendingWrite};
 use netram_proto::id::Lsn;
-use netram_proto::port::{IoError, Log};
+use netram_proto::port::{IoError, RecordLog};
 use netram_proto::time::Time;
 use proptest::prelude::*;
 
@@ -80,22 +80,22 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-struct Story {
+struct DiskPairModelRun {
     pair: Pair,
     away: bool,
     /// Where each record ends, where it begins in the volume, its bytes.
     records: Vec<(Lsn, usize, Vec<u8>)>,
-    pending: Vec<Pending>,
+    pending: Vec<PendingWrite>,
     completed: Lsn,
     copied: u64,
     now_ms: u64,
 }
 
-impl Story {
-    fn begin() -> Story {
+impl DiskPairModelRun {
+    fn begin() -> DiskPairModelRun {
         let mut pair = Pair::new(LOG_BYTES, BYTES as u64);
         pair.client_disk = Some(pair.open());
-        Story {
+        DiskPairModelRun {
             pair,
             away: false,
             records: Vec::new(),
@@ -225,7 +225,7 @@ impl Story {
     }
 
     /// A request that is in the journal counts, whatever it returned.
-    fn logged(&mut self, at: usize, bytes: Vec<u8>, done: Result<Pending, DeviceError>) {
+    fn logged(&mut self, at: usize, bytes: Vec<u8>, done: Result<PendingWrite, DeviceError>) {
         let tail = self.pair.client.state().tail;
         if self.records.last().map_or(Lsn(64), |record| record.0) < tail {
             self.records.push((tail, at, bytes));
@@ -465,7 +465,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases(400)))]
     #[test]
     fn a_volume_and_its_copy_stay_the_same(steps in proptest::collection::vec(step(), 1..150)) {
-        let mut story = Story::begin();
+        let mut story = DiskPairModelRun::begin();
         steps.iter().for_each(|step| story.run(step));
         story.read(0..BYTES);
         story.pair.crash_replica(1);

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::pair::{ClientDisk, Pair};
 use crate::common::{BLOCK, Machine, TestDisk};
-use netram_block::{DeviceError, Fetch, OpenError, Superblock};
+use netram_block::{BlockFetch, DeviceError, DiskOpenError, VolumeSuperblock};
 use netram_proto::id::Lsn;
-use netram_proto::port::{IoError, Log};
+use netram_proto::port::{IoError, RecordLog};
 
 const LOG: u64 = 256 * 1024;
 const BLOCKS: u64 = 64;
 const BYTES: u64 = BLOCKS * BLOCK as u64;
 
-fn write<C: Fetch>(
+fn write<C: BlockFetch>(
     disk: &netram_block::Disk<Machine, crate::common::MachineFile, C>,
     number: u64,
     value: u8,
@@ -22,7 +22,7 @@ fn write<C: Fetch>(
     disk.wait(pending).unwrap();
 }
 
-fn contents<C: Fetch>(disk: &netram_block::Disk<Machine, crate::common::MachineFile, C>) -> Vec<u8> {
+fn contents<C: BlockFetch>(disk: &netram_block::Disk<Machine, crate::common::MachineFile, C>) -> Vec<u8> {
     let mut bytes = vec![0xee; disk.geometry().bytes as usize];
     disk.read(0, &mut bytes).unwrap();
     bytes
@@ -118,7 +118,7 @@ fn what_becomes_dirty_during_a_resync_stays_dirty() {
     let begun = pair.disk().begin_resync(Some(begun.from)).unwrap();
     assert!(!begun.all && begun.blocks == 20, "{begun:?}");
     let run = pair.disk().next_resync(15, 99).unwrap().unwrap();
-    assert_eq!((run.first, run.behind, run.hole), (20, 30, false));
+    assert_eq!((run.first, run.end, run.hole), (20, 30, false));
 }
 
 /// A resync that the journal left behind began anew with all of its blocks: where much was written, for ever.
@@ -385,14 +385,14 @@ fn a_scrub_mends_what_the_data_lender_has_and_names_the_rest() {
     }
     pair.copy.leave();
     let found = pair.disk().scrub(0, BLOCKS).unwrap();
-    assert_eq!((found.mended, found.bad), (0, vec![1, 2, 30, 50]));
+    assert_eq!((found.repaired, found.bad), (0, vec![1, 2, 30, 50]));
     pair.copy.come_back();
     pair.disk().mark_dirty(&[30]).unwrap();
     let found = pair.disk().scrub(0, BLOCKS).unwrap();
-    assert_eq!((found.mended, found.bad), (3, vec![30]));
+    assert_eq!((found.repaired, found.bad), (3, vec![30]));
     pair.copy.leave();
     let found = pair.disk().scrub(0, 30).unwrap();
-    assert_eq!((found.mended, found.bad.len()), (0, 0));
+    assert_eq!((found.repaired, found.bad.len()), (0, 0));
     write(pair.disk(), 30, 3);
     assert_eq!(contents(pair.disk()), good);
 }
@@ -487,7 +487,10 @@ fn an_image_that_is_ahead_of_its_journal_is_refused() {
     let Err(refused) = pair.try_open() else {
         panic!("its journal lost what the image has")
     };
-    assert!(matches!(refused, OpenError::JournalBehind { .. }), "{refused}");
+    assert!(
+        matches!(refused, DiskOpenError::JournalBehind { .. }),
+        "{refused}"
+    );
 }
 
 /// A copy whose journal was begun anew, and whose image was not told before the crash.
@@ -505,7 +508,9 @@ fn a_copy_can_be_opened_wherever_its_restart_was_cut_off() {
     assert_eq!(disk.applied(), Lsn(64));
     drop(disk);
     assert_eq!(
-        Superblock::read(&machine.files().superblock).unwrap().applied,
+        VolumeSuperblock::read(&machine.files().superblock)
+            .unwrap()
+            .applied,
         Lsn(64)
     );
     machine.open().unwrap();

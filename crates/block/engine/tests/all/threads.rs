@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{BLOCK, Machine, Random, SECTOR, TestDisk};
-use netram_block::{DeviceError, Progress, Work};
+use netram_block::{ApplierTask, ApplyProgress, DeviceError};
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
 
@@ -14,22 +14,22 @@ const BLOCKS: u64 = 24;
 const WRITES: u64 = 4000;
 
 /// Says that the thread is gone however it goes, so that no writer waits for it.
-struct Leave<'a>(&'a TestDisk);
+struct StopGuard<'a>(&'a TestDisk);
 
-impl Drop for Leave<'_> {
+impl Drop for StopGuard<'_> {
     fn drop(&mut self) {
-        self.0.leave();
+        self.0.applier_ended();
     }
 }
 
 /// What the volume's thread does.
 fn attend(disk: &TestDisk) {
-    let _leave = Leave(disk);
+    let _leave = StopGuard(disk);
     let mut now = 0;
-    while disk.wait_for_work(Duration::from_millis(1)) == Work::Look {
+    while disk.wait_for_work(Duration::from_millis(1)) == ApplierTask::Look {
         now += 1;
         disk.tick(Time(now * 1_000_000));
-        while !matches!(disk.apply_step(), Ok(Progress::Idle) | Err(_)) {}
+        while !matches!(disk.apply_step(), Ok(ApplyProgress::Idle) | Err(_)) {}
     }
 }
 
@@ -90,7 +90,7 @@ fn readers_beside_writers_and_the_applier_see_the_newest() {
     let disk = machine.open().unwrap();
     machine.slow_down();
     let (done, reads) = (AtomicBool::new(false), AtomicU64::new(0));
-    disk.attend();
+    disk.applier_started();
     std::thread::scope(|scope| {
         scope.spawn(|| attend(&disk));
         let reader = scope.spawn(|| read(&disk, &done, &reads));
@@ -125,7 +125,7 @@ fn writers_that_wait_for_a_failing_image_are_told() {
     let machine = Machine::new(256 * 1024, 64 * BLOCK as u64);
     let disk = machine.open().unwrap();
     machine.fail_image(Some(IoError::EIO));
-    disk.attend();
+    disk.applier_started();
     std::thread::scope(|scope| {
         scope.spawn(|| attend(&disk));
         let refused = (0..1000u64).find_map(|turn| disk.write(turn % 64 * BLOCK as u64, &[1; BLOCK]).err());
@@ -144,7 +144,7 @@ fn a_journal_that_others_fill_again_at_once_is_not_full() {
     const EACH: usize = 8 * BLOCK;
     let machine = Machine::new(3 * EACH as u64, 64 * BLOCK as u64);
     let disk = machine.open().unwrap();
-    disk.attend();
+    disk.applier_started();
     std::thread::scope(|scope| {
         let applier = scope.spawn(|| attend(&disk));
         let writers: Vec<_> = (0..8u64)
@@ -174,7 +174,7 @@ fn looking_at_a_volume_whose_writers_wait_stops_nobody() {
         let machine = Machine::new(256 * 1024, 64 * BLOCK as u64);
         let disk = machine.open().unwrap();
         let done = AtomicBool::new(false);
-        disk.attend();
+        disk.applier_started();
         std::thread::scope(|scope| {
             scope.spawn(|| attend(&disk));
             for _ in 0..2 {

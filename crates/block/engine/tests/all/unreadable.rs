@@ -3,22 +3,22 @@
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, MachineFile};
-use netram_block::{DeviceError, Disk, Fetch, digest};
+use netram_block::{BlockFetch, DeviceError, Disk, digest};
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 const LOG: u64 = 256 * 1024;
 /// Several of the runs that are asked for at once.
 const BLOCKS: u64 = 200;
 const BYTES: u64 = BLOCKS * BLOCK as u64;
 
-fn contents<C: Fetch>(disk: &Disk<Machine, MachineFile, C>) -> Vec<u8> {
+fn contents<C: BlockFetch>(disk: &Disk<Machine, MachineFile, C>) -> Vec<u8> {
     let mut bytes = vec![0xee; BYTES as usize];
     disk.read(0, &mut bytes).unwrap();
     bytes
 }
 
-fn block<C: Fetch>(disk: &Disk<Machine, MachineFile, C>, number: u64) -> Result<u8, DeviceError> {
+fn block<C: BlockFetch>(disk: &Disk<Machine, MachineFile, C>, number: u64) -> Result<u8, DeviceError> {
     let mut bytes = [0xee; BLOCK];
     disk.read(number * BLOCK as u64, &mut bytes)?;
     Ok(bytes[0])
@@ -63,13 +63,16 @@ fn a_block_that_cannot_be_read_is_mended_like_a_damaged_one() {
     pair.client.spoil_image(70);
     pair.copy.leave();
     let found = disk.scrub(0, BLOCKS).unwrap();
-    assert_eq!((found.blocks, found.mended, found.bad), (BLOCKS, 0, vec![5, 70]));
+    assert_eq!(
+        (found.blocks, found.repaired, found.bad),
+        (BLOCKS, 0, vec![5, 70])
+    );
     assert_eq!(block(disk, 5), Err(DeviceError::Corrupt { block: 5 }));
     assert_eq!((block(disk, 4), block(disk, 6)), (Ok(5), Ok(7)));
     pair.copy.come_back();
     assert_eq!(block(disk, 70), Ok(71), "a reader mends it too");
     let found = disk.scrub(0, BLOCKS).unwrap();
-    assert_eq!((found.mended, found.bad), (1, vec![]));
+    assert_eq!((found.repaired, found.bad), (1, vec![]));
     pair.copy.leave();
     assert_eq!(contents(disk), good);
 }

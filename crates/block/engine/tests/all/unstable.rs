@@ -3,8 +3,8 @@
 
 use crate::common::pair::Pair;
 use crate::common::{BLOCK, Machine, MachineFile};
-use netram_block::{DeviceError, Disk, Fetch};
-use netram_proto::port::Log;
+use netram_block::{BlockFetch, DeviceError, Disk};
+use netram_proto::port::RecordLog;
 
 const BLOCKS: u64 = 8;
 const BYTES: u64 = BLOCKS * BLOCK as u64;
@@ -16,7 +16,7 @@ fn write(pair: &Pair, number: u64, value: u8) {
 }
 
 /// The first byte of each block.
-fn firsts<L: Log, C: Fetch>(disk: &Disk<L, MachineFile, C>) -> Vec<u8> {
+fn firsts<L: RecordLog, C: BlockFetch>(disk: &Disk<L, MachineFile, C>) -> Vec<u8> {
     let mut bytes = vec![0xee; BYTES as usize];
     disk.read(0, &mut bytes).unwrap();
     bytes.iter().step_by(BLOCK).copied().collect()
@@ -75,7 +75,7 @@ fn a_resync_that_broke_off_leaves_no_write_that_the_client_loses() {
 #[test]
 fn a_block_that_goes_missing_again_does_not_come_back_with_a_lost_write() {
     let mut pair = restored();
-    assert_eq!(pair.disk().scrub(2, 1).unwrap().mended, 1);
+    assert_eq!(pair.disk().scrub(2, 1).unwrap().repaired, 1);
     write(&pair, 7, 76);
     write(&pair, 2, 77);
     break_off_a_resync(&mut pair);

@@ -11,41 +11,41 @@ use alloc::vec::Vec;
 
 use crate::limit::{REPLICA_ENDS_MAX, REPLICA_FLIGHT_BYTES_MAX};
 use netram_proto::id::{Epoch, Lsn, WriterId};
-use netram_proto::journal::{Kept, View};
+use netram_proto::journal::{ReplicaAck, View};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Cursor, Frame, FrameKind, Header, Refusal};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{ByteReader, Frame, FrameHeader, FrameKind, RefusalReason};
 
-use super::message::{Follow, Identity, Message};
-use super::standing::Condition;
+use super::header::ReplicaCondition;
+use super::message::{FollowRequest, ReplicaIdentity, ReplicaMessage};
 
 mod resync;
 mod status;
 
-pub use resync::Scope;
-use resync::{Resync, Stage};
-pub use status::{Progress, SourceStatus, Trouble};
+pub use resync::ResyncScope;
+use resync::{ResyncStage, ResyncState};
+pub use status::{ReplicaTrouble, ResyncProgress, SourceStatus};
 
 /// How long things may take. Safety does not depend on any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SourceTiming {
     /// A data lender that owes an answer for this long is out of service until it answers.
-    pub detect: Span,
+    pub detect: Nanos,
     /// The connection is given up when an answer is owed for this long: its disk may be slow, so this is longer.
-    pub give_up: Span,
+    pub give_up: Nanos,
     /// A data lender that cannot be reached is tried again after this.
-    pub retry: Span,
+    pub retry: Nanos,
     /// Blocks that stay dirty after a resync, as those that are damaged on both sides, are tried again after this.
-    pub mend: Span,
+    pub repair: Nanos,
 }
 
 impl Default for SourceTiming {
     fn default() -> SourceTiming {
         SourceTiming {
-            detect: Span::from_ms(500),
-            give_up: Span::from_ms(20_000),
-            retry: Span::from_ms(1000),
-            mend: Span::from_ms(600_000),
+            detect: Nanos::from_ms(500),
+            give_up: Nanos::from_ms(20_000),
+            retry: Nanos::from_ms(1000),
+            repair: Nanos::from_ms(600_000),
         }
     }
 }
@@ -54,7 +54,7 @@ impl Default for SourceTiming {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceConfig {
     /// Which volume.
-    pub identity: Identity,
+    pub identity: ReplicaIdentity,
     /// The key of its journal's records; empty: they are not sealed.
     pub key: Vec<u8>,
     /// Bytes that the log can hold.
@@ -67,52 +67,52 @@ pub struct SourceConfig {
 
 /// What the driver is to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Todo {
+pub enum SourceAction {
     /// Send this.
-    Send(Message),
+    Send(ReplicaMessage),
     /// Send this header and `bytes` of the local log from `from` as its body. They are stable. When some have been trimmed
-    /// away, send nothing and say so with [`Source::on_trimmed`].
+    /// away, send nothing and say so with [`ReplicaSource::on_trimmed`].
     Ship {
         /// The header.
-        header: Header,
+        header: FrameHeader,
         /// The first byte.
         from: Lsn,
         /// How many.
         bytes: usize,
     },
-    /// Take the log's head, then fix the set of blocks that [`Todo::Choose`] will be about; then [`Source::on_begun`]. Whatever becomes
+    /// Take the log's head, then fix the set of blocks that [`SourceAction::Choose`] will be about; then [`ReplicaSource::on_begun`]. Whatever becomes
     /// dirty from here on belongs to the next set.
     Begin {
         /// Which blocks.
-        scope: Scope,
-        /// The replica was whole when its log ended here: with `Scope::Dirty` the dirty map must have every change since.
+        scope: ResyncScope,
+        /// The replica was whole when its log ended here: with `ResyncScope::Dirty` the dirty map must have every change since.
         since: Option<Lsn>,
     },
-    /// The log lost records that the replica lacks while blocks were sent: take its head now; then [`Source::on_moved`]. Their
+    /// The log lost records that the replica lacks while blocks were sent: take its head now; then [`ReplicaSource::on_moved`]. Their
     /// blocks are in the dirty map, if that has every change since.
     Move {
         /// The replica has everything below this.
         since: Lsn,
     },
-    /// Choose the next blocks, at most so many, and take the log's head after that; then [`Source::on_chosen`].
+    /// Choose the next blocks, at most so many, and take the log's head after that; then [`ReplicaSource::on_chosen`].
     Choose {
         /// At most so many.
         max: usize,
         /// Zero: of the set. With every higher number begin anew, with the blocks that became dirty since they were last chosen.
         pass: u32,
     },
-    /// Digest blocks as the volume has them now; then [`Source::on_digested`].
+    /// Digest blocks as the volume has them now; then [`ReplicaSource::on_digested`].
     Digest {
         /// The first block's number.
         first: u64,
         /// How many; fewer where the volume ends.
         count: usize,
     },
-    /// Read these blocks as the volume has them now, stages and image; then [`Source::on_read`].
+    /// Read these blocks as the volume has them now, stages and image; then [`ReplicaSource::on_read`].
     Read(Vec<u64>),
-    /// The replica is whole: forget the set that [`Todo::Begin`] fixed, durably; then [`Source::on_cleared`].
+    /// The replica is whole: forget the set that [`SourceAction::Begin`] fixed, durably; then [`ReplicaSource::on_cleared`].
     Clear,
-    /// The replica's blocks of these numbers do not check: make them dirty, durably; then [`Source::on_marked`].
+    /// The replica's blocks of these numbers do not check: make them dirty, durably; then [`ReplicaSource::on_marked`].
     Mark(Vec<u64>),
 }
 
@@ -121,17 +121,17 @@ enum Phase {
     /// No connection. Try at this time.
     Down(Time),
     Connecting,
-    /// `Follow` is to be sent.
+    /// `FollowRequest` is to be sent.
     Greeting,
-    /// `Follow` was sent.
-    Asked,
+    /// `FollowRequest` was sent.
+    Requested,
     Up,
 }
 
-/// The client's side. `on_*` tell it what happened; [`Source::next`] says what to do; [`Source::kept`] what the writer is to
+/// The client's side. `on_*` tell it what happened; [`ReplicaSource::next_action`] says what to do; [`ReplicaSource::ack`] what the writer is to
 /// be told.
 #[derive(Clone, Debug)]
-pub struct Source {
+pub struct ReplicaSource {
     config: SourceConfig,
     epoch: Epoch,
     writer: WriterId,
@@ -142,46 +142,46 @@ pub struct Source {
     /// Ends of synced batches above `flushed`, where records end.
     ends: VecDeque<Lsn>,
     /// The highest of them that the replica has flushed.
-    kept: Lsn,
+    acked: Lsn,
     view: View,
     closing: bool,
     view_sent: bool,
     /// It was kept, as it stands: closed or not.
-    view_kept: bool,
+    view_stored: bool,
     /// The newest view that was kept in this session; zero: none.
-    version_kept: u64,
+    version_stored: u64,
     bytes_sent: u64,
     phase: Phase,
-    condition: Option<Condition>,
+    condition: Option<ReplicaCondition>,
     sent: Lsn,
     flushed: Lsn,
     room: Lsn,
     applied: Lsn,
     served: bool,
     shipped: bool,
-    resync: Option<Resync>,
+    resync: Option<ResyncState>,
     /// The last number given to a frame of this session.
     mark: u32,
     /// A resync ended since blocks were last found dirty; then, when they are tried again.
     resynced: bool,
-    mend_at: Time,
+    repair_at: Time,
     bad: Vec<u64>,
-    wanted: Option<Scope>,
+    wanted: Option<ResyncScope>,
     /// What the replica has is of another history, or may be, and will be overwritten: until it knows, it is told no view, or
     /// one that broke off there would pass for ours.
     foreign: bool,
-    owing: Option<Time>,
+    owed_since: Option<Time>,
     /// When the replica's log last grew, or lacked nothing.
     progress: Time,
     pinged: Time,
-    trouble: Option<Trouble>,
+    trouble: Option<ReplicaTrouble>,
     disconnect: bool,
 }
 
-impl Source {
+impl ReplicaSource {
     /// The source of the reign that made `view` durable. The volume has `bytes`; its log stands from `head` to `stable`.
-    pub fn new(config: SourceConfig, view: View, bytes: u64, head: Lsn, stable: Lsn) -> Source {
-        Source {
+    pub fn new(config: SourceConfig, view: View, bytes: u64, head: Lsn, stable: Lsn) -> ReplicaSource {
+        ReplicaSource {
             config,
             epoch: view.epoch,
             writer: view.writer,
@@ -189,12 +189,12 @@ impl Source {
             head,
             stable,
             ends: VecDeque::new(),
-            kept: Lsn(0),
+            acked: Lsn(0),
             view,
             closing: false,
             view_sent: false,
-            view_kept: false,
-            version_kept: 0,
+            view_stored: false,
+            version_stored: 0,
             bytes_sent: 0,
             phase: Phase::Down(Time(0)),
             condition: None,
@@ -207,11 +207,11 @@ impl Source {
             resync: None,
             mark: 0,
             resynced: false,
-            mend_at: Time(0),
+            repair_at: Time(0),
             bad: Vec::new(),
             wanted: None,
             foreign: false,
-            owing: None,
+            owed_since: None,
             progress: Time(0),
             pinged: Time(0),
             trouble: None,
@@ -237,13 +237,13 @@ impl Source {
     pub fn on_connected(&mut self, now: Time) {
         self.phase = Phase::Greeting;
         self.view_sent = false;
-        self.view_kept = false;
-        self.version_kept = 0;
+        self.view_stored = false;
+        self.version_stored = 0;
         self.bytes_sent = 0;
         self.mark = 0;
         self.resync = None;
         self.served = false;
-        self.owing = Some(now);
+        self.owed_since = Some(now);
         self.pinged = now;
     }
 
@@ -257,16 +257,16 @@ impl Source {
         self.phase = Phase::Down(now + self.config.timing.retry);
         self.resync = None;
         self.served = false;
-        self.view_kept = false;
-        self.owing = None;
-        self.trouble.get_or_insert(Trouble::Unreachable);
+        self.view_stored = false;
+        self.owed_since = None;
+        self.trouble.get_or_insert(ReplicaTrouble::Unreachable);
     }
 
     /// Time passes.
     pub fn on_tick(&mut self, now: Time) {
         let silent = |since: Time| now.since(since) > self.config.timing.give_up;
-        if self.owing.is_some_and(silent) {
-            self.give_up(now, Trouble::Unreachable);
+        if self.owed_since.is_some_and(silent) {
+            self.give_up(now, ReplicaTrouble::Unreachable);
         }
     }
 
@@ -288,7 +288,7 @@ impl Source {
         self.find_gap();
     }
 
-    /// Bytes from `from` on, of [`Todo::Ship`], were not sent: the local log now begins at `head`, above.
+    /// Bytes from `from` on, of [`SourceAction::Ship`], were not sent: the local log now begins at `head`, above.
     pub fn on_trimmed(&mut self, from: Lsn, head: Lsn) {
         assert!(from < head);
         self.sent = self.sent.min(from);
@@ -318,30 +318,30 @@ impl Source {
         if view.version > self.view.version {
             self.view = view;
             self.view_sent = false;
-            self.view_kept = false;
+            self.view_stored = false;
         }
     }
 
     /// The volume is closed: `view` has no members, and the log ends at its base. Once the replica has all of it, it is
-    /// told so; see [`Source::is_closed`].
+    /// told so; see [`ReplicaSource::is_closed`].
     pub fn on_close(&mut self, view: View) {
         self.on_view(view);
         self.closing = true;
         self.view_sent = false;
-        self.view_kept = false;
+        self.view_stored = false;
     }
 
     /// The replica knows that the volume was closed, and has all of it.
     pub fn is_closed(&self) -> bool {
-        self.closing && self.view_kept
+        self.closing && self.view_stored
     }
 
-    /// What the writer is to be told ([`netram_proto::journal::Writer::on_kept`]); `None`: not in service.
-    pub fn kept(&mut self, now: Time) -> Option<Kept> {
+    /// What the writer is to be told ([`netram_proto::journal::JournalWriter::on_replica_ack`]); `None`: not in service.
+    pub fn ack(&mut self, now: Time) -> Option<ReplicaAck> {
         let prompt = self
-            .owing
+            .owed_since
             .is_none_or(|since| now.since(since) <= self.config.timing.detect);
-        let whole = self.condition == Some(Condition::Following) && self.resync.is_none();
+        let whole = self.condition == Some(ReplicaCondition::Following) && self.resync.is_none();
         let lag = self.stable.since(self.flushed);
         if lag == 0 {
             self.progress = now;
@@ -350,19 +350,19 @@ impl Source {
         let near = match self.served {
             true => lag <= self.config.window_bytes / 2,
             // It comes back only with the newest view, and when it has caught up further than it had to.
-            false => lag <= self.config.window_bytes / 4 && self.version_kept == self.view.version,
+            false => lag <= self.config.window_bytes / 4 && self.version_stored == self.view.version,
         };
         self.served = self.phase == Phase::Up && prompt && moves && whole && near;
-        self.served.then_some(Kept {
-            lsn: self.kept,
-            version: self.version_kept,
+        self.served.then_some(ReplicaAck {
+            lsn: self.acked,
+            version: self.version_stored,
         })
     }
 
     /// The volume may give up what is below this in its log: the replica is whole and has it, flushed. `None`: it is not whole,
     /// and keeps nothing safe.
     pub fn trimmable(&self) -> Option<Lsn> {
-        let whole = self.condition == Some(Condition::Following) && self.resync.is_none();
+        let whole = self.condition == Some(ReplicaCondition::Following) && self.resync.is_none();
         (whole && self.phase == Phase::Up).then_some(self.flushed)
     }
 
@@ -372,70 +372,72 @@ impl Source {
         match header.kind {
             FrameKind::Following => self.on_following(frame, now),
             FrameKind::Flushed => self.on_flushed(frame, now),
-            FrameKind::Kept => self.on_view_kept(header.lsn.0),
-            FrameKind::Differ => self.on_differ(frame, now),
+            FrameKind::ViewStored => self.on_view_stored(header.lsn.0),
+            FrameKind::DigestReply => self.on_differ(frame, now),
             FrameKind::Stored => self.on_answered(header.mark),
-            FrameKind::Bad => self.on_bad(frame),
+            FrameKind::BadBlocks => self.on_bad(frame),
             FrameKind::Refuse => self.on_refused(header, now),
             _ => (),
         }
         let resyncing = self.resync.as_ref().is_some_and(|resync| {
-            resync.flight > 0 || matches!(resync.stage, Stage::Announced(_)) || self.flushed < resync.tail
+            resync.in_flight > 0
+                || matches!(resync.stage, ResyncStage::Announced(_))
+                || self.flushed < resync.tail
         });
         let owes = self.phase != Phase::Up
-            || self.view_sent && !self.view_kept
+            || self.view_sent && !self.view_stored
             || self.flushed < self.sent
             || resyncing;
-        self.owing = owes.then_some(now);
+        self.owed_since = owes.then_some(now);
     }
 
-    fn on_view_kept(&mut self, version: u64) {
-        self.version_kept = self.version_kept.max(version.min(self.view.version));
-        self.view_kept |= self.view_sent && version == self.view.version;
+    fn on_view_stored(&mut self, version: u64) {
+        self.version_stored = self.version_stored.max(version.min(self.view.version));
+        self.view_stored |= self.view_sent && version == self.view.version;
     }
 
     fn on_following(&mut self, frame: &Frame<'_>, now: Time) {
         let header = &frame.header;
-        let since = Cursor::new(frame.body).u64().unwrap_or(u64::MAX);
-        let Some(condition) = Condition::decode(header.flags, since) else {
-            self.give_up(now, Trouble::Refused(Refusal::Malformed));
+        let since = ByteReader::new(frame.body).u64().unwrap_or(u64::MAX);
+        let Some(condition) = ReplicaCondition::decode(header.flags, since) else {
+            self.give_up(now, ReplicaTrouble::Refused(RefusalReason::Malformed));
             return;
         };
         self.condition = Some(condition);
         self.room = header.stable;
         match (self.phase, self.resync.as_ref().map(|resync| resync.stage)) {
-            (Phase::Asked, _) => {
+            (Phase::Requested, _) => {
                 self.phase = Phase::Up;
                 self.trouble = None;
                 self.has_flushed(header.lsn);
                 self.sent = header.lsn;
-                let fork = self.fork(header.epoch, WriterId(header.who));
-                self.greeted(condition, fork, now);
+                let fork = self.fork(header.epoch, WriterId(header.sender));
+                self.on_greeted(condition, fork, now);
             }
             // Another answer is to what was sent before, and is behind the times.
-            (Phase::Up, Some(Stage::Announced(start)))
-                if header.lsn == start && matches!(condition, Condition::Inconsistent { .. }) =>
+            (Phase::Up, Some(ResyncStage::Announced(start)))
+                if header.lsn == start && matches!(condition, ReplicaCondition::Inconsistent { .. }) =>
             {
                 self.flushed = header.lsn;
                 self.sent = header.lsn;
                 self.foreign = false;
-                self.set_stage(Stage::Copying);
+                self.set_stage(ResyncStage::Copying);
                 self.find_gap();
             }
-            (Phase::Up, Some(Stage::Ended)) if condition == Condition::Following => {
-                self.set_stage(Stage::Clear);
+            (Phase::Up, Some(ResyncStage::Ended)) if condition == ReplicaCondition::Following => {
+                self.set_stage(ResyncStage::Clear);
             }
             _ => (),
         }
     }
 
     /// What to do next. The driver calls this while the link has room for a frame, after every event, until it returns `None`.
-    pub fn next(&mut self, now: Time) -> Option<Todo> {
+    pub fn next_action(&mut self, now: Time) -> Option<SourceAction> {
         let todo = match self.phase {
-            Phase::Down(_) | Phase::Connecting | Phase::Asked => None,
-            Phase::Greeting => Some(Todo::Send(self.greet())),
+            Phase::Down(_) | Phase::Connecting | Phase::Requested => None,
+            Phase::Greeting => Some(SourceAction::Send(self.greet())),
             Phase::Up if !self.view_sent && !self.foreign && self.may_send_view() => {
-                Some(Todo::Send(self.send_view()))
+                Some(SourceAction::Send(self.send_view()))
             }
             Phase::Up => {
                 // In turns, so that neither the log nor the blocks wait for the other's end.
@@ -447,15 +449,15 @@ impl Source {
                 .or_else(|| self.ping(now))
             }
         }?;
-        if matches!(todo, Todo::Send(_) | Todo::Ship { .. }) {
-            self.owing.get_or_insert(now);
+        if matches!(todo, SourceAction::Send(_) | SourceAction::Ship { .. }) {
+            self.owed_since.get_or_insert(now);
         }
         Some(todo)
     }
 
-    fn greet(&mut self) -> Message {
-        self.phase = Phase::Asked;
-        let follow = Follow {
+    fn greet(&mut self) -> ReplicaMessage {
+        self.phase = Phase::Requested;
+        let follow = FollowRequest {
             identity: self.config.identity,
             bytes: self.bytes,
             capacity: self.config.capacity,
@@ -467,24 +469,24 @@ impl Source {
     fn may_send_view(&self) -> bool {
         // Only a replica that is whole may believe that it has all of a closed volume. Before that it is told the view all the same:
         // nothing else is taken without.
-        let whole = self.condition == Some(Condition::Following) && self.flushed >= self.view.base;
+        let whole = self.condition == Some(ReplicaCondition::Following) && self.flushed >= self.view.base;
         !self.closing || whole || self.bytes_sent == 0
     }
 
-    fn send_view(&mut self) -> Message {
-        let whole = self.condition == Some(Condition::Following) && self.flushed >= self.view.base;
+    fn send_view(&mut self) -> ReplicaMessage {
+        let whole = self.condition == Some(ReplicaCondition::Following) && self.flushed >= self.view.base;
         let closed = self.closing && whole;
         self.view_sent = closed == self.closing;
         self.bytes_sent = self.bytes;
-        Message::keep_view(&self.view, self.bytes, closed)
+        ReplicaMessage::keep_view(&self.view, self.bytes, closed)
     }
 
-    fn ship(&mut self) -> Option<Todo> {
+    fn ship(&mut self) -> Option<SourceAction> {
         let ready = match &self.resync {
             None => true,
             Some(resync) => !matches!(
                 resync.stage,
-                Stage::Begin | Stage::Move | Stage::Announce(_) | Stage::Announced(_)
+                ResyncStage::Begin | ResyncStage::Move | ResyncStage::Announce(_) | ResyncStage::Announced(_)
             ),
         };
         let end = self.stable.min(self.room);
@@ -495,20 +497,20 @@ impl Source {
         let from = self.sent;
         let bytes = end.since(from).min(FRAME_BODY_BYTES_MAX as u64) as usize;
         self.sent = from.plus(bytes as u64);
-        let header = Header {
+        let header = FrameHeader {
             lsn: from,
             ..self.header(FrameKind::Records)
         };
-        Some(Todo::Ship { header, from, bytes })
+        Some(SourceAction::Ship { header, from, bytes })
     }
 
-    fn ping(&mut self, now: Time) -> Option<Todo> {
+    fn ping(&mut self, now: Time) -> Option<SourceAction> {
         let due = now.since(self.pinged).0 >= self.config.timing.detect.0 / 2;
-        if self.owing.is_some() || !due {
+        if self.owed_since.is_some() || !due {
             return None;
         }
         self.pinged = now;
-        Some(Todo::Send(Message::bare(Header {
+        Some(SourceAction::Send(ReplicaMessage::bare(FrameHeader {
             lsn: Lsn(now.0),
             ..self.header(FrameKind::Ping)
         })))
@@ -518,7 +520,7 @@ impl Source {
         let header = &frame.header;
         if header.lsn > self.sent {
             // It claims to have what was never sent. Nothing it says can be believed.
-            self.give_up(now, Trouble::Refused(Refusal::Malformed));
+            self.give_up(now, ReplicaTrouble::Refused(RefusalReason::Malformed));
             return;
         }
         if header.lsn > self.flushed {
@@ -526,67 +528,67 @@ impl Source {
         }
         self.has_flushed(header.lsn);
         self.room = self.room.max(header.stable);
-        self.applied = Lsn(Cursor::new(frame.body).u64().unwrap_or(0));
+        self.applied = Lsn(ByteReader::new(frame.body).u64().unwrap_or(0));
     }
 
     fn has_flushed(&mut self, flushed: Lsn) {
         self.flushed = flushed;
-        if flushed < self.kept {
+        if flushed < self.acked {
             // Its disk has lost what it had.
-            self.kept = Lsn(0);
+            self.acked = Lsn(0);
         }
         while self.ends.front().is_some_and(|end| *end <= flushed) {
-            self.kept = self.kept.max(self.ends.pop_front().unwrap_or_default());
+            self.acked = self.acked.max(self.ends.pop_front().unwrap_or_default());
         }
         if flushed == self.stable {
-            self.kept = self.stable;
+            self.acked = self.stable;
         }
     }
 
-    fn on_refused(&mut self, header: &Header, now: Time) {
-        let trouble = match Refusal::from_byte(header.flags) {
-            Some(Refusal::Fenced) => Trouble::Fenced(header.epoch),
-            Some(Refusal::Diverged) => Trouble::Diverged(header.lsn),
-            Some(Refusal::DiskFailed) => Trouble::DiskFailed(header.lsn.0),
-            Some(Refusal::OverQuota) => Trouble::OverQuota {
+    fn on_refused(&mut self, header: &FrameHeader, now: Time) {
+        let trouble = match RefusalReason::from_byte(header.flags) {
+            Some(RefusalReason::Fenced) => ReplicaTrouble::Fenced(header.epoch),
+            Some(RefusalReason::Diverged) => ReplicaTrouble::Diverged(header.lsn),
+            Some(RefusalReason::DiskFailed) => ReplicaTrouble::DiskFailed(header.lsn.0),
+            Some(RefusalReason::OverQuota) => ReplicaTrouble::OverQuota {
                 asked: header.lsn.0,
                 quota: header.stable.0,
             },
-            Some(refusal) => Trouble::Refused(refusal),
-            None => Trouble::Refused(Refusal::Malformed),
+            Some(refusal) => ReplicaTrouble::Refused(refusal),
+            None => ReplicaTrouble::Refused(RefusalReason::Malformed),
         };
         self.give_up(now, trouble);
     }
 
     /// The connection is closed. What only the operator can settle is not tried again without him.
-    fn give_up(&mut self, now: Time, trouble: Trouble) {
+    fn give_up(&mut self, now: Time, trouble: ReplicaTrouble) {
         self.on_lost(now);
         self.trouble = Some(trouble);
         self.disconnect = true;
         let wait = match trouble {
-            Trouble::Ahead { .. } | Trouble::Diverged(_) => Span::from_ms(60_000),
-            _ => Span(self.config.timing.retry.0 * 2),
+            ReplicaTrouble::Ahead { .. } | ReplicaTrouble::Diverged(_) => Nanos::from_ms(60_000),
+            _ => Nanos(self.config.timing.retry.0 * 2),
         };
         self.phase = Phase::Down(now + wait);
     }
 
     fn is_fenced(&self) -> bool {
-        matches!(self.trouble, Some(Trouble::Fenced(_)))
+        matches!(self.trouble, Some(ReplicaTrouble::Fenced(_)))
     }
 
-    /// The reign that claimed the replica from this one: to be told to [`netram_proto::journal::Writer::on_replica_fenced`].
+    /// The reign that claimed the replica from this one: to be told to [`netram_proto::journal::JournalWriter::on_replica_fenced`].
     pub fn fenced(&self) -> Option<Epoch> {
         match self.trouble {
-            Some(Trouble::Fenced(epoch)) => Some(epoch),
+            Some(ReplicaTrouble::Fenced(epoch)) => Some(epoch),
             _ => None,
         }
     }
 
-    fn header(&self, kind: FrameKind) -> Header {
-        Header {
+    fn header(&self, kind: FrameKind) -> FrameHeader {
+        FrameHeader {
             epoch: self.epoch,
-            who: self.writer.0,
-            ..Header::new(kind)
+            sender: self.writer.0,
+            ..FrameHeader::new(kind)
         }
     }
 }

@@ -6,19 +6,19 @@ use alloc::vec::Vec;
 use crate::limit::{RESYNC_FRAMES_MAX, RESYNC_LAG_PART};
 use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::time::Time;
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
+use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use super::super::BLOCK_BYTES;
+use super::super::header::ReplicaCondition;
 use super::super::message::{
-    self, BLOCKS_PER_FRAME, DIGESTS_PER_FRAME, Digest, Following, Message, NUMBERS_PER_FRAME, encode_blocks,
-    encode_numbers,
+    self, BLOCKS_PER_FRAME, BlockDigest, DIGESTS_PER_FRAME, FollowReply, NUMBERS_PER_FRAME, ReplicaMessage,
+    encode_blocks, encode_numbers,
 };
-use super::super::standing::Condition;
-use super::{Phase, Source, Todo, Trouble};
+use super::{Phase, ReplicaSource, ReplicaTrouble, SourceAction};
 
 /// Which blocks a resync is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scope {
+pub enum ResyncScope {
     /// Those in the dirty map.
     Dirty,
     /// All that are not holes: the replica is new.
@@ -28,13 +28,13 @@ pub enum Scope {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ResyncStage {
     /// The driver is to fix the set.
     Begin,
     /// The driver is to say where the log begins now.
     Move,
     /// `Resync` is to be sent.
-    Announce(Link),
+    Announce(ChainPoint),
     /// It was sent, with the log's beginning.
     Announced(Lsn),
     Copying,
@@ -47,9 +47,9 @@ pub(super) enum Stage {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Resync {
-    pub(super) scope: Scope,
-    pub(super) stage: Stage,
+pub(super) struct ResyncState {
+    pub(super) scope: ResyncScope,
+    pub(super) stage: ResyncStage,
     /// The log lost records that had not been sent: blocks that became dirty by that must follow, and the replica's log begin anew.
     gap: bool,
     /// How often it did.
@@ -63,35 +63,43 @@ pub(super) struct Resync {
     /// No further blocks will be chosen.
     pub(super) exhausted: bool,
     /// Answers owed.
-    pub(super) flight: usize,
+    pub(super) in_flight: usize,
     /// The client's tail when blocks were last read: they may show anything below.
     pub(super) tail: Lsn,
     pub(super) done: u64,
     pub(super) total: u64,
 }
 
-impl Resync {
+impl ResyncState {
     /// The log's head has passed what was sent of it. Blocks that were sent need not be sent again for that, and the rest goes on: a
     /// resync that began anew would never end where much is written.
     pub(super) fn find_gap(&mut self) {
         match self.stage {
-            Stage::Copying => self.gap = true,
-            Stage::End | Stage::Ended => self.stage = Stage::Move,
+            ResyncStage::Copying => self.gap = true,
+            ResyncStage::End | ResyncStage::Ended => self.stage = ResyncStage::Move,
             // These look at the log's head when they are over.
-            Stage::Begin | Stage::Move | Stage::Announce(_) | Stage::Announced(_) | Stage::Clear => (),
+            ResyncStage::Begin
+            | ResyncStage::Move
+            | ResyncStage::Announce(_)
+            | ResyncStage::Announced(_)
+            | ResyncStage::Clear => (),
         }
     }
 }
 
-impl Source {
+impl ReplicaSource {
     /// The operator's word: begin anew. With `whole` even over a replica that is ahead or of another history.
     pub fn resync(&mut self, whole: bool) {
         if self.phase == Phase::Up {
-            let scope = if whole { Scope::All } else { self.suitable() };
+            let scope = if whole { ResyncScope::All } else { self.suitable() };
             self.begin(scope);
             return;
         }
-        self.wanted = Some(if whole { Scope::All } else { Scope::Dirty });
+        self.wanted = Some(if whole {
+            ResyncScope::All
+        } else {
+            ResyncScope::Dirty
+        });
         if let Phase::Down(_) = self.phase
             && !self.is_fenced()
         {
@@ -101,7 +109,7 @@ impl Source {
 
     /// Where what the replica has leaves our history, if it does: `epoch` and `writer` are of the view that it keeps.
     pub(super) fn fork(&self, epoch: Epoch, writer: WriterId) -> Option<Lsn> {
-        let following = Following {
+        let following = FollowReply {
             condition: self.condition?,
             flushed: self.flushed,
             epoch,
@@ -111,67 +119,67 @@ impl Source {
     }
 
     /// The replica has said how it stands: go on with its log, or with blocks.
-    pub(super) fn greeted(&mut self, condition: Condition, fork: Option<Lsn>, now: Time) {
+    pub(super) fn on_greeted(&mut self, condition: ReplicaCondition, fork: Option<Lsn>, now: Time) {
         let wanted = self.wanted.take();
-        let follows = condition == Condition::Following;
+        let follows = condition == ReplicaCondition::Following;
         self.foreign = fork.is_some();
-        if wanted == Some(Scope::All) {
-            self.begin(Scope::All);
+        if wanted == Some(ResyncScope::All) {
+            self.begin(ResyncScope::All);
         } else if follows && self.flushed > self.stable {
             let (theirs, ours) = (self.flushed, self.stable);
-            self.give_up(now, Trouble::Ahead { theirs, ours });
+            self.give_up(now, ReplicaTrouble::Ahead { theirs, ours });
         } else if let Some(at) = fork.filter(|_| follows) {
-            self.give_up(now, Trouble::Diverged(at));
+            self.give_up(now, ReplicaTrouble::Diverged(at));
         } else if wanted.is_some() || !follows || self.flushed < self.head {
             self.begin(self.suitable());
         }
     }
 
     /// Which blocks must be sent so that the replica is whole again.
-    pub(super) fn suitable(&self) -> Scope {
+    pub(super) fn suitable(&self) -> ResyncScope {
         match (self.condition, self.since()) {
-            (Some(Condition::New), _) => Scope::Data,
-            (_, Some(since)) if since <= self.stable && !self.foreign => Scope::Dirty,
-            _ => Scope::All,
+            (Some(ReplicaCondition::New), _) => ResyncScope::Data,
+            (_, Some(since)) if since <= self.stable && !self.foreign => ResyncScope::Dirty,
+            _ => ResyncScope::All,
         }
     }
 
     fn since(&self) -> Option<Lsn> {
         match self.condition? {
-            Condition::Following => Some(self.flushed),
-            Condition::Inconsistent { since } => since,
-            Condition::New | Condition::TakenOver => None,
+            ReplicaCondition::Following => Some(self.flushed),
+            ReplicaCondition::Inconsistent { since } => since,
+            ReplicaCondition::New | ReplicaCondition::TakenOver => None,
         }
     }
 
-    pub(super) fn begin(&mut self, scope: Scope) {
-        self.resync = Some(Resync {
+    pub(super) fn begin(&mut self, scope: ResyncScope) {
+        self.resync = Some(ResyncState {
             scope,
-            stage: Stage::Begin,
+            stage: ResyncStage::Begin,
             gap: false,
             pass: 0,
             first_mark: self.mark,
             cursor: 0,
             chosen: VecDeque::new(),
             exhausted: false,
-            flight: 0,
+            in_flight: 0,
             tail: Lsn(0),
             done: 0,
             total: 0,
         });
     }
 
-    /// [`Todo::Begin`] is done: the log's head was `start`, and the set has about `total` blocks. `all`: they are all there are,
+    /// [`SourceAction::Begin`] is done: the log's head was `start`, and the set has about `total` blocks. `all`: they are all there are,
     /// because the dirty map had not every change since then.
-    pub fn on_begun(&mut self, start: Link, total: u64, all: bool) {
+    pub fn on_begun(&mut self, start: ChainPoint, total: u64, all: bool) {
         let stable = self.stable;
         if let Some(resync) = &mut self.resync
-            && resync.stage == Stage::Begin
+            && resync.stage == ResyncStage::Begin
         {
-            if all && resync.scope == Scope::Dirty {
-                resync.scope = Scope::All;
+            if all && resync.scope == ResyncScope::Dirty {
+                resync.scope = ResyncScope::All;
             }
-            resync.stage = Stage::Announce(start);
+            resync.stage = ResyncStage::Announce(start);
             resync.total = total;
             // Its image may have had everything up to here, and is brought back to where its log begins anew: whole is what
             // has passed that again, though not one block be sent.
@@ -179,41 +187,45 @@ impl Source {
         }
     }
 
-    /// [`Todo::Move`] is done: the log's head was `start`, and about so many blocks are dirty that were not chosen yet. `None`: the dirty map has not
+    /// [`SourceAction::Move`] is done: the log's head was `start`, and about so many blocks are dirty that were not chosen yet. `None`: the dirty map has not
     /// every change since then.
-    pub fn on_moved(&mut self, moved: Option<(Link, u64)>) {
+    pub fn on_moved(&mut self, moved: Option<(ChainPoint, u64)>) {
         let stable = self.stable;
-        let Some(resync) = self.resync.as_mut().filter(|resync| resync.stage == Stage::Move) else {
+        let Some(resync) = self
+            .resync
+            .as_mut()
+            .filter(|resync| resync.stage == ResyncStage::Move)
+        else {
             return;
         };
         match moved {
             Some((start, blocks)) => {
-                resync.stage = Stage::Announce(start);
+                resync.stage = ResyncStage::Announce(start);
                 (resync.gap, resync.exhausted) = (false, false);
                 resync.pass += 1;
                 resync.total = resync.total.max(resync.done + blocks);
                 resync.tail = resync.tail.max(start.lsn).max(stable);
             }
-            None => self.begin(Scope::All),
+            None => self.begin(ResyncScope::All),
         }
     }
 
     /// The replica is whole, has everything below what it has flushed, and so many blocks are dirty all the same: those of a
     /// resync whose end was lost, or that somebody lost. A resync begins by itself; if one has just ended, a while later.
     pub fn on_dirty(&mut self, blocks: u64, now: Time) {
-        let whole = self.phase == Phase::Up && self.condition == Some(Condition::Following);
+        let whole = self.phase == Phase::Up && self.condition == Some(ReplicaCondition::Following);
         if blocks == 0 || !whole || self.resync.is_some() || self.closing {
             return;
         }
         if core::mem::take(&mut self.resynced) {
-            self.mend_at = now + self.config.timing.mend;
+            self.repair_at = now + self.config.timing.repair;
         }
-        if self.mend_at <= now {
+        if self.repair_at <= now {
             self.begin(self.suitable());
         }
     }
 
-    /// [`Todo::Choose`] is done, and the log then began at `head`. No numbers: there are no more.
+    /// [`SourceAction::Choose`] is done, and the log then began at `head`. No numbers: there are no more.
     pub fn on_chosen(&mut self, numbers: &[u64], head: Lsn) {
         if let Some(resync) = &mut self.resync {
             resync.chosen.extend(numbers);
@@ -222,8 +234,14 @@ impl Source {
         self.on_head(head);
     }
 
-    /// [`Todo::Digest`] is done; the frame to send. `tail` was the log's when the last block had been read. No digests: the volume ends there.
-    pub fn on_digested(&mut self, first: u64, digests: &[Digest], tail: Lsn, now: Time) -> Option<Message> {
+    /// [`SourceAction::Digest`] is done; the frame to send. `tail` was the log's when the last block had been read. No digests: the volume ends there.
+    pub fn on_digested(
+        &mut self,
+        first: u64,
+        digests: &[BlockDigest],
+        tail: Lsn,
+        now: Time,
+    ) -> Option<ReplicaMessage> {
         let resync = self.resync.as_mut()?;
         if digests.is_empty() {
             resync.exhausted = true;
@@ -237,13 +255,18 @@ impl Source {
         Some(message)
     }
 
-    /// [`Todo::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's when the last block had been read.
-    pub fn on_read(&mut self, blocks: &[(u64, Option<Vec<u8>>)], tail: Lsn, now: Time) -> Vec<Message> {
+    /// [`SourceAction::Read`] is done; the frames to send. `None` for a block of zeros. `tail` was the log's when the last block had been read.
+    pub fn on_read(
+        &mut self,
+        blocks: &[(u64, Option<Vec<u8>>)],
+        tail: Lsn,
+        now: Time,
+    ) -> Vec<ReplicaMessage> {
         let Some(resync) = &mut self.resync else {
             return Vec::new();
         };
         resync.tail = resync.tail.max(tail);
-        if resync.scope != Scope::All || resync.pass > 0 {
+        if resync.scope != ResyncScope::All || resync.pass > 0 {
             resync.done += blocks.len() as u64;
         }
         let data = blocks
@@ -256,7 +279,7 @@ impl Source {
         if !body.is_empty() {
             messages.extend(
                 self.numbered(FrameKind::Blocks, now)
-                    .map(|message| Message { body, ..message }),
+                    .map(|message| ReplicaMessage { body, ..message }),
             );
         }
         if !holes.is_empty() {
@@ -269,7 +292,7 @@ impl Source {
         messages
     }
 
-    /// [`Todo::Clear`] is done.
+    /// [`SourceAction::Clear`] is done.
     pub fn on_cleared(&mut self) {
         self.resync = None;
         self.resynced = true;
@@ -278,7 +301,7 @@ impl Source {
         }
     }
 
-    /// [`Todo::Mark`] is done: the blocks are in the dirty map.
+    /// [`SourceAction::Mark`] is done: the blocks are in the dirty map.
     pub fn on_marked(&mut self) {
         self.bad.clear();
         if self.phase == Phase::Up && self.resync.is_none() {
@@ -287,27 +310,27 @@ impl Source {
     }
 
     /// The next step of a resync.
-    pub(super) fn copy(&mut self) -> Option<Todo> {
+    pub(super) fn copy(&mut self) -> Option<SourceAction> {
         if !self.bad.is_empty() && self.resync.is_none() {
-            return Some(Todo::Mark(self.bad.clone()));
+            return Some(SourceAction::Mark(self.bad.clone()));
         }
         let since = self.since();
         let (flushed, flight_max) = (self.flushed, self.flight_max());
         let resync = self.resync.as_mut()?;
         match resync.stage {
-            Stage::Begin => Some(Todo::Begin {
+            ResyncStage::Begin => Some(SourceAction::Begin {
                 scope: resync.scope,
                 since,
             }),
-            Stage::Move => Some(Todo::Move { since: flushed }),
-            Stage::Announce(start) => {
-                resync.stage = Stage::Announced(start.lsn);
+            ResyncStage::Move => Some(SourceAction::Move { since: flushed }),
+            ResyncStage::Announce(start) => {
+                resync.stage = ResyncStage::Announced(start.lsn);
                 let flags = match resync.scope {
-                    Scope::Data | Scope::All if resync.pass == 0 => Flag::WHOLE,
+                    ResyncScope::Data | ResyncScope::All if resync.pass == 0 => Flag::FULL,
                     // It builds on what it has, or knows already that it does not.
                     _ => 0,
                 };
-                Some(Todo::Send(Message::bare(Header {
+                Some(SourceAction::Send(ReplicaMessage::bare(FrameHeader {
                     lsn: start.lsn,
                     mark: start.chain,
                     flags,
@@ -316,42 +339,46 @@ impl Source {
             }
             // What became dirty by this gap is chosen, or would be, and is not marked any more then. It must not be sent before the
             // replica has taken in its log: older records there come after it, and newer ones never.
-            Stage::Copying if resync.gap && resync.pass > 0 => {
-                if resync.flight > 0 {
+            ResyncStage::Copying if resync.gap && resync.pass > 0 => {
+                if resync.in_flight > 0 {
                     return None;
                 }
-                resync.stage = Stage::Move;
+                resync.stage = ResyncStage::Move;
                 self.copy()
             }
-            Stage::Copying if resync.flight + 2 > flight_max => None,
-            Stage::Copying if !resync.chosen.is_empty() => {
+            ResyncStage::Copying if resync.in_flight + 2 > flight_max => None,
+            ResyncStage::Copying if !resync.chosen.is_empty() => {
                 let count = resync.chosen.len().min(BLOCKS_PER_FRAME);
-                Some(Todo::Read(resync.chosen.drain(..count).collect()))
+                Some(SourceAction::Read(resync.chosen.drain(..count).collect()))
             }
-            Stage::Copying if !resync.exhausted => Some(match resync.scope {
-                Scope::All if resync.pass == 0 => Todo::Digest {
+            ResyncStage::Copying if !resync.exhausted => Some(match resync.scope {
+                ResyncScope::All if resync.pass == 0 => SourceAction::Digest {
                     first: resync.cursor,
                     count: DIGESTS_PER_FRAME,
                 },
-                _ => Todo::Choose {
+                _ => SourceAction::Choose {
                     max: BLOCKS_PER_FRAME,
                     pass: resync.pass,
                 },
             }),
-            Stage::Copying if resync.flight == 0 => {
-                resync.stage = if resync.gap { Stage::Move } else { Stage::End };
+            ResyncStage::Copying if resync.in_flight == 0 => {
+                resync.stage = if resync.gap {
+                    ResyncStage::Move
+                } else {
+                    ResyncStage::End
+                };
                 self.copy()
             }
-            Stage::End => {
-                resync.stage = Stage::Ended;
+            ResyncStage::End => {
+                resync.stage = ResyncStage::Ended;
                 let tail = resync.tail;
-                Some(Todo::Send(Message::bare(Header {
+                Some(SourceAction::Send(ReplicaMessage::bare(FrameHeader {
                     lsn: tail,
-                    ..self.header(FrameKind::Resynced)
+                    ..self.header(FrameKind::ResyncEnd)
                 })))
             }
-            Stage::Clear => Some(Todo::Clear),
-            Stage::Announced(_) | Stage::Copying | Stage::Ended => None,
+            ResyncStage::Clear => Some(SourceAction::Clear),
+            ResyncStage::Announced(_) | ResyncStage::Copying | ResyncStage::Ended => None,
         }
     }
 
@@ -369,23 +396,23 @@ impl Source {
     /// The answer to the frame of this number came.
     pub(super) fn on_answered(&mut self, mark: u32) {
         if let Some(resync) = self.resync.as_mut().filter(|resync| mark > resync.first_mark) {
-            resync.flight = resync.flight.saturating_sub(1);
+            resync.in_flight = resync.in_flight.saturating_sub(1);
         }
     }
 
     pub(super) fn on_differ(&mut self, frame: &Frame<'_>, now: Time) {
         // Those of a resync before may still come.
-        let ours = |resync: &&mut Resync| frame.header.mark > resync.first_mark;
+        let ours = |resync: &&mut ResyncState| frame.header.mark > resync.first_mark;
         let Some(resync) = self.resync.as_mut().filter(ours) else {
             return;
         };
         let first = frame.header.lsn.0;
         let beyond = first.saturating_add(8 * frame.body.len() as u64) > resync.cursor.saturating_add(7);
-        if beyond || resync.scope != Scope::All {
-            self.give_up(now, Trouble::Refused(Refusal::Malformed));
+        if beyond || resync.scope != ResyncScope::All {
+            self.give_up(now, ReplicaTrouble::Refused(RefusalReason::Malformed));
             return;
         }
-        resync.flight = resync.flight.saturating_sub(1);
+        resync.in_flight = resync.in_flight.saturating_sub(1);
         for (index, byte) in frame.body.iter().enumerate() {
             for bit in (0..8).filter(|bit| byte & 1 << bit != 0) {
                 let number = first + 8 * index as u64 + bit;
@@ -406,19 +433,19 @@ impl Source {
         }
     }
 
-    pub(super) fn set_stage(&mut self, stage: Stage) {
+    pub(super) fn set_stage(&mut self, stage: ResyncStage) {
         if let Some(resync) = &mut self.resync {
             resync.stage = stage;
         }
     }
 
-    fn numbered(&mut self, kind: FrameKind, now: Time) -> Option<Message> {
+    fn numbered(&mut self, kind: FrameKind, now: Time) -> Option<ReplicaMessage> {
         let header = self.header(kind);
         let resync = self.resync.as_mut()?;
-        resync.flight += 1;
+        resync.in_flight += 1;
         self.mark += 1;
-        self.owing.get_or_insert(now);
-        Some(Message::bare(Header {
+        self.owed_since.get_or_insert(now);
+        Some(ReplicaMessage::bare(FrameHeader {
             mark: self.mark,
             ..header
         }))

@@ -1,18 +1,18 @@
 //! What an operator is told of a data lender.
 
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::Refusal;
+use netram_proto::wire::RefusalReason;
 
-use super::super::standing::Condition;
-use super::{Phase, Scope, Source};
+use super::super::header::ReplicaCondition;
+use super::{Phase, ReplicaSource, ResyncScope};
 
 /// Why the replica does not follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum ReplicaTrouble {
     /// The data lender cannot be reached, or does not answer.
     Unreachable,
     /// It refuses.
-    Refused(Refusal),
+    Refused(RefusalReason),
     /// Its disk failed, with this error number.
     DiskFailed(u64),
     /// It has no room for a copy of this size within its quota.
@@ -36,37 +36,37 @@ pub enum Trouble {
     Diverged(Lsn),
 }
 
-impl core::fmt::Display for Trouble {
+impl core::fmt::Display for ReplicaTrouble {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Trouble::Unreachable => out.write_str("the data lender cannot be reached"),
-            Trouble::Refused(Refusal::NoReplica) => out.write_str(
+            ReplicaTrouble::Unreachable => out.write_str("the data lender cannot be reached"),
+            ReplicaTrouble::Refused(RefusalReason::NoReplica) => out.write_str(
                 "this lender keeps no replica of the volume: start it with --data, or name another",
             ),
-            Trouble::Refused(Refusal::DataElsewhere) => out.write_str(
+            ReplicaTrouble::Refused(RefusalReason::DataElsewhere) => out.write_str(
                 "this lender takes data sessions at another address, with a key of their own: name that address (its --data-listen) and the key (`data-lender-key-file`, NETRAM_DATA_LENDER_KEY_FILE)",
             ),
-            Trouble::Refused(refusal) => write!(out, "the data lender refuses: {refusal:?}"),
-            Trouble::DiskFailed(28) => out.write_str("the data lender's disk is full"),
-            Trouble::DiskFailed(errno) => {
+            ReplicaTrouble::Refused(refusal) => write!(out, "the data lender refuses: {refusal:?}"),
+            ReplicaTrouble::DiskFailed(28) => out.write_str("the data lender's disk is full"),
+            ReplicaTrouble::DiskFailed(errno) => {
                 write!(
                     out,
                     "the data lender's disk failed (operating system error {errno})"
                 )
             }
-            Trouble::OverQuota { asked, quota } => write!(
+            ReplicaTrouble::OverQuota { asked, quota } => write!(
                 out,
                 "the data lender's quota for all copies, {quota} bytes, has no room for this one of {asked}: raise its --data-quota, or remove copies there that nobody needs"
             ),
-            Trouble::Fenced(epoch) => write!(
+            ReplicaTrouble::Fenced(epoch) => write!(
                 out,
                 "the volume was restored or taken over elsewhere in epoch {epoch}: stop using this copy"
             ),
-            Trouble::Ahead { theirs, ours } => write!(
+            ReplicaTrouble::Ahead { theirs, ours } => write!(
                 out,
                 "the replica has the log up to LSN {theirs}, this volume only up to {ours}: this may be an old copy. If it is the right one, overwrite the replica with `netram disk resync --whole`"
             ),
-            Trouble::Diverged(at) => write!(
+            ReplicaTrouble::Diverged(at) => write!(
                 out,
                 "the replica has another history from LSN {at} on. If this volume is the right one, overwrite the replica with `netram disk resync --whole`"
             ),
@@ -76,9 +76,9 @@ impl core::fmt::Display for Trouble {
 
 /// How far a resync is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct ResyncProgress {
     /// Which blocks it is about.
-    pub scope: Scope,
+    pub scope: ResyncScope,
     /// Blocks sent, or found equal.
     pub done: u64,
     /// Blocks in all, as far as known at the beginning.
@@ -93,7 +93,7 @@ pub struct SourceStatus {
     /// Members keep what the replica lacks, and views wait for it.
     pub in_service: bool,
     /// What it last said of itself.
-    pub condition: Option<Condition>,
+    pub condition: Option<ReplicaCondition>,
     /// What it has is of another history than ours: none of it may be used here.
     pub foreign: bool,
     /// Its log is durable below this.
@@ -103,12 +103,12 @@ pub struct SourceStatus {
     /// Bytes of the log that are on the client's disk and not on its.
     pub lag: u64,
     /// A resync under way.
-    pub resync: Option<Progress>,
+    pub resync: Option<ResyncProgress>,
     /// What is wrong.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<ReplicaTrouble>,
 }
 
-impl Source {
+impl ReplicaSource {
     /// How it stands.
     pub fn status(&self) -> SourceStatus {
         SourceStatus {
@@ -119,7 +119,7 @@ impl Source {
             flushed: self.flushed,
             applied: self.applied,
             lag: self.stable.since(self.flushed),
-            resync: self.resync.as_ref().map(|resync| Progress {
+            resync: self.resync.as_ref().map(|resync| ResyncProgress {
                 scope: resync.scope,
                 done: resync.done,
                 total: resync.total,

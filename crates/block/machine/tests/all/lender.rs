@@ -1,29 +1,31 @@
 //! What the data lender's side promises.
 
-use netram_block_machine::message::Follow;
-use netram_block_machine::{Condition, Deed, Description, Message, Replica, Standing};
+use netram_block_machine::message::FollowRequest;
+use netram_block_machine::{
+    Replica, ReplicaAction, ReplicaCondition, ReplicaDescription, ReplicaHeader, ReplicaMessage,
+};
 use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::journal::View;
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, Refusal};
+use netram_proto::wire::{ChainPoint, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use crate::{BYTES, CAPACITY, IDENTITY, WRITER, log, view};
 
-fn replica(condition: Condition) -> Replica {
-    let standing = Standing {
+fn replica(condition: ReplicaCondition) -> Replica {
+    let standing = ReplicaHeader {
         condition,
-        ..Standing::new(IDENTITY)
+        ..ReplicaHeader::new(IDENTITY)
     };
     Replica::new(
         standing,
         View::first(IDENTITY.journal),
         CAPACITY,
         Lsn(0),
-        Link::default(),
+        ChainPoint::default(),
     )
 }
 
-fn follow(epoch: u32, writer: WriterId) -> Message {
-    let follow = Follow {
+fn follow(epoch: u32, writer: WriterId) -> ReplicaMessage {
+    let follow = FollowRequest {
         identity: IDENTITY,
         bytes: BYTES,
         capacity: CAPACITY,
@@ -32,46 +34,46 @@ fn follow(epoch: u32, writer: WriterId) -> Message {
     follow.message(Epoch(epoch), writer)
 }
 
-fn records(lsn: u64, body: &[u8]) -> Message {
-    Message {
-        header: Header {
+fn records(lsn: u64, body: &[u8]) -> ReplicaMessage {
+    ReplicaMessage {
+        header: FrameHeader {
             lsn: Lsn(lsn),
             epoch: Epoch(1),
-            who: WRITER.0,
-            ..Header::new(FrameKind::Records)
+            sender: WRITER.0,
+            ..FrameHeader::new(FrameKind::Records)
         },
         body: body.to_vec(),
     }
 }
 
 /// Lets the replica have a frame, for as long as the test runs.
-fn handle(replica: &mut Replica, message: Message) -> Deed<'static> {
-    let message: &'static Message = Box::leak(Box::new(message));
+fn handle(replica: &mut Replica, message: ReplicaMessage) -> ReplicaAction<'static> {
+    let message: &'static ReplicaMessage = Box::leak(Box::new(message));
     replica.handle(&message.frame())
 }
 
-fn refusal(deed: &Deed<'_>) -> Option<Refusal> {
+fn refusal(deed: &ReplicaAction<'_>) -> Option<RefusalReason> {
     match deed {
-        Deed::Refuse(message) => Refusal::from_byte(message.header.flags),
+        ReplicaAction::Refuse(message) => RefusalReason::from_byte(message.header.flags),
         _ => None,
     }
 }
 
 /// A replica that follows the first reign, with its view kept.
 fn following() -> Replica {
-    let mut replica = replica(Condition::Following);
+    let mut replica = replica(ReplicaCondition::Following);
     assert!(matches!(
         replica.follow(&follow(1, WRITER).frame()),
-        Deed::Answer(_)
+        ReplicaAction::Answer(_)
     ));
     keep(&mut replica, &view(1, 2), false);
     replica
 }
 
 fn keep(replica: &mut Replica, view: &View, closed: bool) {
-    let deed = handle(replica, Message::keep_view(view, BYTES, closed));
-    assert!(matches!(deed, Deed::KeepView { .. }), "{deed:?}");
-    assert!(replica.on_view_kept().is_some());
+    let deed = handle(replica, ReplicaMessage::keep_view(view, BYTES, closed));
+    assert!(matches!(deed, ReplicaAction::KeepView { .. }), "{deed:?}");
+    assert!(replica.on_view_stored().is_some());
 }
 
 #[test]
@@ -82,25 +84,28 @@ fn records_are_taken_whole_in_any_pieces_and_flushed_when_synced() {
         let mut written = Vec::new();
         for (index, part) in bytes.chunks(piece).enumerate() {
             match handle(&mut replica, records((index * piece) as u64, part)) {
-                Deed::Write { at, bytes } => {
+                ReplicaAction::Write { at, bytes } => {
                     assert_eq!(at.0, written.len() as u64);
                     assert!(bytes.len().is_multiple_of(48), "whole records only");
                     written.extend(bytes);
                 }
-                deed => assert_eq!(deed, Deed::Nothing),
+                deed => assert_eq!(deed, ReplicaAction::Nothing),
             }
         }
         assert_eq!(written, bytes);
         assert_eq!(
-            replica.news().map(|news| news.header.lsn),
+            replica.progress_report().map(|news| news.header.lsn),
             Some(Lsn(0)),
             "nothing is synced"
         );
         let unflushed = replica.unflushed().expect("something to sync");
         assert_eq!(unflushed.end, ends[6]);
         replica.on_flushed(unflushed.end);
-        assert_eq!(replica.news().map(|news| news.header.lsn), Some(ends[6].lsn));
-        assert_eq!(replica.news(), None, "it is said once");
+        assert_eq!(
+            replica.progress_report().map(|news| news.header.lsn),
+            Some(ends[6].lsn)
+        );
+        assert_eq!(replica.progress_report(), None, "it is said once");
     }
 }
 
@@ -111,20 +116,20 @@ fn records_of_another_history_or_beyond_a_gap_or_the_room_are_refused() {
     let mut bad = bytes.clone();
     bad[20] ^= 1;
     let deed = handle(&mut replica, records(0, &bad));
-    assert_eq!(refusal(&deed), Some(Refusal::Diverged));
+    assert_eq!(refusal(&deed), Some(RefusalReason::Diverged));
     let mut replica = following();
     let deed = handle(&mut replica, records(48, &bytes[48..]));
-    assert_eq!(refusal(&deed), Some(Refusal::OutOfWindow));
+    assert_eq!(refusal(&deed), Some(RefusalReason::OutOfWindow));
     let mut replica = following();
-    let mut last = Deed::Nothing;
+    let mut last = ReplicaAction::Nothing;
     let (bytes, _) = log(CAPACITY as usize / 48 + 1);
     for (index, part) in bytes.chunks(4800).enumerate() {
         last = handle(&mut replica, records(index as u64 * 4800, part));
     }
-    assert_eq!(refusal(&last), Some(Refusal::Overrun));
+    assert_eq!(refusal(&last), Some(RefusalReason::Overrun));
     assert_eq!(
         refusal(&handle(&mut replica, records(u64::MAX - 7, &[0; 8]))),
-        Some(Refusal::OutOfWindow)
+        Some(RefusalReason::OutOfWindow)
     );
 }
 
@@ -134,14 +139,17 @@ fn what_came_in_part_is_forgotten_with_the_session() {
     let mut replica = following();
     handle(&mut replica, records(0, &bytes[..60]));
     replica.on_session_ended();
-    let Deed::Answer(answer) = replica.follow(&follow(1, WRITER).frame()) else {
+    let ReplicaAction::Answer(answer) = replica.follow(&follow(1, WRITER).frame()) else {
         panic!("not followed")
     };
     replica.on_flushed(replica.unflushed().map_or(ends[0], |unflushed| unflushed.end));
     assert_eq!(answer.header.lsn, Lsn(0), "not synced when it was asked");
     keep(&mut replica, &view(1, 2), false);
     let deed = handle(&mut replica, records(48, &bytes[48..]));
-    assert!(matches!(deed, Deed::Write { at: Lsn(48), .. }), "{deed:?}");
+    assert!(
+        matches!(deed, ReplicaAction::Write { at: Lsn(48), .. }),
+        "{deed:?}"
+    );
 }
 
 #[test]
@@ -149,7 +157,7 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
     let mut replica = following();
     assert!(matches!(
         replica.follow(&follow(3, WRITER).frame()),
-        Deed::Answer(_)
+        ReplicaAction::Answer(_)
     ));
     keep(&mut replica, &view(3, 5), false);
     for (epoch, writer, fenced) in [
@@ -161,7 +169,7 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
         let mut copy = replica.clone();
         let deed = copy.follow(&follow(epoch, writer).frame());
         assert_eq!(
-            refusal(&deed) == Some(Refusal::Fenced),
+            refusal(&deed) == Some(RefusalReason::Fenced),
             fenced,
             "epoch {epoch} of {writer}"
         );
@@ -169,11 +177,14 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
     // The reign that follows has not had its view kept: nothing else is taken from it, nor from the one before.
     replica.follow(&follow(4, WRITER).frame());
     let mut header = records(0, &log(1).0);
-    assert_eq!(refusal(&replica.handle(&header.frame())), Some(Refusal::Fenced));
+    assert_eq!(
+        refusal(&replica.handle(&header.frame())),
+        Some(RefusalReason::Fenced)
+    );
     header.header.epoch = Epoch(4);
     assert_eq!(
         refusal(&replica.handle(&header.frame())),
-        Some(Refusal::NotSealed)
+        Some(RefusalReason::NotFenced)
     );
     assert_eq!(
         replica.view().epoch,
@@ -184,9 +195,9 @@ fn a_replica_obeys_the_reign_of_the_view_that_it_keeps() {
 
 #[test]
 fn a_replica_that_was_taken_over_follows_nobody() {
-    let mut replica = replica(Condition::TakenOver);
+    let mut replica = replica(ReplicaCondition::TakenOver);
     let deed = replica.follow(&follow(9, WRITER).frame());
-    assert_eq!(refusal(&deed), Some(Refusal::Fenced));
+    assert_eq!(refusal(&deed), Some(RefusalReason::Fenced));
 }
 
 #[test]
@@ -197,19 +208,23 @@ fn a_closed_volume_is_believed_when_all_of_it_is_there_and_forgotten_when_it_is_
         base: ends[1].lsn,
         ..view(1, 3)
     };
-    let early = handle(&mut replica, Message::keep_view(&closed, BYTES, true));
-    assert_eq!(refusal(&early), Some(Refusal::Malformed), "it lacks the record");
+    let early = handle(&mut replica, ReplicaMessage::keep_view(&closed, BYTES, true));
+    assert_eq!(
+        refusal(&early),
+        Some(RefusalReason::Malformed),
+        "it lacks the record"
+    );
     handle(&mut replica, records(0, &bytes));
     replica.on_flushed(ends[1]);
     keep(&mut replica, &closed, true);
-    assert_eq!(replica.standing().closed, Some(ends[1].lsn));
+    assert_eq!(replica.replica_header().closed, Some(ends[1].lsn));
     // Whoever restores it does not open it: a restore that was cut off here left a replica that proved nothing.
     let mut claim = follow(2, WRITER);
     claim.header.flags = Flag::CLOSED;
     let claimed = replica.follow(&claim.frame());
-    assert!(matches!(claimed, Deed::Answer(_)), "{claimed:?}");
-    assert_eq!(replica.standing().closed, Some(ends[1].lsn));
-    let Deed::Store(standing) = replica.follow(&follow(2, WRITER).frame()) else {
+    assert!(matches!(claimed, ReplicaAction::Answer(_)), "{claimed:?}");
+    assert_eq!(replica.replica_header().closed, Some(ends[1].lsn));
+    let ReplicaAction::Store(standing) = replica.follow(&follow(2, WRITER).frame()) else {
         panic!("it is open again, durably, before anything is answered")
     };
     assert_eq!(standing.closed, None);
@@ -225,17 +240,23 @@ fn a_broken_resync_leaves_a_replica_that_is_right_where_its_log_began_or_before(
         let mut replica = following();
         handle(&mut replica, records(0, &bytes[..3 * 48]));
         replica.on_flushed(ends[3]);
-        let resync = Message::bare(Header {
+        let resync = ReplicaMessage::bare(FrameHeader {
             lsn: start.lsn,
             mark: start.chain,
             epoch: Epoch(1),
-            who: WRITER.0,
-            ..Header::new(FrameKind::Resync)
+            sender: WRITER.0,
+            ..FrameHeader::new(FrameKind::Resync)
         });
-        assert!(matches!(handle(&mut replica, resync), Deed::Restart { .. }));
+        assert!(matches!(
+            handle(&mut replica, resync),
+            ReplicaAction::Restart { .. }
+        ));
         assert!(replica.on_restarted().is_some());
         let since = Some(since);
-        assert_eq!(replica.standing().condition, Condition::Inconsistent { since });
+        assert_eq!(
+            replica.replica_header().condition,
+            ReplicaCondition::Inconsistent { since }
+        );
         assert_eq!(replica.flushed(), start);
     }
 }
@@ -246,52 +267,52 @@ fn a_replica_is_whole_once_its_log_has_reached_what_its_blocks_may_show() {
     let (bytes, ends) = log(2);
     let mut replica = following();
     let of_reign = |kind, lsn| {
-        Message::bare(Header {
+        ReplicaMessage::bare(FrameHeader {
             lsn,
             epoch: Epoch(1),
-            who: WRITER.0,
-            ..Header::new(kind)
+            sender: WRITER.0,
+            ..FrameHeader::new(kind)
         })
     };
     handle(&mut replica, of_reign(FrameKind::Resync, Lsn(0)));
     replica.on_restarted();
     assert_eq!(
-        handle(&mut replica, of_reign(FrameKind::Resynced, ends[2].lsn)),
-        Deed::Nothing
+        handle(&mut replica, of_reign(FrameKind::ResyncEnd, ends[2].lsn)),
+        ReplicaAction::Nothing
     );
     handle(&mut replica, records(0, &bytes));
-    assert_eq!(replica.unsettled(), None, "written and not synced");
+    assert_eq!(replica.pending_header(), None, "written and not synced");
     replica.on_flushed(ends[2]);
-    let standing = replica.unsettled().expect("it is whole");
+    let standing = replica.pending_header().expect("it is whole");
     assert_eq!(replica.on_stored(standing).header.flags, 1);
-    assert_eq!(replica.unsettled(), None);
+    assert_eq!(replica.pending_header(), None);
 }
 
 #[test]
 fn a_description_comes_back_as_it_was() {
-    let description = Description {
-        follow: Follow {
+    let description = ReplicaDescription {
+        follow: FollowRequest {
             identity: IDENTITY,
             bytes: BYTES,
             capacity: CAPACITY,
             key: vec![9; 32],
         },
-        condition: Condition::Following,
+        condition: ReplicaCondition::Following,
         closed: Some(Lsn(96)),
         contact: 5,
         heard_ms: Some(1200),
-        head: Link::default(),
+        head: ChainPoint::default(),
         end: log(2).1[2],
         view: view(3, 4),
     };
-    let message = Message::replica(&description);
-    assert_eq!(Description::decode(&message.frame()), Ok(description));
+    let message = ReplicaMessage::replica(&description);
+    assert_eq!(ReplicaDescription::decode(&message.frame()), Ok(description));
     for cut in 0..message.body.len() {
         let frame = Frame {
             header: message.header,
             body: &message.body[..cut],
         };
-        assert!(Description::decode(&frame).is_err(), "cut at {cut}");
+        assert!(ReplicaDescription::decode(&frame).is_err(), "cut at {cut}");
     }
 }
 
@@ -299,13 +320,13 @@ fn a_description_comes_back_as_it_was() {
 #[test]
 fn questions_that_pile_up_are_answered_with_not_now() {
     let mut replica = following();
-    let fetch = |mark: u32, at_least| Message::fetch(mark, 3, 2, Lsn(at_least));
-    let later = |deed: &Deed<'_>| match deed {
-        Deed::Answer(message) => (message.header.flags, message.header.mark),
+    let fetch = |mark: u32, at_least| ReplicaMessage::fetch(mark, 3, 2, Lsn(at_least));
+    let later = |deed: &ReplicaAction<'_>| match deed {
+        ReplicaAction::Answer(message) => (message.header.flags, message.header.mark),
         other => panic!("{other:?}"),
     };
     for mark in 1..=16 {
-        assert_eq!(handle(&mut replica, fetch(mark, 48)), Deed::Nothing);
+        assert_eq!(handle(&mut replica, fetch(mark, 48)), ReplicaAction::Nothing);
     }
     for mark in 17..40 {
         let deed = handle(&mut replica, fetch(mark, 48));
@@ -321,11 +342,14 @@ fn questions_that_pile_up_are_answered_with_not_now() {
 /// A block that a replica cannot show was taken for lost, and one written in part was spoilt for good.
 #[test]
 fn a_replica_that_is_not_whole_yet_says_not_now() {
-    for condition in [Condition::New, Condition::Inconsistent { since: None }] {
+    for condition in [
+        ReplicaCondition::New,
+        ReplicaCondition::Inconsistent { since: None },
+    ] {
         let mut replica = replica(condition);
         replica.follow(&follow(1, WRITER).frame());
-        match handle(&mut replica, Message::fetch(1, 0, 1, Lsn(0))) {
-            Deed::Answer(message) => assert_eq!(message.header.flags, Flag::LATER),
+        match handle(&mut replica, ReplicaMessage::fetch(1, 0, 1, Lsn(0))) {
+            ReplicaAction::Answer(message) => assert_eq!(message.header.flags, Flag::LATER),
             other => panic!("{other:?}"),
         }
     }
@@ -336,25 +360,25 @@ fn a_replica_that_is_not_whole_yet_says_not_now() {
 #[test]
 fn a_resync_takes_a_replica_back_to_where_its_log_begins() {
     for (whole_at, start, since) in [(9000, 1000, 1000), (1000, 9000, 1000)] {
-        let condition = Condition::Inconsistent {
+        let condition = ReplicaCondition::Inconsistent {
             since: Some(Lsn(whole_at)),
         };
         let mut replica = replica(condition);
         assert!(matches!(
             replica.follow(&follow(1, WRITER).frame()),
-            Deed::Answer(_)
+            ReplicaAction::Answer(_)
         ));
         keep(&mut replica, &view(1, 2), false);
-        let resync = Message::bare(Header {
+        let resync = ReplicaMessage::bare(FrameHeader {
             lsn: Lsn(start),
             epoch: Epoch(1),
-            who: WRITER.0,
-            ..Header::new(FrameKind::Resync)
+            sender: WRITER.0,
+            ..FrameHeader::new(FrameKind::Resync)
         });
-        let Deed::Restart { standing, .. } = handle(&mut replica, resync) else {
+        let ReplicaAction::Restart { standing, .. } = handle(&mut replica, resync) else {
             panic!("a resync begins the log anew");
         };
         let since = Some(Lsn(since));
-        assert_eq!(standing.condition, Condition::Inconsistent { since });
+        assert_eq!(standing.condition, ReplicaCondition::Inconsistent { since });
     }
 }

@@ -3,13 +3,13 @@
 mod client;
 mod lender;
 
-use netram_block_machine::Identity;
+use netram_block_machine::ReplicaIdentity;
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::journal::View;
-use netram_proto::port::Kind;
-use netram_proto::wire::{Link, RecordHeader, finish_record};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record};
 
-const IDENTITY: Identity = Identity {
+const IDENTITY: ReplicaIdentity = ReplicaIdentity {
     volume: 3,
     journal: JournalId(7),
 };
@@ -27,16 +27,16 @@ fn view(epoch: u32, version: u64) -> View {
 }
 
 /// A log of records of 48 bytes, and where each ends.
-fn log(records: usize) -> (Vec<u8>, Vec<Link>) {
-    let (mut bytes, mut ends) = (Vec::new(), vec![Link::default()]);
+fn log(records: usize) -> (Vec<u8>, Vec<ChainPoint>) {
+    let (mut bytes, mut ends) = (Vec::new(), vec![ChainPoint::default()]);
     for number in 0..records {
         let link = ends[number];
-        let header = RecordHeader::new(link, Epoch(1), Lsn(0), Kind(32), false, 8);
+        let header = RecordHeader::new(link, Epoch(1), Lsn(0), RecordKind(32), false, 8);
         let mut record = vec![number as u8; header.length];
         header.write(&mut record);
         let chain = finish_record(&mut record, IDENTITY.journal.into());
         bytes.extend_from_slice(&record);
-        ends.push(Link {
+        ends.push(ChainPoint {
             lsn: header.next(),
             chain,
         });

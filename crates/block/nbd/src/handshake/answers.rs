@@ -2,13 +2,13 @@
 
 use netram_block::{BLOCK_BYTES, SECTOR_BYTES};
 
-use super::{End, Handshake, Step};
-use crate::command::Session;
+use super::{HandshakeEnd, HandshakeStep, NbdHandshake};
+use crate::command::NbdSession;
 use crate::limit::REQUEST_BYTES_MAX;
-use crate::wire::option::{ContextQuery, InfoQuery, Reply, reply};
+use crate::wire::option::{ContextQuery, InfoQuery, OptionReply, reply};
 use crate::wire::{BASE_ALLOCATION, BASE_ALLOCATION_ID, export, info};
 
-impl Handshake<'_> {
+impl NbdHandshake<'_> {
     fn find(&self, name: &[u8]) -> Option<usize> {
         if name.is_empty() {
             return Some(0);
@@ -16,8 +16,8 @@ impl Handshake<'_> {
         self.offers.iter().position(|offer| offer.name.as_bytes() == name)
     }
 
-    fn session(&self, index: usize) -> Session {
-        Session {
+    fn session(&self, index: usize) -> NbdSession {
+        NbdSession {
             export: index,
             structured: self.structured,
             extended: self.extended,
@@ -43,101 +43,117 @@ impl Handshake<'_> {
         flags
     }
 
-    pub(super) fn on_export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> Step {
+    pub(super) fn on_export_name(&mut self, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         let Some(index) = self.find(data) else {
-            return Step::End(End::UnknownExport);
+            return HandshakeStep::End(HandshakeEnd::UnknownExport);
         };
         out.extend_from_slice(&self.offers[index].bytes.to_be_bytes());
         out.extend_from_slice(&self.flags(index).to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
-        Step::Transmit(self.session(index))
+        HandshakeStep::Transmit(self.session(index))
     }
 
-    pub(super) fn on_list(&self, raw: u32, out: &mut Vec<u8>) -> Step {
+    pub(super) fn on_list(&self, raw: u32, out: &mut Vec<u8>) -> HandshakeStep {
         for offer in self.offers {
             let name = offer.name.as_bytes();
             let length = (name.len() as u32).to_be_bytes();
             let description = offer.description.as_bytes();
-            reply(out, raw, Reply::Server, &[&length, name, description]);
+            reply(out, raw, OptionReply::Server, &[&length, name, description]);
         }
-        reply(out, raw, Reply::Ack, &[]);
-        Step::Again
+        reply(out, raw, OptionReply::Ack, &[]);
+        HandshakeStep::Again
     }
 
-    pub(super) fn on_info(&mut self, raw: u32, go: bool, data: &[u8], out: &mut Vec<u8>) -> Step {
+    pub(super) fn on_info(&mut self, raw: u32, go: bool, data: &[u8], out: &mut Vec<u8>) -> HandshakeStep {
         let Some(query) = InfoQuery::parse(data) else {
-            reply(out, raw, Reply::Invalid, &[b"the option's lengths do not add up"]);
-            return Step::Again;
+            reply(
+                out,
+                raw,
+                OptionReply::Invalid,
+                &[b"the option's lengths do not add up"],
+            );
+            return HandshakeStep::Again;
         };
         let Some(index) = self.find(query.name) else {
             reply(
                 out,
                 raw,
-                Reply::Unknown,
+                OptionReply::Unknown,
                 &[b"no export has this name; LIST names them"],
             );
-            return Step::Again;
+            return HandshakeStep::Again;
         };
         let offer = &self.offers[index];
         let kind = |number: u16| number.to_be_bytes();
         let size = offer.bytes.to_be_bytes();
         let flags = self.flags(index).to_be_bytes();
-        reply(out, raw, Reply::Info, &[&kind(info::EXPORT), &size, &flags]);
+        reply(out, raw, OptionReply::Info, &[&kind(info::EXPORT), &size, &flags]);
         if query.wants_name {
-            reply(out, raw, Reply::Info, &[&kind(info::NAME), offer.name.as_bytes()]);
+            reply(
+                out,
+                raw,
+                OptionReply::Info,
+                &[&kind(info::NAME), offer.name.as_bytes()],
+            );
         }
         if query.wants_description && !offer.description.is_empty() {
             let text = offer.description.as_bytes();
-            reply(out, raw, Reply::Info, &[&kind(info::DESCRIPTION), text]);
+            reply(out, raw, OptionReply::Info, &[&kind(info::DESCRIPTION), text]);
         }
         // Told to all, asked or not: who does not understand it skips it.
         let sizes = [SECTOR_BYTES as u32, BLOCK_BYTES as u32, REQUEST_BYTES_MAX].map(u32::to_be_bytes);
         reply(
             out,
             raw,
-            Reply::Info,
+            OptionReply::Info,
             &[&kind(info::BLOCK_SIZE), sizes.as_flattened()],
         );
-        reply(out, raw, Reply::Ack, &[]);
+        reply(out, raw, OptionReply::Ack, &[]);
         match go {
-            true => Step::Transmit(self.session(index)),
-            false => Step::Again,
+            true => HandshakeStep::Transmit(self.session(index)),
+            false => HandshakeStep::Again,
         }
     }
 
-    pub(super) fn on_contexts(&mut self, raw: u32, set: bool, data: &[u8], out: &mut Vec<u8>) -> Step {
+    pub(super) fn on_contexts(
+        &mut self,
+        raw: u32,
+        set: bool,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> HandshakeStep {
         if set {
             // Whatever becomes of this option, it replaces the choice before it.
             self.allocation = None;
         }
-        let mut say = |kind: Reply, message: &str| {
+        let mut say = |kind: OptionReply, message: &str| {
             reply(out, raw, kind, &[message.as_bytes()]);
-            Step::Again
+            HandshakeStep::Again
         };
         if !self.structured {
             return say(
-                Reply::Invalid,
+                OptionReply::Invalid,
                 "contexts need structured replies; ask STRUCTURED_REPLY first",
             );
         }
         let Some(query) = ContextQuery::parse(data) else {
-            return say(Reply::Invalid, "the option's lengths do not add up");
+            return say(OptionReply::Invalid, "the option's lengths do not add up");
         };
         let Some(index) = self.find(query.name) else {
-            return say(Reply::Unknown, "no export has this name; LIST names them");
+            return say(OptionReply::Unknown, "no export has this name; LIST names them");
         };
         let listed = !set && (query.queries == 0 || query.names_base);
         if listed || query.names_allocation {
             let id = if set { BASE_ALLOCATION_ID } else { 0 };
             let parts: [&[u8]; 2] = [&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()];
-            reply(out, raw, Reply::MetaContext, &parts);
+            reply(out, raw, OptionReply::MetaContext, &parts);
             if set {
                 self.allocation = Some(index);
             }
         }
-        reply(out, raw, Reply::Ack, &[]);
-        Step::Again
+        reply(out, raw, OptionReply::Ack, &[]);
+        HandshakeStep::Again
     }
 }

@@ -1,16 +1,16 @@
 //! The handshake as a value: a client's bytes go in, replies and what to do next come out. No socket, no clock.
 //!
 //! The server greets; the client answers with four bytes of flags and asks options, one after the other, until it
-//! has chosen an export. [`Handshake::handle`] takes one of these at a time.
+//! has chosen an export. [`NbdHandshake::handle`] takes one of these at a time.
 //!
-//! Nothing that was agreed on in clear survives [`Step::StartTls`]: who sits between the two could have asked it
+//! Nothing that was agreed on in clear survives [`HandshakeStep::StartTls`]: who sits between the two could have asked it
 //! (CVE-2021-3716), and bytes that came behind the request in clear end the connection.
 
 mod answers;
 
-use crate::command::Session;
+use crate::command::NbdSession;
 use crate::limit::{NAME_BYTES_MAX, OPTION_BYTES_MAX, OPTIONS_MAX, SKIP_BYTES_MAX};
-use crate::wire::option::{HEADER_BYTES, Header, Number, Reply, reply};
+use crate::wire::option::{HEADER_BYTES, OptionHeader, OptionNumber, OptionReply, reply};
 use crate::wire::{GREETING_MAGIC, OPTION_MAGIC, hello};
 
 /// Whether connections are encrypted.
@@ -26,7 +26,7 @@ pub enum TlsPolicy {
 
 /// An export as the handshake knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct ExportOffer {
     /// What clients call it.
     pub name: String,
     /// A line for people, or empty.
@@ -39,25 +39,25 @@ pub struct Offer {
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum HandshakeStep {
     /// Send the replies, call again.
     Again,
     /// More bytes are needed.
     Starved,
-    /// Send the replies, encrypt, call [`Handshake::encrypted`], go on.
+    /// Send the replies, encrypt, call [`NbdHandshake::encrypted`], go on.
     StartTls,
     /// Send the replies; requests follow.
-    Transmit(Session),
+    Transmit(NbdSession),
     /// Send the replies, close.
-    End(End),
+    End(HandshakeEnd),
 }
 
 /// Why a handshake ended without an export.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum End {
+pub enum HandshakeEnd {
     /// The client asked for it.
     #[error("the client left")]
-    Left,
+    Aborted,
     /// The bytes are not NBD, or not in order.
     #[error("the client does not speak NBD's fixed newstyle")]
     NotNbd,
@@ -87,8 +87,8 @@ enum Phase {
 }
 
 /// A server's side of one handshake.
-pub struct Handshake<'a> {
-    offers: &'a [Offer],
+pub struct NbdHandshake<'a> {
+    offers: &'a [ExportOffer],
     tls: TlsPolicy,
     phase: Phase,
     fixed: bool,
@@ -101,11 +101,11 @@ pub struct Handshake<'a> {
     options: u32,
 }
 
-impl<'a> Handshake<'a> {
+impl<'a> NbdHandshake<'a> {
     /// A handshake about these exports; the first is also meant by an empty name.
-    pub fn new(offers: &'a [Offer], tls: TlsPolicy) -> Handshake<'a> {
+    pub fn new(offers: &'a [ExportOffer], tls: TlsPolicy) -> NbdHandshake<'a> {
         assert!(!offers.is_empty(), "a server has something to serve");
-        Handshake {
+        NbdHandshake {
             offers,
             tls,
             phase: Phase::Flags,
@@ -128,12 +128,12 @@ impl<'a> Handshake<'a> {
 
     /// Takes the next item of `input`, appends replies to `out`. Returns how many bytes were taken, which is zero
     /// exactly when more are needed, and what to do.
-    pub fn handle(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    pub fn handle(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         match self.phase {
             Phase::Flags => self.on_flags(input),
             Phase::Options => self.on_option(input, out),
             Phase::Skip { number, left } => self.on_skip(input, out, number, left),
-            Phase::Over => (0, Step::End(End::NotNbd)),
+            Phase::Over => (0, HandshakeStep::End(HandshakeEnd::NotNbd)),
         }
     }
 
@@ -146,72 +146,72 @@ impl<'a> Handshake<'a> {
         self.phase = Phase::Options;
     }
 
-    fn end(&mut self, taken: usize, end: End) -> (usize, Step) {
+    fn end(&mut self, taken: usize, end: HandshakeEnd) -> (usize, HandshakeStep) {
         self.phase = Phase::Over;
-        (taken, Step::End(end))
+        (taken, HandshakeStep::End(end))
     }
 
-    fn on_flags(&mut self, input: &[u8]) -> (usize, Step) {
+    fn on_flags(&mut self, input: &[u8]) -> (usize, HandshakeStep) {
         let Some(flags) = input.first_chunk() else {
-            return (0, Step::Starved);
+            return (0, HandshakeStep::Starved);
         };
         let flags = u32::from_be_bytes(*flags);
         let known = u32::from(hello::FIXED_NEWSTYLE | hello::NO_ZEROES);
         if flags & !known != 0 {
-            return self.end(4, End::NotNbd);
+            return self.end(4, HandshakeEnd::NotNbd);
         }
         self.fixed = flags & u32::from(hello::FIXED_NEWSTYLE) != 0;
         self.no_zeroes = flags & u32::from(hello::NO_ZEROES) != 0;
         self.phase = Phase::Options;
-        (4, Step::Again)
+        (4, HandshakeStep::Again)
     }
 
-    fn on_option(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, Step) {
+    fn on_option(&mut self, input: &[u8], out: &mut Vec<u8>) -> (usize, HandshakeStep) {
         let Some(header) = input.first_chunk::<HEADER_BYTES>() else {
-            return (0, Step::Starved);
+            return (0, HandshakeStep::Starved);
         };
-        let Some(header) = Header::parse(header) else {
-            return self.end(HEADER_BYTES, End::NotNbd);
+        let Some(header) = OptionHeader::parse(header) else {
+            return self.end(HEADER_BYTES, HandshakeEnd::NotNbd);
         };
         let length = header.length as usize;
         if length > OPTION_BYTES_MAX {
             if header.length > SKIP_BYTES_MAX {
-                return self.end(HEADER_BYTES, End::TooMuch);
+                return self.end(HEADER_BYTES, HandshakeEnd::TooMuch);
             }
             self.phase = Phase::Skip {
                 number: header.number,
                 left: header.length,
             };
-            return (HEADER_BYTES, Step::Again);
+            return (HEADER_BYTES, HandshakeStep::Again);
         }
         let whole = HEADER_BYTES + length;
         let Some(data) = input.get(HEADER_BYTES..whole) else {
-            return (0, Step::Starved);
+            return (0, HandshakeStep::Starved);
         };
         if let Some(end) = self.count() {
             return self.end(whole, end);
         }
-        let number = Number::of(header.number);
+        let number = OptionNumber::of(header.number);
         // A client of the old kind knows one option, and would not understand replies.
-        if !self.fixed && number != Some(Number::ExportName) {
-            return self.end(whole, End::NotNbd);
+        if !self.fixed && number != Some(OptionNumber::ExportName) {
+            return self.end(whole, HandshakeEnd::NotNbd);
         }
         let step = self.answer(header.number, number, data, input.len() > whole, out);
-        if !matches!(step, Step::Again) {
+        if !matches!(step, HandshakeStep::Again) {
             self.phase = Phase::Over;
         }
         (whole, step)
     }
 
-    fn on_skip(&mut self, input: &[u8], out: &mut Vec<u8>, number: u32, left: u32) -> (usize, Step) {
+    fn on_skip(&mut self, input: &[u8], out: &mut Vec<u8>, number: u32, left: u32) -> (usize, HandshakeStep) {
         let taken = input.len().min(left as usize);
         if taken == 0 {
-            return (0, Step::Starved);
+            return (0, HandshakeStep::Starved);
         }
         let left = left - taken as u32;
         if left > 0 {
             self.phase = Phase::Skip { number, left };
-            return (taken, Step::Again);
+            return (taken, HandshakeStep::Again);
         }
         self.phase = Phase::Options;
         if let Some(end) = self.count() {
@@ -219,82 +219,84 @@ impl<'a> Handshake<'a> {
         }
         let old_kind = !self.fixed || number == 1;
         if old_kind {
-            return self.end(taken, End::TooMuch);
+            return self.end(taken, HandshakeEnd::TooMuch);
         }
         let message = b"this option is longer than the server reads";
-        reply(out, number, Reply::TooBig, &[message]);
-        (taken, Step::Again)
+        reply(out, number, OptionReply::TooBig, &[message]);
+        (taken, HandshakeStep::Again)
     }
 
-    fn count(&mut self) -> Option<End> {
+    fn count(&mut self) -> Option<HandshakeEnd> {
         self.options += 1;
-        (self.options > OPTIONS_MAX).then_some(End::TooMuch)
+        (self.options > OPTIONS_MAX).then_some(HandshakeEnd::TooMuch)
     }
 
     fn answer(
         &mut self,
         raw: u32,
-        number: Option<Number>,
+        number: Option<OptionNumber>,
         data: &[u8],
         more: bool,
         out: &mut Vec<u8>,
-    ) -> Step {
+    ) -> HandshakeStep {
         let needs_tls = self.tls == TlsPolicy::Require && !self.secure;
-        let mut say = |kind: Reply, message: &str| {
+        let mut say = |kind: OptionReply, message: &str| {
             reply(out, raw, kind, &[message.as_bytes()]);
-            Step::Again
+            HandshakeStep::Again
         };
         match number {
-            Some(Number::Abort) => {
-                reply(out, raw, Reply::Ack, &[]);
-                Step::End(End::Left)
+            Some(OptionNumber::Abort) => {
+                reply(out, raw, OptionReply::Ack, &[]);
+                HandshakeStep::End(HandshakeEnd::Aborted)
             }
-            Some(Number::ExportName) if needs_tls => Step::End(End::TlsRequired),
-            Some(Number::StartTls) if !data.is_empty() => say(Reply::Invalid, "STARTTLS has no data"),
-            Some(Number::StartTls) if self.secure => {
-                say(Reply::Invalid, "the connection is encrypted already")
+            Some(OptionNumber::ExportName) if needs_tls => HandshakeStep::End(HandshakeEnd::TlsRequired),
+            Some(OptionNumber::StartTls) if !data.is_empty() => {
+                say(OptionReply::Invalid, "STARTTLS has no data")
             }
-            Some(Number::StartTls) if self.tls == TlsPolicy::Off => {
-                say(Reply::Policy, "this server has no certificate")
+            Some(OptionNumber::StartTls) if self.secure => {
+                say(OptionReply::Invalid, "the connection is encrypted already")
             }
-            Some(Number::StartTls) if more => Step::End(End::Injected),
-            Some(Number::StartTls) => {
-                reply(out, raw, Reply::Ack, &[]);
-                Step::StartTls
+            Some(OptionNumber::StartTls) if self.tls == TlsPolicy::Off => {
+                say(OptionReply::Policy, "this server has no certificate")
+            }
+            Some(OptionNumber::StartTls) if more => HandshakeStep::End(HandshakeEnd::Injected),
+            Some(OptionNumber::StartTls) => {
+                reply(out, raw, OptionReply::Ack, &[]);
+                HandshakeStep::StartTls
             }
             _ if needs_tls => say(
-                Reply::TlsRequired,
+                OptionReply::TlsRequired,
                 "this server requires TLS; begin with STARTTLS",
             ),
             // Its answer cannot say what a client of these headers must be told.
-            Some(Number::ExportName) if self.extended => Step::End(End::NotNbd),
-            Some(Number::ExportName) => self.on_export_name(data, out),
-            Some(Number::List) if data.is_empty() => self.on_list(raw, out),
-            Some(Number::List) => say(Reply::Invalid, "LIST has no data"),
-            Some(Number::Info) => self.on_info(raw, false, data, out),
-            Some(Number::Go) => self.on_info(raw, true, data, out),
-            Some(Number::StructuredReply | Number::ExtendedHeaders) if !data.is_empty() => {
-                say(Reply::Invalid, "this option has no data")
+            Some(OptionNumber::ExportName) if self.extended => HandshakeStep::End(HandshakeEnd::NotNbd),
+            Some(OptionNumber::ExportName) => self.on_export_name(data, out),
+            Some(OptionNumber::List) if data.is_empty() => self.on_list(raw, out),
+            Some(OptionNumber::List) => say(OptionReply::Invalid, "LIST has no data"),
+            Some(OptionNumber::Info) => self.on_info(raw, false, data, out),
+            Some(OptionNumber::Go) => self.on_info(raw, true, data, out),
+            Some(OptionNumber::StructuredReply | OptionNumber::ExtendedHeaders) if !data.is_empty() => {
+                say(OptionReply::Invalid, "this option has no data")
             }
-            Some(Number::StructuredReply) if self.extended => say(
-                Reply::ExtendedHeadersRequired,
+            Some(OptionNumber::StructuredReply) if self.extended => say(
+                OptionReply::ExtendedHeadersRequired,
                 "extended headers were agreed on, and with them structured replies",
             ),
-            Some(Number::StructuredReply) if self.structured => {
-                say(Reply::Invalid, "structured replies were agreed on already")
+            Some(OptionNumber::StructuredReply) if self.structured => {
+                say(OptionReply::Invalid, "structured replies were agreed on already")
             }
-            Some(Number::ExtendedHeaders) if self.extended => {
-                say(Reply::Invalid, "extended headers were agreed on already")
+            Some(OptionNumber::ExtendedHeaders) if self.extended => {
+                say(OptionReply::Invalid, "extended headers were agreed on already")
             }
-            Some(headers @ (Number::StructuredReply | Number::ExtendedHeaders)) => {
+            Some(headers @ (OptionNumber::StructuredReply | OptionNumber::ExtendedHeaders)) => {
                 self.structured = true;
-                self.extended = headers == Number::ExtendedHeaders;
-                reply(out, raw, Reply::Ack, &[]);
-                Step::Again
+                self.extended = headers == OptionNumber::ExtendedHeaders;
+                reply(out, raw, OptionReply::Ack, &[]);
+                HandshakeStep::Again
             }
-            Some(Number::ListMetaContext) => self.on_contexts(raw, false, data, out),
-            Some(Number::SetMetaContext) => self.on_contexts(raw, true, data, out),
-            None => say(Reply::Unsupported, "this server does not know the option"),
+            Some(OptionNumber::ListMetaContext) => self.on_contexts(raw, false, data, out),
+            Some(OptionNumber::SetMetaContext) => self.on_contexts(raw, true, data, out),
+            None => say(OptionReply::Unsupported, "this server does not know the option"),
         }
     }
 }

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::wire::{OPTION_REPLY_MAGIC, Reader, export};
+use crate::wire::{OPTION_REPLY_MAGIC, WireReader, export};
 
-fn offers() -> Vec<Offer> {
-    let offer = |name: &str, read_only| Offer {
+fn offers() -> Vec<ExportOffer> {
+    let offer = |name: &str, read_only| ExportOffer {
         name: name.into(),
         description: format!("volume {name}"),
         bytes: 1 << 30,
@@ -19,21 +19,21 @@ const FIXED: u32 = 1;
 const NO_ZEROES: u32 = 2;
 
 /// A handshake and its client, in one thread.
-struct Talk<'a> {
-    handshake: Handshake<'a>,
+struct HandshakeClient<'a> {
+    handshake: NbdHandshake<'a>,
     out: Vec<u8>,
 }
 
-impl<'a> Talk<'a> {
-    fn new(offers: &'a [Offer], tls: TlsPolicy, flags: u32) -> Talk<'a> {
-        let mut handshake = Handshake::new(offers, tls);
+impl<'a> HandshakeClient<'a> {
+    fn new(offers: &'a [ExportOffer], tls: TlsPolicy, flags: u32) -> HandshakeClient<'a> {
+        let mut handshake = NbdHandshake::new(offers, tls);
         let flags = handshake.handle(&flags.to_be_bytes(), &mut Vec::new());
-        assert_eq!(flags, (4, Step::Again));
+        assert_eq!(flags, (4, HandshakeStep::Again));
         let out = Vec::new();
-        Talk { handshake, out }
+        HandshakeClient { handshake, out }
     }
 
-    fn send(&mut self, bytes: &[u8]) -> Step {
+    fn send(&mut self, bytes: &[u8]) -> HandshakeStep {
         self.out.clear();
         let (taken, step) = self.handshake.handle(bytes, &mut self.out);
         assert!(taken <= bytes.len());
@@ -41,7 +41,7 @@ impl<'a> Talk<'a> {
     }
 
     /// Asks one option; returns the kinds and data of its replies.
-    fn ask(&mut self, number: u32, data: &[u8]) -> (Step, Vec<(u32, Vec<u8>)>) {
+    fn ask(&mut self, number: u32, data: &[u8]) -> (HandshakeStep, Vec<(u32, Vec<u8>)>) {
         let step = self.send(&option(number, data));
         (step, replies(number, &self.out))
     }
@@ -49,7 +49,7 @@ impl<'a> Talk<'a> {
     /// The kind of the last reply.
     fn verdict(&mut self, number: u32, data: &[u8]) -> u32 {
         let (step, replies) = self.ask(number, data);
-        assert_eq!(step, Step::Again);
+        assert_eq!(step, HandshakeStep::Again);
         replies.last().expect("an option is answered").0
     }
 }
@@ -63,7 +63,7 @@ fn option(number: u32, data: &[u8]) -> Vec<u8> {
 }
 
 fn replies(number: u32, bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = WireReader::new(bytes);
     let mut found = Vec::new();
     while !reader.is_done() {
         assert_eq!(reader.u64(), Some(OPTION_REPLY_MAGIC));
@@ -95,38 +95,44 @@ fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
     data
 }
 
-const ACK: u32 = Reply::Ack as u32;
-const INVALID: u32 = Reply::Invalid as u32;
-const UNKNOWN: u32 = Reply::Unknown as u32;
-const TLS_REQUIRED: u32 = Reply::TlsRequired as u32;
+const ACK: u32 = OptionReply::Ack as u32;
+const INVALID: u32 = OptionReply::Invalid as u32;
+const UNKNOWN: u32 = OptionReply::Unknown as u32;
+const TLS_REQUIRED: u32 = OptionReply::TlsRequired as u32;
 
 #[test]
 fn the_old_way_gets_its_zeros_and_the_new_way_does_not() {
     let offers = offers();
     for (flags, length) in [(0, 134), (FIXED, 134), (FIXED | NO_ZEROES, 10)] {
-        let mut talk = Talk::new(&offers, TlsPolicy::Off, flags);
+        let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, flags);
         let step = talk.send(&option(1, b""));
-        assert!(matches!(step, Step::Transmit(session) if session.export == 0));
+        assert!(matches!(step, HandshakeStep::Transmit(session) if session.export == 0));
         assert_eq!(talk.out.len(), length);
         assert_eq!(talk.out[..8], (1_u64 << 30).to_be_bytes());
     }
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
-    assert_eq!(talk.send(&option(1, b"third")), Step::End(End::UnknownExport));
-    let mut old = Talk::new(&offers, TlsPolicy::Off, 0);
-    assert_eq!(old.send(&option(3, b"")), Step::End(End::NotNbd));
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
+    assert_eq!(
+        talk.send(&option(1, b"third")),
+        HandshakeStep::End(HandshakeEnd::UnknownExport)
+    );
+    let mut old = HandshakeClient::new(&offers, TlsPolicy::Off, 0);
+    assert_eq!(
+        old.send(&option(3, b"")),
+        HandshakeStep::End(HandshakeEnd::NotNbd)
+    );
 }
 
 #[test]
 fn unknown_flags_and_magics_end_it() {
     let offers = offers();
-    let mut handshake = Handshake::new(&offers, TlsPolicy::Off);
+    let mut handshake = NbdHandshake::new(&offers, TlsPolicy::Off);
     let (_, step) = handshake.handle(&4_u32.to_be_bytes(), &mut Vec::new());
-    assert_eq!(step, Step::End(End::NotNbd));
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
-    assert_eq!(talk.send(&[7; 16]), Step::End(End::NotNbd));
+    assert_eq!(step, HandshakeStep::End(HandshakeEnd::NotNbd));
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
+    assert_eq!(talk.send(&[7; 16]), HandshakeStep::End(HandshakeEnd::NotNbd));
     assert_eq!(
         talk.send(&option(3, b"")),
-        Step::End(End::NotNbd),
+        HandshakeStep::End(HandshakeEnd::NotNbd),
         "it stays ended"
     );
 }
@@ -134,13 +140,13 @@ fn unknown_flags_and_magics_end_it() {
 #[test]
 fn list_names_all_and_go_chooses_one() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
     let (_, listed) = talk.ask(3, b"");
     assert_eq!(listed.len(), 3);
     assert_eq!(listed[1].1, b"\x00\x00\x00\x06secondvolume second");
     assert_eq!(talk.verdict(7, &go("third")), UNKNOWN);
     let (step, told) = talk.ask(7, &go("second"));
-    let Step::Transmit(session) = step else {
+    let HandshakeStep::Transmit(session) = step else {
         panic!("{step:?}")
     };
     assert!(session.read_only && session.export == 1 && !session.structured);
@@ -155,12 +161,12 @@ fn list_names_all_and_go_chooses_one() {
 #[test]
 fn info_describes_and_chooses_nothing() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
     let mut data = go("");
     data.pop();
     data.extend([3, 0, 1, 0, 2, 0, 99]);
     let (step, told) = talk.ask(6, &data);
-    assert_eq!(step, Step::Again);
+    assert_eq!(step, HandshakeStep::Again);
     assert_eq!(told[1].1, b"\x00\x01first");
     assert_eq!(told[2].1, b"\x00\x02volume first");
 }
@@ -169,7 +175,7 @@ fn info_describes_and_chooses_nothing() {
 fn block_status_is_for_the_export_it_was_chosen_for() {
     let offers = offers();
     let chosen = |export: &str| {
-        let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+        let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
         let set = contexts("first", &["base:allocation", "other:thing"]);
         assert_eq!(talk.verdict(10, &set), INVALID, "not before structured replies");
         assert_eq!(talk.verdict(8, b""), ACK);
@@ -177,7 +183,7 @@ fn block_status_is_for_the_export_it_was_chosen_for() {
         let (_, told) = talk.ask(10, &set);
         assert_eq!(told[0].1, b"\x00\x00\x00\x01base:allocation");
         match talk.send(&option(7, &go(export))) {
-            Step::Transmit(session) => session,
+            HandshakeStep::Transmit(session) => session,
             step => panic!("{step:?}"),
         }
     };
@@ -189,7 +195,7 @@ fn block_status_is_for_the_export_it_was_chosen_for() {
 #[test]
 fn a_new_choice_of_contexts_replaces_the_old_even_when_it_fails() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
     assert_eq!(talk.verdict(8, b""), ACK);
     assert_eq!(talk.verdict(10, &contexts("", &["base:allocation"])), ACK);
     assert_eq!(
@@ -197,13 +203,13 @@ fn a_new_choice_of_contexts_replaces_the_old_even_when_it_fails() {
         UNKNOWN
     );
     let step = talk.send(&option(7, &go("")));
-    assert!(matches!(step, Step::Transmit(session) if !session.block_status));
+    assert!(matches!(step, HandshakeStep::Transmit(session) if !session.block_status));
 }
 
 #[test]
 fn contexts_are_listed_when_asked_by_name_by_namespace_or_at_all() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
     assert_eq!(talk.verdict(8, b""), ACK);
     let cases: [(&[&str], usize); 4] = [
         (&[], 2),
@@ -221,7 +227,7 @@ fn contexts_are_listed_when_asked_by_name_by_namespace_or_at_all() {
 #[test]
 fn lengths_that_do_not_add_up_are_invalid_and_change_nothing() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
     assert_eq!(talk.verdict(8, b""), ACK);
     let mut huge_name = go("");
     huge_name[..4].fill(0xff);
@@ -241,51 +247,57 @@ fn lengths_that_do_not_add_up_are_invalid_and_change_nothing() {
         assert_eq!(talk.verdict(number, data), INVALID, "{number} {data:?}");
     }
     let step = talk.send(&option(7, &go("")));
-    assert!(matches!(step, Step::Transmit(_)));
+    assert!(matches!(step, HandshakeStep::Transmit(_)));
 }
 
 #[test]
 fn unknown_and_oversized_options_are_answered_and_a_flood_is_not() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
-    assert_eq!(talk.verdict(12, b""), Reply::Unsupported as u32);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
+    assert_eq!(talk.verdict(12, b""), OptionReply::Unsupported as u32);
     let long = option(99, &vec![0; OPTION_BYTES_MAX + 1]);
     let (head, tail) = long.split_at(HEADER_BYTES);
-    assert_eq!(talk.send(head), Step::Again);
-    assert_eq!(talk.send(&tail[..1000]), Step::Again);
+    assert_eq!(talk.send(head), HandshakeStep::Again);
+    assert_eq!(talk.send(&tail[..1000]), HandshakeStep::Again);
     assert!(talk.out.is_empty());
-    assert_eq!(talk.send(&tail[1000..]), Step::Again);
-    assert_eq!(replies(99, &talk.out)[0].0, Reply::TooBig as u32);
+    assert_eq!(talk.send(&tail[1000..]), HandshakeStep::Again);
+    assert_eq!(replies(99, &talk.out)[0].0, OptionReply::TooBig as u32);
     let mut endless = option(99, b"");
     endless[12..16].fill(0xff);
-    assert_eq!(talk.send(&endless), Step::End(End::TooMuch));
+    assert_eq!(talk.send(&endless), HandshakeStep::End(HandshakeEnd::TooMuch));
 
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
-    let patience = (0..=OPTIONS_MAX).find(|_| talk.send(&option(3, b"")) != Step::Again);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
+    let patience = (0..=OPTIONS_MAX).find(|_| talk.send(&option(3, b"")) != HandshakeStep::Again);
     assert_eq!(patience, Some(OPTIONS_MAX));
 }
 
 #[test]
 fn a_server_that_requires_tls_says_nothing_before() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Require, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Require, FIXED);
     for number in [3, 6, 7, 8, 9, 10, 11, 77] {
         assert_eq!(talk.verdict(number, &go("")), TLS_REQUIRED, "{number}");
     }
-    assert_eq!(talk.send(&option(5, b"")), Step::StartTls);
+    assert_eq!(talk.send(&option(5, b"")), HandshakeStep::StartTls);
     talk.handshake.encrypted();
     assert_eq!(talk.verdict(5, b""), INVALID, "encrypted already");
-    assert!(matches!(talk.send(&option(7, &go(""))), Step::Transmit(_)));
+    assert!(matches!(
+        talk.send(&option(7, &go(""))),
+        HandshakeStep::Transmit(_)
+    ));
 
-    let mut old = Talk::new(&offers, TlsPolicy::Require, FIXED);
-    assert_eq!(old.send(&option(1, b"")), Step::End(End::TlsRequired));
+    let mut old = HandshakeClient::new(&offers, TlsPolicy::Require, FIXED);
+    assert_eq!(
+        old.send(&option(1, b"")),
+        HandshakeStep::End(HandshakeEnd::TlsRequired)
+    );
 }
 
 #[test]
 fn without_certificates_tls_is_refused() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
-    assert_eq!(talk.verdict(5, b""), Reply::Policy as u32);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
+    assert_eq!(talk.verdict(5, b""), OptionReply::Policy as u32);
 }
 
 /// Somebody between client and server asked for structured replies in clear; the client, which never did, would
@@ -293,23 +305,23 @@ fn without_certificates_tls_is_refused() {
 #[test]
 fn what_was_agreed_on_in_clear_is_forgotten() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::On, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::On, FIXED);
     assert_eq!(talk.verdict(8, b""), ACK);
     assert_eq!(talk.verdict(10, &contexts("", &["base:allocation"])), ACK);
-    assert_eq!(talk.send(&option(5, b"")), Step::StartTls);
+    assert_eq!(talk.send(&option(5, b"")), HandshakeStep::StartTls);
     talk.handshake.encrypted();
     let step = talk.send(&option(7, &go("")));
-    assert!(matches!(step, Step::Transmit(session) if !session.structured && !session.block_status));
+    assert!(matches!(step, HandshakeStep::Transmit(session) if !session.structured && !session.block_status));
 }
 
 /// Bytes in clear behind STARTTLS would otherwise be taken for the client's first words inside.
 #[test]
 fn bytes_behind_the_request_to_encrypt_end_it() {
     let offers = offers();
-    let mut talk = Talk::new(&offers, TlsPolicy::On, FIXED);
+    let mut talk = HandshakeClient::new(&offers, TlsPolicy::On, FIXED);
     let mut bytes = option(5, b"");
     bytes.extend(option(7, &go("")));
-    assert_eq!(talk.send(&bytes), Step::End(End::Injected));
+    assert_eq!(talk.send(&bytes), HandshakeStep::End(HandshakeEnd::Injected));
     assert!(talk.out.is_empty());
 }
 
@@ -318,9 +330,9 @@ fn a_cut_option_waits_for_its_rest() {
     let offers = offers();
     let bytes = option(7, &go("first"));
     for cut in 0..bytes.len() {
-        let mut talk = Talk::new(&offers, TlsPolicy::Off, FIXED);
+        let mut talk = HandshakeClient::new(&offers, TlsPolicy::Off, FIXED);
         let (taken, step) = talk.handshake.handle(&bytes[..cut], &mut talk.out);
-        assert_eq!((taken, step), (0, Step::Starved));
+        assert_eq!((taken, step), (0, HandshakeStep::Starved));
     }
 }
 
@@ -334,7 +346,7 @@ proptest! {
         tls in prop_oneof![Just(TlsPolicy::Off), Just(TlsPolicy::On), Just(TlsPolicy::Require)],
     ) {
         let offers = offers();
-        let mut talk = Talk::new(&offers, tls, FIXED);
+        let mut talk = HandshakeClient::new(&offers, tls, FIXED);
         // Whole options with random data first, then anything.
         let mut input = Vec::new();
         for (number, length) in numbers {
@@ -347,9 +359,9 @@ proptest! {
             let (taken, step) = talk.handshake.handle(&input[at..], &mut talk.out);
             at += taken;
             match step {
-                Step::Again => prop_assert!(taken > 0),
-                Step::StartTls => talk.handshake.encrypted(),
-                Step::Starved | Step::Transmit(_) | Step::End(_) => break,
+                HandshakeStep::Again => prop_assert!(taken > 0),
+                HandshakeStep::StartTls => talk.handshake.encrypted(),
+                HandshakeStep::Starved | HandshakeStep::Transmit(_) | HandshakeStep::End(_) => break,
             }
         }
         prop_assert!(talk.out.len() <= 200 * (input.len() + 16));
@@ -365,17 +377,17 @@ proptest! {
         length in any::<u32>(),
         flip in 0_usize..32,
     ) {
-        use crate::wire::request::Request;
-        let request = Request { flags, command, cookie, offset, length: length.into() };
+        use crate::wire::request::NbdRequest;
+        let request = NbdRequest { flags, command, cookie, offset, length: length.into() };
         let mut bytes = request.encode();
-        prop_assert_eq!(Request::parse(&bytes), Some(request));
+        prop_assert_eq!(NbdRequest::parse(&bytes), Some(request));
         bytes[flip / 8] ^= 1 << (flip % 8);
-        prop_assert_eq!(Request::parse(&bytes), None);
-        let request = Request { length: !u64::from(length), ..request };
+        prop_assert_eq!(NbdRequest::parse(&bytes), None);
+        let request = NbdRequest { length: !u64::from(length), ..request };
         let mut bytes = request.encode_extended();
-        prop_assert_eq!(Request::parse_extended(&bytes), Some(request));
+        prop_assert_eq!(NbdRequest::parse_extended(&bytes), Some(request));
         bytes[flip / 8] ^= 1 << (flip % 8);
-        prop_assert_eq!(Request::parse_extended(&bytes), None);
+        prop_assert_eq!(NbdRequest::parse_extended(&bytes), None);
     }
 
     /// Whatever a request says, a command stays inside the export.
@@ -388,14 +400,14 @@ proptest! {
         extended in any::<bool>(),
         sectors in 1_u64..4096,
     ) {
-        use crate::command::{Command, judge};
-        use crate::wire::request::Request;
-        let session = Session { export: 0, structured: true, extended, block_status: true, read_only: false };
+        use crate::command::{NbdCommand, check_request};
+        use crate::wire::request::NbdRequest;
+        let session = NbdSession { export: 0, structured: true, extended, block_status: true, read_only: false };
         let bytes = sectors * 512;
-        let request = Request { flags, command, cookie: 0, offset, length };
-        let span = match judge(&request, &session, bytes) {
-            Ok(Command::Read { span, .. } | Command::Write { span, .. } | Command::Zero { span, .. }
-                | Command::Trim { span, .. } | Command::Status { span, .. }) => span,
+        let request = NbdRequest { flags, command, cookie: 0, offset, length };
+        let span = match check_request(&request, &session, bytes) {
+            Ok(NbdCommand::Read { span, .. } | NbdCommand::Write { span, .. } | NbdCommand::Zero { span, .. }
+                | NbdCommand::Trim { span, .. } | NbdCommand::Status { span, .. }) => span,
             _ => return Ok(()),
         };
         prop_assert!(span.offset() + span.length() <= bytes);

@@ -2,17 +2,18 @@
 
 use std::io;
 
-use netram_block::Pending;
+use netram_block::PendingWrite;
 
 use super::Transmission;
 use crate::limit::{BATCH_BYTES_MAX, BATCH_MAX};
 use crate::wire::reply::{
-    CHUNK_BYTES, Chunk, DONE, EXTENDED_CHUNK_BYTES, ErrorCode, SIMPLE_BYTES, chunk, extended_chunk, simple,
+    CHUNK_BYTES, ChunkKind, DONE, EXTENDED_CHUNK_BYTES, NbdErrorCode, SIMPLE_BYTES, chunk, extended_chunk,
+    simple,
 };
 
 /// What an answer repeats of its request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct RequestKey {
     pub(super) cookie: u64,
     /// Repeated with extended headers only.
     pub(super) offset: u64,
@@ -20,9 +21,9 @@ pub(super) struct Asked {
 
 /// What an answer waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rides {
+pub(super) enum ReplyBarrier {
     /// Nothing.
-    Alone,
+    Immediate,
     /// The writes of the batch.
     Writes,
     /// The writes of the batch, and then a flush.
@@ -31,17 +32,17 @@ pub(super) enum Rides {
     Flush,
 }
 
-struct Answer {
-    asked: Asked,
-    outcome: Result<(), ErrorCode>,
-    rides: Rides,
+struct PendingReply {
+    key: RequestKey,
+    outcome: Result<(), NbdErrorCode>,
+    barrier: ReplyBarrier,
 }
 
 /// Requests that were started and not answered.
 pub(super) struct Batch {
-    answers: Vec<Answer>,
+    answers: Vec<PendingReply>,
     /// The last write; to wait for it is to wait for all.
-    pending: Option<Pending>,
+    pending: Option<PendingWrite>,
     bytes: usize,
 }
 
@@ -64,16 +65,16 @@ impl Batch {
         heavy || self.answers.len() >= BATCH_MAX
     }
 
-    pub(super) fn push(&mut self, asked: Asked, outcome: Result<(), ErrorCode>, rides: Rides) {
-        self.answers.push(Answer {
-            asked,
+    pub(super) fn push(&mut self, asked: RequestKey, outcome: Result<(), NbdErrorCode>, rides: ReplyBarrier) {
+        self.answers.push(PendingReply {
+            key: asked,
             outcome,
-            rides,
+            barrier: rides,
         });
     }
 
     /// Something was logged that its answer must wait for.
-    pub(super) fn logged(&mut self, pending: Pending, bytes: usize) {
+    pub(super) fn logged(&mut self, pending: PendingWrite, bytes: usize) {
         self.pending = self.pending.max(Some(pending));
         self.bytes += bytes;
     }
@@ -117,30 +118,30 @@ impl Transmission<'_> {
             // Its first pieces were waited for too.
             payload.fail(error);
         }
-        let any = |answers: &[Answer], wanted: Rides| {
+        let any = |answers: &[PendingReply], wanted: ReplyBarrier| {
             answers
                 .iter()
-                .any(|answer| answer.rides == wanted && answer.outcome.is_ok())
+                .any(|answer| answer.barrier == wanted && answer.outcome.is_ok())
         };
         // A client's flush stands for itself even if writes of this batch failed.
-        let forced = waited.is_ok() && any(&self.batch.answers, Rides::WritesAndFlush);
-        let flushed = if forced || any(&self.batch.answers, Rides::Flush) {
+        let forced = waited.is_ok() && any(&self.batch.answers, ReplyBarrier::WritesAndFlush);
+        let flushed = if forced || any(&self.batch.answers, ReplyBarrier::Flush) {
             self.stats.flushes += 1;
             self.device.flush().map_err(|error| self.fail(&error))
         } else {
             Ok(())
         };
         for index in 0..self.batch.answers.len() {
-            let Answer {
-                asked,
+            let PendingReply {
+                key: asked,
                 outcome,
-                rides,
+                barrier: rides,
             } = self.batch.answers[index];
             let outcome = outcome.and(match rides {
-                Rides::Alone => Ok(()),
-                Rides::Writes => waited,
-                Rides::WritesAndFlush => waited.and(flushed),
-                Rides::Flush => flushed,
+                ReplyBarrier::Immediate => Ok(()),
+                ReplyBarrier::Writes => waited,
+                ReplyBarrier::WritesAndFlush => waited.and(flushed),
+                ReplyBarrier::Flush => flushed,
             });
             self.answer(asked, outcome)?;
         }
@@ -148,12 +149,12 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn answer(&mut self, asked: Asked, outcome: Result<(), ErrorCode>) -> io::Result<()> {
+    fn answer(&mut self, asked: RequestKey, outcome: Result<(), NbdErrorCode>) -> io::Result<()> {
         match outcome {
             Err(error) if self.session.structured => self.answer_error_chunk(asked, error),
             Ok(()) if self.session.extended => {
                 self.output.reserve(EXTENDED_CHUNK_BYTES, self.stream)?;
-                self.put_chunk(asked, Chunk::None, DONE, 0);
+                self.put_chunk(asked, ChunkKind::None, DONE, 0);
                 Ok(())
             }
             outcome => {
@@ -166,12 +167,12 @@ impl Transmission<'_> {
     }
 
     /// The last chunk about a request that failed.
-    pub(super) fn answer_error_chunk(&mut self, asked: Asked, error: ErrorCode) -> io::Result<()> {
+    pub(super) fn answer_error_chunk(&mut self, asked: RequestKey, error: NbdErrorCode) -> io::Result<()> {
         self.stats.errors += 1;
         let message = error.message().as_bytes();
         let length = 6 + message.len();
         self.output.reserve(self.chunk_bytes() + length, self.stream)?;
-        self.put_chunk(asked, Chunk::Error, DONE, length as u32);
+        self.put_chunk(asked, ChunkKind::Error, DONE, length as u32);
         self.output.put(&(error as u32).to_be_bytes());
         self.output.put(&(message.len() as u16).to_be_bytes());
         self.output.put(message);
@@ -187,8 +188,8 @@ impl Transmission<'_> {
     }
 
     /// Puts a chunk's header, for which there is room.
-    pub(super) fn put_chunk(&mut self, asked: Asked, kind: Chunk, flags: u16, length: u32) {
-        let Asked { cookie, offset } = asked;
+    pub(super) fn put_chunk(&mut self, asked: RequestKey, kind: ChunkKind, flags: u16, length: u32) {
+        let RequestKey { cookie, offset } = asked;
         match self.session.extended {
             true => self
                 .output

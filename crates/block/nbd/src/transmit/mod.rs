@@ -11,29 +11,29 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_block::{Device, DeviceError};
+use netram_block::{BlockDevice, DeviceError};
 
-use crate::buffer::{Input, Output};
-use crate::command::{Command, Session, judge};
+use crate::buffer::{InputBuffer, OutputBuffer};
+use crate::command::{NbdCommand, NbdSession, check_request};
 use crate::limit::{RUNS_MAX, SKIPPED_BYTES_MAX};
-use crate::stats::{Counters, Stats};
-use crate::stream::{Received, Stream, Wait};
-use crate::transmit::answer::{Asked, Batch, Rides};
-use crate::transmit::write::Payload;
-use crate::wire::reply::ErrorCode;
+use crate::stats::{NbdCounters, NbdStats};
+use crate::stream::{NbdStream, ReceiveResult, ReceiveWait};
+use crate::transmit::answer::{Batch, ReplyBarrier, RequestKey};
+use crate::transmit::write::WritePayload;
+use crate::wire::reply::NbdErrorCode;
 use crate::wire::request::{
-    EXTENDED_REQUEST_BYTES, REQUEST_BYTES, Request, STATUS_PAYLOAD_BYTES, command, flag,
+    EXTENDED_REQUEST_BYTES, NbdRequest, REQUEST_BYTES, STATUS_PAYLOAD_BYTES, command, flag,
 };
-use crate::wire::{BASE_ALLOCATION_ID, Reader};
+use crate::wire::{BASE_ALLOCATION_ID, WireReader};
 
 /// A failing device fails every request; its log gets a line at most so often for each connection.
 const ERROR_LINE_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum End {
+pub(crate) enum TransmitEnd {
     #[error("the client left")]
-    Left,
+    Disconnected,
     #[error("the client left in the middle of a request")]
     CutOff,
     #[error("the client sent something that is no request")]
@@ -47,38 +47,38 @@ pub(crate) enum End {
 }
 
 /// Whether the next request could be started.
-enum Next {
+enum RequestStart {
     Started,
     Starved,
 }
 
 /// One connection after its handshake.
 pub(crate) struct Transmission<'a> {
-    stream: &'a mut Stream,
-    device: &'a dyn Device,
-    session: Session,
-    counters: &'a Counters,
+    stream: &'a mut NbdStream,
+    device: &'a dyn BlockDevice,
+    session: NbdSession,
+    counters: &'a NbdCounters,
     stopping: &'a (dyn Fn() -> bool + 'a),
-    input: Input,
-    output: Output,
+    input: InputBuffer,
+    output: OutputBuffer,
     batch: Batch,
     /// A write whose payload is on its way.
-    payload: Option<Payload>,
+    payload: Option<WritePayload>,
     /// Runs of data and holes, kept for its memory.
     runs: Vec<(u64, bool)>,
-    stats: Stats,
+    stats: NbdStats,
     next_line: Option<Instant>,
-    errors_unsaid: u64,
+    errors_suppressed: u64,
 }
 
 impl<'a> Transmission<'a> {
     /// `input` holds what came behind the handshake.
     pub(crate) fn new(
-        stream: &'a mut Stream,
-        device: &'a Arc<dyn Device>,
-        session: Session,
-        input: Input,
-        counters: &'a Counters,
+        stream: &'a mut NbdStream,
+        device: &'a Arc<dyn BlockDevice>,
+        session: NbdSession,
+        input: InputBuffer,
+        counters: &'a NbdCounters,
         stopping: &'a (dyn Fn() -> bool + 'a),
     ) -> Transmission<'a> {
         Transmission {
@@ -88,19 +88,19 @@ impl<'a> Transmission<'a> {
             counters,
             stopping,
             input,
-            output: Output::new(),
+            output: OutputBuffer::new(),
             batch: Batch::new(),
             payload: None,
             runs: Vec::with_capacity(RUNS_MAX + 1),
-            stats: Stats::default(),
+            stats: NbdStats::default(),
             next_line: None,
-            errors_unsaid: 0,
+            errors_suppressed: 0,
         }
     }
 
     /// Serves until the client leaves or the server stops. What was started is finished and answered, if anybody
     /// still listens.
-    pub(crate) fn run(mut self) -> End {
+    pub(crate) fn run(mut self) -> TransmitEnd {
         let end = loop {
             match self.turn() {
                 Ok(()) => (),
@@ -110,7 +110,7 @@ impl<'a> Transmission<'a> {
         // After a disconnect the protocol wants everything finished, and answers do no harm. In the middle of a reply
         // they would be taken for its data.
         let settled = match end {
-            End::ReadBroken | End::Socket(_) => {
+            TransmitEnd::ReadBroken | TransmitEnd::Socket(_) => {
                 self.abandon();
                 Ok(())
             }
@@ -118,47 +118,51 @@ impl<'a> Transmission<'a> {
         };
         self.counters.add(&self.stats);
         match settled {
-            Err(error) if matches!(end, End::Left | End::Stopping) => End::Socket(error),
+            Err(error) if matches!(end, TransmitEnd::Disconnected | TransmitEnd::Stopping) => {
+                TransmitEnd::Socket(error)
+            }
             _ => end,
         }
     }
 
-    fn turn(&mut self) -> Result<(), End> {
+    fn turn(&mut self) -> Result<(), TransmitEnd> {
         loop {
             if self.batch.is_full() {
                 break;
             }
             match self.start_next()? {
-                Next::Started => continue,
-                Next::Starved => (),
+                RequestStart::Started => continue,
+                RequestStart::Starved => (),
             }
             // Half a request is here: the rest is probably on its way, and can ride with those before it.
             let halfway = self.payload.is_some() || !self.input.bytes().is_empty();
             if self.batch.is_empty() || !halfway {
                 break;
             }
-            match self.input.fill(self.stream, Wait::None)? {
-                Received::Bytes(_) => (),
-                Received::Nothing | Received::End => break,
+            match self.input.fill(self.stream, ReceiveWait::None)? {
+                ReceiveResult::Bytes(_) => (),
+                ReceiveResult::Nothing | ReceiveResult::End => break,
             }
         }
         let was_full = self.batch.is_full();
         self.settle()?;
         if (self.stopping)() && self.payload.is_none() {
-            return Err(End::Stopping);
+            return Err(TransmitEnd::Stopping);
         }
         if was_full {
             return Ok(());
         }
-        match self.input.fill(self.stream, Wait::Some)? {
-            Received::Bytes(_) | Received::Nothing => Ok(()),
-            Received::End if self.payload.is_some() || !self.input.bytes().is_empty() => Err(End::CutOff),
-            Received::End => Err(End::Left),
+        match self.input.fill(self.stream, ReceiveWait::Some)? {
+            ReceiveResult::Bytes(_) | ReceiveResult::Nothing => Ok(()),
+            ReceiveResult::End if self.payload.is_some() || !self.input.bytes().is_empty() => {
+                Err(TransmitEnd::CutOff)
+            }
+            ReceiveResult::End => Err(TransmitEnd::Disconnected),
         }
     }
 
     /// Starts one request, or one piece of a payload.
-    fn start_next(&mut self) -> Result<Next, End> {
+    fn start_next(&mut self) -> Result<RequestStart, TransmitEnd> {
         if let Some(payload) = self.payload.take() {
             return Ok(self.on_payload(payload));
         }
@@ -168,53 +172,55 @@ impl<'a> Transmission<'a> {
         };
         let Some(request) = request else {
             return Ok(match self.payload {
-                Some(_) => Next::Started,
-                None => Next::Starved,
+                Some(_) => RequestStart::Started,
+                None => RequestStart::Starved,
             });
         };
         // The size is asked anew each time: a volume may grow under its clients.
-        let judged = judge(&request, &self.session, self.device.geometry().bytes);
-        let asked = asked_by(&request);
+        let judged = check_request(&request, &self.session, self.device.geometry().bytes);
+        let asked = key_of(&request);
         match judged {
             Err(error) if request.command == command::WRITE => {
-                self.payload = Some(Payload::refused(asked, request.length, error));
+                self.payload = Some(WritePayload::refused(asked, request.length, error));
             }
             Err(error) if request.command == command::READ => self.answer_failed_read(asked, error)?,
-            Err(error) => self.batch.push(asked, Err(error), Rides::Alone),
-            Ok(Command::Read { span, unbroken }) => self.on_read(asked, span, unbroken)?,
-            Ok(Command::Write { span, fua }) => self.payload = Some(Payload::accepted(asked, span, fua)),
-            Ok(Command::Zero { span, stored, fua }) => self.on_zero(asked, span, stored, fua),
-            Ok(Command::Trim { span, fua }) => self.on_trim(asked, span, fua),
-            Ok(Command::Flush) => self.batch.push(asked, Ok(()), Rides::Flush),
-            Ok(Command::Cache) => self.batch.push(asked, Ok(()), Rides::Alone),
-            Ok(Command::Status { span, one }) => self.on_status(asked, span, one)?,
-            Ok(Command::Disconnect) => return Err(End::Left),
+            Err(error) => self.batch.push(asked, Err(error), ReplyBarrier::Immediate),
+            Ok(NbdCommand::Read { span, unbroken }) => self.on_read(asked, span, unbroken)?,
+            Ok(NbdCommand::Write { span, fua }) => {
+                self.payload = Some(WritePayload::accepted(asked, span, fua))
+            }
+            Ok(NbdCommand::Zero { span, stored, fua }) => self.on_zero(asked, span, stored, fua),
+            Ok(NbdCommand::Trim { span, fua }) => self.on_trim(asked, span, fua),
+            Ok(NbdCommand::Flush) => self.batch.push(asked, Ok(()), ReplyBarrier::Flush),
+            Ok(NbdCommand::Cache) => self.batch.push(asked, Ok(()), ReplyBarrier::Immediate),
+            Ok(NbdCommand::Status { span, one }) => self.on_status(asked, span, one)?,
+            Ok(NbdCommand::Disconnect) => return Err(TransmitEnd::Disconnected),
         }
-        Ok(Next::Started)
+        Ok(RequestStart::Started)
     }
 
     /// The next request, if it is here.
-    fn take_request(&mut self) -> Result<Option<Request>, End> {
+    fn take_request(&mut self) -> Result<Option<NbdRequest>, TransmitEnd> {
         let Some(head) = self.input.bytes().first_chunk::<REQUEST_BYTES>() else {
             return Ok(None);
         };
-        let request = Request::parse(head).ok_or(End::NotARequest)?;
+        let request = NbdRequest::parse(head).ok_or(TransmitEnd::NotARequest)?;
         self.input.take(REQUEST_BYTES);
         Ok(Some(request))
     }
 
     /// The same with extended headers. The payload of a block status is taken with it; one that nobody asked for becomes
     /// [`Self::payload`], to be skipped and refused.
-    fn take_extended_request(&mut self) -> Result<Option<Request>, End> {
+    fn take_extended_request(&mut self) -> Result<Option<NbdRequest>, TransmitEnd> {
         let here = self.input.bytes();
         let Some(head) = here.first_chunk::<EXTENDED_REQUEST_BYTES>() else {
             return Ok(None);
         };
-        let mut request = Request::parse_extended(head).ok_or(End::NotARequest)?;
+        let mut request = NbdRequest::parse_extended(head).ok_or(TransmitEnd::NotARequest)?;
         // A write's payload follows it even if a client forgets to say so.
         let carries = request.flags & flag::PAYLOAD_LEN != 0 || request.command == command::WRITE;
         if carries && request.length > SKIPPED_BYTES_MAX {
-            return Err(End::NotARequest);
+            return Err(TransmitEnd::NotARequest);
         }
         if !carries || request.command == command::WRITE {
             self.input.take(EXTENDED_REQUEST_BYTES);
@@ -225,7 +231,7 @@ impl<'a> Transmission<'a> {
             let Some(payload) = here[EXTENDED_REQUEST_BYTES..].first_chunk::<STATUS_PAYLOAD_BYTES>() else {
                 return Ok(None);
             };
-            let mut reader = Reader::new(payload);
+            let mut reader = WireReader::new(payload);
             if let (Some(length), Some(BASE_ALLOCATION_ID)) = (reader.u64(), reader.u32()) {
                 request.length = length;
                 request.flags &= !flag::PAYLOAD_LEN;
@@ -234,29 +240,29 @@ impl<'a> Transmission<'a> {
             }
         }
         self.input.take(EXTENDED_REQUEST_BYTES);
-        self.payload = Some(Payload::refused(
-            asked_by(&request),
+        self.payload = Some(WritePayload::refused(
+            key_of(&request),
             request.length,
-            ErrorCode::Invalid,
+            NbdErrorCode::Invalid,
         ));
         Ok(None)
     }
 
     /// Counts and logs a failure of the device; returns what the client is told.
-    fn fail(&mut self, error: &DeviceError) -> ErrorCode {
-        self.errors_unsaid += 1;
+    fn fail(&mut self, error: &DeviceError) -> NbdErrorCode {
+        self.errors_suppressed += 1;
         let now = Instant::now();
         if self.next_line.is_none_or(|next| next <= now) {
             self.next_line = Some(now + ERROR_LINE_EVERY);
-            tracing::error!(requests = self.errors_unsaid, "requests failed: {error}");
-            self.errors_unsaid = 0;
+            tracing::error!(requests = self.errors_suppressed, "requests failed: {error}");
+            self.errors_suppressed = 0;
         }
-        ErrorCode::of(error)
+        NbdErrorCode::of(error)
     }
 }
 
-fn asked_by(request: &Request) -> Asked {
-    Asked {
+fn key_of(request: &NbdRequest) -> RequestKey {
+    RequestKey {
         cookie: request.cookie,
         offset: request.offset,
     }

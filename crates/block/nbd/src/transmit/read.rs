@@ -2,15 +2,20 @@
 
 use std::io;
 
-use super::answer::Asked;
-use super::{End, Transmission};
-use crate::command::Span;
+use super::answer::RequestKey;
+use super::{Transmission, TransmitEnd};
+use crate::command::ExportSpan;
 use crate::limit::{HOLES_BYTES_MIN, PIECE_BYTES, RUNS_MAX, STATUS_BYTES_MAX};
-use crate::wire::reply::{Chunk, DONE, ErrorCode, SIMPLE_BYTES, simple};
+use crate::wire::reply::{ChunkKind, DONE, NbdErrorCode, SIMPLE_BYTES, simple};
 use crate::wire::{BASE_ALLOCATION_ID, STATE_HOLE, STATE_ZERO};
 
 impl Transmission<'_> {
-    pub(super) fn on_read(&mut self, asked: Asked, span: Span, unbroken: bool) -> Result<(), End> {
+    pub(super) fn on_read(
+        &mut self,
+        asked: RequestKey,
+        span: ExportSpan,
+        unbroken: bool,
+    ) -> Result<(), TransmitEnd> {
         if self.session.structured {
             self.read_in_chunks(asked, span, unbroken)?;
         } else {
@@ -21,7 +26,7 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    pub(super) fn answer_failed_read(&mut self, asked: Asked, error: ErrorCode) -> io::Result<()> {
+    pub(super) fn answer_failed_read(&mut self, asked: RequestKey, error: NbdErrorCode) -> io::Result<()> {
         if self.session.structured {
             return self.answer_error_chunk(asked, error);
         }
@@ -33,7 +38,7 @@ impl Transmission<'_> {
 
     /// A header, and all bytes behind it. Once a first piece is sent an error can only be told by hanging up, as
     /// the protocol says; clients that ask so much at once negotiate structured replies.
-    fn read_simply(&mut self, asked: Asked, span: Span) -> Result<(), End> {
+    fn read_simply(&mut self, asked: RequestKey, span: ExportSpan) -> Result<(), TransmitEnd> {
         let mut offset = span.offset();
         let end = offset + span.length();
         let mut head = SIMPLE_BYTES;
@@ -47,7 +52,7 @@ impl Transmission<'_> {
                 self.output.retract(head + piece);
                 let code = self.fail(&error);
                 if head == 0 {
-                    return Err(End::ReadBroken);
+                    return Err(TransmitEnd::ReadBroken);
                 }
                 return Ok(self.answer_failed_read(asked, code)?);
             }
@@ -57,7 +62,7 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn read_in_chunks(&mut self, asked: Asked, span: Span, unbroken: bool) -> io::Result<()> {
+    fn read_in_chunks(&mut self, asked: RequestKey, span: ExportSpan, unbroken: bool) -> io::Result<()> {
         self.find_runs(span, span.length() < u64::from(HOLES_BYTES_MIN) || unbroken);
         let mut offset = span.offset();
         let end = offset + span.length();
@@ -79,9 +84,9 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn put_hole(&mut self, asked: Asked, flags: u16, offset: u64, length: u32) -> io::Result<()> {
+    fn put_hole(&mut self, asked: RequestKey, flags: u16, offset: u64, length: u32) -> io::Result<()> {
         self.output.reserve(self.chunk_bytes() + 12, self.stream)?;
-        self.put_chunk(asked, Chunk::OffsetHole, flags, 12);
+        self.put_chunk(asked, ChunkKind::OffsetHole, flags, 12);
         self.output.put(&offset.to_be_bytes());
         self.output.put(&length.to_be_bytes());
         Ok(())
@@ -89,15 +94,15 @@ impl Transmission<'_> {
 
     fn put_data(
         &mut self,
-        asked: Asked,
+        asked: RequestKey,
         flags: u16,
         offset: u64,
         length: usize,
-    ) -> io::Result<Result<(), ErrorCode>> {
+    ) -> io::Result<Result<(), NbdErrorCode>> {
         let head = self.chunk_bytes() + 8;
         self.output.reserve(head + length, self.stream)?;
         let data = (8 + length) as u32;
-        self.put_chunk(asked, Chunk::OffsetData, flags, data);
+        self.put_chunk(asked, ChunkKind::OffsetData, flags, data);
         self.output.put(&offset.to_be_bytes());
         if let Err(error) = self.device.read(offset, self.output.space(length)) {
             self.output.retract(head + length);
@@ -106,7 +111,7 @@ impl Transmission<'_> {
         Ok(Ok(()))
     }
 
-    pub(super) fn on_status(&mut self, asked: Asked, span: Span, one: bool) -> io::Result<()> {
+    pub(super) fn on_status(&mut self, asked: RequestKey, span: ExportSpan, one: bool) -> io::Result<()> {
         let runs_max = if one { 1 } else { RUNS_MAX };
         if let Err(error) = gather(self.device, span, runs_max, &mut self.runs) {
             let code = self.fail(&error);
@@ -119,7 +124,7 @@ impl Transmission<'_> {
         }
         let length = 4 + 8 * count;
         self.output.reserve(self.chunk_bytes() + length, self.stream)?;
-        self.put_chunk(asked, Chunk::BlockStatus, DONE, length as u32);
+        self.put_chunk(asked, ChunkKind::BlockStatus, DONE, length as u32);
         self.output.put(&BASE_ALLOCATION_ID.to_be_bytes());
         for &(run, hole) in &self.runs {
             let state = state_of(hole);
@@ -130,10 +135,10 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn put_extended_status(&mut self, asked: Asked, count: usize) -> io::Result<()> {
+    fn put_extended_status(&mut self, asked: RequestKey, count: usize) -> io::Result<()> {
         let length = 8 + 16 * count;
         self.output.reserve(self.chunk_bytes() + length, self.stream)?;
-        self.put_chunk(asked, Chunk::BlockStatusExtended, DONE, length as u32);
+        self.put_chunk(asked, ChunkKind::BlockStatusExtended, DONE, length as u32);
         self.output.put(&BASE_ALLOCATION_ID.to_be_bytes());
         self.output.put(&(count as u32).to_be_bytes());
         for &(run, hole) in &self.runs {
@@ -144,7 +149,7 @@ impl Transmission<'_> {
     }
 
     /// Fills `runs` so that they cover the span. What is not known to be a hole is data.
-    fn find_runs(&mut self, span: Span, all_data: bool) {
+    fn find_runs(&mut self, span: ExportSpan, all_data: bool) {
         let length = span.length();
         let known = !all_data && gather(self.device, span, RUNS_MAX, &mut self.runs).is_ok();
         if !known {
@@ -164,8 +169,8 @@ fn state_of(hole: bool) -> u32 {
 /// Gathers at most `runs_max` runs from the span's start, clipped to it, neighbours of one kind joined; at least one. What
 /// lies beyond [`STATUS_BYTES_MAX`] is left out.
 fn gather(
-    device: &dyn netram_block::Device,
-    span: Span,
+    device: &dyn netram_block::BlockDevice,
+    span: ExportSpan,
     runs_max: usize,
     runs: &mut Vec<(u64, bool)>,
 ) -> Result<(), netram_block::DeviceError> {

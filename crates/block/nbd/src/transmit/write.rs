@@ -1,60 +1,60 @@
 //! Writes and their payloads, zeros, trims.
 
-use netram_block::{BLOCK_BYTES, DeviceError, Pending};
+use netram_block::{BLOCK_BYTES, DeviceError, PendingWrite};
 
-use super::answer::{Asked, Rides};
-use super::{Next, Transmission};
-use crate::command::Span;
+use super::answer::{ReplyBarrier, RequestKey};
+use super::{RequestStart, Transmission};
+use crate::command::ExportSpan;
 use crate::limit::{INPUT_BYTES, PIECE_BYTES_MIN, ZEROS_BYTES};
-use crate::wire::reply::ErrorCode;
+use crate::wire::reply::NbdErrorCode;
 
 static ZEROS: [u8; ZEROS_BYTES] = [0; ZEROS_BYTES];
 
 /// A write's payload on its way in.
-pub(super) struct Payload {
-    asked: Asked,
+pub(super) struct WritePayload {
+    key: RequestKey,
     length: u64,
     /// Where the next byte belongs; means nothing after an error.
     offset: u64,
     left: u64,
     fua: bool,
-    verdict: Result<(), ErrorCode>,
+    outcome: Result<(), NbdErrorCode>,
 }
 
-impl Payload {
-    pub(super) fn accepted(asked: Asked, span: Span, fua: bool) -> Payload {
-        Payload {
-            asked,
+impl WritePayload {
+    pub(super) fn accepted(asked: RequestKey, span: ExportSpan, fua: bool) -> WritePayload {
+        WritePayload {
+            key: asked,
             length: span.length(),
             offset: span.offset(),
             left: span.length(),
             fua,
-            verdict: Ok(()),
+            outcome: Ok(()),
         }
     }
 
     /// The bytes are read and thrown away, so that the next request is found behind them.
-    pub(super) fn refused(asked: Asked, length: u64, error: ErrorCode) -> Payload {
-        Payload {
-            asked,
+    pub(super) fn refused(asked: RequestKey, length: u64, error: NbdErrorCode) -> WritePayload {
+        WritePayload {
+            key: asked,
             length,
             offset: 0,
             left: length,
             fua: false,
-            verdict: Err(error),
+            outcome: Err(error),
         }
     }
 
     /// A piece of it is lost; the rest passes by.
-    pub(super) fn fail(&mut self, error: ErrorCode) {
-        self.verdict = self.verdict.and(Err(error));
+    pub(super) fn fail(&mut self, error: NbdErrorCode) {
+        self.outcome = self.outcome.and(Err(error));
     }
 
     /// How many of the `here` bytes to take now; zero to wait for more. A payload that fits the input is taken
     /// whole, a larger one in pieces that end where blocks do.
     fn piece(&self, here: usize) -> usize {
         let left = self.left as usize;
-        if self.verdict.is_err() || here >= left {
+        if self.outcome.is_err() || here >= left {
             return here.min(left);
         }
         let never_whole = left > INPUT_BYTES;
@@ -68,34 +68,34 @@ impl Payload {
 
 impl Transmission<'_> {
     /// Takes what is here of a payload. Whole, it joins the batch.
-    pub(super) fn on_payload(&mut self, mut payload: Payload) -> Next {
+    pub(super) fn on_payload(&mut self, mut payload: WritePayload) -> RequestStart {
         let here = self.input.bytes();
         let count = payload.piece(here.len());
         if count == 0 && payload.left > 0 {
             self.payload = Some(payload);
-            return Next::Starved;
+            return RequestStart::Starved;
         }
-        if count > 0 && payload.verdict.is_ok() {
+        if count > 0 && payload.outcome.is_ok() {
             let written = self.device.write(payload.offset, &here[..count]);
-            payload.verdict = self.logged(written, count);
+            payload.outcome = self.logged(written, count);
             payload.offset += count as u64;
         }
         self.input.take(count);
         payload.left -= count as u64;
         if payload.left > 0 {
             self.payload = Some(payload);
-            return Next::Started;
+            return RequestStart::Started;
         }
-        if payload.verdict.is_ok() {
+        if payload.outcome.is_ok() {
             self.stats.writes += 1;
             self.stats.written_bytes += payload.length;
         }
         self.batch
-            .push(payload.asked, payload.verdict, rides(payload.fua));
-        Next::Started
+            .push(payload.key, payload.outcome, barrier(payload.fua));
+        RequestStart::Started
     }
 
-    pub(super) fn on_zero(&mut self, asked: Asked, span: Span, stored: bool, fua: bool) {
+    pub(super) fn on_zero(&mut self, asked: RequestKey, span: ExportSpan, stored: bool, fua: bool) {
         let outcome = if stored {
             self.write_zeros(span)
         } else {
@@ -103,23 +103,23 @@ impl Transmission<'_> {
             self.logged(zeroed, 0)
         };
         self.stats.zeroes += u64::from(outcome.is_ok());
-        self.batch.push(asked, outcome, rides(fua));
+        self.batch.push(asked, outcome, barrier(fua));
     }
 
-    pub(super) fn on_trim(&mut self, asked: Asked, span: Span, fua: bool) {
+    pub(super) fn on_trim(&mut self, asked: RequestKey, span: ExportSpan, fua: bool) {
         let trimmed = self.device.discard(span.offset(), span.length());
         let outcome = self.logged(trimmed, 0);
         self.stats.zeroes += u64::from(outcome.is_ok());
-        self.batch.push(asked, outcome, rides(fua));
+        self.batch.push(asked, outcome, barrier(fua));
     }
 
     /// The client wants the space taken, so that later writes cannot fail for want of it.
-    fn write_zeros(&mut self, span: Span) -> Result<(), ErrorCode> {
+    fn write_zeros(&mut self, span: ExportSpan) -> Result<(), NbdErrorCode> {
         let mut offset = span.offset();
         let end = offset + span.length();
         while offset < end {
             if (self.stopping)() {
-                return Err(ErrorCode::Shutdown);
+                return Err(NbdErrorCode::Shutdown);
             }
             let piece = ZEROS_BYTES.min((end - offset) as usize);
             let written = self.device.write(offset, &ZEROS[..piece]);
@@ -129,7 +129,11 @@ impl Transmission<'_> {
         Ok(())
     }
 
-    fn logged(&mut self, written: Result<Pending, DeviceError>, bytes: usize) -> Result<(), ErrorCode> {
+    fn logged(
+        &mut self,
+        written: Result<PendingWrite, DeviceError>,
+        bytes: usize,
+    ) -> Result<(), NbdErrorCode> {
         match written {
             Ok(pending) => {
                 self.batch.logged(pending, bytes);
@@ -140,10 +144,10 @@ impl Transmission<'_> {
     }
 }
 
-fn rides(fua: bool) -> Rides {
+fn barrier(fua: bool) -> ReplyBarrier {
     match fua {
-        true => Rides::WritesAndFlush,
-        false => Rides::Writes,
+        true => ReplyBarrier::WritesAndFlush,
+        false => ReplyBarrier::Writes,
     }
 }
 
@@ -152,17 +156,17 @@ mod tests {
     use super::*;
     use crate::limit::REQUEST_BYTES_MAX;
 
-    const ASKED: Asked = Asked { cookie: 1, offset: 0 };
+    const ASKED: RequestKey = RequestKey { cookie: 1, offset: 0 };
 
-    fn large(offset: u64) -> Payload {
-        let span = Span::check(offset, REQUEST_BYTES_MAX.into(), 1 << 40).expect("inside");
-        Payload::accepted(ASKED, span, false)
+    fn large(offset: u64) -> WritePayload {
+        let span = ExportSpan::check(offset, REQUEST_BYTES_MAX.into(), 1 << 40).expect("inside");
+        WritePayload::accepted(ASKED, span, false)
     }
 
     #[test]
     fn a_payload_that_fits_is_taken_whole() {
-        let span = Span::check(512, 8192, 1 << 20).expect("inside");
-        let payload = Payload::accepted(ASKED, span, false);
+        let span = ExportSpan::check(512, 8192, 1 << 20).expect("inside");
+        let payload = WritePayload::accepted(ASKED, span, false);
         assert_eq!(payload.piece(8191), 0);
         assert_eq!(payload.piece(8192), 8192);
         assert_eq!(payload.piece(INPUT_BYTES), 8192);
@@ -178,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_refused_one_passes_by_as_it_comes() {
-        let payload = Payload::refused(ASKED, u64::MAX, ErrorCode::Invalid);
+        let payload = WritePayload::refused(ASKED, u64::MAX, NbdErrorCode::Invalid);
         assert_eq!(payload.piece(7), 7);
         assert_eq!(payload.piece(0), 0);
     }

@@ -57,7 +57,7 @@ pub mod export {
     pub const BLOCK_STAT_PAYLOAD: u16 = 1 << 12;
 }
 
-/// Kinds of [`Info`](option::Number::Info) that a server tells.
+/// Kinds of [`Info`](option::OptionNumber::Info) that a server tells.
 pub mod info {
     /// Size and flags.
     pub const EXPORT: u16 = 0;
@@ -80,14 +80,14 @@ pub const STATE_ZERO: u32 = 1 << 1;
 
 /// Takes big-endian numbers and runs of bytes off the front of a slice; never reads past its end.
 #[derive(Clone, Copy, Debug)]
-pub struct Reader<'a> {
+pub struct WireReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> WireReader<'a> {
     /// A reader of all of `bytes`.
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { rest: bytes }
+    pub fn new(bytes: &'a [u8]) -> WireReader<'a> {
+        WireReader { rest: bytes }
     }
 
     /// The next `length` bytes.

@@ -5,14 +5,14 @@
 //! reply    | magic (8)    | number (4) | kind (4)   | length (4) | data ...
 //! ```
 
-use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC, Reader};
+use super::{OPTION_MAGIC, OPTION_REPLY_MAGIC, WireReader};
 
 /// Bytes before an option's data.
 pub const HEADER_BYTES: usize = 16;
 
-/// What a client may ask. Numbers that are not here are answered with [`Reply::Unsupported`].
+/// What a client may ask. Numbers that are not here are answered with [`OptionReply::Unsupported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
+pub enum OptionNumber {
     /// Choose an export, the old way: no reply but its size.
     ExportName,
     /// Leave.
@@ -35,20 +35,20 @@ pub enum Number {
     ExtendedHeaders,
 }
 
-impl Number {
+impl OptionNumber {
     /// The option of this number.
-    pub fn of(number: u32) -> Option<Number> {
+    pub fn of(number: u32) -> Option<OptionNumber> {
         Some(match number {
-            1 => Number::ExportName,
-            2 => Number::Abort,
-            3 => Number::List,
-            5 => Number::StartTls,
-            6 => Number::Info,
-            7 => Number::Go,
-            8 => Number::StructuredReply,
-            9 => Number::ListMetaContext,
-            10 => Number::SetMetaContext,
-            11 => Number::ExtendedHeaders,
+            1 => OptionNumber::ExportName,
+            2 => OptionNumber::Abort,
+            3 => OptionNumber::List,
+            5 => OptionNumber::StartTls,
+            6 => OptionNumber::Info,
+            7 => OptionNumber::Go,
+            8 => OptionNumber::StructuredReply,
+            9 => OptionNumber::ListMetaContext,
+            10 => OptionNumber::SetMetaContext,
+            11 => OptionNumber::ExtendedHeaders,
             _ => return None,
         })
     }
@@ -56,19 +56,19 @@ impl Number {
 
 /// An option's first bytes, with the number as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct OptionHeader {
     /// Which option.
     pub number: u32,
     /// Bytes of data that follow.
     pub length: u32,
 }
 
-impl Header {
+impl OptionHeader {
     /// `None`: these are not the first bytes of an option.
-    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<Header> {
-        let mut reader = Reader::new(bytes);
+    pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Option<OptionHeader> {
+        let mut reader = WireReader::new(bytes);
         let magic = reader.u64()?;
-        let header = Header {
+        let header = OptionHeader {
             number: reader.u32()?,
             length: reader.u32()?,
         };
@@ -79,7 +79,7 @@ impl Header {
 /// Kinds of replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Reply {
+pub enum OptionReply {
     /// Done; nothing more about this option.
     Ack = 1,
     /// One export.
@@ -94,18 +94,18 @@ pub enum Reply {
     Policy = (1 << 31) + 2,
     /// Malformed, or at the wrong time.
     Invalid = (1 << 31) + 3,
-    /// Only after [`Number::StartTls`].
+    /// Only after [`OptionNumber::StartTls`].
     TlsRequired = (1 << 31) + 5,
     /// No such export.
     Unknown = (1 << 31) + 6,
     /// Longer than this server reads.
     TooBig = (1 << 31) + 9,
-    /// Not after [`Number::ExtendedHeaders`].
+    /// Not after [`OptionNumber::ExtendedHeaders`].
     ExtendedHeadersRequired = (1 << 31) + 10,
 }
 
 /// Appends a reply to option `number` with the data of `parts`, one after the other.
-pub fn reply(out: &mut Vec<u8>, number: u32, kind: Reply, parts: &[&[u8]]) {
+pub fn reply(out: &mut Vec<u8>, number: u32, kind: OptionReply, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     // Parts are names, descriptions and messages of ours, each bounded; a reply never comes near 4 GiB.
     let length = u32::try_from(length).expect("an option's reply is a few KiB");
@@ -118,7 +118,7 @@ pub fn reply(out: &mut Vec<u8>, number: u32, kind: Reply, parts: &[&[u8]]) {
     }
 }
 
-/// The data of [`Number::Info`] and [`Number::Go`].
+/// The data of [`OptionNumber::Info`] and [`OptionNumber::Go`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InfoQuery<'a> {
     /// The export asked about, as it came.
@@ -132,7 +132,7 @@ pub struct InfoQuery<'a> {
 impl<'a> InfoQuery<'a> {
     /// `None`: the data are malformed. Kinds of information that nobody knows are skipped.
     pub fn parse(data: &'a [u8]) -> Option<InfoQuery<'a>> {
-        let mut reader = Reader::new(data);
+        let mut reader = WireReader::new(data);
         let mut query = InfoQuery {
             name: reader.counted()?,
             wants_name: false,
@@ -149,7 +149,7 @@ impl<'a> InfoQuery<'a> {
     }
 }
 
-/// The data of [`Number::ListMetaContext`] and [`Number::SetMetaContext`].
+/// The data of [`OptionNumber::ListMetaContext`] and [`OptionNumber::SetMetaContext`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextQuery<'a> {
     /// The export asked about, as it came.
@@ -165,7 +165,7 @@ pub struct ContextQuery<'a> {
 impl<'a> ContextQuery<'a> {
     /// `None`: the data are malformed. A lying count ends with the data, not with the count.
     pub fn parse(data: &'a [u8]) -> Option<ContextQuery<'a>> {
-        let mut reader = Reader::new(data);
+        let mut reader = WireReader::new(data);
         let name = reader.counted()?;
         let queries = reader.u32()?;
         let mut query = ContextQuery {

@@ -23,7 +23,7 @@ pub const DONE: u16 = 1;
 /// Kinds of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
-pub enum Chunk {
+pub enum ChunkKind {
     /// Nothing: the request succeeded.
     None = 0,
     /// An offset, and the bytes from there.
@@ -41,7 +41,7 @@ pub enum Chunk {
 /// The errors that the protocol knows, by Linux's numbers. There are no others on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum ErrorCode {
+pub enum NbdErrorCode {
     /// The export is read-only.
     Permission = 1,
     /// The device failed.
@@ -58,37 +58,37 @@ pub enum ErrorCode {
     Shutdown = 108,
 }
 
-impl ErrorCode {
+impl NbdErrorCode {
     /// The nearest that the protocol has.
-    pub fn of(error: &DeviceError) -> ErrorCode {
+    pub fn of(error: &DeviceError) -> NbdErrorCode {
         match error.errno() {
-            1 | 30 => ErrorCode::Permission,
-            22 => ErrorCode::Invalid,
-            28 => ErrorCode::NoSpace,
-            95 => ErrorCode::NotSupported,
-            108 => ErrorCode::Shutdown,
-            _ => ErrorCode::Io,
+            1 | 30 => NbdErrorCode::Permission,
+            22 => NbdErrorCode::Invalid,
+            28 => NbdErrorCode::NoSpace,
+            95 => NbdErrorCode::NotSupported,
+            108 => NbdErrorCode::Shutdown,
+            _ => NbdErrorCode::Io,
         }
     }
 
     /// A word for people, in chunks that carry one.
     pub fn message(self) -> &'static str {
         match self {
-            ErrorCode::Permission => "the export is read-only",
-            ErrorCode::Io => "the volume could not do it; its log says why",
-            ErrorCode::Invalid => {
+            NbdErrorCode::Permission => "the export is read-only",
+            NbdErrorCode::Io => "the volume could not do it; its log says why",
+            NbdErrorCode::Invalid => {
                 "not whole sectors of 512 bytes inside the export, or an unknown flag or command"
             }
-            ErrorCode::NoSpace => "beyond the end of the export, or no room behind it",
-            ErrorCode::Overflow => "too long to come in one chunk; ask without DF or for less",
-            ErrorCode::NotSupported => "zeros that are stored take as long as writing them",
-            ErrorCode::Shutdown => "the server is stopping",
+            NbdErrorCode::NoSpace => "beyond the end of the export, or no room behind it",
+            NbdErrorCode::Overflow => "too long to come in one chunk; ask without DF or for less",
+            NbdErrorCode::NotSupported => "zeros that are stored take as long as writing them",
+            NbdErrorCode::Shutdown => "the server is stopping",
         }
     }
 }
 
 /// A simple reply's first bytes; all of it unless it carries a read's data.
-pub fn simple(cookie: u64, error: Option<ErrorCode>) -> [u8; SIMPLE_BYTES] {
+pub fn simple(cookie: u64, error: Option<NbdErrorCode>) -> [u8; SIMPLE_BYTES] {
     let mut bytes = [0; SIMPLE_BYTES];
     bytes[0..4].copy_from_slice(&SIMPLE_REPLY_MAGIC.to_be_bytes());
     bytes[4..8].copy_from_slice(&error.map_or(0, |code| code as u32).to_be_bytes());
@@ -97,7 +97,7 @@ pub fn simple(cookie: u64, error: Option<ErrorCode>) -> [u8; SIMPLE_BYTES] {
 }
 
 /// A chunk's first bytes, for `length` bytes of data.
-pub fn chunk(cookie: u64, kind: Chunk, flags: u16, length: u32) -> [u8; CHUNK_BYTES] {
+pub fn chunk(cookie: u64, kind: ChunkKind, flags: u16, length: u32) -> [u8; CHUNK_BYTES] {
     let mut bytes = [0; CHUNK_BYTES];
     bytes[0..4].copy_from_slice(&CHUNK_MAGIC.to_be_bytes());
     bytes[4..6].copy_from_slice(&flags.to_be_bytes());
@@ -111,7 +111,7 @@ pub fn chunk(cookie: u64, kind: Chunk, flags: u16, length: u32) -> [u8; CHUNK_BY
 pub fn extended_chunk(
     cookie: u64,
     offset: u64,
-    kind: Chunk,
+    kind: ChunkKind,
     flags: u16,
     length: u32,
 ) -> [u8; EXTENDED_CHUNK_BYTES] {

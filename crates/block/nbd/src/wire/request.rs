@@ -5,7 +5,7 @@
 //! | magic (4) | flags (2) | command (2) | cookie (8) | offset (8) | length (4 or 8) | payload ...
 //! ```
 
-use super::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, Reader};
+use super::{EXTENDED_REQUEST_MAGIC, REQUEST_MAGIC, WireReader};
 
 /// Bytes of a request without its payload.
 pub const REQUEST_BYTES: usize = 28;
@@ -52,7 +52,7 @@ pub mod command {
 
 /// A request as it came: nothing in it is checked but that it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct NbdRequest {
     /// See [`flag`].
     pub flags: u16,
     /// See [`command`].
@@ -65,12 +65,12 @@ pub struct Request {
     pub length: u64,
 }
 
-impl Request {
+impl NbdRequest {
     /// `None`: these bytes begin no request. What follows cannot be told from payload, so the client is cut off.
-    pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<Request> {
-        let mut reader = Reader::new(bytes);
+    pub fn parse(bytes: &[u8; REQUEST_BYTES]) -> Option<NbdRequest> {
+        let mut reader = WireReader::new(bytes);
         let magic = reader.u32()?;
-        let request = Request {
+        let request = NbdRequest {
             flags: reader.u16()?,
             command: reader.u16()?,
             cookie: reader.u64()?,
@@ -81,10 +81,10 @@ impl Request {
     }
 
     /// The same with an extended header.
-    pub fn parse_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<Request> {
-        let mut reader = Reader::new(bytes);
+    pub fn parse_extended(bytes: &[u8; EXTENDED_REQUEST_BYTES]) -> Option<NbdRequest> {
+        let mut reader = WireReader::new(bytes);
         let magic = reader.u32()?;
-        let request = Request {
+        let request = NbdRequest {
             flags: reader.u16()?,
             command: reader.u16()?,
             cookie: reader.u64()?,

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::common::*;
-use netram_block::{Device, DeviceError, Geometry, Pending};
+use netram_block::{BlockDevice, DeviceError, DeviceGeometry, PendingWrite};
 use netram_nbd::wire::request::{command, flag};
-use netram_nbd::{MemoryDevice, Server};
+use netram_nbd::{MemoryDevice, NbdServer};
 use netram_proto::id::Lsn;
 
 const MIB: u64 = 1 << 20;
@@ -49,13 +49,13 @@ impl Gate {
         }
     }
 
-    fn log(&self) -> Pending {
-        Pending(Lsn(self.logged.fetch_add(1, Ordering::SeqCst) + 1))
+    fn log(&self) -> PendingWrite {
+        PendingWrite(Lsn(self.logged.fetch_add(1, Ordering::SeqCst) + 1))
     }
 }
 
-impl Device for Gate {
-    fn geometry(&self) -> Geometry {
+impl BlockDevice for Gate {
+    fn geometry(&self) -> DeviceGeometry {
         self.inner.geometry()
     }
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
@@ -65,18 +65,18 @@ impl Device for Gate {
             false => self.inner.read(offset, into),
         }
     }
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
         self.inner.write(offset, bytes)?;
         Ok(self.log())
     }
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.inner.zero(offset, length)?;
         Ok(self.log())
     }
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.zero(offset, length)
     }
-    fn wait(&self, pending: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, pending: PendingWrite) -> Result<(), DeviceError> {
         assert!(pending.0.0 <= self.logged.load(Ordering::SeqCst));
         self.waits.fetch_add(1, Ordering::SeqCst);
         let held = self.held.lock().unwrap();
@@ -101,14 +101,14 @@ impl Device for Gate {
     }
 }
 
-fn gated(place: &Place, held: bool) -> (Server, Arc<Gate>) {
+fn gated(place: &SocketDirectory, held: bool) -> (NbdServer, Arc<Gate>) {
     let gate = Gate::new(held);
-    (Server::start(config(place, gate.clone())).unwrap(), gate)
+    (NbdServer::start(config(place, gate.clone())).unwrap(), gate)
 }
 
 #[test]
 fn requests_that_come_together_are_waited_for_once_and_flushed_once() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, gate) = gated(&place, true);
     let mut client = Client::ready(&place.socket());
     let mut bytes = Vec::new();
@@ -146,7 +146,7 @@ fn requests_that_come_together_are_waited_for_once_and_flushed_once() {
 
 #[test]
 fn reads_do_not_wait_for_writes() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, gate) = gated(&place, true);
     let mut client = Client::ready(&place.socket());
     let mut bytes = request(command::WRITE, 0, 1, 0, 512).to_vec();
@@ -165,7 +165,7 @@ fn reads_do_not_wait_for_writes() {
 
 #[test]
 fn half_a_request_does_not_hold_up_those_before_it() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = gated(&place, false);
     let mut client = Client::ready(&place.socket());
     let mut bytes = request(command::WRITE, 0, 1, 0, 512).to_vec();
@@ -180,7 +180,7 @@ fn half_a_request_does_not_hold_up_those_before_it() {
 
 #[test]
 fn a_failing_device_fails_requests_and_not_the_connection() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, gate) = gated(&place, false);
     gate.broken.store(true, Ordering::SeqCst);
     let mut client = Client::ready(&place.socket());
@@ -217,7 +217,7 @@ fn a_failing_device_fails_requests_and_not_the_connection() {
 
 #[test]
 fn a_stopping_server_answers_what_it_started() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, gate) = gated(&place, true);
     let mut client = Client::ready(&place.socket());
     client.request(command::WRITE, 0, 1, 0, 512);
@@ -239,7 +239,7 @@ fn a_stopping_server_answers_what_it_started() {
 
 #[test]
 fn a_client_that_reads_no_replies_does_not_keep_the_server_from_stopping() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut client = Client::ready(&place.socket());
     for cookie in 0..16 {
@@ -251,7 +251,7 @@ fn a_client_that_reads_no_replies_does_not_keep_the_server_from_stopping() {
 
 #[test]
 fn after_a_disconnect_everything_is_finished() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, gate) = gated(&place, false);
     let mut client = Client::ready(&place.socket());
     let mut bytes = request(command::WRITE, 0, 1, 0, 512).to_vec();
@@ -269,7 +269,7 @@ fn after_a_disconnect_everything_is_finished() {
 /// waited for ever.
 #[test]
 fn large_payloads_behind_one_another_all_arrive() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = gated(&place, false);
     let mut client = Client::ready(&place.socket());
     let lengths = [512, 3 * MIB, 512, 2 * MIB, 4 * MIB - 512, 512];
@@ -288,7 +288,7 @@ fn large_payloads_behind_one_another_all_arrive() {
 
 #[test]
 fn nothing_follows_a_reply_that_broke_off() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, gate) = gated(&place, true);
     gate.bad_from.store(MIB, Ordering::SeqCst);
     let mut client = Client::ready(&place.socket());

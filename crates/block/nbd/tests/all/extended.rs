@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::*;
 use netram_block::limit::REQUEST_BYTES_MAX;
-use netram_block::{Device, DeviceError, Geometry, Pending, Span};
-use netram_nbd::Server;
+use netram_block::{BlockDevice, DeviceError, DeviceGeometry, PendingWrite, SectorSpan};
+use netram_nbd::NbdServer;
 use netram_nbd::limit::STATUS_BYTES_MAX;
-use netram_nbd::wire::request::{Request, command, flag};
+use netram_nbd::wire::request::{NbdRequest, command, flag};
 
 const TIB: u64 = 1 << 40;
 /// More than 32 bits say.
@@ -20,9 +20,9 @@ struct Void {
     looked: Mutex<Vec<u64>>,
 }
 
-impl Device for Void {
-    fn geometry(&self) -> Geometry {
-        Geometry {
+impl BlockDevice for Void {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             bytes: TIB,
             request_bytes_max: REQUEST_BYTES_MAX,
         }
@@ -33,21 +33,21 @@ impl Device for Void {
         Ok(())
     }
 
-    fn write(&self, _: u64, _: &[u8]) -> Result<Pending, DeviceError> {
-        Ok(Pending::default())
+    fn write(&self, _: u64, _: &[u8]) -> Result<PendingWrite, DeviceError> {
+        Ok(PendingWrite::default())
     }
 
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
-        Span::check(offset, length, TIB)?;
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
+        SectorSpan::check(offset, length, TIB)?;
         self.zeroed.lock().unwrap().push((offset, length));
-        Ok(Pending::default())
+        Ok(PendingWrite::default())
     }
 
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.zero(offset, length)
     }
 
-    fn wait(&self, _: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, _: PendingWrite) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -62,7 +62,7 @@ impl Device for Void {
         length: u64,
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError> {
-        Span::check(offset, length, TIB)?;
+        SectorSpan::check(offset, length, TIB)?;
         self.looked.lock().unwrap().push(length);
         let runs = [
             (1 << 30, false),
@@ -76,7 +76,7 @@ impl Device for Void {
 }
 
 /// A client that has agreed on extended headers, and chosen the export with GO; what it was told of its flags.
-fn extended(place: &Place) -> (Client, u16) {
+fn extended(place: &SocketDirectory) -> (Client, u16) {
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());
     client.send(&option(11, b""));
@@ -90,7 +90,7 @@ fn extended(place: &Place) -> (Client, u16) {
 }
 
 fn ask(client: &mut Client, command: u16, flags: u16, cookie: u64, offset: u64, length: u64) {
-    let request = Request {
+    let request = NbdRequest {
         flags,
         command,
         cookie,
@@ -118,15 +118,15 @@ fn refusal(client: &mut Client, cookie: u64, offset: u64) -> u32 {
     u32::from_be_bytes(data[..4].try_into().unwrap())
 }
 
-fn serve_void(place: &Place) -> (Server, Arc<Void>) {
+fn serve_void(place: &SocketDirectory) -> (NbdServer, Arc<Void>) {
     let device = Arc::new(Void::default());
-    let server = Server::start(config(place, Arc::<Void>::clone(&device))).unwrap();
+    let server = NbdServer::start(config(place, Arc::<Void>::clone(&device))).unwrap();
     (server, device)
 }
 
 #[test]
 fn zeros_trims_and_block_status_have_64_bits() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve_void(&place);
     let (mut client, flags) = extended(&place);
     assert!(flags & 1 << 12 != 0, "BLOCK_STAT_PAYLOAD: {flags:#x}");
@@ -158,7 +158,7 @@ fn zeros_trims_and_block_status_have_64_bits() {
 
 #[test]
 fn a_block_status_of_everything_is_answered_in_parts_none_of_which_takes_long() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve_void(&place);
     let (mut client, _) = extended(&place);
     ask(&mut client, command::BLOCK_STATUS, 0, 1, 0, TIB);
@@ -171,7 +171,7 @@ fn a_block_status_of_everything_is_answered_in_parts_none_of_which_takes_long() 
 
 #[test]
 fn reads_and_writes_come_and_go_with_their_payloads() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = serve(&place, 64 << 20);
     let (mut client, _) = extended(&place);
     let large = (32 << 20) - 512;
@@ -218,7 +218,7 @@ fn reads_and_writes_come_and_go_with_their_payloads() {
 
 #[test]
 fn a_block_status_may_name_the_one_context_that_there_is() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = serve_void(&place);
     let (mut client, _) = extended(&place);
     let payload = |length: u64, contexts: &[u32]| {
@@ -255,7 +255,7 @@ fn a_block_status_may_name_the_one_context_that_there_is() {
 
 #[test]
 fn what_does_not_go_with_extended_headers_is_refused() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = serve_void(&place);
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use netram_nbd::limit::{CONNECTIONS_MAX, STRANGERS_MAX};
-use netram_nbd::wire::request::{Request, command};
+use netram_nbd::limit::{CONNECTIONS_MAX, PENDING_CONNECTIONS_MAX};
+use netram_nbd::wire::request::{NbdRequest, command};
 
 const MIB: u64 = 1 << 20;
 
@@ -24,7 +24,7 @@ fn is_sound(socket: &Path) {
 
 #[test]
 fn bytes_that_are_no_request_end_the_connection() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut client = Client::ready(&place.socket());
     client.send(&[0xab; 64]);
@@ -36,7 +36,7 @@ fn bytes_that_are_no_request_end_the_connection() {
 
 #[test]
 fn an_option_of_4_gib_ends_the_connection() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());
@@ -51,7 +51,7 @@ fn an_option_of_4_gib_ends_the_connection() {
 
 #[test]
 fn clients_that_leave_anywhere_leave_nothing_behind() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut whole = 3_u32.to_be_bytes().to_vec();
     whole.extend(option(8, b""));
@@ -70,13 +70,13 @@ fn clients_that_leave_anywhere_leave_nothing_behind() {
 
 #[test]
 fn a_flood_of_strangers_keeps_nobody_out_who_was_in() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut inside = Client::ready(&place.socket());
     // Answered, it is no stranger any more.
     inside.request(command::FLUSH, 0, 0, 0, 0);
     assert_eq!(inside.reply().error, 0);
-    let mut flood: Vec<UnixStream> = (0..STRANGERS_MAX + 20)
+    let mut flood: Vec<UnixStream> = (0..PENDING_CONNECTIONS_MAX + 20)
         .map(|_| UnixStream::connect(place.socket()).unwrap())
         .collect();
     // The ones too many are closed without a greeting.
@@ -95,7 +95,7 @@ fn a_flood_of_strangers_keeps_nobody_out_who_was_in() {
 
 #[test]
 fn one_client_too_many_is_closed_and_a_place_that_is_left_is_given_again() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut clients: Vec<Client> = (0..CONNECTIONS_MAX)
         .map(|_| {
@@ -115,7 +115,7 @@ fn one_client_too_many_is_closed_and_a_place_that_is_left_is_given_again() {
 
 #[test]
 fn a_short_run_of_random_clients() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     for seed in 1..=200 {
         lie(&place.socket(), seed);
@@ -132,7 +132,7 @@ fn a_long_run_of_random_clients() {
         std::env::var("NETRAM_SECONDS").map_or(60, |text| text.parse().expect("a number of seconds"));
     let first = std::env::var("NETRAM_SEED").map_or(1, |text| text.parse().expect("a seed"));
     let end = Instant::now() + Duration::from_secs(seconds);
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 4 * MIB);
     let mut seed: u64 = first;
     while Instant::now() < end {
@@ -241,7 +241,7 @@ fn add_requests(dice: &mut Dice, bytes: &mut Vec<u8>) {
                 0 => dice.next(),
                 _ => length.into(),
             };
-            let asked = Request {
+            let asked = NbdRequest {
                 flags,
                 command,
                 cookie: dice.next(),

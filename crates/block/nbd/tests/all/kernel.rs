@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use netram_block::{Device, SECTOR_BYTES};
+use netram_block::{BlockDevice, SECTOR_BYTES};
 use netram_nbd::wire::export;
 use netram_nbd::wire::request::{command, flag};
 use netram_nbd::wire::{REQUEST_MAGIC, SIMPLE_REPLY_MAGIC};
-use netram_nbd::{MemoryDevice, Stats, kernel_flags, serve_kernel};
+use netram_nbd::{MemoryDevice, NbdStats, kernel_flags, serve_kernel};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -50,10 +50,10 @@ impl Kernel {
     }
 }
 
-fn serve(device: &Arc<MemoryDevice>, read_only: bool) -> (Kernel, JoinHandle<Stats>) {
+fn serve(device: &Arc<MemoryDevice>, read_only: bool) -> (Kernel, JoinHandle<NbdStats>) {
     let (ours, kernels) = UnixStream::pair().unwrap();
     kernels.set_read_timeout(Some(PATIENCE)).unwrap();
-    let device: Arc<dyn Device> = Arc::<MemoryDevice>::clone(device);
+    let device: Arc<dyn BlockDevice> = Arc::<MemoryDevice>::clone(device);
     let serving = std::thread::spawn(move || serve_kernel(&device, ours.into(), read_only));
     let kernel = Kernel {
         socket: kernels,

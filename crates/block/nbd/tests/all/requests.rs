@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use crate::common::*;
-use netram_block::Device;
+use netram_block::BlockDevice;
 use netram_nbd::wire::request::{command, flag};
-use netram_nbd::{MemoryDevice, Server, StartError};
+use netram_nbd::{MemoryDevice, NbdServer, NbdStartError};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn what_was_written_is_read_whatever_its_length() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, _) = serve(&place, 64 * MIB);
     let mut writer = Client::ready(&place.socket());
     let mut reader = Client::structured(&place.socket());
@@ -67,7 +67,7 @@ fn what_was_written_is_read_whatever_its_length() {
 
 #[test]
 fn a_refused_write_is_answered_and_the_next_request_found_behind_it() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = serve(&place, MIB);
     let mut client = Client::ready(&place.socket());
     for (offset, length, error) in [
@@ -88,7 +88,7 @@ fn a_refused_write_is_answered_and_the_next_request_found_behind_it() {
 
 #[test]
 fn errors_of_reads_come_in_the_form_that_was_agreed_on() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, _) = serve(&place, MIB);
     let mut simple = Client::ready(&place.socket());
     simple.request(command::READ, 0, 1, MIB, 512);
@@ -106,7 +106,7 @@ fn errors_of_reads_come_in_the_form_that_was_agreed_on() {
 
 #[test]
 fn holes_are_told_and_not_sent() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve(&place, 4 * MIB);
     device.write(MIB, &pattern(3, 65536)).unwrap();
     let mut client = Client::structured(&place.socket());
@@ -139,7 +139,7 @@ fn holes_are_told_and_not_sent() {
 
 #[test]
 fn zeros_are_holes_unless_they_are_to_be_stored() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve(&place, MIB);
     let holes = || {
         let mut found = Vec::new();
@@ -172,7 +172,7 @@ fn zeros_are_holes_unless_they_are_to_be_stored() {
 
 #[test]
 fn a_client_sees_a_volume_grow() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve(&place, MIB);
     let mut client = Client::ready(&place.socket());
     client.request(command::READ, 0, 1, MIB, 512);
@@ -185,11 +185,11 @@ fn a_client_sees_a_volume_grow() {
 #[test]
 fn a_socket_is_its_users_own_unless_others_are_let_in() {
     use std::os::unix::fs::PermissionsExt;
-    let place = Place::new();
+    let place = SocketDirectory::new();
     for other_users in [false, true] {
         let mut config = config(&place, Arc::new(MemoryDevice::new(4096)));
         config.other_users = other_users;
-        let server = Server::start(config).unwrap();
+        let server = NbdServer::start(config).unwrap();
         let mode = std::fs::metadata(place.socket()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777 == 0o600, !other_users, "{mode:o}");
         drop(server);
@@ -199,12 +199,12 @@ fn a_socket_is_its_users_own_unless_others_are_let_in() {
 
 #[test]
 fn a_server_that_makes_no_sense_does_not_start() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let device = || Arc::new(MemoryDevice::new(4096));
-    let refused = |change: &dyn Fn(&mut netram_nbd::Config)| {
+    let refused = |change: &dyn Fn(&mut netram_nbd::NbdServerConfig)| {
         let mut config = config(&place, device());
         change(&mut config);
-        matches!(Server::start(config), Err(StartError::Config(_)))
+        matches!(NbdServer::start(config), Err(NbdStartError::Config(_)))
     };
     assert!(refused(&|config| config.listen.clear()));
     assert!(refused(&|config| config.exports.clear()));

@@ -5,15 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::common::*;
-use netram_nbd::{MemoryDevice, Server, StartError, Tls, TlsError, TlsFiles, TlsKeys};
+use netram_nbd::{MemoryDevice, NbdServer, NbdStartError, TlsError, TlsFiles, TlsKeys, TlsMode};
 use rcgen::{
     BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
 };
 
 /// An authority, and what it signed for a server and a client, in the files that libnbd and nbdkit expect.
-fn make_certificates(folder: &Path) {
-    fs::create_dir_all(folder).unwrap();
-    let write = |name: &str, text: String| fs::write(folder.join(name), text).unwrap();
+fn make_certificates(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
     let mut params = CertificateParams::new(vec![]).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature];
@@ -36,21 +36,21 @@ fn make_certificates(folder: &Path) {
     }
 }
 
-fn keys(folder: &Path) -> TlsKeys {
-    make_certificates(folder);
-    TlsKeys::load(&TlsFiles::in_folder(folder)).unwrap()
+fn keys(directory: &Path) -> TlsKeys {
+    make_certificates(directory);
+    TlsKeys::load(&TlsFiles::in_directory(directory)).unwrap()
 }
 
-fn serve_with(place: &Place, tls: Tls) -> Server {
+fn serve_with(place: &SocketDirectory, tls: TlsMode) -> NbdServer {
     let mut config = config(place, Arc::new(MemoryDevice::new(8 << 20)));
     config.tls = tls;
-    Server::start(config).unwrap()
+    NbdServer::start(config).unwrap()
 }
 
 #[test]
 fn a_server_that_requires_tls_refuses_everything_in_clear() {
-    let place = Place::new();
-    let server = serve_with(&place, Tls::Require(keys(&place.path("pki"))));
+    let place = SocketDirectory::new();
+    let server = serve_with(&place, TlsMode::Require(keys(&place.path("pki"))));
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());
     client.send(&option(3, b""));
@@ -66,8 +66,8 @@ fn a_server_that_requires_tls_refuses_everything_in_clear() {
 
 #[test]
 fn bytes_in_clear_behind_the_request_to_encrypt_end_the_connection() {
-    let place = Place::new();
-    let _server = serve_with(&place, Tls::On(keys(&place.path("pki"))));
+    let place = SocketDirectory::new();
+    let _server = serve_with(&place, TlsMode::On(keys(&place.path("pki"))));
     let mut client = Client::connect(&place.socket());
     let mut bytes = 3_u32.to_be_bytes().to_vec();
     bytes.extend(option(5, b""));
@@ -78,8 +78,8 @@ fn bytes_in_clear_behind_the_request_to_encrypt_end_the_connection() {
 
 #[test]
 fn what_is_no_tls_after_the_request_ends_the_connection() {
-    let place = Place::new();
-    let server = serve_with(&place, Tls::On(keys(&place.path("pki"))));
+    let place = SocketDirectory::new();
+    let server = serve_with(&place, TlsMode::On(keys(&place.path("pki"))));
     let mut client = Client::connect(&place.socket());
     client.send(&3_u32.to_be_bytes());
     client.send(&option(5, b""));
@@ -91,9 +91,9 @@ fn what_is_no_tls_after_the_request_ends_the_connection() {
 #[test]
 fn libnbd_reads_and_writes_through_tls() {
     let Some(python) = nbd_python() else { return };
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let pki = place.path("pki");
-    for policy in [Tls::On, Tls::Require] {
+    for policy in [TlsMode::On, TlsMode::Require] {
         let server = serve_with(&place, policy(keys(&pki)));
         let script = format!(
             r#"
@@ -122,8 +122,8 @@ h.shutdown()
 #[test]
 fn a_client_without_a_certificate_of_ours_is_refused() {
     let Some(python) = nbd_python() else { return };
-    let place = Place::new();
-    let server = serve_with(&place, Tls::Require(keys(&place.path("pki"))));
+    let place = SocketDirectory::new();
+    let server = serve_with(&place, TlsMode::Require(keys(&place.path("pki"))));
     // Another authority's client, which trusts our server.
     let other = place.path("other");
     make_certificates(&other);
@@ -141,29 +141,32 @@ fn a_client_without_a_certificate_of_ours_is_refused() {
 
 #[test]
 fn other_machines_are_served_only_encrypted_or_by_insistence() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let pki = keys(&place.path("pki"));
-    let start = |tls: Tls, insecure: bool| {
+    let start = |tls: TlsMode, insecure: bool| {
         let mut config = config(&place, Arc::new(MemoryDevice::new(4096)));
         config.listen = vec!["tcp://0.0.0.0:0".parse().unwrap()];
         config.tls = tls;
         config.insecure = insecure;
-        Server::start(config)
+        NbdServer::start(config)
     };
-    for tls in [Tls::Off, Tls::On(pki.clone())] {
+    for tls in [TlsMode::Off, TlsMode::On(pki.clone())] {
         let refused = start(tls, false).err().expect("refused");
-        assert!(matches!(refused, StartError::InsecureRefused { .. }), "{refused}");
+        assert!(
+            matches!(refused, NbdStartError::InsecureRefused { .. }),
+            "{refused}"
+        );
     }
-    assert!(start(Tls::Require(pki), false).is_ok());
-    assert!(start(Tls::Off, true).is_ok());
+    assert!(start(TlsMode::Require(pki), false).is_ok());
+    assert!(start(TlsMode::Off, true).is_ok());
 }
 
 #[test]
 fn certificates_that_cannot_be_used_are_named() {
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let pki = place.path("pki");
     make_certificates(&pki);
-    let files = TlsFiles::in_folder(&pki);
+    let files = TlsFiles::in_directory(&pki);
     fs::write(&files.authority, "").unwrap();
     let refused = TlsKeys::load(&files).expect_err("refused");
     assert!(

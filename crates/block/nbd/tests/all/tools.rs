@@ -3,12 +3,12 @@
 use std::fs;
 
 use crate::common::*;
-use netram_block::Device;
-use netram_nbd::{Server, Tls};
+use netram_block::BlockDevice;
+use netram_nbd::{NbdServer, TlsMode};
 
 const MIB: u64 = 1 << 20;
 
-fn uri(place: &Place) -> String {
+fn uri(place: &SocketDirectory) -> String {
     format!("nbd+unix:///?socket={}", place.socket().display())
 }
 
@@ -17,7 +17,7 @@ fn nbdinfo_tells_what_the_server_can() {
     if !has("nbdinfo") {
         return;
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve(&place, 8 * MIB);
     let told = succeed("nbdinfo", &["--json", &uri(&place)]);
     for line in [
@@ -64,7 +64,7 @@ fn nbdcopy_brings_a_sparse_image_there_and_back() {
     if !has("nbdcopy") {
         return;
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, device) = serve(&place, 64 * MIB);
     let image = place.path("image");
     let mut contents = vec![0; 64 * MIB as usize];
@@ -95,7 +95,7 @@ fn nbdcopy_brings_a_sparse_image_there_and_back() {
 #[test]
 fn nbdsh_finds_every_command_as_documented() {
     let Some(python) = nbd_python() else { return };
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, device) = serve(&place, 64 * MIB);
     let script = r#"
 import errno
@@ -165,7 +165,7 @@ fn qemu_img_and_qemu_io_take_it_for_a_disk() {
     if !has("qemu-img") || !has("qemu-io") {
         return;
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve(&place, 64 * MIB);
     let target = uri(&place);
     let told = succeed("qemu-img", &["info", "--output=json", &target]);
@@ -216,7 +216,7 @@ fn fio_verifies_what_it_wrote() {
     if !has("fio") {
         return;
     }
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (_server, device) = serve(&place, 16 * MIB);
     let help = String::from_utf8_lossy(&run("fio", &["--enghelp"]).stdout).into_owned();
     if !help.contains("nbd") {
@@ -236,7 +236,7 @@ fn fio_verifies_what_it_wrote() {
             "--iodepth=16",
             "--fsync=32",
             "--verify=crc32c",
-            // It would leave a file in the folder it is started in.
+            // It would leave a file in the directory it is started in.
             "--verify_state_save=0",
             "--randseed=7",
         ],
@@ -247,14 +247,14 @@ fn fio_verifies_what_it_wrote() {
 #[test]
 fn a_read_only_export_is_read_only_to_clients() {
     let Some(python) = nbd_python() else { return };
-    let place = Place::new();
+    let place = SocketDirectory::new();
     let (server, device) = serve(&place, MIB);
     drop(server);
     let mut config = config(&place, device);
     config.exports[0].read_only = true;
     config.listen.push("tcp://127.0.0.1:0".parse().unwrap());
-    assert!(matches!(config.tls, Tls::Off));
-    let server = Server::start(config).unwrap();
+    assert!(matches!(config.tls, TlsMode::Off));
+    let server = NbdServer::start(config).unwrap();
     let tcp = server.addresses()[1].to_string().replace("tcp://", "nbd://");
     let script = format!(
         "h.connect_uri('{tcp}')\nassert h.is_read_only() and not h.can_trim() and not h.can_zero()\n\

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 
-use super::wire::{Ask, LineError, Told, read_line};
-use super::{ANSWER_PATIENCE, PATIENCE, TOLD_BYTES_MAX};
-use crate::place::Place;
-use crate::scrub::Progress;
+use super::wire::{LineError, VolumeReply, VolumeRequest, read_line};
+use super::{REPLY_BYTES_MAX, REPLY_TIMEOUT, REQUEST_TIMEOUT};
+use crate::paths::VolumePaths;
+use crate::scrub::TaskProgress;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,11 @@ pub enum ControlError {
 
 /// Asks the process that has the volume at `place` open, and passes its progress on. `None`: nobody answers there, or he
 /// has just closed it.
-pub fn ask(place: &Place, ask: &Ask, each: &mut dyn FnMut(Progress)) -> Result<Option<Told>, ControlError> {
+pub fn ask(
+    place: &VolumePaths,
+    ask: &VolumeRequest,
+    each: &mut dyn FnMut(TaskProgress),
+) -> Result<Option<VolumeReply>, ControlError> {
     let volume = || place.root().display().to_string();
     let failed = |source| ControlError::Socket {
         volume: volume(),
@@ -56,7 +60,7 @@ pub fn ask(place: &Place, ask: &Ask, each: &mut dyn FnMut(Progress)) -> Result<O
     };
     let mut line = serde_json::to_vec(ask).map_err(|error| failed(error.into()))?;
     line.push(b'\n');
-    stream.set_write_timeout(Some(PATIENCE)).map_err(failed)?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT)).map_err(failed)?;
     // If he hangs up now, reading finds that.
     let _ = stream.write_all(&line);
     let odd = |reason: String| ControlError::Answer {
@@ -65,22 +69,22 @@ pub fn ask(place: &Place, ask: &Ask, each: &mut dyn FnMut(Progress)) -> Result<O
     };
     let (mut rest, mut answered) = (Vec::new(), false);
     loop {
-        let line = match read_line(&mut stream, &mut rest, TOLD_BYTES_MAX, ANSWER_PATIENCE) {
+        let line = match read_line(&mut stream, &mut rest, REPLY_BYTES_MAX, REPLY_TIMEOUT) {
             Ok(line) => line,
             Err(LineError::CutOff | LineError::Io(_)) if !answered => return Ok(None),
             Err(error) => return Err(odd(error.to_string())),
         };
         answered = true;
         match serde_json::from_slice(&line) {
-            Ok(Told::Progress(progress)) => each(progress),
-            Ok(Told::Refused(why)) => return Err(ControlError::Refused(why)),
+            Ok(VolumeReply::Progress(progress)) => each(progress),
+            Ok(VolumeReply::Refused(why)) => return Err(ControlError::Refused(why)),
             Ok(told) => return Ok(Some(told)),
             Err(error) => return Err(odd(format!("{error}; it may be of another release"))),
         }
     }
 }
 
-fn connect(place: &Place) -> io::Result<UnixStream> {
-    let (folder, name) = place.control()?;
-    UnixStream::connect(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))
+fn connect(place: &VolumePaths) -> io::Result<UnixStream> {
+    let (directory, name) = place.control()?;
+    UnixStream::connect(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }

@@ -2,17 +2,17 @@
 
 use std::fmt::{self, Write};
 
-use super::report::Report;
+use super::report::VolumeReport;
 
 /// The report's numbers, one a line, each with what it means.
-pub fn text(report: &Report) -> String {
+pub fn text(report: &VolumeReport) -> String {
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = write_all(&mut text, report);
     text
 }
 
-fn write_all(out: &mut String, report: &Report) -> fmt::Result {
+fn write_all(out: &mut String, report: &VolumeReport) -> fmt::Result {
     let volume = escaped(&report.volume.display().to_string());
     let mut put = |name: &str, kind: &str, means: &str, value: u64| {
         writeln!(
@@ -57,7 +57,7 @@ fn write_all(out: &mut String, report: &Report) -> fmt::Result {
 }
 
 /// Of the lender that keeps a copy; none without.
-fn data_lender_gauges(report: &Report) -> Vec<Gauge> {
+fn data_lender_gauges(report: &VolumeReport) -> Vec<Gauge> {
     let mut gauges = Vec::new();
     if let Some(status) = &report.data_lender {
         gauges.extend([
@@ -100,7 +100,7 @@ fn data_lender_gauges(report: &Report) -> Vec<Gauge> {
 /// A name, what it means, its value.
 type Gauge = (&'static str, &'static str, u64);
 
-fn volume_gauges(report: &Report) -> [Gauge; 10] {
+fn volume_gauges(report: &VolumeReport) -> [Gauge; 10] {
     let (stages, journal) = (&report.stages, &report.journal);
     let (failing, degraded) = (report.failure.is_some(), journal.blocked.is_some());
     [
@@ -153,7 +153,7 @@ fn volume_gauges(report: &Report) -> [Gauge; 10] {
     ]
 }
 
-fn journal_gauges(report: &Report) -> [Gauge; 6] {
+fn journal_gauges(report: &VolumeReport) -> [Gauge; 6] {
     let journal = &report.journal;
     let failed = journal.disk_error.is_some();
     [
@@ -186,7 +186,7 @@ fn journal_gauges(report: &Report) -> [Gauge; 6] {
     ]
 }
 
-fn write_lenders(out: &mut String, report: &Report, volume: &str) -> fmt::Result {
+fn write_lenders(out: &mut String, report: &VolumeReport, volume: &str) -> fmt::Result {
     type Value = fn(&super::report::LenderReport) -> u64;
     let families: [(&str, &str, Value); 3] = [
         ("lender_up", "1 while the lender is connected.", |lender| {
@@ -227,7 +227,7 @@ fn escaped(label: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::{Front, LenderReport};
+    use crate::control::report::{LenderReport, VolumeFrontend};
 
     #[test]
     fn every_number_is_explained_once_and_labels_are_escaped() {
@@ -237,17 +237,17 @@ mod tests {
             held: 7,
             ..LenderReport::default()
         };
-        let report = Report {
+        let report = VolumeReport {
             volume: "/v/a \"b\"".into(),
             bytes: 4096,
             counters: [("reads".to_owned(), 3)].into(),
             lenders: vec![lender("tcp://a:1"), lender("tcp://b:1")],
-            front: Some(Front {
+            front: Some(VolumeFrontend {
                 kind: "nbd".into(),
                 connections: Some(1),
                 counters: [("sessions".to_owned(), 2)].into(),
             }),
-            ..Report::default()
+            ..VolumeReport::default()
         };
         let text = text(&report);
         for line in [

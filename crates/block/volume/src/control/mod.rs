@@ -26,23 +26,23 @@ pub mod server;
 pub mod wire;
 
 pub use client::{ControlError, ask};
-pub use report::{Front, Report};
-pub use server::Control;
-pub use wire::{Ask, Told};
+pub use report::{VolumeFrontend, VolumeReport};
+pub use server::VolumeControl;
+pub use wire::{VolumeReply, VolumeRequest};
 
 use std::time::Duration;
 
 /// Conversations at one time, each with a thread; whoever comes then is told so.
-const CONVERSATIONS_MAX: usize = 8;
+const SESSIONS_MAX: usize = 8;
 /// Bytes of what is asked.
-const ASK_BYTES_MAX: usize = 4096;
+const REQUEST_BYTES_MAX: usize = 4096;
 /// Bytes of a line that answers: a status with the most lenders is a tenth of it.
-const TOLD_BYTES_MAX: usize = 256 * 1024;
+const REPLY_BYTES_MAX: usize = 256 * 1024;
 /// Whoever connects has so long to say what he wants, and to take an answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 /// A line of progress comes at most so often.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Whoever asks waits so long for the next line: a step of a scrub waits for a disk, growing for a sync.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(120);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(120);
 
-const _: () = assert!(ASK_BYTES_MAX < TOLD_BYTES_MAX);
+const _: () = assert!(REQUEST_BYTES_MAX < REPLY_BYTES_MAX);

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use netram_block::BLOCK_BYTES;
 use netram_journal::JournalStatus;
-use netram_proto::journal::{LenderStatus, LinkPhase, Role};
+use netram_proto::journal::{JournalLenderStatus, LenderRole, LinkPhase};
 use serde::{Deserialize, Serialize};
 
 use crate::replica::DataLenderStatus;
-use crate::scrub::Progress;
+use crate::scrub::TaskProgress;
 use crate::volume::Volume;
 
 /// How an open volume stands.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct VolumeReport {
     /// The release that has it open.
     pub version: String,
     /// The process that has it open.
@@ -33,7 +33,7 @@ pub struct Report {
     /// What is in memory and not in the image.
     pub stages: StagesReport,
     /// Its journal.
-    pub journal: JournalReport,
+    pub journal: VolumeJournalReport,
     /// Every configured lender.
     pub lenders: Vec<LenderReport>,
     /// What happened since the opening, recovery included.
@@ -41,18 +41,18 @@ pub struct Report {
     /// Why the last stage did not get into the image; gone once one did.
     pub failure: Option<String>,
     /// What stands between the volume and its users.
-    pub front: Option<Front>,
+    pub front: Option<VolumeFrontend>,
     /// The lender that keeps a copy on its disk, if there is one.
     #[serde(default)]
     pub data_lender: Option<DataLenderStatus>,
     /// How far the restoring from such a copy is, if it is under way.
     #[serde(default)]
-    pub restoring: Option<Progress>,
+    pub restoring: Option<TaskProgress>,
 }
 
 /// What stands between a volume and its users.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Front {
+pub struct VolumeFrontend {
     /// `nbd` or `device`.
     pub kind: String,
     /// Connections now, where there is such a thing.
@@ -93,7 +93,7 @@ pub struct StagesReport {
 
 /// The journal's positions, in bytes from its beginning.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JournalReport {
+pub struct VolumeJournalReport {
     /// Everything below is in the image.
     pub head: u64,
     /// Everything below is on the local disk.
@@ -145,18 +145,18 @@ pub struct LenderReport {
     pub reason: Option<String>,
 }
 
-impl Report {
+impl VolumeReport {
     /// How `volume` stands. Allocates; not for the way of a write.
-    pub fn of(volume: &Volume, front: Option<Front>) -> Report {
+    pub fn of(volume: &Volume, front: Option<VolumeFrontend>) -> VolumeReport {
         let status = volume.status();
         let recovered = volume.recovered();
         let stages = &status.disk.stages;
         let counters = status.disk.statistics.named();
-        Report {
+        VolumeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             uptime_s: volume.uptime().as_secs(),
-            volume: volume.place().root().to_path_buf(),
+            volume: volume.paths().root().to_path_buf(),
             id: status.disk.superblock.volume.to_string(),
             bytes: status.disk.superblock.bytes,
             recovered: RecoveredReport {
@@ -182,7 +182,7 @@ impl Report {
             failure: status.disk.failure.map(|failure| failure.to_string()),
             front,
             data_lender: status.data_lender,
-            restoring: status.restoring.map(|(done, total)| Progress {
+            restoring: status.restoring.map(|(done, total)| TaskProgress {
                 done: done * BLOCK_BYTES,
                 total: total * BLOCK_BYTES,
             }),
@@ -194,9 +194,9 @@ fn milliseconds(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
 }
 
-fn journal(status: &JournalStatus) -> JournalReport {
+fn journal(status: &JournalStatus) -> VolumeJournalReport {
     let log = &status.log;
-    JournalReport {
+    VolumeJournalReport {
         head: log.head.0,
         stable: log.stable.0,
         acked: log.acked.0,
@@ -217,13 +217,13 @@ fn journal(status: &JournalStatus) -> JournalReport {
     }
 }
 
-fn role(lender: &LenderStatus) -> String {
+fn role(lender: &JournalLenderStatus) -> String {
     let role = match lender.role {
-        Role::Spare if lender.stalled => "makes no progress",
-        Role::Spare => "spare",
-        Role::Joining => "joining",
-        Role::Catching(_) => "catching up",
-        Role::Member => "member",
+        LenderRole::Spare if lender.stalled => "makes no progress",
+        LenderRole::Spare => "spare",
+        LenderRole::Joining => "joining",
+        LenderRole::CatchingUp(_) => "catching up",
+        LenderRole::Member => "member",
     };
     match &lender.alias_of {
         Some(other) => format!("the memory of {other}"),
@@ -241,7 +241,7 @@ fn lenders(status: &JournalStatus) -> Vec<LenderReport> {
                 LinkPhase::Down(_) => "down",
                 LinkPhase::Connecting => "connecting",
                 LinkPhase::Binding => "binding",
-                LinkPhase::Sealing => "sealing",
+                LinkPhase::Fencing => "sealing",
                 LinkPhase::Ready => "ready",
             }
             .to_owned(),

@@ -12,16 +12,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_block::Device;
+use netram_block::BlockDevice;
 use rustix::fs::{Mode, OFlags};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::report::{Front, Report};
-use super::wire::{Ask, Told, read_line};
-use super::{ASK_BYTES_MAX, CONVERSATIONS_MAX, PATIENCE, PROGRESS_EVERY};
-use crate::place::Place;
+use super::report::{VolumeFrontend, VolumeReport};
+use super::wire::{VolumeReply, VolumeRequest, read_line};
+use super::{PROGRESS_INTERVAL, REQUEST_BYTES_MAX, REQUEST_TIMEOUT, SESSIONS_MAX};
+use crate::paths::VolumePaths;
 use crate::resync::resync;
-use crate::scrub::{Progress, scrub};
+use crate::scrub::{TaskProgress, scrub};
 use crate::volume::Volume;
 
 /// Whoever has the volume open need not hurry for those who wait in line to ask.
@@ -30,31 +30,31 @@ const BACKLOG: i32 = 16;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// What stands before the volume, when asked for.
-type AskFront = Box<dyn Fn() -> Option<Front> + Send + Sync>;
+type FrontendSource = Box<dyn Fn() -> Option<VolumeFrontend> + Send + Sync>;
 
 /// A volume that can be operated from other processes, until this is dropped.
 #[derive(Debug)]
-pub struct Control {
-    shared: Arc<Shared>,
+pub struct VolumeControl {
+    shared: Arc<ControlInner>,
     listening: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct ControlInner {
     volume: Arc<Volume>,
-    front: AskFront,
+    frontend: FrontendSource,
     listener: UnixListener,
     stopping: AtomicBool,
     /// One at a time: two would only halve each other's pace.
     scrubbing: AtomicBool,
-    conversations: Mutex<Vec<Conversation>>,
+    sessions: Mutex<Vec<ControlSession>>,
 }
 
-struct Conversation {
+struct ControlSession {
     stream: UnixStream,
     thread: JoinHandle<()>,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ControlInner {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Shared")
             .field("volume", &self.volume)
@@ -62,47 +62,47 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-impl Control {
+impl VolumeControl {
     /// Listens in the directory of `volume`, which this process has just opened. `front` says what stands before it.
     ///
     /// To be dropped before the volume is closed: it holds the volume, and its socket is the next opener's to make.
     pub fn start(
         volume: Arc<Volume>,
-        front: impl Fn() -> Option<Front> + Send + Sync + 'static,
-    ) -> io::Result<Control> {
-        let listener = listen(volume.place())?;
-        let shared = Arc::new(Shared {
+        front: impl Fn() -> Option<VolumeFrontend> + Send + Sync + 'static,
+    ) -> io::Result<VolumeControl> {
+        let listener = listen(volume.paths())?;
+        let shared = Arc::new(ControlInner {
             volume,
-            front: Box::new(front),
+            frontend: Box::new(front),
             listener,
             stopping: AtomicBool::new(false),
             scrubbing: AtomicBool::new(false),
-            conversations: Mutex::default(),
+            sessions: Mutex::default(),
         });
         let theirs = Arc::clone(&shared);
         let listening = std::thread::Builder::new()
             .name("netram-control".to_owned())
             .spawn(move || accept_all(&theirs))?;
-        Ok(Control {
+        Ok(VolumeControl {
             shared,
             listening: Some(listening),
         })
     }
 }
 
-impl Drop for Control {
+impl Drop for VolumeControl {
     fn drop(&mut self) {
         let shared = &self.shared;
         shared.stopping.store(true, Ordering::SeqCst);
         // The volume is still this process's, so the socket is too.
-        if let Ok((folder, name)) = shared.volume.place().control() {
-            let _ = fs::remove_file(through(&folder, name));
+        if let Ok((directory, name)) = shared.volume.paths().control() {
+            let _ = fs::remove_file(through(&directory, name));
         }
         // Wakes whoever accepts.
         let _ = rustix::net::shutdown(&shared.listener, rustix::net::Shutdown::Both);
         let panicked = self.listening.take().is_some_and(|thread| thread.join().is_err());
         // Nobody adds to them any more.
-        for conversation in std::mem::take(&mut *shared.conversations()) {
+        for conversation in std::mem::take(&mut *shared.sessions()) {
             let _ = conversation.stream.shutdown(Shutdown::Both);
             let _ = conversation.thread.join();
         }
@@ -112,15 +112,15 @@ impl Drop for Control {
     }
 }
 
-/// The path that leads to `name` in `folder`, however long the folder's own is: a socket's address has 107 bytes.
-fn through(folder: &OwnedFd, name: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/{name}", folder.as_raw_fd()))
+/// The path that leads to `name` in `directory`, however long the directory's own is: a socket's address has 107 bytes.
+fn through(directory: &OwnedFd, name: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{name}", directory.as_raw_fd()))
 }
 
 /// A socket for the volume's owner. It is not listened on before its permissions are right.
-fn listen(place: &Place) -> io::Result<UnixListener> {
-    let (folder, name) = place.control()?;
-    let path = through(&folder, name);
+fn listen(place: &VolumePaths) -> io::Result<UnixListener> {
+    let (directory, name) = place.control()?;
+    let path = through(&directory, name);
     match fs::remove_file(&path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => (),
@@ -132,15 +132,15 @@ fn listen(place: &Place) -> io::Result<UnixListener> {
         None,
     )?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(&path)?)?;
-    make_private(&folder, name)?;
+    make_private(&directory, name)?;
     rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket.into())
 }
 
 /// Not by its path: where the directory is somebody else's, another file could have its name by now.
-fn make_private(folder: &OwnedFd, name: &str) -> io::Result<()> {
+fn make_private(directory: &OwnedFd, name: &str) -> io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let bound = rustix::fs::openat(folder, name, flags, Mode::empty())?;
+    let bound = rustix::fs::openat(directory, name, flags, Mode::empty())?;
     let path = format!("/proc/self/fd/{}", bound.as_raw_fd());
     if !fs::metadata(Path::new(&path))?.file_type().is_socket() {
         return Err(io::Error::other(format!("{name} was replaced while it was made")));
@@ -148,7 +148,7 @@ fn make_private(folder: &OwnedFd, name: &str) -> io::Result<()> {
     fs::set_permissions(path, Permissions::from_mode(0o600))
 }
 
-fn accept_all(shared: &Arc<Shared>) {
+fn accept_all(shared: &Arc<ControlInner>) {
     while !shared.stopping.load(Ordering::SeqCst) {
         match shared.listener.accept() {
             Ok((stream, _)) => let_in(shared, stream),
@@ -161,10 +161,10 @@ fn accept_all(shared: &Arc<Shared>) {
     }
 }
 
-fn let_in(shared: &Arc<Shared>, stream: UnixStream) {
-    let mut conversations = shared.conversations();
+fn let_in(shared: &Arc<ControlInner>, stream: UnixStream) {
+    let mut conversations = shared.sessions();
     conversations.retain(|conversation| !conversation.thread.is_finished());
-    if !is_ours(&stream) || conversations.len() >= CONVERSATIONS_MAX {
+    if !is_ours(&stream) || conversations.len() >= SESSIONS_MAX {
         // Dropped: who is let in here shares the user, and reads the end as "no time".
         return;
     }
@@ -172,10 +172,10 @@ fn let_in(shared: &Arc<Shared>, stream: UnixStream) {
         let shared = Arc::clone(shared);
         std::thread::Builder::new()
             .name("netram-asked".to_owned())
-            .spawn(move || shared.converse(theirs))
+            .spawn(move || shared.serve_session(theirs))
     });
     match begun {
-        Ok(thread) => conversations.push(Conversation { stream, thread }),
+        Ok(thread) => conversations.push(ControlSession { stream, thread }),
         Err(error) => tracing::error!(%error, "no thread for whoever wants to operate the volume"),
     }
 }
@@ -195,18 +195,18 @@ impl Drop for Scrubbing<'_> {
     }
 }
 
-impl Shared {
-    fn conversations(&self) -> MutexGuard<'_, Vec<Conversation>> {
-        self.conversations.lock().unwrap_or_else(PoisonError::into_inner)
+impl ControlInner {
+    fn sessions(&self) -> MutexGuard<'_, Vec<ControlSession>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// One question, one answer. Whoever does not listen to it has gone, which is his affair.
-    fn converse(&self, mut stream: UnixStream) {
-        let told = match read_line(&mut stream, &mut Vec::new(), ASK_BYTES_MAX, PATIENCE) {
+    fn serve_session(&self, mut stream: UnixStream) {
+        let told = match read_line(&mut stream, &mut Vec::new(), REQUEST_BYTES_MAX, REQUEST_TIMEOUT) {
             Ok(line) => Some(match serde_json::from_slice(&line) {
                 Ok(ask) => self.answer(&ask, &stream),
                 Err(error) => {
-                    Told::Refused(format!("this release does not understand what is asked: {error}"))
+                    VolumeReply::Refused(format!("this release does not understand what is asked: {error}"))
                 }
             }),
             Err(error) => {
@@ -214,62 +214,73 @@ impl Shared {
                 None
             }
         };
-        if let Some(Err(error)) = told.map(|told| tell(&stream, &told)) {
+        if let Some(Err(error)) = told.map(|told| send_line(&stream, &told)) {
             tracing::debug!(%error, "whoever asked did not take the answer");
         }
         // The list's copy of this socket lives until the next one comes, and the end is to be seen now.
         let _ = stream.shutdown(Shutdown::Both);
     }
 
-    fn answer(&self, ask: &Ask, stream: &UnixStream) -> Told {
+    fn answer(&self, ask: &VolumeRequest, stream: &UnixStream) -> VolumeReply {
         match ask {
-            Ask::Status => Told::Status(Box::new(Report::of(&self.volume, (self.front)()))),
-            Ask::Grow { bytes } => self.grow(*bytes),
-            Ask::Scrub => self.scrub(stream),
-            Ask::Resync { whole } => self.resync(stream, *whole),
+            VolumeRequest::Status => {
+                VolumeReply::Status(Box::new(VolumeReport::of(&self.volume, (self.frontend)())))
+            }
+            VolumeRequest::Grow { bytes } => self.grow(*bytes),
+            VolumeRequest::Scrub => self.scrub(stream),
+            VolumeRequest::Resync { whole } => self.resync(stream, *whole),
         }
     }
 
-    fn grow(&self, bytes: u64) -> Told {
+    fn grow(&self, bytes: u64) -> VolumeReply {
         let before = self.volume.geometry().bytes;
         match self.volume.grow(bytes) {
-            Ok(()) => Told::Grown { before, after: bytes },
-            Err(error) => Told::Refused(error.to_string()),
+            Ok(()) => VolumeReply::Grown { before, after: bytes },
+            Err(error) => VolumeReply::Refused(error.to_string()),
         }
     }
 
-    fn scrub(&self, stream: &UnixStream) -> Told {
+    fn scrub(&self, stream: &UnixStream) -> VolumeReply {
         if self.scrubbing.swap(true, Ordering::SeqCst) {
-            return Told::Refused("a scrub is under way already; wait for its end".to_owned());
+            return VolumeReply::Refused("a scrub is under way already; wait for its end".to_owned());
         }
         let _until_the_end = Scrubbing(&self.scrubbing);
         let cancel = AtomicBool::new(false);
-        let found = scrub(&self.volume, &cancel, &mut self.teller(stream, &cancel));
+        let found = scrub(&self.volume, &cancel, &mut self.progress_sender(stream, &cancel));
         match found {
-            Ok(Some(findings)) => Told::Scrubbed(findings),
-            Ok(None) => Told::Refused("the volume is being closed".to_owned()),
-            Err(error) => Told::Refused(error.to_string()),
+            Ok(Some(findings)) => VolumeReply::Scrubbed(findings),
+            Ok(None) => VolumeReply::Refused("the volume is being closed".to_owned()),
+            Err(error) => VolumeReply::Refused(error.to_string()),
         }
     }
 
-    fn resync(&self, stream: &UnixStream, whole: bool) -> Told {
+    fn resync(&self, stream: &UnixStream, whole: bool) -> VolumeReply {
         let cancel = AtomicBool::new(false);
-        let done = resync(&self.volume, whole, &cancel, &mut self.teller(stream, &cancel));
+        let done = resync(
+            &self.volume,
+            whole,
+            &cancel,
+            &mut self.progress_sender(stream, &cancel),
+        );
         match done {
-            Ok(Some(resynced)) => Told::Resynced(resynced),
-            Ok(None) => Told::Refused("the volume is being closed".to_owned()),
-            Err(error) => Told::Refused(error.to_string()),
+            Ok(Some(resynced)) => VolumeReply::Resynced(resynced),
+            Ok(None) => VolumeReply::Refused("the volume is being closed".to_owned()),
+            Err(error) => VolumeReply::Refused(error.to_string()),
         }
     }
 
     /// Passes progress on now and then; sets `cancel` when nobody listens any more, or the volume is to be closed.
-    fn teller<'a>(&'a self, stream: &'a UnixStream, cancel: &'a AtomicBool) -> impl FnMut(Progress) + 'a {
+    fn progress_sender<'a>(
+        &'a self,
+        stream: &'a UnixStream,
+        cancel: &'a AtomicBool,
+    ) -> impl FnMut(TaskProgress) + 'a {
         let mut next = Instant::now();
         move |progress| {
             let now = Instant::now();
             let gone = now >= next && {
-                next = now + PROGRESS_EVERY;
-                tell(stream, &Told::Progress(progress)).is_err()
+                next = now + PROGRESS_INTERVAL;
+                send_line(stream, &VolumeReply::Progress(progress)).is_err()
             };
             if gone || self.stopping.load(Ordering::SeqCst) {
                 cancel.store(true, Ordering::Relaxed);
@@ -278,9 +289,9 @@ impl Shared {
     }
 }
 
-fn tell(mut stream: &UnixStream, told: &Told) -> io::Result<()> {
+fn send_line(mut stream: &UnixStream, told: &VolumeReply) -> io::Result<()> {
     let mut line = serde_json::to_vec(told)?;
     line.push(b'\n');
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     stream.write_all(&line)
 }

@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::report::Report;
-use crate::resync::Resynced;
-use crate::scrub::{Findings, Progress};
+use super::report::VolumeReport;
+use crate::resync::ResyncOutcome;
+use crate::scrub::{ScrubFindings, TaskProgress};
 
 /// What may be asked of a process that has a volume open. A new operation begins here; [`super::server`] does it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Ask {
+pub enum VolumeRequest {
     /// How does it stand?
     Status,
     /// Make it larger.
@@ -33,11 +33,11 @@ pub enum Ask {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Told {
+pub enum VolumeReply {
     /// More is to come.
-    Progress(Progress),
+    Progress(TaskProgress),
     /// The status.
-    Status(Box<Report>),
+    Status(Box<VolumeReport>),
     /// It has grown.
     Grown {
         /// Bytes it had.
@@ -46,9 +46,9 @@ pub enum Told {
         after: u64,
     },
     /// It was read.
-    Scrubbed(Findings),
+    Scrubbed(ScrubFindings),
     /// The data lender's copy is equal.
-    Resynced(Resynced),
+    Resynced(ResyncOutcome),
     /// Why it was not done.
     Refused(String),
 }
@@ -141,11 +141,11 @@ mod tests {
 
     #[test]
     fn what_is_asked_reads_as_people_would_write_it() {
-        let read = |text: &str| serde_json::from_str::<Ask>(text);
-        assert_eq!(read(r#"{"ask":"status"}"#).unwrap(), Ask::Status);
+        let read = |text: &str| serde_json::from_str::<VolumeRequest>(text);
+        assert_eq!(read(r#"{"ask":"status"}"#).unwrap(), VolumeRequest::Status);
         assert_eq!(
             read(r#"{"ask":"grow","bytes":4096}"#).unwrap(),
-            Ask::Grow { bytes: 4096 }
+            VolumeRequest::Grow { bytes: 4096 }
         );
         for wrong in [
             r#"{"ask":"grow"}"#,

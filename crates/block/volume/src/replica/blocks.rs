@@ -1,12 +1,12 @@
 //! The blocks of a resync, on the client's side: chosen, compared, read.
 
 use netram_block::{BLOCK_BYTES, DeviceError, ResyncRun, digest};
-use netram_block_machine::message::{DIGEST_BYTES, Digest};
-use netram_block_machine::{Message, Scope, Source, Todo};
+use netram_block_machine::message::{BlockDigest, DIGEST_BYTES};
+use netram_block_machine::{ReplicaMessage, ReplicaSource, ResyncScope, SourceAction};
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 use netram_proto::time::Time;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 
 use super::feeder::VolumeDisk;
 
@@ -14,18 +14,18 @@ const BLOCK: usize = BLOCK_BYTES as usize;
 /// Blocks that are compared at once: short enough to answer pings in between.
 const COMPARED_AT_ONCE: usize = 256;
 /// How often the beginning of a resync may be overtaken by the journal's head.
-const BEGINS: usize = 100;
+const BEGIN_ATTEMPTS_MAX: usize = 100;
 const TOO_FAST: &str = "the journal moves too fast for a resync to begin; give it more room";
 
 /// The digest of a block that cannot be read: no other has it, but by chance.
-const UNREADABLE: Digest = [0xff; DIGEST_BYTES];
+const UNREADABLE: BlockDigest = [0xff; DIGEST_BYTES];
 
 /// A block, or `None` for one of zeros.
-type Numbered = (u64, Option<Vec<u8>>);
+type NumberedBlock = (u64, Option<Vec<u8>>);
 
 /// Where a resync is.
 #[derive(Default)]
-pub(super) struct Chooser {
+pub(super) struct BlockChooser {
     /// The next block to choose, and how often they were chosen from the first on.
     cursor: u64,
     pass: u32,
@@ -36,7 +36,7 @@ pub(super) struct Chooser {
     sent_blocks: u64,
 }
 
-impl Chooser {
+impl BlockChooser {
     /// Blocks sent in all resyncs.
     pub(super) fn sent_blocks(&self) -> u64 {
         self.sent_blocks
@@ -46,19 +46,19 @@ impl Chooser {
     pub(super) fn act(
         &mut self,
         disk: &VolumeDisk,
-        source: &mut Source,
-        todo: Todo,
+        source: &mut ReplicaSource,
+        todo: SourceAction,
         now: Time,
-    ) -> Result<Vec<Message>, String> {
+    ) -> Result<Vec<ReplicaMessage>, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         match todo {
-            Todo::Begin { scope, since } => self.begin(disk, source, scope, since)?,
-            Todo::Move { since } => source.on_moved(go_on(disk, since)?),
-            Todo::Choose { max, pass } => {
+            SourceAction::Begin { scope, since } => self.begin(disk, source, scope, since)?,
+            SourceAction::Move { since } => source.on_moved(go_on(disk, since)?),
+            SourceAction::Choose { max, pass } => {
                 let chosen = self.choose(disk, max, pass)?;
                 source.on_chosen(&chosen, disk.log().state().head);
             }
-            Todo::Digest { first, count } => {
+            SourceAction::Digest { first, count } => {
                 let digests = digests(disk, first, count.min(COMPARED_AT_ONCE))?;
                 let tail = disk.log().state().tail;
                 return Ok(source
@@ -66,12 +66,12 @@ impl Chooser {
                     .into_iter()
                     .collect());
             }
-            Todo::Read(numbers) => {
+            SourceAction::Read(numbers) => {
                 let blocks = self.read(disk, &numbers)?;
                 self.sent_blocks += blocks.len() as u64;
                 return Ok(source.on_read(&blocks, disk.log().state().tail, now));
             }
-            Todo::Clear => {
+            SourceAction::Clear => {
                 if !self.unreadable.is_empty() {
                     // The copy has older bytes there, or none: nobody may take them for the newest. Marks made now outlive
                     // the resync's end.
@@ -81,11 +81,11 @@ impl Chooser {
                 disk.finish_resync().map_err(|error| text(&error))?;
                 source.on_cleared();
             }
-            Todo::Mark(numbers) => {
+            SourceAction::Mark(numbers) => {
                 disk.mark_dirty(&numbers).map_err(|error| text(&error))?;
                 source.on_marked();
             }
-            Todo::Send(_) | Todo::Ship { .. } => unreachable!("not about blocks"),
+            SourceAction::Send(_) | SourceAction::Ship { .. } => unreachable!("not about blocks"),
         }
         Ok(Vec::new())
     }
@@ -93,19 +93,19 @@ impl Chooser {
     fn begin(
         &mut self,
         disk: &VolumeDisk,
-        source: &mut Source,
-        scope: Scope,
+        source: &mut ReplicaSource,
+        scope: ResyncScope,
         since: Option<Lsn>,
     ) -> Result<(), String> {
-        let since = since.filter(|_| scope == Scope::Dirty);
-        for _ in 0..BEGINS {
+        let since = since.filter(|_| scope == ResyncScope::Dirty);
+        for _ in 0..BEGIN_ATTEMPTS_MAX {
             let begun = disk.begin_resync(since).map_err(|error| error.to_string())?;
             // If that was trimmed away already, what was written in between is in no set: once more.
             let Ok(start) = disk.log().link_at(begun.from) else {
                 continue;
             };
             (self.cursor, self.pass) = (0, 0);
-            self.skips_holes = scope == Scope::Data;
+            self.skips_holes = scope == ResyncScope::Data;
             self.unreadable.clear();
             let (blocks, all) = (begun.blocks, begun.all);
             tracing::info!(blocks, all, ?scope, from = %begun.from, "a resync begins");
@@ -129,7 +129,12 @@ impl Chooser {
                 _ => disk.next_dirtied(self.cursor, most),
             };
             let run = run.map_err(|error| error.to_string())?;
-            let Some(ResyncRun { first, behind, hole }) = run else {
+            let Some(ResyncRun {
+                first,
+                end: behind,
+                hole,
+            }) = run
+            else {
                 break;
             };
             if hole && self.skips_holes {
@@ -144,7 +149,7 @@ impl Chooser {
     }
 
     /// The blocks as they are now. One that cannot be read is left out, and remembered.
-    fn read(&mut self, disk: &VolumeDisk, numbers: &[u64]) -> Result<Vec<Numbered>, String> {
+    fn read(&mut self, disk: &VolumeDisk, numbers: &[u64]) -> Result<Vec<NumberedBlock>, String> {
         let mut blocks = Vec::with_capacity(numbers.len());
         for run in numbers.chunk_by(|a, b| a + 1 == *b) {
             let mut bytes = vec![0; run.len() * BLOCK];
@@ -175,9 +180,9 @@ impl Chooser {
 }
 
 /// Where the journal begins now, for a copy that has everything below `since`.
-fn go_on(disk: &VolumeDisk, since: Lsn) -> Result<Option<(Link, u64)>, String> {
-    for _ in 0..BEGINS {
-        let moved = disk.go_on_with_resync(since).map_err(|error| error.to_string())?;
+fn go_on(disk: &VolumeDisk, since: Lsn) -> Result<Option<(ChainPoint, u64)>, String> {
+    for _ in 0..BEGIN_ATTEMPTS_MAX {
+        let moved = disk.continue_resync(since).map_err(|error| error.to_string())?;
         let Some(begun) = moved else { return Ok(None) };
         // If that was trimmed away already there are more blocks: once more.
         if let Ok(start) = disk.log().link_at(begun.from) {
@@ -193,7 +198,7 @@ fn is_data(block: &[u8]) -> bool {
 }
 
 /// Digests of blocks from `first` on, as far as the volume goes. A block that cannot be read has one that no other has.
-fn digests(disk: &VolumeDisk, first: u64, count: usize) -> Result<Vec<Digest>, String> {
+fn digests(disk: &VolumeDisk, first: u64, count: usize) -> Result<Vec<BlockDigest>, String> {
     let there = (disk.geometry().bytes / BLOCK_BYTES).saturating_sub(first);
     let count = there.min(count as u64) as usize;
     let mut bytes = vec![0; count * BLOCK];

@@ -8,41 +8,41 @@ use std::time::{Duration, Instant};
 
 use netram_block::VolumeId;
 use netram_block_machine::limit::REPLICA_FLIGHT_BYTES_MAX;
-use netram_block_machine::message::{Follow, MAP_BLOCKS_PER_FRAME};
-use netram_block_machine::{Condition, Description, Following, Message};
+use netram_block_machine::message::{FollowRequest, MAP_BLOCKS_PER_FRAME};
+use netram_block_machine::{FollowReply, ReplicaCondition, ReplicaDescription, ReplicaMessage};
 use netram_journal::Journal;
 use netram_proto::id::{Lsn, WriterId};
 use netram_proto::journal::View;
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
-use netram_proto::port::Log;
-use netram_proto::wire::{Flag, FrameKind, Header, Refusal};
+use netram_proto::port::RecordLog;
+use netram_proto::wire::{Flag, FrameHeader, FrameKind, RefusalReason};
 use netram_transport::connect;
 use ring::rand::{SecureRandom, SystemRandom};
 
-use super::restore::{DataLender, RestoreError};
-use super::wire::Wire;
+use super::link::ReplicaLink;
+use super::restore::{DataLenderEndpoint, RestoreError};
 
 /// How long an answer may take: the data lender may have to open the copy first.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long after "not now" it is asked again.
-const LATER_PAUSE: Duration = Duration::from_millis(50);
+const LATER_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Asks for one answer; a refusal instead is the inner error.
 pub(super) fn ask(
-    wire: &mut Wire,
-    question: &Message,
+    wire: &mut ReplicaLink,
+    question: &ReplicaMessage,
     expected: FrameKind,
-) -> Result<Result<Message, u8>, RestoreError> {
+) -> Result<Result<ReplicaMessage, u8>, RestoreError> {
     ask_for(wire, question, expected, ANSWER_TIMEOUT)
 }
 
 fn ask_for(
-    wire: &mut Wire,
-    question: &Message,
+    wire: &mut ReplicaLink,
+    question: &ReplicaMessage,
     expected: FrameKind,
     longest: Duration,
-) -> Result<Result<Message, u8>, RestoreError> {
-    wire.say(question)?;
+) -> Result<Result<ReplicaMessage, u8>, RestoreError> {
+    wire.send(question)?;
     let deadline = Instant::now() + longest;
     while let Some(message) = wire.await_next(deadline)? {
         match message.header.kind {
@@ -59,15 +59,17 @@ fn silent(longest: Duration) -> RestoreError {
 }
 
 pub(super) fn refused(refusal: u8) -> RestoreError {
-    RestoreError::Refused(match Refusal::from_byte(refusal) {
-        Some(Refusal::NoReplica) => "it keeps no volumes; start it with --data".to_owned(),
-        Some(Refusal::DataElsewhere) => {
+    RestoreError::Refused(match RefusalReason::from_byte(refusal) {
+        Some(RefusalReason::NoReplica) => "it keeps no volumes; start it with --data".to_owned(),
+        Some(RefusalReason::DataElsewhere) => {
             "it takes data sessions at another address, with a key of their own: name that address (its \
             --data-listen) and give that key"
                 .to_owned()
         }
-        Some(Refusal::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
-        Some(Refusal::Fenced) => "a newer client has claimed the copy, or it was taken over there".to_owned(),
+        Some(RefusalReason::DiskFailed) => "it cannot open the copy; its log says why".to_owned(),
+        Some(RefusalReason::Fenced) => {
+            "a newer client has claimed the copy, or it was taken over there".to_owned()
+        }
         Some(refusal) => format!("{refusal:?}"),
         None => format!("for reason {refusal}, which this release does not know"),
     })
@@ -75,32 +77,36 @@ pub(super) fn refused(refusal: u8) -> RestoreError {
 
 /// What the copy is, whole or not. Nothing changes there.
 pub(super) fn look(
-    lender: &DataLender,
+    lender: &DataLenderEndpoint,
     volume: VolumeId,
     longest: Duration,
-) -> Result<Description, RestoreError> {
+) -> Result<ReplicaDescription, RestoreError> {
     let link = connect(&lender.address, &lender.security, longest)?;
-    describe_any(&mut Wire::new(link)?, lender, volume, longest)
+    describe_any(&mut ReplicaLink::new(link)?, lender, volume, longest)
 }
 
-fn describe(wire: &mut Wire, lender: &DataLender, volume: VolumeId) -> Result<Description, RestoreError> {
+fn describe(
+    wire: &mut ReplicaLink,
+    lender: &DataLenderEndpoint,
+    volume: VolumeId,
+) -> Result<ReplicaDescription, RestoreError> {
     let description = describe_any(wire, lender, volume, ANSWER_TIMEOUT)?;
     match description.condition {
-        Condition::Following => Ok(description),
+        ReplicaCondition::Following => Ok(description),
         condition => Err(RestoreError::NotWhole { condition }),
     }
 }
 
 fn describe_any(
-    wire: &mut Wire,
-    lender: &DataLender,
+    wire: &mut ReplicaLink,
+    lender: &DataLenderEndpoint,
     volume: VolumeId,
     longest: Duration,
-) -> Result<Description, RestoreError> {
-    let question = Message::inquire(Some(volume.0));
+) -> Result<ReplicaDescription, RestoreError> {
+    let question = ReplicaMessage::inquire(Some(volume.0));
     let message = match ask_for(wire, &question, FrameKind::Replica, longest)? {
         Ok(message) => message,
-        Err(refusal) if Refusal::from_byte(refusal) == Some(Refusal::NoReplica) => {
+        Err(refusal) if RefusalReason::from_byte(refusal) == Some(RefusalReason::NoReplica) => {
             let address = lender.address.to_string();
             return Err(RestoreError::NoReplica { address, volume });
         }
@@ -109,7 +115,7 @@ fn describe_any(
     if message.header.flags & Flag::KNOWN == 0 {
         return Err(RestoreError::Malformed);
     }
-    let description = Description::decode(&message.frame()).map_err(|_| RestoreError::Malformed)?;
+    let description = ReplicaDescription::decode(&message.frame()).map_err(|_| RestoreError::Malformed)?;
     if description.follow.identity.volume != volume.0 {
         return Err(RestoreError::Malformed);
     }
@@ -120,7 +126,10 @@ fn describe_any(
 ///
 /// What counts is what it is once it follows nobody else: until then its old client may have sent more, or have opened a volume
 /// that had been closed. One that is closed stays so.
-pub(super) fn claim(lender: &DataLender, volume: VolumeId) -> Result<Description, RestoreError> {
+pub(super) fn claim(
+    lender: &DataLenderEndpoint,
+    volume: VolumeId,
+) -> Result<ReplicaDescription, RestoreError> {
     let mut wire = lender.connect()?;
     let before = describe(&mut wire, lender, volume)?;
     // The data lender answers a question and hangs up; a claim is another session.
@@ -143,16 +152,16 @@ pub(super) fn claim(lender: &DataLender, volume: VolumeId) -> Result<Description
             "its client came back meanwhile; try again".to_owned(),
         ));
     }
-    let keep = Message::keep_view(&view, now.follow.bytes, now.closed.is_some());
-    ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
+    let keep = ReplicaMessage::keep_view(&view, now.follow.bytes, now.closed.is_some());
+    ask(&mut wire, &keep, FrameKind::ViewStored)?.map_err(refused)?;
     now.view = view;
     Ok(now)
 }
 
 /// Who restores a volume, towards its copy.
 pub(super) struct Claimant<'a> {
-    pub(super) lender: &'a DataLender,
-    pub(super) follow: &'a Follow,
+    pub(super) lender: &'a DataLenderEndpoint,
+    pub(super) follow: &'a FollowRequest,
 }
 
 impl Claimant<'_> {
@@ -178,7 +187,7 @@ impl Claimant<'_> {
             let most = end.min(room).min(flushed.plus(REPLICA_FLIGHT_BYTES_MAX));
             if sent < most {
                 let bytes = (most.since(sent) as usize).min(FRAME_BODY_BYTES_MAX);
-                wire.say(&records(journal, released, sent, bytes)?)?;
+                wire.send(&records(journal, released, sent, bytes)?)?;
                 sent = sent.plus(bytes as u64);
                 continue;
             }
@@ -229,36 +238,36 @@ impl Claimant<'_> {
     }
 
     /// A session in which the copy keeps `view`, if it is of the history of `ours`.
-    fn begin(&self, view: &View, ours: &View, closed: bool) -> Result<Wire, RestoreError> {
+    fn begin(&self, view: &View, ours: &View, closed: bool) -> Result<ReplicaLink, RestoreError> {
         let mut wire = self.lender.connect()?;
         let follow = self.follow.claim(view.epoch, view.writer, closed);
         let answer = ask(&mut wire, &follow, FrameKind::Following)?.map_err(refused)?;
-        let following = Following::decode(&answer.frame()).ok_or(RestoreError::Malformed)?;
+        let following = FollowReply::decode(&answer.frame()).ok_or(RestoreError::Malformed)?;
         if let Some(at) = following.fork(ours) {
             return Err(RestoreError::Superseded(at));
         }
-        let keep = Message::keep_view(view, self.follow.bytes, closed);
-        ask(&mut wire, &keep, FrameKind::Kept)?.map_err(refused)?;
+        let keep = ReplicaMessage::keep_view(view, self.follow.bytes, closed);
+        ask(&mut wire, &keep, FrameKind::ViewStored)?.map_err(refused)?;
         Ok(wire)
     }
 }
 
 /// Asks until the copy's stages can tell.
-fn ask_map(wire: &mut Wire, first: u64, count: u32, at_least: Lsn) -> Result<Vec<u8>, RestoreError> {
+fn ask_map(wire: &mut ReplicaLink, first: u64, count: u32, at_least: Lsn) -> Result<Vec<u8>, RestoreError> {
     let deadline = Instant::now() + ANSWER_TIMEOUT;
     loop {
-        let question = Message::fetch_map(first, count, at_least);
+        let question = ReplicaMessage::fetch_map(first, count, at_least);
         let answer = ask(wire, &question, FrameKind::Fetched)?.map_err(refused)?;
         match answer.header.flags {
             Flag::HOLES if answer.body.len() == (count as usize).div_ceil(8) => return Ok(answer.body),
-            Flag::LATER if Instant::now() < deadline => std::thread::sleep(LATER_PAUSE),
+            Flag::LATER if Instant::now() < deadline => std::thread::sleep(LATER_RETRY_INTERVAL),
             Flag::LATER => return Err(silent(ANSWER_TIMEOUT)),
             _ => return Err(RestoreError::Malformed),
         }
     }
 }
 
-fn records(journal: &Journal, view: &View, from: Lsn, bytes: usize) -> Result<Message, RestoreError> {
+fn records(journal: &Journal, view: &View, from: Lsn, bytes: usize) -> Result<ReplicaMessage, RestoreError> {
     let mut body = vec![0; bytes];
     match journal.read_raw(from, &mut body) {
         Ok(read) if read == bytes => (),
@@ -268,11 +277,11 @@ fn records(journal: &Journal, view: &View, from: Lsn, bytes: usize) -> Result<Me
             )));
         }
     }
-    let header = Header {
+    let header = FrameHeader {
         lsn: from,
         epoch: view.epoch,
-        who: view.writer.0,
-        ..Header::new(FrameKind::Records)
+        sender: view.writer.0,
+        ..FrameHeader::new(FrameKind::Records)
     };
-    Ok(Message { header, body })
+    Ok(ReplicaMessage { header, body })
 }

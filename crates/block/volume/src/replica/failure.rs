@@ -2,38 +2,38 @@
 
 use std::path::PathBuf;
 
-use netram_block::{ApplyError, DeviceError, FollowError, GrowError};
+use netram_block::{ApplyError, DeviceError, DiskGrowError, FollowError};
 use netram_proto::id::Lsn;
 use netram_proto::port::IoError;
-use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 
+use super::header_file::ReplicaHeaderFileError;
 use super::quota::OverQuota;
-use super::standing::StandingFileError;
-use crate::error::CreateError;
+use crate::error::VolumeCreateError;
 
 const EIO: u64 = 5;
 
 /// Why a copy cannot be used, now or any more. It is closed, and opened anew for the next session.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum HostError {
+pub(super) enum ReplicaError {
     /// Its journal cannot be opened: another process has it, or it is damaged.
     #[error("{0}")]
-    Journal(#[from] netram_journal::OpenError),
+    Journal(#[from] netram_journal::JournalOpenError),
     /// It could not be made.
     #[error("{0}")]
-    Create(#[from] CreateError),
+    Create(#[from] VolumeCreateError),
     /// There is no room for it.
     #[error("{0}")]
     Quota(#[from] OverQuota),
     /// A file cannot be opened.
     #[error("{0}")]
-    Open(#[from] crate::error::OpenError),
+    Open(#[from] crate::error::VolumeOpenError),
     /// Its volume cannot be opened.
     #[error("{0}")]
-    Volume(#[from] netram_block::OpenError),
+    Volume(#[from] netram_block::DiskOpenError),
     /// Its standing is not known.
     #[error("{0}")]
-    Standing(#[from] StandingFileError),
+    Header(#[from] ReplicaHeaderFileError),
     /// A file is missing.
     #[error("{0}: {1}")]
     File(PathBuf, std::io::Error),
@@ -51,7 +51,7 @@ pub(super) enum HostError {
     Follow(#[from] FollowError),
     /// It could not be made larger.
     #[error("{0}")]
-    Grow(#[from] GrowError),
+    Grow(#[from] DiskGrowError),
     /// The system has no threads left.
     #[error("starting a thread: {0}")]
     Thread(std::io::Error),
@@ -60,32 +60,32 @@ pub(super) enum HostError {
     Panicked,
 }
 
-impl From<IoError> for HostError {
-    fn from(error: IoError) -> HostError {
-        HostError::Disk(error)
+impl From<IoError> for ReplicaError {
+    fn from(error: IoError) -> ReplicaError {
+        ReplicaError::Disk(error)
     }
 }
 
-impl From<DeviceError> for HostError {
-    fn from(error: DeviceError) -> HostError {
-        HostError::Image(error)
+impl From<DeviceError> for ReplicaError {
+    fn from(error: DeviceError) -> ReplicaError {
+        ReplicaError::Image(error)
     }
 }
 
-impl HostError {
+impl ReplicaError {
     /// What the client is told.
-    pub(super) fn refusal(&self) -> Header {
+    pub(super) fn refusal(&self) -> FrameHeader {
         match self {
-            HostError::Quota(over) => over.refusal(),
+            ReplicaError::Quota(over) => over.refusal(),
             // No copy of such a size, or with such a log, can be: the client asks for what makes no sense.
-            HostError::Create(
-                CreateError::Journal(netram_journal::CreateError::Size(_))
-                | CreateError::Volume {
-                    cause: GrowError::Size { .. },
+            ReplicaError::Create(
+                VolumeCreateError::Journal(netram_journal::JournalCreateError::Size(_))
+                | VolumeCreateError::Volume {
+                    cause: DiskGrowError::Size { .. },
                     ..
                 },
-            ) => refusal(Refusal::Malformed, 0),
-            _ => refusal(Refusal::DiskFailed, self.number()),
+            ) => refusal(RefusalReason::Malformed, 0),
+            _ => refusal(RefusalReason::DiskFailed, self.number()),
         }
     }
 
@@ -98,38 +98,41 @@ impl HostError {
             errno.unwrap_or(EIO)
         };
         match self {
-            HostError::Disk(error)
-            | HostError::Image(DeviceError::Io(error))
-            | HostError::Standing(StandingFileError::Io(error))
-            | HostError::Journal(netram_journal::OpenError::Store { source: error, .. })
-            | HostError::Volume(netram_block::OpenError::File { cause: error, .. })
-            | HostError::Grow(GrowError::File { cause: error, .. })
-            | HostError::Create(CreateError::Volume {
-                cause: GrowError::File { cause: error, .. },
+            ReplicaError::Disk(error)
+            | ReplicaError::Image(DeviceError::Io(error))
+            | ReplicaError::Header(ReplicaHeaderFileError::Io(error))
+            | ReplicaError::Journal(netram_journal::JournalOpenError::Store { source: error, .. })
+            | ReplicaError::Volume(netram_block::DiskOpenError::File { cause: error, .. })
+            | ReplicaError::Grow(DiskGrowError::File { cause: error, .. })
+            | ReplicaError::Create(VolumeCreateError::Volume {
+                cause: DiskGrowError::File { cause: error, .. },
                 ..
             }) => of(error),
-            HostError::Image(error) => u64::try_from(error.errno()).unwrap_or(EIO),
-            HostError::Apply(error)
-            | HostError::Follow(FollowError::Apply(error))
-            | HostError::Volume(netram_block::OpenError::Apply(error)) => of_apply(*error),
-            HostError::File(_, error) | HostError::Thread(error) => of_system(error),
-            HostError::Create(CreateError::Io { source, .. })
-            | HostError::Create(CreateError::Journal(netram_journal::CreateError::Io { source, .. })) => {
+            ReplicaError::Image(error) => u64::try_from(error.errno()).unwrap_or(EIO),
+            ReplicaError::Apply(error)
+            | ReplicaError::Follow(FollowError::Apply(error))
+            | ReplicaError::Volume(netram_block::DiskOpenError::Apply(error)) => of_apply(*error),
+            ReplicaError::File(_, error) | ReplicaError::Thread(error) => of_system(error),
+            ReplicaError::Create(VolumeCreateError::Io { source, .. })
+            | ReplicaError::Create(VolumeCreateError::Journal(netram_journal::JournalCreateError::Io {
+                source,
+                ..
+            })) => {
                 // What the system did not number is a file system that has no room for more files.
                 source.raw_os_error().map_or(28, |_| of_system(source))
             }
             // EBUSY: another process of that machine has it.
-            HostError::Journal(netram_journal::OpenError::InUse { .. }) => 16,
+            ReplicaError::Journal(netram_journal::JournalOpenError::InUse { .. }) => 16,
             _ => EIO,
         }
     }
 }
 
 /// A refusal with its number.
-pub(super) fn refusal(refusal: Refusal, number: u64) -> Header {
-    Header {
+pub(super) fn refusal(refusal: RefusalReason, number: u64) -> FrameHeader {
+    FrameHeader {
         flags: refusal as u8,
         lsn: Lsn(number),
-        ..Header::new(FrameKind::Refuse)
+        ..FrameHeader::new(FrameKind::Refuse)
     }
 }

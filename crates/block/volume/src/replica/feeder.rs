@@ -9,45 +9,46 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use netram_block::{Disk, VolumeId};
-use netram_block_machine::message::Follow;
+use netram_block_machine::message::FollowRequest;
 use netram_block_machine::{
-    Condition, Message, Source, SourceConfig, SourceStatus, SourceTiming, Todo, Trouble,
+    ReplicaCondition, ReplicaMessage, ReplicaSource, ReplicaTrouble, SourceAction, SourceConfig,
+    SourceStatus, SourceTiming,
 };
 use netram_journal::Journal;
 use netram_proto::id::Lsn;
-use netram_proto::journal::{Kept, View};
-use netram_proto::port::Log;
+use netram_proto::journal::{ReplicaAck, View};
+use netram_proto::port::RecordLog;
 use netram_proto::time::Time;
-use netram_proto::wire::{FrameKind, Header};
-use netram_transport::{Address, Security, Waker, connect};
+use netram_proto::wire::{FrameHeader, FrameKind};
+use netram_transport::{NetAddress, Security, Waker, connect};
 
-use super::blocks::Chooser;
-use super::fetch::{Copy, Early};
-use super::proof::who_claimed;
-use super::restore::DataLender;
+use super::blocks::BlockChooser;
+use super::fetch::{CopySource, EarlyCopy};
+use super::link::{ReplicaLink, ReplicaLinkError};
+use super::restore::DataLenderEndpoint;
+use super::restore_check::describe_claim;
 use super::status::{DataLenderStatus, ResyncStatus};
-use super::wire::{Wire, WireError};
 use crate::file::VolumeFile;
 
 /// How often the thread looks up by itself.
 const TICK: Duration = Duration::from_millis(20);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// What the machine is told of the data lender is said again this often: well within what it takes for silence.
-const SAY_EVERY: Duration = Duration::from_millis(100);
+const ACK_INTERVAL: Duration = Duration::from_millis(100);
 /// Frames in a row before answers are looked at.
 const FRAMES_A_TURN: usize = 32;
 /// How long closing waits for the copy to have everything, as long as it moves.
-const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) type VolumeDisk = Disk<Journal, VolumeFile, Copy>;
+pub(crate) type VolumeDisk = Disk<Journal, VolumeFile, CopySource>;
 
 /// The thread, from outside.
-pub(crate) struct Feeder {
-    shared: Arc<Shared>,
+pub(crate) struct ReplicaFeeder {
+    shared: Arc<FeederInner>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl fmt::Debug for Feeder {
+impl fmt::Debug for ReplicaFeeder {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Feeder")
             .field("status", &self.status())
@@ -56,31 +57,31 @@ impl fmt::Debug for Feeder {
 }
 
 /// What the feeder is made of.
-pub(crate) struct Parts {
-    pub(crate) address: Address,
+pub(crate) struct FeederParts {
+    pub(crate) address: NetAddress,
     pub(crate) security: Security,
-    pub(crate) follow: Follow,
+    pub(crate) follow: FollowRequest,
     pub(crate) window_bytes: u64,
     pub(crate) timing: SourceTiming,
-    pub(crate) copy: Copy,
+    pub(crate) copy: CopySource,
 }
 
-impl Parts {
+impl FeederParts {
     /// For the volume that `follow` describes, in the reign of `view`.
     pub(crate) fn new(
-        address: Address,
+        address: NetAddress,
         security: Security,
-        follow: Follow,
+        follow: FollowRequest,
         window_bytes: u64,
         view: &View,
-    ) -> Parts {
-        let copy = Copy::early(Early {
+    ) -> FeederParts {
+        let copy = CopySource::early(EarlyCopy {
             address: address.clone(),
             security: security.clone(),
             follow: follow.clone(),
             view: view.clone(),
         });
-        Parts {
+        FeederParts {
             address,
             security,
             follow,
@@ -91,7 +92,7 @@ impl Parts {
     }
 }
 
-struct Shared {
+struct FeederInner {
     state: Mutex<State>,
     changed: Condvar,
     waker: Arc<Waker>,
@@ -107,13 +108,13 @@ struct State {
     stop: bool,
 }
 
-impl Feeder {
+impl ReplicaFeeder {
     /// Starts feeding the copy of an open volume.
-    pub(crate) fn start(disk: &Arc<VolumeDisk>, parts: Parts) -> std::io::Result<Feeder> {
+    pub(crate) fn start(disk: &Arc<VolumeDisk>, parts: FeederParts) -> std::io::Result<ReplicaFeeder> {
         let waker = Arc::new(Waker::new()?);
         disk.log().watch(Arc::clone(&waker));
         parts.copy.feed(Arc::clone(&waker));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FeederInner {
             state: Mutex::default(),
             changed: Condvar::new(),
             waker,
@@ -121,8 +122,8 @@ impl Feeder {
         let (disk, theirs) = (Arc::clone(disk), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("netram-replica".to_owned())
-            .spawn(move || Feeding::new(&disk, &theirs, parts).run())?;
-        Ok(Feeder {
+            .spawn(move || FeederThread::new(&disk, &theirs, parts).run())?;
+        Ok(ReplicaFeeder {
             shared,
             thread: Some(thread),
         })
@@ -144,7 +145,7 @@ impl Feeder {
         self.shared.state().closing = Some(view);
         self.shared.wake();
         let mut state = self.shared.state();
-        let (mut deadline, mut lag) = (Instant::now() + CLOSE_PATIENCE, u64::MAX);
+        let (mut deadline, mut lag) = (Instant::now() + CLOSE_TIMEOUT, u64::MAX);
         let resync_deadline = deadline;
         while !state.closed && Instant::now() < deadline {
             let status = state.status.as_ref();
@@ -157,7 +158,7 @@ impl Feeder {
             }
             let now = status.map_or(u64::MAX, |status| status.lag_bytes);
             if now < lag {
-                (deadline, lag) = (Instant::now() + CLOSE_PATIENCE, now);
+                (deadline, lag) = (Instant::now() + CLOSE_TIMEOUT, now);
             }
             let waited = self.shared.changed.wait_timeout(state, TICK);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -181,13 +182,13 @@ impl Feeder {
     }
 }
 
-impl Drop for Feeder {
+impl Drop for ReplicaFeeder {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-impl Shared {
+impl FeederInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -201,39 +202,39 @@ impl Shared {
 
 /// Whether the copy's log is what it lacks nothing below.
 fn is_whole(status: &SourceStatus) -> bool {
-    status.connected && status.resync.is_none() && status.condition == Some(Condition::Following)
+    status.connected && status.resync.is_none() && status.condition == Some(ReplicaCondition::Following)
 }
 
 /// Whether the copy has what it was ever sent, but for what the dirty map names.
 fn has_what_was_sent(status: &SourceStatus) -> bool {
     let has_any = matches!(
         status.condition,
-        Some(Condition::Following | Condition::Inconsistent { since: Some(_) })
+        Some(ReplicaCondition::Following | ReplicaCondition::Inconsistent { since: Some(_) })
     );
     has_any && !status.foreign
 }
 
 /// The thread's own.
-struct Feeding<'a> {
+struct FeederThread<'a> {
     disk: &'a VolumeDisk,
-    shared: &'a Shared,
-    parts: Parts,
-    source: Source,
+    shared: &'a FeederInner,
+    parts: FeederParts,
+    source: ReplicaSource,
     origin: Instant,
-    wire: Option<Wire>,
-    chooser: Chooser,
+    wire: Option<ReplicaLink>,
+    chooser: BlockChooser,
     /// What the machine was told last, and when.
-    said: (Option<Kept>, Instant),
+    last_ack: (Option<ReplicaAck>, Instant),
     /// Why the data lender could not be reached, as last logged.
-    complaint: String,
+    last_error: String,
     closing: bool,
     resyncs: u64,
     resync_since: Option<Instant>,
-    fence_told: bool,
+    fence_reported: bool,
 }
 
-impl<'a> Feeding<'a> {
-    fn new(disk: &'a VolumeDisk, shared: &'a Shared, parts: Parts) -> Feeding<'a> {
+impl<'a> FeederThread<'a> {
+    fn new(disk: &'a VolumeDisk, shared: &'a FeederInner, parts: FeederParts) -> FeederThread<'a> {
         let state = disk.log().state();
         let config = SourceConfig {
             identity: parts.follow.identity,
@@ -243,20 +244,20 @@ impl<'a> Feeding<'a> {
             timing: parts.timing,
         };
         let (view, bytes) = (disk.log().newest_view(), disk.geometry().bytes);
-        Feeding {
-            source: Source::new(config, view, bytes, state.head, state.stable),
+        FeederThread {
+            source: ReplicaSource::new(config, view, bytes, state.head, state.stable),
             disk,
             shared,
             parts,
             origin: Instant::now(),
             wire: None,
-            chooser: Chooser::default(),
-            said: (None, Instant::now()),
-            complaint: String::new(),
+            chooser: BlockChooser::default(),
+            last_ack: (None, Instant::now()),
+            last_error: String::new(),
             closing: false,
             resyncs: 0,
             resync_since: None,
-            fence_told: false,
+            fence_reported: false,
         }
     }
 
@@ -266,27 +267,27 @@ impl<'a> Feeding<'a> {
 
     fn run(mut self) {
         loop {
-            if self.look_around() {
-                self.disk.log().set_kept(None);
+            if self.poll_local() {
+                self.disk.log().set_replica_ack(None);
                 self.parts.copy.end();
                 return;
             }
             self.connect();
             let turned = match &mut self.wire {
-                Some(_) => self.turn(),
+                Some(_) => self.exchange(),
                 None => Ok(()),
             };
             if let Err(error) = turned {
-                self.complain(&error.to_string());
-                self.lose();
+                self.log_once(&error.to_string());
+                self.disconnect();
             }
-            self.tell();
-            self.rest();
+            self.publish_status();
+            self.wait();
         }
     }
 
     /// Tells the machine what happened here. `true`: stop.
-    fn look_around(&mut self) -> bool {
+    fn poll_local(&mut self) -> bool {
         let log = self.disk.log();
         // Before the state: what becomes stable after it wakes us again.
         if let Err(error) = self.shared.waker.drain() {
@@ -318,47 +319,48 @@ impl<'a> Feeding<'a> {
         // Nobody waits for us while it cannot be reached: it is not in service.
         let connected = connect(&self.parts.address, &self.parts.security, CONNECT_TIMEOUT);
         let wire = connected.map_err(|error| error.to_string()).and_then(|link| {
-            let wire = Wire::new(link).map_err(|error| error.to_string())?;
-            wire.heed(&self.shared.waker).map_err(|error| error.to_string())?;
+            let wire = ReplicaLink::new(link).map_err(|error| error.to_string())?;
+            wire.wake_on(&self.shared.waker)
+                .map_err(|error| error.to_string())?;
             Ok(wire)
         });
         let now = self.now();
         match wire {
             Ok(wire) => {
                 tracing::info!(lender = %self.parts.address, "connected to the data lender");
-                self.complaint.clear();
+                self.last_error.clear();
                 self.wire = Some(wire);
                 self.source.on_connected(now);
             }
             Err(error) => {
-                self.complain(&error);
+                self.log_once(&error);
                 self.source.on_lost(now);
             }
         }
     }
 
     /// Says once what is wrong, not with every attempt.
-    fn complain(&mut self, complaint: &str) {
-        if self.complaint != complaint {
-            complaint.clone_into(&mut self.complaint);
+    fn log_once(&mut self, complaint: &str) {
+        if self.last_error != complaint {
+            complaint.clone_into(&mut self.last_error);
             tracing::warn!(lender = %self.parts.address, error = complaint, "no data lender; trying on");
         }
     }
 
-    fn lose(&mut self) {
+    fn disconnect(&mut self) {
         self.wire = None;
         self.parts.copy.set_reachable(false);
         self.source.on_lost(self.now());
     }
 
     /// Takes answers, and sends what is to be sent.
-    fn turn(&mut self) -> Result<(), WireError> {
+    fn exchange(&mut self) -> Result<(), ReplicaLinkError> {
         self.receive()?;
         // Only now: after a pause of this process the answer that is owed may have waited in the socket.
         self.source.on_tick(self.now());
         if self.source.take_disconnect() {
             let trouble = self.source.status().trouble;
-            self.complain(&trouble.map_or_else(String::new, |trouble| trouble.to_string()));
+            self.log_once(&trouble.map_or_else(String::new, |trouble| trouble.to_string()));
             self.wire = None;
             self.parts.copy.set_reachable(false);
             return Ok(());
@@ -377,7 +379,7 @@ impl<'a> Feeding<'a> {
         }
     }
 
-    fn receive(&mut self) -> Result<(), WireError> {
+    fn receive(&mut self) -> Result<(), ReplicaLinkError> {
         let now = self.now();
         let Some(wire) = &mut self.wire else { return Ok(()) };
         while let Some(message) = wire.next()? {
@@ -391,35 +393,35 @@ impl<'a> Feeding<'a> {
     }
 
     /// Does the next thing. `false`: there is nothing to do.
-    fn step(&mut self) -> Result<bool, WireError> {
-        if let Some(ask) = self.parts.copy.next_ask() {
+    fn step(&mut self) -> Result<bool, ReplicaLinkError> {
+        if let Some(ask) = self.parts.copy.next_request() {
             self.send(&ask)?;
             return Ok(true);
         }
         let now = self.now();
-        let Some(todo) = self.source.next(now) else {
+        let Some(todo) = self.source.next_action(now) else {
             return Ok(false);
         };
         match todo {
-            Todo::Send(message) => self.send(&message)?,
-            Todo::Ship { header, from, bytes } => self.ship(header, from, bytes)?,
+            SourceAction::Send(message) => self.send(&message)?,
+            SourceAction::Ship { header, from, bytes } => self.ship(header, from, bytes)?,
             other => self.resync(other, now)?,
         }
         Ok(true)
     }
 
-    fn send(&mut self, message: &Message) -> Result<(), WireError> {
+    fn send(&mut self, message: &ReplicaMessage) -> Result<(), ReplicaLinkError> {
         match &mut self.wire {
             Some(wire) => wire.queue(message),
             None => Ok(()),
         }
     }
 
-    fn ship(&mut self, header: Header, from: Lsn, bytes: usize) -> Result<(), WireError> {
+    fn ship(&mut self, header: FrameHeader, from: Lsn, bytes: usize) -> Result<(), ReplicaLinkError> {
         let log = self.disk.log();
         let mut body = vec![0; bytes];
         match log.read_raw(from, &mut body) {
-            Ok(read) if read == bytes => self.send(&Message { header, body }),
+            Ok(read) if read == bytes => self.send(&ReplicaMessage { header, body }),
             // Trimmed away: blocks take its place.
             _ if log.state().head > from => {
                 self.source.on_trimmed(from, log.state().head);
@@ -428,39 +430,39 @@ impl<'a> Feeding<'a> {
             failed => {
                 // The journal's disk does not give it. The volume's own reading says so too.
                 tracing::error!(?failed, at = %from, "the log cannot be read for the data lender");
-                Err(WireError::Stuck)
+                Err(ReplicaLinkError::Stuck)
             }
         }
     }
 
     /// A step of a resync.
-    fn resync(&mut self, todo: Todo, now: Time) -> Result<(), WireError> {
+    fn resync(&mut self, todo: SourceAction, now: Time) -> Result<(), ReplicaLinkError> {
         let done = self.chooser.act(self.disk, &mut self.source, todo, now);
         match done {
             Ok(messages) => messages.iter().try_for_each(|message| self.send(message)),
             Err(error) => {
-                self.complain(&error);
+                self.log_once(&error);
                 // Once more from the beginning, a little later.
-                Err(WireError::Stuck)
+                Err(ReplicaLinkError::Stuck)
             }
         }
     }
 
     /// Tells the journal, the volume and whoever asks how the data lender stands.
-    fn tell(&mut self) {
+    fn publish_status(&mut self) {
         let now = self.now();
-        let kept = self.source.kept(now);
-        if kept != self.said.0 || kept.is_some() && self.said.1.elapsed() >= SAY_EVERY {
-            if kept.is_some() != self.said.0.is_some() {
+        let kept = self.source.ack(now);
+        if kept != self.last_ack.0 || kept.is_some() && self.last_ack.1.elapsed() >= ACK_INTERVAL {
+            if kept.is_some() != self.last_ack.0.is_some() {
                 let in_service = kept.is_some();
                 tracing::info!(lender = %self.parts.address, in_service, "the data lender");
             }
-            self.said = (kept, Instant::now());
-            self.disk.log().set_kept(kept);
+            self.last_ack = (kept, Instant::now());
+            self.disk.log().set_replica_ack(kept);
         }
         if let Some(epoch) = self.source.fenced() {
             self.disk.log().on_replica_fenced(epoch);
-            self.tell_fence();
+            self.report_fence();
         }
         let status = self.source.status();
         if is_whole(&status) {
@@ -479,16 +481,16 @@ impl<'a> Feeding<'a> {
     }
 
     /// Says once who has claimed the copy.
-    fn tell_fence(&mut self) {
-        if std::mem::replace(&mut self.fence_told, true) {
+    fn report_fence(&mut self) {
+        if std::mem::replace(&mut self.fence_reported, true) {
             return;
         }
-        let lender = DataLender {
+        let lender = DataLenderEndpoint {
             address: self.parts.address.clone(),
             security: self.parts.security.clone(),
         };
         let id = VolumeId(self.parts.follow.identity.volume);
-        let claim = who_claimed(&lender, id, &self.disk.log().newest_view());
+        let claim = describe_claim(&lender, id, &self.disk.log().newest_view());
         tracing::error!(
             lender = %self.parts.address, claim,
             "the data lender refuses this volume: its copy was claimed; docs/operating.md, Fenced, says what to do"
@@ -536,12 +538,15 @@ impl<'a> Feeding<'a> {
             resyncs: self.resyncs,
             resync_sent_blocks: self.chooser.sent_blocks(),
             trouble: status.trouble.map(|trouble| trouble.to_string()),
-            undecided: matches!(status.trouble, Some(Trouble::Ahead { .. } | Trouble::Diverged(_))),
+            undecided: matches!(
+                status.trouble,
+                Some(ReplicaTrouble::Ahead { .. } | ReplicaTrouble::Diverged(_))
+            ),
         }
     }
 
     /// Waits for something to do.
-    fn rest(&mut self) {
+    fn wait(&mut self) {
         let waited = match &mut self.wire {
             Some(wire) => wire.sleep(TICK),
             None => {
@@ -550,8 +555,8 @@ impl<'a> Feeding<'a> {
             }
         };
         if let Err(error) = waited {
-            self.complain(&error.to_string());
-            self.lose();
+            self.log_once(&error.to_string());
+            self.disconnect();
         }
     }
 }

@@ -6,54 +6,54 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use netram_block::{BLOCK_BYTES, Fetch, FetchError};
-use netram_block_machine::message::{BLOCKS_PER_FRAME, Follow};
-use netram_block_machine::{Following, Message};
+use netram_block::{BLOCK_BYTES, BlockFetch, FetchError};
+use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
+use netram_block_machine::{FollowReply, ReplicaMessage};
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::wire::{Flag, Frame, FrameKind};
-use netram_transport::{Address, Security, Waker, connect};
+use netram_transport::{NetAddress, Security, Waker, connect};
 
-use super::wire::{Wire, WireError};
+use super::link::{ReplicaLink, ReplicaLinkError};
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 /// Bytes of blocks that one answer has.
 const FRAME_BYTES: usize = BLOCKS_PER_FRAME * BLOCK;
 /// How long a block is waited for.
-const PATIENCE: Duration = Duration::from_secs(4);
+const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
 /// The same while the volume is being opened: nobody else is kept waiting, and without the block it may not open.
-const PATIENCE_OPENING: Duration = Duration::from_secs(5);
+const OPENING_FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Questions that are on their way at once: fewer than a copy bears.
-pub(super) const ASKS_MAX: usize = 8;
+pub(super) const REQUESTS_MAX: usize = 8;
 
 /// How the copy is reached while the volume is being opened.
-pub(crate) struct Early {
-    pub(crate) address: Address,
+pub(crate) struct EarlyCopy {
+    pub(crate) address: NetAddress,
     pub(crate) security: Security,
-    pub(crate) follow: Follow,
+    pub(crate) follow: FollowRequest,
     /// The volume's, whose history the copy must be of.
     pub(crate) view: View,
 }
 
 /// Where blocks come from. Shared by the volume, which asks, and the feeder, which carries.
 #[derive(Clone)]
-pub(crate) struct Copy(Option<Arc<Shared>>);
+pub(crate) struct CopySource(Option<Arc<CopySourceInner>>);
 
-struct Shared {
+struct CopySourceInner {
     state: Mutex<State>,
     answered: Condvar,
 }
 
 struct State {
-    way: Way,
-    asks: Vec<Ask>,
+    route: FetchRoute,
+    requests: Vec<FetchRequest>,
     next_mark: u32,
 }
 
-enum Way {
+enum FetchRoute {
     /// The volume is being opened.
-    Early(Box<Early>, Option<Wire>),
+    Early(Box<EarlyCopy>, Option<ReplicaLink>),
     /// The feeder carries questions, and is woken by this.
     Fed(Arc<Waker>),
     /// The feeder carries questions, but the copy cannot be asked now: they wait a moment for it.
@@ -63,7 +63,7 @@ enum Way {
 }
 
 /// One question.
-struct Ask {
+struct FetchRequest {
     mark: u32,
     first: u64,
     count: u32,
@@ -72,18 +72,18 @@ struct Ask {
     answer: Option<Result<Vec<u8>, FetchError>>,
 }
 
-impl Copy {
+impl CopySource {
     /// There is no copy.
-    pub(crate) fn none() -> Copy {
-        Copy(None)
+    pub(crate) fn none() -> CopySource {
+        CopySource(None)
     }
 
     /// There is one; nobody has spoken to it yet.
-    pub(crate) fn early(early: Early) -> Copy {
-        Copy(Some(Arc::new(Shared {
+    pub(crate) fn early(early: EarlyCopy) -> CopySource {
+        CopySource(Some(Arc::new(CopySourceInner {
             state: Mutex::new(State {
-                way: Way::Early(Box::new(early), None),
-                asks: Vec::new(),
+                route: FetchRoute::Early(Box::new(early), None),
+                requests: Vec::new(),
                 next_mark: 1,
             }),
             answered: Condvar::new(),
@@ -93,7 +93,7 @@ impl Copy {
     /// From now on the feeder carries questions. What was said before is over.
     pub(super) fn feed(&self, waker: Arc<Waker>) {
         if let Some(shared) = &self.0 {
-            shared.state().way = Way::Cut(waker);
+            shared.state().route = FetchRoute::Cut(waker);
         }
     }
 
@@ -101,19 +101,19 @@ impl Copy {
     pub(super) fn set_reachable(&self, reachable: bool) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
-        let (was, waker) = match &state.way {
-            Way::Fed(waker) => (true, Arc::clone(waker)),
-            Way::Cut(waker) => (false, Arc::clone(waker)),
-            Way::Early(..) | Way::Gone => return,
+        let (was, waker) = match &state.route {
+            FetchRoute::Fed(waker) => (true, Arc::clone(waker)),
+            FetchRoute::Cut(waker) => (false, Arc::clone(waker)),
+            FetchRoute::Early(..) | FetchRoute::Gone => return,
         };
         if was == reachable {
             return;
         }
-        state.way = match reachable {
-            true => Way::Fed(waker),
-            false => Way::Cut(waker),
+        state.route = match reachable {
+            true => FetchRoute::Fed(waker),
+            false => FetchRoute::Cut(waker),
         };
-        for ask in &mut state.asks {
+        for ask in &mut state.requests {
             ask.sent = false;
         }
     }
@@ -122,30 +122,38 @@ impl Copy {
     pub(super) fn end(&self) {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
-        state.way = Way::Gone;
-        for ask in &mut state.asks {
-            ask.answer.get_or_insert(Err(FetchError::Away));
+        state.route = FetchRoute::Gone;
+        for ask in &mut state.requests {
+            ask.answer.get_or_insert(Err(FetchError::Unreachable));
         }
         shared.answered.notify_all();
     }
 
     /// The next question to be sent, if one more may be on its way.
-    pub(super) fn next_ask(&self) -> Option<Message> {
+    pub(super) fn next_request(&self) -> Option<ReplicaMessage> {
         let shared = self.0.as_ref()?;
         let mut state = shared.state();
-        if !matches!(state.way, Way::Fed(_)) {
+        if !matches!(state.route, FetchRoute::Fed(_)) {
             return None;
         }
-        let under_way = state.asks.iter().filter(|ask| ask.sent && ask.answer.is_none());
-        if under_way.count() >= ASKS_MAX {
+        let under_way = state
+            .requests
+            .iter()
+            .filter(|ask| ask.sent && ask.answer.is_none());
+        if under_way.count() >= REQUESTS_MAX {
             return None;
         }
         let ask = state
-            .asks
+            .requests
             .iter_mut()
             .find(|ask| !ask.sent && ask.answer.is_none())?;
         ask.sent = true;
-        Some(Message::fetch(ask.mark, ask.first, ask.count, ask.at_least))
+        Some(ReplicaMessage::fetch(
+            ask.mark,
+            ask.first,
+            ask.count,
+            ask.at_least,
+        ))
     }
 
     /// A `Fetched` came.
@@ -153,24 +161,24 @@ impl Copy {
         let Some(shared) = &self.0 else { return };
         let mut state = shared.state();
         let mark = frame.header.mark;
-        if let Some(ask) = state.asks.iter_mut().find(|ask| ask.mark == mark && ask.sent) {
-            ask.answer = Some(judge(frame, ask.first, ask.count));
+        if let Some(ask) = state.requests.iter_mut().find(|ask| ask.mark == mark && ask.sent) {
+            ask.answer = Some(check_reply(frame, ask.first, ask.count));
             shared.answered.notify_all();
         }
     }
 }
 
 /// What an answer says.
-fn judge(frame: &Frame<'_>, first: u64, count: u32) -> Result<Vec<u8>, FetchError> {
+fn check_reply(frame: &Frame<'_>, first: u64, count: u32) -> Result<Vec<u8>, FetchError> {
     let bytes = count as usize * BLOCK;
     match frame.header.flags & (Flag::BAD | Flag::LATER) {
-        Flag::LATER => Err(FetchError::Away),
+        Flag::LATER => Err(FetchError::Unreachable),
         0 if frame.body.len() == bytes && frame.header.lsn.0 == first => Ok(frame.body.to_vec()),
         _ => Err(FetchError::Damaged),
     }
 }
 
-impl Shared {
+impl CopySourceInner {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -185,19 +193,19 @@ impl Shared {
             let numbers = (first..).step_by(BLOCKS_PER_FRAME);
             (0..parts).map(move |part| mark.wrapping_add(part)).zip(numbers)
         };
-        let waker = match &mut state.way {
-            Way::Early(early, wire) => {
+        let waker = match &mut state.route {
+            FetchRoute::Early(early, wire) => {
                 for ((mark, first), part) in questions().zip(into.chunks_mut(FRAME_BYTES)) {
                     let count = (part.len() / BLOCK) as u32;
-                    part.copy_from_slice(&ask_early(early, wire, mark, first, count, at_least)?);
+                    part.copy_from_slice(&fetch_early(early, wire, mark, first, count, at_least)?);
                 }
                 return Ok(());
             }
-            Way::Gone => return Err(FetchError::Away),
-            Way::Fed(waker) | Way::Cut(waker) => Arc::clone(waker),
+            FetchRoute::Gone => return Err(FetchError::Unreachable),
+            FetchRoute::Fed(waker) | FetchRoute::Cut(waker) => Arc::clone(waker),
         };
         for ((mark, first), part) in questions().zip(into.chunks(FRAME_BYTES)) {
-            state.asks.push(Ask {
+            state.requests.push(FetchRequest {
                 mark,
                 first,
                 count: (part.len() / BLOCK) as u32,
@@ -209,26 +217,26 @@ impl Shared {
         if let Err(error) = waker.wake() {
             tracing::debug!(%error, "the feeder could not be woken; it looks up by itself");
         }
-        let mine = |ask: &Ask| ask.mark.wrapping_sub(mark) < parts;
-        let waiting = |state: &mut State| state.asks.iter().any(|ask| mine(ask) && ask.answer.is_none());
-        let waited = self.answered.wait_timeout_while(state, PATIENCE, waiting);
+        let mine = |ask: &FetchRequest| ask.mark.wrapping_sub(mark) < parts;
+        let waiting = |state: &mut State| state.requests.iter().any(|ask| mine(ask) && ask.answer.is_none());
+        let waited = self.answered.wait_timeout_while(state, FETCH_TIMEOUT, waiting);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         let mut filled = Ok(());
-        for ask in state.asks.extract_if(.., |ask| mine(ask)) {
+        for ask in state.requests.extract_if(.., |ask| mine(ask)) {
             let part = ask.mark.wrapping_sub(mark) as usize * FRAME_BYTES;
             match ask.answer {
                 Some(Ok(bytes)) => into[part..part + bytes.len()].copy_from_slice(&bytes),
                 Some(Err(error)) => filled = Err(error),
-                None => filled = Err(FetchError::Away),
+                None => filled = Err(FetchError::Unreachable),
             }
         }
         filled
     }
 }
 
-impl Fetch for Copy {
+impl BlockFetch for CopySource {
     fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
-        let shared = self.0.as_ref().ok_or(FetchError::Away)?;
+        let shared = self.0.as_ref().ok_or(FetchError::Unreachable)?;
         shared.ask(first, at_least, into)
     }
 
@@ -238,26 +246,26 @@ impl Fetch for Copy {
 }
 
 /// Asks over a session of its own.
-fn ask_early(
-    early: &Early,
-    wire: &mut Option<Wire>,
+fn fetch_early(
+    early: &EarlyCopy,
+    wire: &mut Option<ReplicaLink>,
     mark: u32,
     first: u64,
     count: u32,
     at_least: Lsn,
 ) -> Result<Vec<u8>, FetchError> {
-    let deadline = Instant::now() + PATIENCE_OPENING;
-    let asked = || -> Result<Option<Result<Vec<u8>, FetchError>>, WireError> {
+    let deadline = Instant::now() + OPENING_FETCH_TIMEOUT;
+    let asked = || -> Result<Option<Result<Vec<u8>, FetchError>>, ReplicaLinkError> {
         if wire.is_none() {
             *wire = greet(early, deadline)?;
         }
         let Some(wire) = wire else { return Ok(None) };
-        wire.say(&Message::fetch(mark, first, count, at_least))?;
+        wire.send(&ReplicaMessage::fetch(mark, first, count, at_least))?;
         while let Some(message) = wire.await_next(deadline)? {
             let frame = message.frame();
             match frame.header.kind {
                 FrameKind::Fetched if frame.header.mark == mark => {
-                    return Ok(Some(judge(&frame, first, count)));
+                    return Ok(Some(check_reply(&frame, first, count)));
                 }
                 FrameKind::Refuse => return Ok(None),
                 _ => (),
@@ -272,12 +280,12 @@ fn ask_early(
                 tracing::warn!(lender = %early.address, %error, "a block could not be had from the data lender");
             }
             *wire = None;
-            Err(FetchError::Away)
+            Err(FetchError::Unreachable)
         }
     }
 }
 
-fn greet(early: &Early, deadline: Instant) -> Result<Option<Wire>, WireError> {
+fn greet(early: &EarlyCopy, deadline: Instant) -> Result<Option<ReplicaLink>, ReplicaLinkError> {
     let link = match connect(&early.address, &early.security, CONNECT_TIMEOUT) {
         Ok(link) => link,
         Err(error) => {
@@ -285,12 +293,12 @@ fn greet(early: &Early, deadline: Instant) -> Result<Option<Wire>, WireError> {
             return Ok(None);
         }
     };
-    let mut wire = Wire::new(link)?;
-    wire.say(&early.follow.message(early.view.epoch, early.view.writer))?;
+    let mut wire = ReplicaLink::new(link)?;
+    wire.send(&early.follow.message(early.view.epoch, early.view.writer))?;
     let answered = wire.await_next(deadline)?;
     let following = answered
         .filter(|answer| answer.header.kind == FrameKind::Following)
-        .and_then(|answer| Following::decode(&answer.frame()));
+        .and_then(|answer| FollowReply::decode(&answer.frame()));
     // As the feeder: a block of a history that was given up checks as well as any.
     let ours = following.is_some_and(|following| following.has_blocks_of(&early.view));
     if !ours {
@@ -301,29 +309,29 @@ fn greet(early: &Early, deadline: Instant) -> Result<Option<Wire>, WireError> {
 
 #[cfg(test)]
 mod tests {
-    use netram_block_machine::Identity;
-    use netram_lender::{Config, Lender};
-    use netram_proto::journal::Reigns;
+    use netram_block_machine::ReplicaIdentity;
+    use netram_lender::{Lender, LenderConfig};
+    use netram_proto::journal::EpochHistory;
 
     use super::*;
-    use crate::replica::Keeper;
-    use crate::{Device, Volume, VolumeSettings};
+    use crate::replica::ReplicaHost;
+    use crate::{BlockDevice, Volume, VolumeSettings};
 
     /// While a volume was opened, blocks were taken from a copy of a history that had been given up: they check as well as any.
     #[test]
     fn a_volume_that_is_being_opened_takes_no_block_from_a_copy_of_another_history() {
-        let folder = tempfile::tempdir().unwrap();
-        let keeper = Arc::new(Keeper::start(&folder.path().join("kept")).unwrap());
-        let config = Config {
-            listen: vec![Address::Unix(folder.path().join("data.sock"))],
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = Arc::new(ReplicaHost::start(&directory.path().join("kept")).unwrap());
+        let config = LenderConfig {
+            listen: vec![NetAddress::Unix(directory.path().join("data.sock"))],
             memory: 1 << 20,
-            store: Some(folder.path().join("store")),
+            store: Some(directory.path().join("store")),
             allow_disk: true,
-            ..Config::default()
+            ..LenderConfig::default()
         };
         let address = config.listen[0].clone();
         let lender = Lender::start_with(config, Some(Arc::clone(&keeper) as _)).unwrap();
-        let root = folder.path().join("volume");
+        let root = directory.path().join("volume");
         let id = Volume::create(&root, 1 << 20, 1 << 20).unwrap();
         let mut settings = VolumeSettings {
             data_lender: Some(address.clone()),
@@ -337,8 +345,8 @@ mod tests {
             assert!(began.elapsed() < Duration::from_secs(60), "it never follows");
             std::thread::sleep(Duration::from_millis(5));
         }
-        let follow = Follow {
-            identity: Identity {
+        let follow = FollowRequest {
+            identity: ReplicaIdentity {
                 volume: id.0,
                 journal: volume.journal().id(),
             },
@@ -350,25 +358,25 @@ mod tests {
         volume.close().unwrap();
         let fetch = |view: View| {
             let mut block = vec![0; BLOCK];
-            let early = Early {
+            let early = EarlyCopy {
                 address: address.clone(),
                 security: Security::Insecure,
                 follow: follow.clone(),
                 view,
             };
-            let fetched = Copy::early(early).fetch(0, Lsn(0), &mut block);
+            let fetched = CopySource::early(early).fetch(0, Lsn(0), &mut block);
             fetched.map(|()| block)
         };
         let next = kept.claimed(netram_proto::id::WriterId(1));
         let ours = next.released(Lsn(1 << 19));
         assert_eq!(fetch(ours), Ok(vec![7; BLOCK]));
         // Loss was accepted: the log went back, and on from there.
-        assert_eq!(fetch(next.released(Lsn(0))), Err(FetchError::Away));
+        assert_eq!(fetch(next.released(Lsn(0))), Err(FetchError::Unreachable));
         let unknown = View {
-            reigns: Reigns::default(),
+            epochs: EpochHistory::default(),
             ..next
         };
-        assert_eq!(fetch(unknown), Err(FetchError::Away));
+        assert_eq!(fetch(unknown), Err(FetchError::Unreachable));
         lender.stop(Duration::ZERO);
         keeper.stop();
     }

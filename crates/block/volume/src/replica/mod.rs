@@ -5,46 +5,46 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | [`Keeper`] | the data lender: copies in a directory, sessions handed to their threads |
-//! | `host`, `session` | one copy, open; what its client asks of it |
+//! | [`ReplicaHost`] | the data lender: copies in a directory, sessions handed to their threads |
+//! | `open_replica`, `session` | one copy, open; what its client asks of it |
 //! | `blocks` | the blocks of a resync |
 //! | `claim` | what a restore says to the data lender |
 //! | `proof` | what is asked before anything is claimed |
-//! | `stages`, `scrub`, `quota`, `failure` | the copy's image, looking for damage, what copies may take, what is said of failures |
+//! | `stage_thread`, `scrub`, `quota`, `failure` | the copy's image, looking for damage, what copies may take, what is said of failures |
 //! | `feeder` | the client's thread `netram-replica`: ships the log, sends blocks, says who is in service |
 //! | `fetch` | blocks from the copy, for a volume that lost or lacks them |
 //! | [`restore`] | a volume made anew from a copy elsewhere |
-//! | `standing` | the file that makes a directory a copy |
+//! | `header_file` | the file that makes a directory a copy |
 //! | `status` | how a data lender stands, for people |
-//! | `wire` | messages over a link |
+//! | `link` | messages over a link |
 
 mod blocks;
 mod claim;
 mod failure;
 mod feeder;
 mod fetch;
-mod host;
-mod keeper;
-mod proof;
+mod header_file;
+mod link;
+mod open_replica;
 mod quota;
+mod replica_host;
 pub mod restore;
+mod restore_check;
 mod scrub;
 mod session;
-mod stages;
-mod standing;
+mod stage_thread;
 mod status;
 #[cfg(test)]
 mod tests;
-mod wire;
 
-pub use keeper::{Keeper, KeeperError, KeeperLimits};
-pub use proof::ClaimFound;
-pub use standing::StandingFileError;
+pub use header_file::ReplicaHeaderFileError;
+pub use replica_host::{ReplicaHost, ReplicaHostError, ReplicaHostLimits};
+pub use restore_check::ClaimFacts;
 pub use status::{DataLenderStatus, ResyncStatus};
 
-pub(crate) use feeder::{Feeder, Parts as FeederParts, VolumeDisk};
-pub(crate) use fetch::Copy;
-pub(crate) use proof::{Ago, CopyWord, ask_copy, heard_lately};
-pub(crate) use restore::first_word;
+pub(crate) use feeder::{FeederParts, ReplicaFeeder, VolumeDisk};
+pub(crate) use fetch::CopySource;
+pub(crate) use header_file::ReplicaHeaderFile;
+pub(crate) use restore::announce_first_view;
+pub(crate) use restore_check::{Ago, CopyClaim, ask_copy, client_seen_within_window};
 pub(crate) use scrub::scrub_file;
-pub(crate) use standing::StandingFile;

@@ -11,12 +11,12 @@ use std::sync::Mutex;
 use netram_block::BLOCK_BYTES;
 use netram_lender::CopiesReport;
 use netram_proto::id::Lsn;
-use netram_proto::wire::{Header, Refusal};
+use netram_proto::wire::{FrameHeader, RefusalReason};
 
 use super::failure::refusal;
-use super::keeper::lock;
-use super::standing::StandingFile;
-use crate::place::Place;
+use super::header_file::ReplicaHeaderFile;
+use super::replica_host::lock;
+use crate::paths::VolumePaths;
 
 /// Bytes of a checksum.
 const SUM_BYTES: u64 = 4;
@@ -32,17 +32,17 @@ pub(super) struct OverQuota {
 }
 
 impl OverQuota {
-    pub(super) fn refusal(&self) -> Header {
-        Header {
+    pub(super) fn refusal(&self) -> FrameHeader {
+        FrameHeader {
             stable: Lsn(self.quota),
-            ..refusal(Refusal::OverQuota, self.asked)
+            ..refusal(RefusalReason::OverQuota, self.asked)
         }
     }
 }
 
-/// The bound, and the folder that it is about.
+/// The bound, and the directory that it is about.
 pub(super) struct Quota {
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
     bytes: Option<u64>,
     /// Held while a copy is made or grows: two at once must not take the same room.
     taking: Mutex<()>,
@@ -50,7 +50,7 @@ pub(super) struct Quota {
 
 /// Bytes on a disk.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Usage {
+pub(super) struct CopyUsage {
     /// At their full size.
     pub(super) promised: u64,
     /// Now.
@@ -58,9 +58,9 @@ pub(super) struct Usage {
 }
 
 impl Quota {
-    pub(super) fn new(folder: PathBuf, bytes: Option<u64>) -> Quota {
+    pub(super) fn new(directory: PathBuf, bytes: Option<u64>) -> Quota {
         Quota {
-            folder,
+            directory,
             bytes,
             taking: Mutex::default(),
         }
@@ -88,12 +88,12 @@ impl Quota {
 
     /// The directories of copies. What is left of one that was being made has another name, and is none.
     pub(super) fn copies(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(&self.folder) else {
+        let Ok(entries) = fs::read_dir(&self.directory) else {
             return Vec::new();
         };
         let mut copies: Vec<PathBuf> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| is_named(path) && StandingFile::path(path).exists())
+            .filter(|path| is_named(path) && ReplicaHeaderFile::path(path).exists())
             .collect();
         copies.sort();
         copies
@@ -127,11 +127,11 @@ fn promise(bytes: u64, log_bytes: u64) -> u64 {
 }
 
 /// What a copy takes, by the lengths of its files: they say so of a damaged copy too.
-pub(super) fn usage(root: &Path) -> Usage {
+pub(super) fn usage(root: &Path) -> CopyUsage {
     use std::os::unix::fs::MetadataExt;
     const UNIT: u64 = 512;
-    let place = Place::at(root);
-    let mut usage = Usage::default();
+    let place = VolumePaths::at(root);
+    let mut usage = CopyUsage::default();
     for file in [place.image(), place.sums(), place.journal().join("log")] {
         if let Ok(found) = fs::metadata(file) {
             usage.promised = usage.promised.saturating_add(found.len());

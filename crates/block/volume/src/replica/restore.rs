@@ -12,29 +12,29 @@
 //!
 //! Then it appears under its name. A crash before 6 leaves a copy that names the members, who still hold what they had: the
 //! next attempt claims it again. After 6 the copy proves itself, as that of any closed volume, whatever becomes of this one, until
-//! that is opened: its *first word* ([`first_word`]) tells the data lender that the volume is no longer closed.
+//! that is opened: its *first word* ([`announce_first_view`]) tells the data lender that the volume is no longer closed.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netram_block::{BLOCK_BYTES, GrowError, Restoring, VolumeId};
-use netram_block_machine::message::Follow;
-use netram_block_machine::{Condition, Description, Message};
+use netram_block::{BLOCK_BYTES, DiskGrowError, VolumeId, VolumeRestore};
+use netram_block_machine::message::FollowRequest;
+use netram_block_machine::{ReplicaCondition, ReplicaDescription, ReplicaMessage};
 use netram_journal::seal::{DataKey, KEY_BYTES};
-use netram_journal::{Follower, Journal, JournalConfig, Parts};
+use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit};
 use netram_lender::ReplicaReport;
 use netram_proto::id::Lsn;
 use netram_proto::journal::View;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 use netram_proto::wire::FrameKind;
-use netram_transport::{Address, ConnectError, Security, connect};
+use netram_transport::{ConnectError, NetAddress, Security, connect};
 
 use super::claim::{self, Claimant, ask};
-use super::proof::{Ago, of_copy};
-pub use super::proof::{ClaimFound, CopyFound, HEARD_LATELY, RestoreCheck, check_restore};
-use super::wire::{Wire, WireError};
-use crate::error::CreateError;
-use crate::place::Place;
+use super::link::{ReplicaLink, ReplicaLinkError};
+use super::restore_check::{Ago, of_copy};
+pub use super::restore_check::{CLIENT_ALIVE_WINDOW, ClaimFacts, CopyFacts, RestoreCheck, check_restore};
+use crate::error::VolumeCreateError;
+use crate::paths::VolumePaths;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often the data lender is told something that ends a restore, and what is waited in between.
@@ -69,7 +69,7 @@ pub enum RestoreError {
     )]
     NotWhole {
         /// How it stands.
-        condition: Condition,
+        condition: ReplicaCondition,
     },
     /// The volume's client may be running.
     #[error(
@@ -86,10 +86,10 @@ pub enum RestoreError {
     Malformed,
     /// The volume could not be made.
     #[error("{0}")]
-    Create(#[from] CreateError),
+    Create(#[from] VolumeCreateError),
     /// The members do not suffice: asked before anything was changed, or, if they went in between, after the copy was claimed.
     #[error("{0}")]
-    Journal(#[from] netram_journal::OpenError),
+    Journal(#[from] netram_journal::JournalOpenError),
     /// The journal could not be written.
     #[error("the new journal: {0}")]
     Write(String),
@@ -105,15 +105,15 @@ pub enum RestoreError {
     Superseded(Lsn),
 }
 
-impl From<WireError> for RestoreError {
-    fn from(error: WireError) -> RestoreError {
+impl From<ReplicaLinkError> for RestoreError {
+    fn from(error: ReplicaLinkError) -> RestoreError {
         RestoreError::Silent(error.to_string())
     }
 }
 
 /// What was restored.
 #[derive(Clone, Debug)]
-pub struct Restored {
+pub struct RestoreReport {
     /// Which volume.
     pub volume: VolumeId,
     /// Its size.
@@ -132,16 +132,16 @@ pub struct Restored {
 
 /// Where a copy is.
 #[derive(Clone, Debug)]
-pub struct DataLender {
+pub struct DataLenderEndpoint {
     /// The data lender's address.
-    pub address: Address,
+    pub address: NetAddress,
     /// How its data sessions are protected.
     pub security: Security,
 }
 
-impl DataLender {
-    pub(super) fn connect(&self) -> Result<Wire, RestoreError> {
-        Ok(Wire::new(connect(
+impl DataLenderEndpoint {
+    pub(super) fn connect(&self) -> Result<ReplicaLink, RestoreError> {
+        Ok(ReplicaLink::new(connect(
             &self.address,
             &self.security,
             CONNECT_TIMEOUT,
@@ -151,7 +151,7 @@ impl DataLender {
 
 /// The copies that a data lender keeps.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct CopyList {
     /// As many as an answer has room for.
     pub copies: Vec<ReplicaReport>,
     /// So many more.
@@ -159,15 +159,15 @@ pub struct Kept {
 }
 
 /// Asks a data lender for the copies that it keeps.
-pub fn replicas(address: &Address, security: &Security) -> Result<Kept, RestoreError> {
-    let mut wire = Wire::new(connect(address, security, CONNECT_TIMEOUT)?)?;
-    let answer = ask(&mut wire, &Message::inquire(None), FrameKind::Replica)?;
+pub fn replicas(address: &NetAddress, security: &Security) -> Result<CopyList, RestoreError> {
+    let mut wire = ReplicaLink::new(connect(address, security, CONNECT_TIMEOUT)?)?;
+    let answer = ask(&mut wire, &ReplicaMessage::inquire(None), FrameKind::Replica)?;
     match answer {
         Ok(message) => {
             let copies: Vec<ReplicaReport> =
                 serde_json::from_slice(&message.body).map_err(|_| RestoreError::Malformed)?;
             let left_out = message.header.lsn.0.saturating_sub(copies.len() as u64);
-            Ok(Kept { copies, left_out })
+            Ok(CopyList { copies, left_out })
         }
         Err(refusal) => Err(claim::refused(refusal)),
     }
@@ -177,20 +177,20 @@ pub fn replicas(address: &Address, security: &Security) -> Result<Kept, RestoreE
 /// are reached. `client_is_off`: the operator says that the volume's client does not run any more.
 pub fn restore(
     root: &Path,
-    from: &DataLender,
+    from: &DataLenderEndpoint,
     volume: VolumeId,
     config: &JournalConfig,
     client_is_off: bool,
     finish: impl FnOnce(&Path) -> std::io::Result<()>,
-) -> Result<Restored, RestoreError> {
-    let place = Place::at(root);
+) -> Result<RestoreReport, RestoreError> {
+    let place = VolumePaths::at(root);
     place.check_free()?;
     let check = check_restore(root, from, volume, config, client_is_off)?;
     if let Some(refusal) = check.refusal {
         return Err(refusal);
     }
     let description = claim::claim(from, volume)?;
-    let mut restored = Restored {
+    let mut restored = RestoreReport {
         volume,
         bytes: description.follow.bytes,
         copy_end: description.end.lsn,
@@ -208,15 +208,17 @@ pub fn restore(
             };
             let released = recover(place, &description, config, &claimant, &mut restored)?;
             fill(place, &description, &claimant, &released)?;
-            let io = |path: PathBuf| move |source| CreateError::Io { path, source };
+            let io = |path: PathBuf| move |source| VolumeCreateError::Io { path, source };
             finish(place.root()).map_err(io(place.settings_file()))?;
-            place.mark_unheard(&from.address).map_err(io(place.unheard()))?;
+            place
+                .mark_unannounced(&from.address)
+                .map_err(io(place.unannounced()))?;
             place.sync()?;
             // It stays closed until the volume's first word.
-            insist(|| claimant.keep(&released, true)).map_err(|error| RestoreError::Release(Box::new(error)))
+            retry(|| claimant.keep(&released, true)).map_err(|error| RestoreError::Release(Box::new(error)))
         };
         all().map_err(|error| {
-            let what = CreateError::Io {
+            let what = VolumeCreateError::Io {
                 path: root.to_path_buf(),
                 source: std::io::Error::other(error.to_string()),
             };
@@ -232,14 +234,18 @@ pub fn restore(
 
 /// A restored volume is about to serve for the first time, in the reign of `view`: the data lender, to which it is closed, must know
 /// before. Otherwise, were it lost unheard, the copy would pass for all that there was.
-pub(crate) fn first_word(lender: &DataLender, follow: &Follow, view: &View) -> Result<(), RestoreError> {
+pub(crate) fn announce_first_view(
+    lender: &DataLenderEndpoint,
+    follow: &FollowRequest,
+    view: &View,
+) -> Result<(), RestoreError> {
     let claimant = Claimant { lender, follow };
-    insist(|| claimant.keep(view, false))
+    retry(|| claimant.keep(view, false))
 }
 
 /// An answer that is lost does not tell whether the view is kept, and keeping it again changes nothing: so it is said until it
 /// is answered, or refused.
-fn insist(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), RestoreError> {
+fn retry(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), RestoreError> {
     let mut attempts = 1;
     loop {
         match say() {
@@ -255,25 +261,25 @@ fn insist(mut say: impl FnMut() -> Result<(), RestoreError>) -> Result<(), Resto
 
 /// Steps 3 and 4, in a directory that has another name yet. Returns the view that names nobody any more.
 fn recover(
-    place: &Place,
-    description: &Description,
+    place: &VolumePaths,
+    description: &ReplicaDescription,
     config: &JournalConfig,
     claimant: &Claimant<'_>,
-    restored: &mut Restored,
+    restored: &mut RestoreReport,
 ) -> Result<View, RestoreError> {
     let follow = &description.follow;
     let key = match <[u8; KEY_BYTES]>::try_from(&follow.key[..]) {
         Ok(key) => DataKey::from_bytes(key),
         Err(_) => DataKey::generate(),
     };
-    let parts = Parts {
+    let parts = JournalInit {
         journal: follow.identity.journal,
         log_bytes: follow.capacity,
         key,
         view: description.view.clone(),
         start: description.end,
     };
-    Follower::create(&place.journal(), &parts).map_err(CreateError::from)?;
+    JournalFollower::create(&place.journal(), &parts).map_err(VolumeCreateError::from)?;
     let (journal, recovered) = Journal::open(&place.journal(), of_copy(config, description))?;
     restored.records_from_members = recovered.records_from_members;
     restored.loss_accepted = recovered.loss_accepted;
@@ -297,20 +303,20 @@ fn recover(
 
 /// Step 5. Where the copy has holes, the volume has them too, and nothing is ever fetched.
 fn fill(
-    place: &Place,
-    description: &Description,
+    place: &VolumePaths,
+    description: &ReplicaDescription,
     claimant: &Claimant<'_>,
     released: &View,
 ) -> Result<(), RestoreError> {
     let follow = &description.follow;
     let files = place.new_files(true)?;
-    let wrong = |cause: GrowError| CreateError::Volume {
+    let wrong = |cause: DiskGrowError| VolumeCreateError::Volume {
         path: place.root().to_path_buf(),
         cause,
     };
     let (volume, journal) = (VolumeId(follow.identity.volume), follow.identity.journal);
     let restoring =
-        Restoring::begin(files, volume, journal, follow.bytes, description.end.lsn).map_err(wrong)?;
+        VolumeRestore::begin(files, volume, journal, follow.bytes, description.end.lsn).map_err(wrong)?;
     // Holes of a copy that has all that the new volume's journal begins with: its records come on top.
     let mark = |first, behind| restoring.missing(first, behind).map_err(wrong);
     claimant.each_data(

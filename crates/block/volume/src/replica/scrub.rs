@@ -14,30 +14,30 @@ use netram_block::{BLOCK_BYTES, DeviceError};
 use netram_lender::ScrubReport;
 use serde::{Deserialize, Serialize};
 
-use super::host::ReplicaDisk;
-use super::keeper::lock;
+use super::open_replica::ReplicaDisk;
+use super::replica_host::lock;
 
 /// Bytes that are read at once, in the thread that answers the client: a slow disk needs some 15 ms for them, and no write waits
 /// for that.
 const PART_BYTES: u64 = 1 << 20;
 /// How long after one part the next may be read, by any copy of this lender: 10 MiB a second are a tenth of what a slow disk gives.
-const PART_EVERY: Duration = Duration::from_millis(100);
+const PART_INTERVAL: Duration = Duration::from_millis(100);
 /// Parts after which the file says how far it is: what a killed lender does again.
 const PARTS_A_STORE: u64 = 64;
 /// Blocks that are remembered until they are mended. The rest are told all the same, and not counted as mended.
-const FOUND_MAX: usize = 1024;
+const DAMAGED_MAX: usize = 1024;
 
 /// When the copies of one lender are scrubbed.
-pub(super) struct Schedule {
+pub(super) struct ScrubSchedule {
     /// Each once in this time; `None`: never.
     every: Option<Duration>,
     /// No copy is read before this.
     next: Mutex<Instant>,
 }
 
-impl Schedule {
-    pub(super) fn new(every: Option<Duration>) -> Schedule {
-        Schedule {
+impl ScrubSchedule {
+    pub(super) fn new(every: Option<Duration>) -> ScrubSchedule {
+        ScrubSchedule {
             every: every.filter(|every| !every.is_zero()),
             next: Mutex::new(Instant::now()),
         }
@@ -49,7 +49,7 @@ impl Schedule {
         let now = Instant::now();
         let granted = *next <= now;
         if granted {
-            *next = now + PART_EVERY;
+            *next = now + PART_INTERVAL;
         }
         granted
     }
@@ -76,7 +76,7 @@ pub(crate) fn scrub_file(root: &Path) -> PathBuf {
 }
 
 /// A copy's scrub.
-pub(super) struct Scrub {
+pub(super) struct ReplicaScrub {
     path: PathBuf,
     record: Record,
     /// Blocks that were found and told.
@@ -84,12 +84,12 @@ pub(super) struct Scrub {
     parts: u64,
 }
 
-impl Scrub {
+impl ReplicaScrub {
     /// Goes on where the file says. One that makes no sense counts as none: it decides only when the next scrub is.
-    pub(super) fn open(root: &Path) -> Scrub {
+    pub(super) fn open(root: &Path) -> ReplicaScrub {
         let path = scrub_file(root);
         let record = read(&path);
-        let mut scrub = Scrub {
+        let mut scrub = ReplicaScrub {
             path,
             record: record.clone().unwrap_or_default(),
             found: Vec::new(),
@@ -103,7 +103,7 @@ impl Scrub {
     }
 
     /// Reads the next part, if it is time for one. The copy is whole, and its client there.
-    pub(super) fn step(&mut self, disk: &ReplicaDisk, schedule: &Schedule) -> Result<(), DeviceError> {
+    pub(super) fn step(&mut self, disk: &ReplicaDisk, schedule: &ScrubSchedule) -> Result<(), DeviceError> {
         let Some(every) = schedule.every else {
             return Ok(());
         };
@@ -124,7 +124,7 @@ impl Scrub {
             tracing::error!(copy = %self.path.display(), block, "a copy's block is damaged; its client is to send it again");
         }
         self.record.found += scrubbed.bad.len() as u64;
-        let room = FOUND_MAX - self.found.len();
+        let room = DAMAGED_MAX - self.found.len();
         self.found.extend(scrubbed.bad.into_iter().take(room));
         let behind = next + PART_BYTES / BLOCK_BYTES;
         let over = behind >= disk.geometry().bytes / BLOCK_BYTES;

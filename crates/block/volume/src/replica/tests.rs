@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use netram_lender::{Config, DataService, Lender};
-use netram_transport::Address;
+use netram_lender::{DataService, Lender, LenderConfig};
+use netram_transport::NetAddress;
 
-use super::keeper::Keeper;
-use crate::{Device, Volume, VolumeSettings};
+use super::replica_host::ReplicaHost;
+use crate::{BlockDevice, Volume, VolumeSettings};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -32,13 +32,13 @@ fn await_service(volume: &Volume) {
     });
 }
 
-fn lender(folder: &Path, keeper: &Arc<Keeper>) -> Lender {
-    let config = Config {
-        listen: vec![Address::Unix(folder.join("socket"))],
+fn lender(directory: &Path, keeper: &Arc<ReplicaHost>) -> Lender {
+    let config = LenderConfig {
+        listen: vec![NetAddress::Unix(directory.join("socket"))],
         memory: 1 << 20,
-        store: Some(folder.join("store")),
+        store: Some(directory.join("store")),
         allow_disk: true,
-        ..Config::default()
+        ..LenderConfig::default()
     };
     Lender::start_with(config, Some(Arc::clone(keeper) as _)).unwrap()
 }
@@ -48,16 +48,16 @@ fn lender(folder: &Path, keeper: &Arc<Keeper>) -> Lender {
 #[test]
 fn a_copy_whose_thread_panicked_is_opened_anew_for_the_next_session() {
     let place = tempfile::tempdir().unwrap();
-    let folder = place.path();
-    let keeper = Arc::new(Keeper::start(&folder.join("kept")).unwrap());
-    let lender = lender(folder, &keeper);
-    Volume::create(&folder.join("volume"), 1 << 20, 1 << 20).unwrap();
+    let directory = place.path();
+    let keeper = Arc::new(ReplicaHost::start(&directory.join("kept")).unwrap());
+    let lender = lender(directory, &keeper);
+    Volume::create(&directory.join("volume"), 1 << 20, 1 << 20).unwrap();
     let mut settings = VolumeSettings {
-        data_lender: Some(Address::Unix(folder.join("socket"))),
+        data_lender: Some(NetAddress::Unix(directory.join("socket"))),
         ..VolumeSettings::default()
     };
     settings.journal.insecure = true;
-    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings).unwrap();
+    let (volume, _) = Volume::open_with(&directory.join("volume"), &settings).unwrap();
     for byte in 1..4 {
         write(&volume, byte);
         await_service(&volume);
@@ -81,12 +81,12 @@ fn what_is_left_of_a_copy_that_was_being_made_takes_no_room() {
     let place = tempfile::tempdir().unwrap();
     let left = place.path().join(format!(".{:032x}.new-0123abcd", 7));
     let copy = place.path().join(format!("{:032x}", 8));
-    for folder in [&left, &copy] {
-        std::fs::create_dir(folder).unwrap();
-        std::fs::write(folder.join("replica"), []).unwrap();
-        std::fs::write(folder.join("image"), [0; 8192]).unwrap();
+    for directory in [&left, &copy] {
+        std::fs::create_dir(directory).unwrap();
+        std::fs::write(directory.join("replica"), []).unwrap();
+        std::fs::write(directory.join("image"), [0; 8192]).unwrap();
     }
-    let keeper = Keeper::start(place.path()).unwrap();
+    let keeper = ReplicaHost::start(place.path()).unwrap();
     assert!(!left.exists());
     // Another that is being made now.
     std::fs::create_dir(&left).unwrap();
@@ -95,7 +95,7 @@ fn what_is_left_of_a_copy_that_was_being_made_takes_no_room() {
     keeper.stop();
 }
 
-impl Keeper {
+impl ReplicaHost {
     fn plant_panic(&self) {
         self.shared.planted.store(true, Ordering::Release);
     }

@@ -8,31 +8,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_journal::over::Windows;
-use netram_volume::control::{Ask, ControlError, Front, Report, Told};
-use netram_volume::{Control, Device, Place, Volume, VolumeSettings, ask};
+use netram_journal::forget::WindowRelease;
+use netram_volume::control::{ControlError, VolumeFrontend, VolumeReply, VolumeReport, VolumeRequest};
+use netram_volume::{BlockDevice, Volume, VolumeControl, VolumePaths, VolumeSettings, ask};
 
 const MIB: u64 = 1 << 20;
 /// How long anything may take that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A volume of `bytes`, open and listening.
-struct Served {
-    folder: tempfile::TempDir,
+struct ServedVolume {
+    directory: tempfile::TempDir,
     path: PathBuf,
     volume: Arc<Volume>,
-    control: Option<Control>,
+    control: Option<VolumeControl>,
 }
 
-impl Served {
-    fn new(bytes: u64, inside: &str) -> Served {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join(inside).join("volume");
+impl ServedVolume {
+    fn new(bytes: u64, inside: &str) -> ServedVolume {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(inside).join("volume");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         Volume::create(&path, bytes, MIB).unwrap();
         let (volume, _) = Volume::open_with(&path, &VolumeSettings::default()).unwrap();
-        let mut served = Served {
-            folder,
+        let mut served = ServedVolume {
+            directory,
             path,
             volume: Arc::new(volume),
             control: None,
@@ -42,22 +42,22 @@ impl Served {
     }
 
     fn listen(&mut self) {
-        let front = Front {
+        let front = VolumeFrontend {
             kind: "test".into(),
             connections: Some(3),
             counters: [("errors".to_owned(), 5)].into(),
         };
-        let control = Control::start(Arc::clone(&self.volume), move || Some(front.clone()));
+        let control = VolumeControl::start(Arc::clone(&self.volume), move || Some(front.clone()));
         self.control = Some(control.unwrap());
     }
 
-    fn ask(&self, what: &Ask) -> Result<Option<Told>, ControlError> {
-        ask(&Place::at(&self.path), what, &mut |_| ())
+    fn ask(&self, what: &VolumeRequest) -> Result<Option<VolumeReply>, ControlError> {
+        ask(&VolumePaths::at(&self.path), what, &mut |_| ())
     }
 
-    fn status(&self) -> Report {
-        match self.ask(&Ask::Status).unwrap() {
-            Some(Told::Status(report)) => *report,
+    fn status(&self) -> VolumeReport {
+        match self.ask(&VolumeRequest::Status).unwrap() {
+            Some(VolumeReply::Status(report)) => *report,
             told => panic!("{told:?}"),
         }
     }
@@ -74,7 +74,7 @@ impl Served {
             .expect("nobody else has the volume")
             .close()
             .unwrap();
-        self.folder.close().unwrap();
+        self.directory.close().unwrap();
     }
 }
 
@@ -85,7 +85,7 @@ fn write(volume: &Volume, offset: u64, bytes: &[u8]) {
 #[test]
 fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
     // Deeper than a socket's address may be long.
-    let served = Served::new(8 * MIB, &"deep/".repeat(30));
+    let served = ServedVolume::new(8 * MIB, &"deep/".repeat(30));
     write(&served.volume, 0, &[7; 3 * 4096]);
     let report = served.status();
     assert_eq!((report.bytes, report.pid), (8 * MIB, std::process::id()));
@@ -94,14 +94,14 @@ fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
     let front = report.front.expect("it was given one");
     assert_eq!((front.connections, front.counters["errors"]), (Some(3), 5));
 
-    let grown = served.ask(&Ask::Grow { bytes: 16 * MIB }).unwrap();
-    let expected = Told::Grown {
+    let grown = served.ask(&VolumeRequest::Grow { bytes: 16 * MIB }).unwrap();
+    let expected = VolumeReply::Grown {
         before: 8 * MIB,
         after: 16 * MIB,
     };
     assert_eq!(grown, Some(expected));
     write(&served.volume, 15 * MIB, &[9; 4096]);
-    let smaller = served.ask(&Ask::Grow { bytes: 8 * MIB });
+    let smaller = served.ask(&VolumeRequest::Grow { bytes: 8 * MIB });
     assert!(
         matches!(&smaller, Err(ControlError::Refused(why)) if why.contains("cannot shrink")),
         "{smaller:?}"
@@ -109,11 +109,15 @@ fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
 
     served.volume.drain().unwrap();
     let mut last = None;
-    let told = ask(&Place::at(&served.path), &Ask::Scrub, &mut |progress| {
-        assert!(progress.done <= progress.total, "{progress:?}");
-        last = Some(progress);
-    });
-    let Ok(Some(Told::Scrubbed(findings))) = told else {
+    let told = ask(
+        &VolumePaths::at(&served.path),
+        &VolumeRequest::Scrub,
+        &mut |progress| {
+            assert!(progress.done <= progress.total, "{progress:?}");
+            last = Some(progress);
+        },
+    );
+    let Ok(Some(VolumeReply::Scrubbed(findings))) = told else {
         panic!("{told:?}")
     };
     assert!(
@@ -127,21 +131,27 @@ fn an_open_volume_tells_how_it_stands_grows_and_is_scrubbed() {
 
 #[test]
 fn the_socket_is_its_users_only_and_a_dead_ones_is_replaced() {
-    let mut served = Served::new(MIB, "");
+    let mut served = ServedVolume::new(MIB, "");
     let socket = served.path.join("control");
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&socket), 0o600);
     served.control = None;
-    assert!(served.ask(&Ask::Status).unwrap().is_none(), "nobody listens");
+    assert!(
+        served.ask(&VolumeRequest::Status).unwrap().is_none(),
+        "nobody listens"
+    );
     // As a process leaves it that was killed.
     drop(UnixListener::bind(&socket).unwrap());
     assert!(socket.exists());
-    assert!(served.ask(&Ask::Status).unwrap().is_none(), "nobody listens");
+    assert!(
+        served.ask(&VolumeRequest::Status).unwrap().is_none(),
+        "nobody listens"
+    );
     served.listen();
     assert_eq!(served.status().bytes, MIB);
     // A link is not followed, to whatever it leads.
     served.control = None;
-    let stranger = served.folder.path().join("strangers");
+    let stranger = served.directory.path().join("strangers");
     fs::write(&stranger, "content").unwrap();
     fs::set_permissions(&stranger, fs::Permissions::from_mode(0o644)).unwrap();
     std::os::unix::fs::symlink(&stranger, &socket).unwrap();
@@ -156,9 +166,9 @@ fn the_socket_is_its_users_only_and_a_dead_ones_is_replaced() {
 
 #[test]
 fn a_killed_ones_socket_does_not_keep_a_volume_from_being_deleted() {
-    let served = Served::new(MIB, "");
-    let Served {
-        folder,
+    let served = ServedVolume::new(MIB, "");
+    let ServedVolume {
+        directory,
         path,
         volume,
         control,
@@ -166,14 +176,14 @@ fn a_killed_ones_socket_does_not_keep_a_volume_from_being_deleted() {
     drop(control);
     drop(volume);
     drop(UnixListener::bind(path.join("control")).unwrap());
-    Volume::delete(&path, Windows::Logged).unwrap();
+    Volume::delete(&path, WindowRelease::Logged).unwrap();
     assert!(!path.exists());
-    folder.close().unwrap();
+    directory.close().unwrap();
 }
 
 #[test]
 fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
-    let served = Served::new(MIB, "");
+    let served = ServedVolume::new(MIB, "");
     for nonsense in [
         &b"{\"ask\":\"erase\"}\n"[..],
         b"\n",
@@ -187,7 +197,7 @@ fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
         stream.read_to_string(&mut answer).unwrap();
         assert!(answer.starts_with("{\"refused\":"), "{answer}");
     }
-    let odd = served.ask(&Ask::Grow { bytes: u64::MAX });
+    let odd = served.ask(&VolumeRequest::Grow { bytes: u64::MAX });
     assert!(matches!(odd, Err(ControlError::Refused(_))), "{odd:?}");
     // No line at all: cut off without a word, and without the memory for it.
     let mut endless = served.stranger();
@@ -196,7 +206,7 @@ fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
     // A crowd that says nothing has its places for some seconds, and no more.
     let crowd: Vec<UnixStream> = (0..20).map(|_| served.stranger()).collect();
     let deadline = Instant::now() + PATIENCE;
-    while served.ask(&Ask::Status).unwrap().is_none() {
+    while served.ask(&VolumeRequest::Status).unwrap().is_none() {
         assert!(Instant::now() < deadline, "the crowd keeps everybody out");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -208,8 +218,8 @@ fn nonsense_silence_and_crowds_neither_stop_it_nor_hold_up_its_end() {
 #[test]
 fn one_scrub_runs_at_a_time_and_ends_with_whoever_asked_or_with_the_volume() {
     // All holes: nothing to read, and long enough to look through.
-    let mut served = Served::new(1 << 40, "");
-    let begin = |served: &Served| {
+    let mut served = ServedVolume::new(1 << 40, "");
+    let begin = |served: &ServedVolume| {
         let mut asker = served.stranger();
         asker.write_all(b"{\"ask\":\"scrub\"}\n").unwrap();
         let mut first = [0; 12];
@@ -218,7 +228,7 @@ fn one_scrub_runs_at_a_time_and_ends_with_whoever_asked_or_with_the_volume() {
     };
     let (asker, first) = begin(&served);
     assert_eq!(&first, b"{\"progress\":");
-    let second = served.ask(&Ask::Scrub);
+    let second = served.ask(&VolumeRequest::Scrub);
     assert!(
         matches!(&second, Err(ControlError::Refused(why)) if why.contains("under way")),
         "{second:?}"

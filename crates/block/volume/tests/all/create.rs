@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use netram_journal::over::Windows;
-use netram_volume::{CreateError, DeleteError, Volume};
+use netram_journal::forget::WindowRelease;
+use netram_volume::{Volume, VolumeCreateError, VolumeDeleteError};
 
-const PLACE: &str = "NETRAM_TEST_FOLDER";
+const PLACE: &str = "NETRAM_TEST_DIRECTORY";
 const BYTES: u64 = 8 << 20;
 const JOURNAL: u64 = 1 << 20;
 const ROUNDS: usize = 6;
@@ -17,7 +17,7 @@ const ROUNDS: usize = 6;
 #[test]
 #[ignore = "the process that the other test kills"]
 fn maker() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
     // Should it never be killed, it ends.
@@ -27,7 +27,7 @@ fn maker() {
     });
     let mut out = std::io::stdout().lock();
     for number in 0.. {
-        Volume::create(&folder.join(format!("volume{number}")), BYTES, JOURNAL).unwrap();
+        Volume::create(&directory.join(format!("volume{number}")), BYTES, JOURNAL).unwrap();
         writeln!(out, "made {number}").unwrap();
         out.flush().unwrap();
     }
@@ -38,10 +38,10 @@ fn maker() {
 #[test]
 fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
     for round in 0..ROUNDS {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         let mut maker = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "create::maker", "--ignored", "--nocapture"])
-            .env(PLACE, folder.path())
+            .env(PLACE, directory.path())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -52,7 +52,7 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
         maker.wait().unwrap();
         assert!(made > 0, "the maker ended by itself");
         let named = |path: &Path| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
-        let paths = fs::read_dir(folder.path())
+        let paths = fs::read_dir(directory.path())
             .unwrap()
             .map(|entry| entry.unwrap().path());
         for path in paths.filter(|path| named(path)) {
@@ -66,9 +66,11 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
         }
         // The name that it was busy with is free, or a volume's.
         for number in 0..4 {
-            let path = folder.path().join(format!("volume{number}"));
+            let path = directory.path().join(format!("volume{number}"));
             match Volume::create(&path, BYTES, JOURNAL) {
-                Ok(_) | Err(CreateError::Exists(_)) => drop(Volume::delete(&path, Windows::Logged).unwrap()),
+                Ok(_) | Err(VolumeCreateError::Exists(_)) => {
+                    drop(Volume::delete(&path, WindowRelease::Logged).unwrap())
+                }
                 Err(error) => panic!("round {round}: {error}"),
             }
         }
@@ -77,9 +79,9 @@ fn a_process_killed_while_it_makes_a_volume_leaves_none_or_all_of_it() {
 
 #[test]
 fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let make = |name: &str| {
-        let path = folder.path().join(name);
+        let path = directory.path().join(name);
         fs::create_dir(&path).unwrap();
         fs::write(path.join("image"), "content").unwrap();
         path
@@ -95,27 +97,27 @@ fn what_a_crash_left_of_a_volume_goes_when_it_is_made_anew_and_nothing_else_does
     let being_made = make(".volume.new-00000001");
     let making = fs::File::open(&being_made).unwrap();
     making.try_lock().unwrap();
-    Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
+    Volume::create(&directory.path().join("volume"), BYTES, JOURNAL).unwrap();
     assert!(!left.exists());
     assert!(others.iter().all(|other| other.join("image").exists()));
     assert!(being_made.join("image").exists());
     drop(making);
     let (count, exists) = (
-        || fs::read_dir(folder.path()).unwrap().count(),
-        Volume::create(&folder.path().join("volume"), BYTES, JOURNAL),
+        || fs::read_dir(directory.path()).unwrap().count(),
+        Volume::create(&directory.path().join("volume"), BYTES, JOURNAL),
     );
-    assert!(matches!(exists, Err(CreateError::Exists(_))));
+    assert!(matches!(exists, Err(VolumeCreateError::Exists(_))));
     assert_eq!(count(), others.len() + 2, "who cannot make one removes nothing");
-    Volume::delete(&folder.path().join("volume"), Windows::Logged).unwrap();
-    Volume::create(&folder.path().join("volume"), BYTES, JOURNAL).unwrap();
+    Volume::delete(&directory.path().join("volume"), WindowRelease::Logged).unwrap();
+    Volume::create(&directory.path().join("volume"), BYTES, JOURNAL).unwrap();
     assert!(!being_made.exists());
 }
 
 /// As a removal leaves it that was cut off: superblock first, image last.
 #[test]
 fn what_is_left_of_a_volume_can_be_removed() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("volume");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volume");
     let gone = ["super", "journal/lock", "journal", "sums"];
     for cut in 1..=gone.len() {
         Volume::create(&path, BYTES, JOURNAL).unwrap();
@@ -128,17 +130,17 @@ fn what_is_left_of_a_volume_can_be_removed() {
         }
         assert!(matches!(
             Volume::create(&path, BYTES, JOURNAL),
-            Err(CreateError::Exists(_))
+            Err(VolumeCreateError::Exists(_))
         ));
-        Volume::delete(&path, Windows::Logged).unwrap();
+        Volume::delete(&path, WindowRelease::Logged).unwrap();
         assert!(!path.exists());
     }
     // What has nothing of a volume's is left alone, whatever its files are called.
     fs::create_dir_all(path.join("journal")).unwrap();
     fs::write(path.join("image"), [0; 8192]).unwrap();
     assert!(matches!(
-        Volume::delete(&path, Windows::Logged),
-        Err(DeleteError::Io { .. })
+        Volume::delete(&path, WindowRelease::Logged),
+        Err(VolumeDeleteError::Io { .. })
     ));
     assert!(path.join("image").exists() && path.join("journal").exists());
 }

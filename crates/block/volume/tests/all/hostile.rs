@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use netram_block_machine::message::{BLOCKS_PER_FRAME, Follow};
-use netram_block_machine::{Description, Identity, Message};
-use netram_lender::{Config, DataService, Lender};
+use netram_block_machine::message::{BLOCKS_PER_FRAME, FollowRequest};
+use netram_block_machine::{ReplicaDescription, ReplicaIdentity, ReplicaMessage};
+use netram_lender::{DataService, Lender, LenderConfig};
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
-use netram_transport::{Address, Link, Security, connect};
-use netram_volume::replica::Keeper;
-use netram_volume::{Device, Volume, VolumeSettings};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{Link, NetAddress, Security, connect};
+use netram_volume::replica::ReplicaHost;
+use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
 const BLOCK: usize = 4096;
 const BYTES: u64 = 2 << 20;
@@ -24,9 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
 /// A generator of bytes that a failing run can repeat.
-struct Random(u64);
+struct TestRng(u64);
 
-impl Random {
+impl TestRng {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -48,14 +48,14 @@ impl Random {
 }
 
 /// A data lender with the copy of a volume that was written and closed.
-struct Place {
-    folder: tempfile::TempDir,
+struct TestPaths {
+    directory: tempfile::TempDir,
     lender: Lender,
-    keeper: Arc<Keeper>,
+    keeper: Arc<ReplicaHost>,
 }
 
-impl Place {
-    fn new() -> Place {
+impl TestPaths {
+    fn new() -> TestPaths {
         let default = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             let thread = std::thread::current();
@@ -64,18 +64,18 @@ impl Place {
             }
             default(panic);
         }));
-        let folder = tempfile::tempdir().unwrap();
-        let keeper = Arc::new(Keeper::start(&folder.path().join("kept")).unwrap());
-        let config = Config {
-            listen: vec![Address::Unix(folder.path().join("socket"))],
+        let directory = tempfile::tempdir().unwrap();
+        let keeper = Arc::new(ReplicaHost::start(&directory.path().join("kept")).unwrap());
+        let config = LenderConfig {
+            listen: vec![NetAddress::Unix(directory.path().join("socket"))],
             memory: 1 << 20,
-            store: Some(folder.path().join("store")),
+            store: Some(directory.path().join("store")),
             allow_disk: true,
-            ..Config::default()
+            ..LenderConfig::default()
         };
         let lender = Lender::start_with(config, Some(keeper.clone())).unwrap();
-        let place = Place {
-            folder,
+        let place = TestPaths {
+            directory,
             lender,
             keeper,
         };
@@ -91,7 +91,7 @@ impl Place {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     fn open(&self) -> Volume {
@@ -115,16 +115,16 @@ impl Place {
     }
 
     /// What anybody with the key may ask.
-    fn describe(&self) -> Description {
+    fn describe(&self) -> ReplicaDescription {
         let id = u128::from_str_radix(&self.keeper.replicas()[0].volume, 16).unwrap();
         let mut link = self.dial();
-        say(&mut link, &Message::inquire(Some(id))).unwrap();
+        say(&mut link, &ReplicaMessage::inquire(Some(id))).unwrap();
         let answer = receive(&mut link).expect("an answer");
-        Description::decode(&answer.frame()).unwrap()
+        ReplicaDescription::decode(&answer.frame()).unwrap()
     }
 
     /// A session that poses as the copy's client. The copy may still be in another's hands.
-    fn pose(&self, description: &Description) -> Link {
+    fn pose(&self, description: &ReplicaDescription) -> Link {
         let view = &description.view;
         let mut link = self.dial();
         say(&mut link, &description.follow.message(view.epoch, view.writer)).unwrap();
@@ -145,8 +145,8 @@ impl Place {
         assert!(resyncs || status.resyncs == 0, "{status:?}");
         volume.close().unwrap();
         assert_eq!(PANICS.load(Ordering::Relaxed), 0);
-        let Place {
-            folder,
+        let TestPaths {
+            directory,
             lender,
             keeper,
         } = self;
@@ -154,7 +154,7 @@ impl Place {
         let copy = PathBuf::from(&keeper.replicas()[0].path);
         keeper.stop();
         check_copy(&copy);
-        drop(folder);
+        drop(directory);
     }
 }
 
@@ -182,19 +182,19 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// `None`: the lender has ended the session.
-fn say(link: &mut Link, message: &Message) -> Option<()> {
+fn say(link: &mut Link, message: &ReplicaMessage) -> Option<()> {
     let header = message.header.encode(message.body.len());
     link.send(&[&header, &message.body]).ok().map(drop)
 }
 
 /// The next frame; `None` when the lender has ended the session.
-fn receive(link: &mut Link) -> Option<Message> {
+fn receive(link: &mut Link) -> Option<ReplicaMessage> {
     let began = Instant::now();
     loop {
         link.flush().ok()?;
         if let Some(packet) = link.receive().ok()? {
             let frame = Frame::parse(packet).unwrap();
-            return Some(Message {
+            return Some(ReplicaMessage {
                 header: frame.header,
                 body: frame.body.to_vec(),
             });
@@ -205,22 +205,22 @@ fn receive(link: &mut Link) -> Option<Message> {
 }
 
 /// What the session is refused with, once it is.
-fn refusal(link: &mut Link) -> Option<Refusal> {
+fn refusal(link: &mut Link) -> Option<RefusalReason> {
     while let Some(answer) = receive(link) {
         if answer.header.kind == FrameKind::Refuse {
             assert!(receive(link).is_none(), "a refused session ends");
-            return Refusal::from_byte(answer.header.flags);
+            return RefusalReason::from_byte(answer.header.flags);
         }
     }
     None
 }
 
 /// Of the reign that `description` has.
-fn header(description: &Description, kind: FrameKind) -> Header {
-    Header {
+fn header(description: &ReplicaDescription, kind: FrameKind) -> FrameHeader {
+    FrameHeader {
         epoch: description.view.epoch,
-        who: description.view.writer.0,
-        ..Header::new(kind)
+        sender: description.view.writer.0,
+        ..FrameHeader::new(kind)
     }
 }
 
@@ -230,22 +230,22 @@ const KINDS: [FrameKind; 14] = [
     FrameKind::Read,
     FrameKind::Follow,
     FrameKind::Records,
-    FrameKind::KeepView,
+    FrameKind::StoreView,
     FrameKind::Resync,
     FrameKind::Digests,
     FrameKind::Blocks,
-    FrameKind::Resynced,
+    FrameKind::ResyncEnd,
     FrameKind::Fetch,
     FrameKind::Inquire,
     FrameKind::Flushed,
-    FrameKind::Bad,
+    FrameKind::BadBlocks,
 ];
 
 #[test]
 fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let description = place.describe();
-    let mut random = Random(0x5EED_CAFE);
+    let mut random = TestRng(0x5EED_CAFE);
     for session in 0..150 {
         let mut link = match session % 3 {
             // A stranger's first frame may be anything, too.
@@ -255,17 +255,17 @@ fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
         for _ in 0..20 {
             let kind = KINDS[random.next() as usize % KINDS.len()];
             let mut header = match random.next() % 4 {
-                0 => Header::new(kind),
+                0 => FrameHeader::new(kind),
                 _ => header(&description, kind),
             };
             (header.lsn, header.stable) = (Lsn(random.number()), Lsn(random.number()));
             // Whoever may speak for the copy may have it made anew: that is not under test.
-            header.flags = random.next() as u8 & !Flag::WHOLE;
+            header.flags = random.next() as u8 & !Flag::FULL;
             header.mark = random.number() as u32;
             let body = (0..[0, 1, 4, 8, 16, 56, 4104, 9000][random.next() as usize % 8])
                 .map(|_| random.next() as u8)
                 .collect();
-            if say(&mut link, &Message { header, body }).is_none() {
+            if say(&mut link, &ReplicaMessage { header, body }).is_none() {
                 break;
             }
         }
@@ -275,7 +275,10 @@ fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
         }
         if session % 2 == 0 {
             // The others go without a word, with answers on their way.
-            let _ = say(&mut link, &Message::bare(Header::new(FrameKind::Flushed)));
+            let _ = say(
+                &mut link,
+                &ReplicaMessage::bare(FrameHeader::new(FrameKind::Flushed)),
+            );
             while receive(&mut link).is_some() {}
         }
     }
@@ -284,7 +287,7 @@ fn random_frames_and_bytes_end_their_session_and_leave_the_copy_as_it_was() {
 
 #[test]
 fn lengths_and_positions_that_cannot_be_are_refused() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let description = place.describe();
     let blocks = BYTES / BLOCK as u64;
     let number = |number: u64| number.to_le_bytes().to_vec();
@@ -310,32 +313,36 @@ fn lengths_and_positions_that_cannot_be_are_refused() {
         ),
         (FrameKind::Read, u64::MAX, 0, vec![1; 4]),
         (FrameKind::Records, u64::MAX, 0, vec![1; 64]),
-        (FrameKind::Resync, 12, Flag::WHOLE, Vec::new()),
-        (FrameKind::Resync, u64::MAX - 7, Flag::WHOLE, Vec::new()),
+        (FrameKind::Resync, 12, Flag::FULL, Vec::new()),
+        (FrameKind::Resync, u64::MAX - 7, Flag::FULL, Vec::new()),
     ];
     for (kind, lsn, flags, body) in wrong {
         let mut link = place.pose(&description);
-        let keep = Message::keep_view(&description.view, BYTES, false);
+        let keep = ReplicaMessage::keep_view(&description.view, BYTES, false);
         say(&mut link, &keep).unwrap();
-        let resync = Header {
-            flags: Flag::WHOLE,
+        let resync = FrameHeader {
+            flags: Flag::FULL,
             ..header(&description, FrameKind::Resync)
         };
-        say(&mut link, &Message::bare(resync)).unwrap();
-        let asked = Header {
+        say(&mut link, &ReplicaMessage::bare(resync)).unwrap();
+        let asked = FrameHeader {
             lsn: Lsn(lsn),
             flags,
             ..header(&description, kind)
         };
-        say(&mut link, &Message { header: asked, body }).unwrap();
+        say(&mut link, &ReplicaMessage { header: asked, body }).unwrap();
         let refused = refusal(&mut link);
         assert!(refused.is_some(), "{asked:?}");
-        assert_ne!(refused, Some(Refusal::DiskFailed), "{asked:?}");
+        assert_ne!(refused, Some(RefusalReason::DiskFailed), "{asked:?}");
     }
     for bytes in [u64::MAX, BYTES + 1, 1 << 60] {
         let mut link = place.pose(&description);
-        say(&mut link, &Message::keep_view(&description.view, bytes, false)).unwrap();
-        assert_eq!(refusal(&mut link), Some(Refusal::Malformed), "{bytes}");
+        say(
+            &mut link,
+            &ReplicaMessage::keep_view(&description.view, bytes, false),
+        )
+        .unwrap();
+        assert_eq!(refusal(&mut link), Some(RefusalReason::Malformed), "{bytes}");
     }
     // Blocks before the copy was said to be made anew.
     place.check(true);
@@ -343,12 +350,12 @@ fn lengths_and_positions_that_cannot_be_are_refused() {
 
 #[test]
 fn volumes_that_cannot_be_or_are_others_make_no_copy() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let description = place.describe();
     let view = &description.view;
     let ours = &description.follow;
-    let stranger = |bytes, capacity| Follow {
-        identity: Identity {
+    let stranger = |bytes, capacity| FollowRequest {
+        identity: ReplicaIdentity {
             volume: 77,
             journal: JournalId(78),
         },
@@ -361,8 +368,8 @@ fn volumes_that_cannot_be_or_are_others_make_no_copy() {
     let mut other_log = ours.clone();
     other_log.capacity += 4096;
     let mut cases = vec![
-        (other_journal, Refusal::NoReplica),
-        (other_log, Refusal::NoReplica),
+        (other_journal, RefusalReason::NoReplica),
+        (other_log, RefusalReason::NoReplica),
     ];
     for (bytes, capacity) in [
         (0, 1 << 20),
@@ -374,7 +381,7 @@ fn volumes_that_cannot_be_or_are_others_make_no_copy() {
         (1 << 20, u64::MAX),
         (u64::MAX, u64::MAX),
     ] {
-        cases.push((stranger(bytes, capacity), Refusal::Malformed));
+        cases.push((stranger(bytes, capacity), RefusalReason::Malformed));
     }
     for (follow, expected) in cases {
         let mut link = place.dial();
@@ -386,12 +393,12 @@ fn volumes_that_cannot_be_or_are_others_make_no_copy() {
         FrameKind::Records,
         FrameKind::Blocks,
         FrameKind::Digests,
-        FrameKind::Resynced,
+        FrameKind::ResyncEnd,
         FrameKind::Resync,
     ] {
         let mut link = place.pose(&description);
-        say(&mut link, &Message::bare(header(&description, kind))).unwrap();
-        assert_eq!(refusal(&mut link), Some(Refusal::NotSealed), "{kind:?}");
+        say(&mut link, &ReplicaMessage::bare(header(&description, kind))).unwrap();
+        assert_eq!(refusal(&mut link), Some(RefusalReason::NotFenced), "{kind:?}");
     }
     let made: Vec<_> = std::fs::read_dir(place.path("kept")).unwrap().collect();
     // The one copy, and the lock.
@@ -401,14 +408,14 @@ fn volumes_that_cannot_be_or_are_others_make_no_copy() {
 
 #[test]
 fn questions_that_cannot_be_answered_do_not_pile_up() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let description = place.describe();
     let mut link = place.pose(&description);
     let asked = 500;
     let mut later = 0;
     for mark in 0..asked {
         // As of a log that will never be there.
-        say(&mut link, &Message::fetch(mark, 0, 1, Lsn(1 << 61))).unwrap();
+        say(&mut link, &ReplicaMessage::fetch(mark, 0, 1, Lsn(1 << 61))).unwrap();
         while mark - later > 20 {
             let answer = receive(&mut link).expect("an answer");
             if answer.header.kind == FrameKind::Fetched {

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_lender::{Config, Lender};
+use netram_lender::{Lender, LenderConfig};
 use netram_transport::Security;
-use netram_volume::{Device, Volume, VolumeSettings};
+use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
 const PLACE: &str = "NETRAM_TEST_VOLUME";
 const BLOCK: usize = 4096;
@@ -19,9 +19,9 @@ const ROUND: Duration = Duration::from_secs(10);
 const YOUNG: Duration = Duration::from_secs(4);
 
 /// A small generator, so that a test's seed says everything.
-struct Random(u64);
+struct TestRng(u64);
 
-impl Random {
+impl TestRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
@@ -49,7 +49,7 @@ fn writer() {
     });
     let (volume, _) = Volume::open_with(&path, &settings(&path)).unwrap();
     let mut version = newest(&volume).into_iter().max().unwrap_or(0);
-    let mut random = Random(version + 1);
+    let mut random = TestRng(version + 1);
     let mut out = std::io::stdout().lock();
     loop {
         version += 1;
@@ -131,18 +131,18 @@ fn note(line: &str, held: &mut [u64]) {
 }
 
 fn every_completed_write_is_there(with_lender: bool) {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let memory = with_lender.then(|| tempfile::tempdir_in("/dev/shm").unwrap());
-    let path = folder.path().join("volume");
+    let path = directory.path().join("volume");
     Volume::create(&path, BLOCKS * BLOCK as u64, 1 << 20).unwrap();
-    let socket = format!("unix:{}", folder.path().join("lend.sock").display());
+    let socket = format!("unix:{}", directory.path().join("lend.sock").display());
     let lender = memory.as_ref().map(|memory| {
-        Lender::start(Config {
+        Lender::start(LenderConfig {
             listen: vec![socket.parse().unwrap()],
             security: Security::Insecure,
             memory: 64 << 20,
             store: Some(memory.path().join("lent")),
-            ..Config::default()
+            ..LenderConfig::default()
         })
         .unwrap()
     });
@@ -157,7 +157,7 @@ fn every_completed_write_is_there(with_lender: bool) {
     .unwrap();
 
     let mut held = vec![0; (BLOCKS * 8) as usize];
-    let mut random = Random(7);
+    let mut random = TestRng(7);
     for round in 0..ROUNDS {
         let lived = run_and_kill(&path, 20 + random.below(300), &mut held);
         let (volume, recovered) = Volume::open_with(&path, &settings(&path)).unwrap();

@@ -7,15 +7,17 @@ use std::process::{ChildStdout, Command};
 use std::time::{Duration, Instant};
 
 use netram_block::VolumeId;
-use netram_journal::{Inspect, OpenError as JournalError};
+use netram_journal::{JournalInspector, JournalOpenError as JournalError};
 use netram_proto::id::Epoch;
-use netram_proto::journal::RecoveryRefusal;
-use netram_volume::replica::restore::{DataLender, RestoreError, Restored, check_restore, restore};
-use netram_volume::{Device, OpenError, Volume, VolumeSettings};
+use netram_proto::journal::RecoveryError;
+use netram_volume::replica::restore::{
+    DataLenderEndpoint, RestoreError, RestoreReport, check_restore, restore,
+};
+use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumeSettings};
 
 use crate::restore::{
-    BLOCK, BLOCKS, Killed, PATIENCE, PLACE, Serving, VOLUME, address, data_lender, fill, killed_after, serve,
-    settings, spawn, write,
+    BLOCK, BLOCKS, KilledProcess, PATIENCE, PLACE, RunningLender, VOLUME, address, data_lender, fill,
+    killed_after, serve, settings, spawn, write,
 };
 
 const COMMAND: &str = "NETRAM_TEST_PROOF_COMMAND";
@@ -27,47 +29,49 @@ fn in_memory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
-fn in_haste(folder: &Path) -> VolumeSettings {
-    let mut settings = settings(folder);
+fn in_haste(directory: &Path) -> VolumeSettings {
+    let mut settings = settings(directory);
     settings.journal.patience = Some(Duration::from_millis(300));
     settings
 }
 
-fn source(folder: &Path) -> DataLender {
-    DataLender {
-        address: address(folder, "data.sock"),
-        security: settings(folder).journal_config().unwrap().security,
+fn source(directory: &Path) -> DataLenderEndpoint {
+    DataLenderEndpoint {
+        address: address(directory, "data.sock"),
+        security: settings(directory).journal_config().unwrap().security,
     }
 }
 
 fn restore_to(
-    folder: &Path,
+    directory: &Path,
     name: &str,
     id: VolumeId,
     client_is_off: bool,
     finish: impl FnOnce() -> std::io::Result<()>,
-) -> Result<Restored, RestoreError> {
-    let config = in_haste(folder).journal_config().unwrap();
-    let root = folder.join(name);
-    restore(&root, &source(folder), id, &config, client_is_off, |_| finish())
+) -> Result<RestoreReport, RestoreError> {
+    let config = in_haste(directory).journal_config().unwrap();
+    let root = directory.join(name);
+    restore(&root, &source(directory), id, &config, client_is_off, |_| {
+        finish()
+    })
 }
 
-fn open(folder: &Path, name: &str, newest: bool) -> Result<Volume, OpenError> {
+fn open(directory: &Path, name: &str, newest: bool) -> Result<Volume, VolumeOpenError> {
     let settings = VolumeSettings {
         newest,
-        ..in_haste(folder)
+        ..in_haste(directory)
     };
-    Volume::open_with(&folder.join(name), &settings).map(|(volume, _)| volume)
+    Volume::open_with(&directory.join(name), &settings).map(|(volume, _)| volume)
 }
 
-fn take_over(folder: &Path, id: VolumeId, client_is_off: bool) -> Result<Volume, OpenError> {
+fn take_over(directory: &Path, id: VolumeId, client_is_off: bool) -> Result<Volume, VolumeOpenError> {
     let settings = VolumeSettings {
         data_lender: None,
         take_over: true,
         client_is_off,
-        ..in_haste(folder)
+        ..in_haste(directory)
     };
-    Volume::open_with(&folder.join("kept").join(id.to_string()), &settings).map(|(volume, _)| volume)
+    Volume::open_with(&directory.join("kept").join(id.to_string()), &settings).map(|(volume, _)| volume)
 }
 
 /// Everything that was said to be complete is there, of so many writes.
@@ -82,32 +86,32 @@ fn check(volume: &Volume, done: u64) {
 }
 
 /// What a fence would change: the epoch that the copy obeys, and who sealed the member.
-fn fences(folder: &Path, member: &Serving, id: VolumeId) -> (Epoch, u32, String) {
+fn fences(directory: &Path, member: &RunningLender, id: VolumeId) -> (Epoch, u32, String) {
     let journal = member.lender.report().journals.remove(0);
-    let copy = folder.join("kept").join(id.to_string()).join("journal");
-    let copy = Inspect::open(&copy).unwrap().view().epoch;
+    let copy = directory.join("kept").join(id.to_string()).join("journal");
+    let copy = JournalInspector::open(&copy).unwrap().view().epoch;
     (copy, journal.epoch, journal.writer)
 }
 
 /// A process that writes, and says each write that is complete.
-struct Writer {
-    process: Killed,
+struct WriterProcess {
+    process: KilledProcess,
     lines: Lines<BufReader<ChildStdout>>,
     done: u64,
 }
 
-impl Writer {
-    /// Writes the volume of `folder`, whose data lender has all that was written before.
-    fn start(folder: &Path) -> Writer {
-        let mut process = spawn(folder, "restore::writer", "");
+impl WriterProcess {
+    /// Writes the volume of `directory`, whose data lender has all that was written before.
+    fn start(directory: &Path) -> WriterProcess {
+        let mut process = spawn(directory, "restore::writer", "");
         let mut lines = BufReader::new(process.0.stdout.take().unwrap()).lines();
         let ready = lines
             .by_ref()
             .map_while(Result::ok)
             .any(|line| line.ends_with("ready"));
         assert!(ready, "the writer ended by itself");
-        std::fs::write(folder.join("go"), "").unwrap();
-        let mut writer = Writer {
+        std::fs::write(directory.join("go"), "").unwrap();
+        let mut writer = WriterProcess {
             process,
             lines,
             done: 0,
@@ -133,7 +137,7 @@ impl Writer {
 }
 
 fn is_missing(error: &JournalError) -> bool {
-    let refusal = |refusal: &RecoveryRefusal| matches!(refusal, RecoveryRefusal::Missing { .. });
+    let refusal = |refusal: &RecoveryError| matches!(refusal, RecoveryError::Missing { .. });
     matches!(error, JournalError::Refused { refusal: why, .. } if refusal(why))
 }
 
@@ -141,146 +145,146 @@ fn is_missing(error: &JournalError) -> bool {
 #[test]
 fn a_restore_against_a_live_client_is_refused_and_the_client_goes_on() {
     let place = in_memory();
-    let folder = place.path();
-    let member = serve(folder, "member.sock", None);
-    let _keeper = data_lender(folder);
-    let id = Volume::create(&folder.join("volume"), 4 << 20, 4 << 20).unwrap();
-    let mut writer = Writer::start(folder);
-    let before = fences(folder, &member, id);
+    let directory = place.path();
+    let member = serve(directory, "member.sock", None);
+    let _keeper = data_lender(directory);
+    let id = Volume::create(&directory.join("volume"), 4 << 20, 4 << 20).unwrap();
+    let mut writer = WriterProcess::start(directory);
+    let before = fences(directory, &member, id);
     for _ in 0..2 {
-        let refused = restore_to(folder, "restored", id, false, || Ok(())).unwrap_err();
+        let refused = restore_to(directory, "restored", id, false, || Ok(())).unwrap_err();
         assert!(matches!(refused, RestoreError::LiveClient { .. }), "{refused}");
         assert!(refused.to_string().contains("--client-is-off"), "{refused}");
         writer.go_on(20);
     }
-    assert_eq!(fences(folder, &member, id), before);
-    assert!(!folder.join("restored").exists());
+    assert_eq!(fences(directory, &member, id), before);
+    assert!(!directory.join("restored").exists());
     let done = writer.kill();
-    check(&open(folder, "volume", false).unwrap(), done);
+    check(&open(directory, "volume", false).unwrap(), done);
 }
 
 /// Whoever insists gets one volume or the other, and is told which.
 #[test]
 fn a_restore_that_is_forced_on_a_live_client_leaves_one_that_serves() {
     let place = in_memory();
-    let folder = place.path();
-    let _member = serve(folder, "member.sock", None);
-    let _keeper = data_lender(folder);
-    let id = Volume::create(&folder.join("volume"), 4 << 20, 4 << 20).unwrap();
-    let writer = Writer::start(folder);
+    let directory = place.path();
+    let _member = serve(directory, "member.sock", None);
+    let _keeper = data_lender(directory);
+    let id = Volume::create(&directory.join("volume"), 4 << 20, 4 << 20).unwrap();
+    let writer = WriterProcess::start(directory);
     let before = writer.done;
-    let restored = restore_to(folder, "restored", id, true, || Ok(()));
+    let restored = restore_to(directory, "restored", id, true, || Ok(()));
     let done = writer.kill();
     if restored.is_err() {
-        let original = open(folder, "volume", false).or_else(|_| open(folder, "volume", true));
+        let original = open(directory, "volume", false).or_else(|_| open(directory, "volume", true));
         return check(&original.unwrap(), done);
     }
-    check(&open(folder, "restored", false).unwrap(), before);
-    let refused = open(folder, "volume", false).unwrap_err();
+    check(&open(directory, "restored", false).unwrap(), before);
+    let refused = open(directory, "volume", false).unwrap_err();
     let text = refused.to_string();
-    assert!(matches!(refused, OpenError::Claimed { .. }), "{text}");
+    assert!(matches!(refused, VolumeOpenError::Claimed { .. }), "{text}");
     assert!(
         text.contains("claimed it under epoch") && text.contains(" s ago"),
         "{text}"
     );
-    let word = open(folder, "volume", true).unwrap_err();
-    assert!(matches!(word, OpenError::NotNewest { .. }), "{word}");
+    let word = open(directory, "volume", true).unwrap_err();
+    assert!(matches!(word, VolumeOpenError::NotNewest { .. }), "{word}");
 }
 
 /// The refused restore had claimed the copy and sealed the other lenders: the healthy original was called an old copy.
 #[test]
 fn a_refused_restore_leaves_the_original_as_it_was() {
     let place = in_memory();
-    let folder = place.path();
-    let member = serve(folder, "member.sock", None);
-    let _keeper = data_lender(folder);
-    let (id, done) = killed_after(folder, 30);
-    let before = fences(folder, &member, id);
+    let directory = place.path();
+    let member = serve(directory, "member.sock", None);
+    let _keeper = data_lender(directory);
+    let (id, done) = killed_after(directory, 30);
+    let before = fences(directory, &member, id);
     drop(member);
-    let refused = restore_to(folder, "restored", id, true, || Ok(())).unwrap_err();
+    let refused = restore_to(directory, "restored", id, true, || Ok(())).unwrap_err();
     assert!(
         matches!(&refused, RestoreError::Journal(error) if is_missing(error)),
         "{refused}"
     );
-    let member = serve(folder, "member.sock", None);
-    assert_eq!(fences(folder, &member, id), before);
-    check(&open(folder, "volume", false).unwrap(), done);
+    let member = serve(directory, "member.sock", None);
+    assert_eq!(fences(directory, &member, id), before);
+    check(&open(directory, "volume", false).unwrap(), done);
 }
 
 /// The original's refused attempts had sealed a lender; the restore then took it for one that went on without its data lender.
 #[test]
 fn a_refused_opening_leaves_the_restore_as_it_was() {
     let place = in_memory();
-    let folder = place.path();
-    let member = serve(folder, "member.sock", None);
-    let _keeper = data_lender(folder);
-    let (id, done) = killed_after(folder, 30);
-    let before = fences(folder, &member, id);
+    let directory = place.path();
+    let member = serve(directory, "member.sock", None);
+    let _keeper = data_lender(directory);
+    let (id, done) = killed_after(directory, 30);
+    let before = fences(directory, &member, id);
     drop(member);
     for _ in 0..3 {
-        let refused = open(folder, "volume", false).unwrap_err();
+        let refused = open(directory, "volume", false).unwrap_err();
         assert!(
-            matches!(&refused, OpenError::Journal(error) if is_missing(error)),
+            matches!(&refused, VolumeOpenError::Journal(error) if is_missing(error)),
             "{refused}"
         );
     }
-    let member = serve(folder, "member.sock", None);
-    assert_eq!(fences(folder, &member, id), before);
-    let in_service = restore_to(folder, "restored", id, true, || Ok(()));
+    let member = serve(directory, "member.sock", None);
+    assert_eq!(fences(directory, &member, id), before);
+    let in_service = restore_to(directory, "restored", id, true, || Ok(()));
     if let Err(RestoreError::Journal(error)) = &in_service {
         // A busy machine may have put the data lender out of service: then the members dropped what only the client's disk has.
         assert!(is_missing(error), "{error}");
-        return check(&open(folder, "volume", false).unwrap(), done);
+        return check(&open(directory, "volume", false).unwrap(), done);
     }
     in_service.unwrap();
-    check(&open(folder, "restored", false).unwrap(), done);
+    check(&open(directory, "restored", false).unwrap(), done);
 }
 
 #[test]
 fn a_takeover_is_refused_while_its_client_may_live_and_changes_nothing_when_members_are_missing() {
     let place = in_memory();
-    let folder = place.path();
-    let member = serve(folder, "member.sock", None);
-    let keeper = data_lender(folder);
-    let (id, done) = killed_after(folder, 30);
+    let directory = place.path();
+    let member = serve(directory, "member.sock", None);
+    let keeper = data_lender(directory);
+    let (id, done) = killed_after(directory, 30);
     drop(keeper);
-    let refused = take_over(folder, id, false).unwrap_err();
-    assert!(matches!(refused, OpenError::LiveClient { .. }), "{refused}");
+    let refused = take_over(directory, id, false).unwrap_err();
+    assert!(matches!(refused, VolumeOpenError::LiveClient { .. }), "{refused}");
     drop(member);
-    let refused = take_over(folder, id, true).unwrap_err();
+    let refused = take_over(directory, id, true).unwrap_err();
     assert!(
-        matches!(&refused, OpenError::Journal(error) if is_missing(error)),
+        matches!(&refused, VolumeOpenError::Journal(error) if is_missing(error)),
         "{refused}"
     );
-    let _member = serve(folder, "member.sock", None);
-    let _keeper = data_lender(folder);
-    check(&open(folder, "volume", false).unwrap(), done);
+    let _member = serve(directory, "member.sock", None);
+    let _keeper = data_lender(directory);
+    check(&open(directory, "volume", false).unwrap(), done);
 }
 
 /// There was no way to tell the truth: everything was complete on the client's disk, and both ways were refused.
 #[test]
 fn the_newest_directory_opens_above_a_restore_that_never_served() {
     let place = in_memory();
-    let folder = place.path();
-    let _member = serve(folder, "member.sock", None);
-    let _keeper = data_lender(folder);
-    let (id, done) = killed_after(folder, 30);
-    let cut_off = restore_to(folder, "restored", id, true, || {
+    let directory = place.path();
+    let _member = serve(directory, "member.sock", None);
+    let _keeper = data_lender(directory);
+    let (id, done) = killed_after(directory, 30);
+    let cut_off = restore_to(directory, "restored", id, true, || {
         Err(std::io::Error::other("cut off"))
     });
     if matches!(&cut_off, Err(RestoreError::Journal(error)) if is_missing(error)) {
         // As above: it was rightly refused, and nothing was claimed.
-        return check(&open(folder, "volume", false).unwrap(), done);
+        return check(&open(directory, "volume", false).unwrap(), done);
     }
     assert!(matches!(cut_off, Err(RestoreError::Create(_))), "{cut_off:?}");
-    let refused = open(folder, "volume", false).unwrap_err();
+    let refused = open(directory, "volume", false).unwrap_err();
     let text = refused.to_string();
-    assert!(matches!(refused, OpenError::Claimed { .. }), "{text}");
+    assert!(matches!(refused, VolumeOpenError::Claimed { .. }), "{text}");
     assert!(
         text.contains("never served") && text.contains("--newest"),
         "{text}"
     );
-    let volume = open(folder, "volume", true).unwrap();
+    let volume = open(directory, "volume", true).unwrap();
     check(&volume, done);
     // Its data lender takes it for its own again, without a resync of everything.
     write(&volume, 3, 2);
@@ -294,58 +298,58 @@ fn the_newest_directory_opens_above_a_restore_that_never_served() {
         std::thread::sleep(Duration::from_millis(10));
     }
     volume.close().unwrap();
-    check(&open(folder, "volume", false).unwrap(), done);
+    check(&open(directory, "volume", false).unwrap(), done);
 }
 
 /// One of the commands, as a process that another test kills.
 #[test]
 #[ignore = "a process that another test kills"]
 fn commander() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
     let id = u128::from_str_radix(&std::env::var(VOLUME).unwrap(), 16).unwrap();
-    let _ = command(&folder, &std::env::var(COMMAND).unwrap(), VolumeId(id));
+    let _ = command(&directory, &std::env::var(COMMAND).unwrap(), VolumeId(id));
 }
 
 /// Types a command. What it is refused for is the operator's to read.
-fn command(folder: &Path, name: &str, id: VolumeId) -> Result<(), String> {
+fn command(directory: &Path, name: &str, id: VolumeId) -> Result<(), String> {
     let told = |error: &dyn std::fmt::Display| error.to_string();
     match name {
         "open" | "newest" => {
-            let volume = open(folder, "volume", name == "newest").map_err(|error| told(&error))?;
+            let volume = open(directory, "volume", name == "newest").map_err(|error| told(&error))?;
             volume.close().map_err(|error| told(&error))
         }
-        "restore" => restore_to(folder, "restored", id, true, || Ok(()))
+        "restore" => restore_to(directory, "restored", id, true, || Ok(()))
             .map(drop)
             .map_err(|error| told(&error)),
         "takeover" => {
-            let volume = take_over(folder, id, true).map_err(|error| told(&error))?;
+            let volume = take_over(directory, id, true).map_err(|error| told(&error))?;
             volume.close().map_err(|error| told(&error))
         }
         _ => {
-            let config = in_haste(folder).journal_config().unwrap();
-            let found = check_restore(&folder.join("restored"), &source(folder), id, &config, true);
+            let config = in_haste(directory).journal_config().unwrap();
+            let found = check_restore(&directory.join("restored"), &source(directory), id, &config, true);
             found.map_err(|error| told(&error))?;
-            let found = Volume::check(&folder.join("volume"), &in_haste(folder));
+            let found = Volume::check(&directory.join("volume"), &in_haste(directory));
             found.map(drop).map_err(|error| told(&error))
         }
     }
 }
 
 /// A way to a volume, and what it is called.
-type Way<'a> = (&'static str, &'a dyn Fn() -> Result<Volume, String>);
+type OpenMethod<'a> = (&'static str, &'a dyn Fn() -> Result<Volume, String>);
 
 /// A volume whose client was killed, and all that is left of it, to be put back as often as is wanted.
-struct Scene {
+struct KilledVolume {
     place: tempfile::TempDir,
     kept: tempfile::TempDir,
     id: VolumeId,
     done: u64,
 }
 
-impl Scene {
-    fn new() -> Scene {
+impl KilledVolume {
+    fn new() -> KilledVolume {
         let (place, kept) = (in_memory(), in_memory());
         let serving = [
             serve(place.path(), "member.sock", None),
@@ -353,7 +357,7 @@ impl Scene {
         ];
         let (id, done) = killed_after(place.path(), 30);
         drop(serving);
-        let scene = Scene {
+        let scene = KilledVolume {
             place,
             kept,
             id,
@@ -363,29 +367,29 @@ impl Scene {
         scene
     }
 
-    fn folder(&self) -> &Path {
+    fn directory(&self) -> &Path {
         self.place.path()
     }
 
     /// Types `first`, kills it after a while, and then types `second`: afterwards some way leads to the volume, with everything.
     fn play(&self, first: &str, second: &str, after: Duration) {
-        copy(self.kept.path(), self.folder());
-        let member = serve(self.folder(), "member.sock", None);
+        copy(self.kept.path(), self.directory());
+        let member = serve(self.directory(), "member.sock", None);
         // A copy that its data lender has open cannot be taken over.
         let takes_over = [first, second].contains(&"takeover");
-        let keeper = (!takes_over).then(|| data_lender(self.folder()));
+        let keeper = (!takes_over).then(|| data_lender(self.directory()));
         let mut process = Command::new(std::env::current_exe().unwrap());
         process
             .args(["--exact", "proof::commander", "--ignored"])
-            .env(PLACE, self.folder())
+            .env(PLACE, self.directory())
             .env(VOLUME, self.id.to_string())
             .env(COMMAND, first)
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null());
-        let process = Killed(process.spawn().unwrap());
+        let process = KilledProcess(process.spawn().unwrap());
         std::thread::sleep(after);
         drop(process);
-        let said = command(self.folder(), second, self.id);
+        let said = command(self.directory(), second, self.id);
         drop(keeper);
         let told = self.find();
         assert!(
@@ -397,26 +401,27 @@ impl Scene {
 
     /// Opens whatever serves, and looks whether it has everything. Returns why nothing does.
     fn find(&self) -> Vec<String> {
-        let (folder, mut told) = (self.folder(), Vec::new());
-        let ways: [Way<'_>; 5] = [
-            ("the copy", &|| take_over_or_open(folder, self.id)),
+        let (directory, mut told) = (self.directory(), Vec::new());
+        let ways: [OpenMethod<'_>; 5] = [
+            ("the copy", &|| take_over_or_open(directory, self.id)),
             ("the restored volume", &|| {
-                open(folder, "restored", false).map_err(|error| error.to_string())
+                open(directory, "restored", false).map_err(|error| error.to_string())
             }),
             ("the original", &|| {
-                open(folder, "volume", false).map_err(|error| error.to_string())
+                open(directory, "volume", false).map_err(|error| error.to_string())
             }),
             ("the original by the operator's word", &|| {
-                open(folder, "volume", true).map_err(|error| error.to_string())
+                open(directory, "volume", true).map_err(|error| error.to_string())
             }),
             ("another restore", &|| {
-                restore_to(folder, "again", self.id, true, || Ok(())).map_err(|error| error.to_string())?;
-                open(folder, "again", false).map_err(|error| error.to_string())
+                restore_to(directory, "again", self.id, true, || Ok(()))
+                    .map_err(|error| error.to_string())?;
+                open(directory, "again", false).map_err(|error| error.to_string())
             }),
         ];
         // One that was taken over is opened where it is, while no data lender has it.
         for (index, (name, way)) in ways.into_iter().enumerate() {
-            let _keeper = (index > 0).then(|| data_lender(folder));
+            let _keeper = (index > 0).then(|| data_lender(directory));
             match way() {
                 Ok(volume) => {
                     check(&volume, self.done);
@@ -430,12 +435,12 @@ impl Scene {
 }
 
 /// The copy, if it has been taken over already.
-fn take_over_or_open(folder: &Path, id: VolumeId) -> Result<Volume, String> {
+fn take_over_or_open(directory: &Path, id: VolumeId) -> Result<Volume, String> {
     let settings = VolumeSettings {
         data_lender: None,
-        ..in_haste(folder)
+        ..in_haste(directory)
     };
-    let copy = folder.join("kept").join(id.to_string());
+    let copy = directory.join("kept").join(id.to_string());
     Volume::open_with(&copy, &settings)
         .map(|(volume, _)| volume)
         .map_err(|error| error.to_string())
@@ -469,7 +474,7 @@ fn delay(round: u64, most: u64) -> Duration {
 
 #[test]
 fn of_any_two_commands_the_first_of_which_is_killed_one_way_leads_to_everything() {
-    let scene = Scene::new();
+    let scene = KilledVolume::new();
     for (round, first) in COMMANDS.iter().enumerate() {
         for (more, second) in COMMANDS.iter().enumerate() {
             let round = (round * COMMANDS.len() + more) as u64;
@@ -481,7 +486,7 @@ fn of_any_two_commands_the_first_of_which_is_killed_one_way_leads_to_everything(
 #[test]
 #[ignore = "500 rounds, minutes: cargo test -p netram-volume --test all proof:: -- --ignored many_pairs"]
 fn many_pairs_of_commands_each_killed_at_many_moments() {
-    let scene = Scene::new();
+    let scene = KilledVolume::new();
     for round in 0..500 {
         let pick = |shift: u64| COMMANDS[(round / shift) as usize % COMMANDS.len()];
         scene.play(pick(1), pick(5), delay(round, 150));

@@ -8,11 +8,11 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use netram_block::VolumeId;
-use netram_lender::{Config, Lender};
-use netram_transport::{Address, Security};
-use netram_volume::replica::restore::{DataLender as From, replicas, restore};
-use netram_volume::replica::{DataLenderStatus, Keeper};
-use netram_volume::{Device, OpenError, Volume, VolumeSettings};
+use netram_lender::{Lender, LenderConfig};
+use netram_transport::{NetAddress, Security};
+use netram_volume::replica::restore::{DataLenderEndpoint as From, replicas, restore};
+use netram_volume::replica::{DataLenderStatus, ReplicaHost};
+use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumeSettings};
 
 const BLOCK: usize = 4096;
 const BYTES: u64 = 16 << 20;
@@ -20,49 +20,49 @@ const JOURNAL_BYTES: u64 = 4 << 20;
 /// How long anything may take that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with a client's volume and a data lender's directory.
-struct Place {
-    folder: tempfile::TempDir,
+/// A directory with a client's volume and a data lender's directory.
+struct TestPaths {
+    directory: tempfile::TempDir,
 }
 
 /// A data lender, stopped when dropped.
-struct DataLender {
+struct RunningDataLender {
     lender: Lender,
-    keeper: Arc<Keeper>,
+    keeper: Arc<ReplicaHost>,
 }
 
-impl Drop for DataLender {
+impl Drop for RunningDataLender {
     fn drop(&mut self) {
         self.lender.stop(Duration::ZERO);
         self.keeper.stop();
     }
 }
 
-impl Place {
-    fn new() -> Place {
-        let folder = tempfile::tempdir().unwrap();
-        Place { folder }
+impl TestPaths {
+    fn new() -> TestPaths {
+        let directory = tempfile::tempdir().unwrap();
+        TestPaths { directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    fn address(&self) -> Address {
-        Address::Unix(self.path("data.sock"))
+    fn address(&self) -> NetAddress {
+        NetAddress::Unix(self.path("data.sock"))
     }
 
-    fn lender(&self) -> DataLender {
-        let keeper = Arc::new(Keeper::start(&self.path("kept")).unwrap());
-        let config = Config {
+    fn lender(&self) -> RunningDataLender {
+        let keeper = Arc::new(ReplicaHost::start(&self.path("kept")).unwrap());
+        let config = LenderConfig {
             listen: vec![self.address()],
             memory: 1 << 20,
             store: Some(self.path("store")),
             allow_disk: true,
-            ..Config::default()
+            ..LenderConfig::default()
         };
         let lender = Lender::start_with(config, Some(keeper.clone())).unwrap();
-        DataLender { lender, keeper }
+        RunningDataLender { lender, keeper }
     }
 
     fn settings(&self) -> VolumeSettings {
@@ -160,7 +160,7 @@ fn spoil(root: &Path, block: u64) {
 
 #[test]
 fn a_copy_follows_and_is_taken_over_where_it_is() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();
@@ -178,7 +178,7 @@ fn a_copy_follows_and_is_taken_over_where_it_is() {
     assert!(listed[0].flushed.is_some(), "it is open");
     let copy = place.copy(id);
     let refused = Volume::open_with(&copy, &VolumeSettings::default()).unwrap_err();
-    assert!(matches!(refused, OpenError::Replica { .. }), "{refused}");
+    assert!(matches!(refused, VolumeOpenError::Replica { .. }), "{refused}");
     volume.close().unwrap();
     drop(lender);
     let taking = VolumeSettings {
@@ -204,7 +204,7 @@ fn a_copy_follows_and_is_taken_over_where_it_is() {
 
 #[test]
 fn an_absence_is_made_good_by_what_changed_alone() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();
@@ -260,7 +260,7 @@ fn an_absence_is_made_good_by_what_changed_alone() {
 
 #[test]
 fn damage_on_either_side_is_mended_from_the_other() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();
@@ -269,13 +269,13 @@ fn damage_on_either_side_is_mended_from_the_other() {
     until("the copy's image has it", || {
         standing(&volume).applied >= standing(&volume).flushed
     });
-    spoil(volume.place().root(), 7);
-    spoil(volume.place().root(), 8);
+    spoil(volume.paths().root(), 7);
+    spoil(volume.paths().root(), 8);
     check(&volume, (0..100).map(|block| (block, 1)));
     assert_eq!(volume.status().disk.statistics.mended, 2);
     // On the other side it is found when the block is asked for, or by a scrub there; then it is sent again.
     spoil(&place.copy(id), 20);
-    spoil(volume.place().root(), 20);
+    spoil(volume.paths().root(), 20);
     let mut bytes = [0; BLOCK];
     let lost = volume.read(20 * BLOCK as u64, &mut bytes);
     assert!(lost.is_err(), "both copies are damaged");
@@ -289,7 +289,7 @@ fn damage_on_either_side_is_mended_from_the_other() {
 /// A copy whose log has lost what its image has could not be opened any more, and no resync cured it.
 #[test]
 fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();
@@ -328,7 +328,7 @@ fn a_copy_whose_log_lost_records_stands_in_for_nothing_and_is_made_anew() {
 #[test]
 fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
     let bytes: u64 = 10 << 30;
-    let place = Place::new();
+    let place = TestPaths::new();
     let id = Volume::create(&place.path("volume"), bytes, JOURNAL_BYTES).unwrap();
     let _lender = place.lender();
     let volume = place.open();
@@ -363,7 +363,7 @@ fn a_volume_that_is_mostly_empty_is_restored_with_its_holes() {
 
 #[test]
 fn a_lost_client_is_restored_and_serves_at_once() {
-    let place = Place::new();
+    let place = TestPaths::new();
     let id = place.create();
     let lender = place.lender();
     let volume = place.open();

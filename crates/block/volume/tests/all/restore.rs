@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use netram_block::VolumeId;
-use netram_journal::OpenError as JournalError;
-use netram_lender::{Config, Lender};
-use netram_proto::journal::RecoveryRefusal;
-use netram_transport::Address;
-use netram_volume::replica::Keeper;
-use netram_volume::replica::restore::{DataLender, RestoreError, Restored, restore};
-use netram_volume::{Device, OpenError, Place, Volume, VolumeSettings};
+use netram_journal::JournalOpenError as JournalError;
+use netram_lender::{Lender, LenderConfig};
+use netram_proto::journal::RecoveryError;
+use netram_transport::NetAddress;
+use netram_volume::replica::ReplicaHost;
+use netram_volume::replica::restore::{DataLenderEndpoint, RestoreError, RestoreReport, restore};
+use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths, VolumeSettings};
 
 pub(crate) const PLACE: &str = "NETRAM_TEST_RESTORE";
 pub(crate) const VOLUME: &str = "NETRAM_TEST_RESTORE_VOLUME";
@@ -29,7 +29,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 #[test]
 #[ignore = "the process that the other tests kill"]
 fn writer() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
     // Should it wait in vain, or never be killed, it ends.
@@ -37,7 +37,7 @@ fn writer() {
         std::thread::sleep(2 * PATIENCE);
         std::process::exit(3);
     });
-    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings(&folder)).unwrap();
+    let (volume, _) = Volume::open_with(&directory.join("volume"), &settings(&directory)).unwrap();
     volume.journal().wait_for_members(PATIENCE).unwrap();
     for block in 0..BLOCKS {
         write(&volume, block, 1);
@@ -46,7 +46,7 @@ fn writer() {
         std::thread::sleep(Duration::from_millis(5));
     }
     writeln!(std::io::stdout(), "ready").unwrap();
-    while !folder.join("go").exists() {
+    while !directory.join("go").exists() {
         if has_all(&volume) {
             writeln!(std::io::stdout(), "still ready").unwrap();
         }
@@ -68,31 +68,31 @@ fn has_all(volume: &Volume) -> bool {
 #[test]
 #[ignore = "a process that another test kills"]
 fn restorer() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
     let id = u128::from_str_radix(&std::env::var(VOLUME).unwrap(), 16).unwrap();
-    bring_back(&folder, VolumeId(id), false).unwrap();
+    bring_back(&directory, VolumeId(id), false).unwrap();
 }
 
 /// Takes its copy over.
 #[test]
 #[ignore = "a process that another test kills"]
 fn taker() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
     let id = u128::from_str_radix(&std::env::var(VOLUME).unwrap(), 16).unwrap();
-    take_over(&folder, VolumeId(id)).unwrap().close().unwrap();
+    take_over(&directory, VolumeId(id)).unwrap().close().unwrap();
 }
 
 /// A lender, stopped when dropped.
-pub(crate) struct Serving {
+pub(crate) struct RunningLender {
     pub(crate) lender: Lender,
-    keeper: Option<Arc<Keeper>>,
+    keeper: Option<Arc<ReplicaHost>>,
 }
 
-impl Drop for Serving {
+impl Drop for RunningLender {
     fn drop(&mut self) {
         self.lender.stop(Duration::ZERO);
         if let Some(keeper) = &self.keeper {
@@ -101,49 +101,49 @@ impl Drop for Serving {
     }
 }
 
-pub(crate) fn address(folder: &Path, name: &str) -> Address {
-    Address::Unix(folder.join(name))
+pub(crate) fn address(directory: &Path, name: &str) -> NetAddress {
+    NetAddress::Unix(directory.join(name))
 }
 
-pub(crate) fn settings(folder: &Path) -> VolumeSettings {
+pub(crate) fn settings(directory: &Path) -> VolumeSettings {
     let mut settings = VolumeSettings {
-        data_lender: Some(address(folder, "data.sock")),
+        data_lender: Some(address(directory, "data.sock")),
         ..VolumeSettings::default()
     };
-    settings.journal.lenders = vec![address(folder, "member.sock")];
+    settings.journal.lenders = vec![address(directory, "member.sock")];
     settings.journal.insecure = true;
     settings.journal.one_domain = true;
     settings
 }
 
-pub(crate) fn serve(folder: &Path, name: &str, keeper: Option<Arc<Keeper>>) -> Serving {
-    let config = Config {
-        listen: vec![address(folder, name)],
+pub(crate) fn serve(directory: &Path, name: &str, keeper: Option<Arc<ReplicaHost>>) -> RunningLender {
+    let config = LenderConfig {
+        listen: vec![address(directory, name)],
         memory: 16 << 20,
-        store: Some(folder.join(name).with_extension("store")),
+        store: Some(directory.join(name).with_extension("store")),
         allow_disk: true,
-        ..Config::default()
+        ..LenderConfig::default()
     };
     let lender = Lender::start_with(config, keeper.clone().map(|keeper| keeper as _)).unwrap();
-    Serving { lender, keeper }
+    RunningLender { lender, keeper }
 }
 
-pub(crate) fn data_lender(folder: &Path) -> Serving {
+pub(crate) fn data_lender(directory: &Path) -> RunningLender {
     let began = Instant::now();
     let keeper = loop {
-        match Keeper::start(&folder.join("kept")) {
+        match ReplicaHost::start(&directory.join("kept")) {
             Ok(keeper) => break Arc::new(keeper),
             // A child that another test is just starting has its lock, too.
             Err(error) => assert!(began.elapsed() < PATIENCE, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    serve(folder, "data.sock", Some(keeper))
+    serve(directory, "data.sock", Some(keeper))
 }
 
-pub(crate) struct Killed(pub(crate) Child);
+pub(crate) struct KilledProcess(pub(crate) Child);
 
-impl Drop for Killed {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -151,27 +151,27 @@ impl Drop for Killed {
 }
 
 /// A test of this program as a process of its own.
-pub(crate) fn spawn(folder: &Path, test: &str, volume: &str) -> Killed {
+pub(crate) fn spawn(directory: &Path, test: &str, volume: &str) -> KilledProcess {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", test, "--ignored", "--nocapture"])
-        .env(PLACE, folder)
+        .env(PLACE, directory)
         .env(VOLUME, volume)
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    Killed(command.spawn().unwrap())
+    KilledProcess(command.spawn().unwrap())
 }
 
 /// A volume whose writer was killed when its data lender had all of it.
-pub(crate) fn killed(folder: &Path) -> VolumeId {
-    killed_after(folder, 0).0
+pub(crate) fn killed(directory: &Path) -> VolumeId {
+    killed_after(directory, 0).0
 }
 
 /// The same, if no write was said to be complete; otherwise after so many, of which a member may hold what the data lender has
 /// not. Returns how many were.
-pub(crate) fn killed_after(folder: &Path, writes: u64) -> (VolumeId, u64) {
-    let id = Volume::create(&folder.join("volume"), BYTES, JOURNAL_BYTES).unwrap();
-    let mut writer = spawn(folder, "restore::writer", "");
+pub(crate) fn killed_after(directory: &Path, writes: u64) -> (VolumeId, u64) {
+    let id = Volume::create(&directory.join("volume"), BYTES, JOURNAL_BYTES).unwrap();
+    let mut writer = spawn(directory, "restore::writer", "");
     let mut lines = BufReader::new(writer.0.stdout.take().unwrap())
         .lines()
         .map_while(Result::ok);
@@ -180,7 +180,7 @@ pub(crate) fn killed_after(folder: &Path, writes: u64) -> (VolumeId, u64) {
     if writes == 0 {
         return (id, 0);
     }
-    std::fs::write(folder.join("go"), "").unwrap();
+    std::fs::write(directory.join("go"), "").unwrap();
     let mut done = 0;
     while done < writes {
         let line = lines.next().expect("the writer goes on");
@@ -195,19 +195,19 @@ pub(crate) fn killed_after(folder: &Path, writes: u64) -> (VolumeId, u64) {
 }
 
 /// A volume that was lost for good, and what is left of it.
-struct Lost {
+struct LostVolume {
     place: tempfile::TempDir,
-    member: Serving,
-    lender: Option<Serving>,
+    member: RunningLender,
+    lender: Option<RunningLender>,
     id: VolumeId,
     /// So many writes had been said to be complete.
     done: u64,
 }
 
-impl Lost {
+impl LostVolume {
     /// A member holds what the data lender has not, and nothing that it has is missing there. A busy machine may just have put the data
     /// lender out of service, and what follows would rightly be refused: then once more, elsewhere.
-    fn new() -> Lost {
+    fn new() -> LostVolume {
         for attempt in 0..50 {
             let place = tempfile::tempdir().unwrap();
             let member = serve(place.path(), "member.sock", None);
@@ -229,7 +229,7 @@ impl Lost {
                 .is_some_and(|flushed| (window.trim..window.held).contains(&flushed))
             {
                 let lender = Some(lender);
-                return Lost {
+                return LostVolume {
                     place,
                     member,
                     lender,
@@ -241,7 +241,7 @@ impl Lost {
         panic!("no writer was ever killed with its data lender in service and behind");
     }
 
-    fn folder(&self) -> &Path {
+    fn directory(&self) -> &Path {
         self.place.path()
     }
 
@@ -249,10 +249,10 @@ impl Lost {
     /// well. Returns how many were killed.
     fn insist(&self, test: &str) -> u32 {
         for round in 0.. {
-            if self.folder().join("volume").exists() {
+            if self.directory().join("volume").exists() {
                 return round;
             }
-            let mut process = spawn(self.folder(), test, &self.id.to_string());
+            let mut process = spawn(self.directory(), test, &self.id.to_string());
             let deadline = Instant::now() + Duration::from_millis(u64::from(round) * 4);
             while Instant::now() < deadline {
                 if let Some(status) = process.0.try_wait().unwrap() {
@@ -277,26 +277,26 @@ impl Lost {
     }
 }
 
-pub(crate) fn lose(folder: &Path) {
-    std::fs::remove_dir_all(folder.join("volume")).unwrap();
+pub(crate) fn lose(directory: &Path) {
+    std::fs::remove_dir_all(directory.join("volume")).unwrap();
 }
 
-fn bring_back(folder: &Path, id: VolumeId, accept_loss: bool) -> Result<Restored, RestoreError> {
-    bring_back_and(folder, id, accept_loss, || ())
+fn bring_back(directory: &Path, id: VolumeId, accept_loss: bool) -> Result<RestoreReport, RestoreError> {
+    bring_back_and(directory, id, accept_loss, || ())
 }
 
 /// The same; `meanwhile` happens when the volume has been made, just before it appears.
 fn bring_back_and(
-    folder: &Path,
+    directory: &Path,
     id: VolumeId,
     accept_loss: bool,
     meanwhile: impl FnOnce(),
-) -> Result<Restored, RestoreError> {
-    let mut config = settings(folder).journal_config().unwrap();
+) -> Result<RestoreReport, RestoreError> {
+    let mut config = settings(directory).journal_config().unwrap();
     config.accept_loss = accept_loss;
-    let root = folder.join("volume");
-    let from = DataLender {
-        address: address(folder, "data.sock"),
+    let root = directory.join("volume");
+    let from = DataLenderEndpoint {
+        address: address(directory, "data.sock"),
         security: config.security.clone(),
     };
     // Its writer was killed a moment ago.
@@ -306,12 +306,12 @@ fn bring_back_and(
     })
 }
 
-pub(crate) fn take_over(folder: &Path, id: VolumeId) -> Result<Volume, OpenError> {
-    let mut taking = settings(folder);
+pub(crate) fn take_over(directory: &Path, id: VolumeId) -> Result<Volume, VolumeOpenError> {
+    let mut taking = settings(directory);
     taking.data_lender = None;
     taking.take_over = true;
     taking.client_is_off = true;
-    Volume::open_with(&folder.join("kept").join(id.to_string()), &taking).map(|(volume, _)| volume)
+    Volume::open_with(&directory.join("kept").join(id.to_string()), &taking).map(|(volume, _)| volume)
 }
 
 pub(crate) fn fill(block: u64, version: u8) -> Vec<u8> {
@@ -336,42 +336,45 @@ fn check(volume: &Volume) {
 #[test]
 fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_written_nothing() {
     let place = tempfile::tempdir().unwrap();
-    let folder = place.path();
-    let _member = serve(folder, "member.sock", None);
-    let lender = data_lender(folder);
-    let id = killed(folder);
-    lose(folder);
-    let restored = bring_back(folder, id, false).unwrap();
+    let directory = place.path();
+    let _member = serve(directory, "member.sock", None);
+    let lender = data_lender(directory);
+    let id = killed(directory);
+    lose(directory);
+    let restored = bring_back(directory, id, false).unwrap();
     assert_eq!(restored.loss_accepted, None);
     drop(lender);
-    let mut alone = settings(folder);
+    let mut alone = settings(directory);
     alone.journal.lenders.clear();
     // Unheard it does not serve at all.
-    let unheard = Volume::open_with(&folder.join("volume"), &alone).unwrap_err();
-    assert!(matches!(unheard, OpenError::Unheard { .. }), "{unheard}");
-    let lender = data_lender(folder);
-    let (volume, _) = Volume::open_with(&folder.join("volume"), &alone).unwrap();
+    let unheard = Volume::open_with(&directory.join("volume"), &alone).unwrap_err();
+    assert!(
+        matches!(unheard, VolumeOpenError::Unannounced { .. }),
+        "{unheard}"
+    );
+    let lender = data_lender(directory);
+    let (volume, _) = Volume::open_with(&directory.join("volume"), &alone).unwrap();
     drop(lender);
     write(&volume, 7, 2);
     drop(volume);
-    lose(folder);
-    let _lender = data_lender(folder);
-    let refused = bring_back(folder, id, false).unwrap_err();
+    lose(directory);
+    let _lender = data_lender(directory);
+    let refused = bring_back(directory, id, false).unwrap_err();
     assert!(
         matches!(
             refused,
             RestoreError::Journal(JournalError::Refused {
-                refusal: RecoveryRefusal::Unproven { .. },
+                refusal: RecoveryError::Unproven { .. },
                 ..
             })
         ),
         "{refused}"
     );
-    assert!(!folder.join("volume").exists());
+    assert!(!directory.join("volume").exists());
     // Whoever accepts the loss gets what the data lender has.
-    let restored = bring_back(folder, id, true).unwrap();
+    let restored = bring_back(directory, id, true).unwrap();
     assert!(restored.loss_accepted.is_some());
-    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings(folder)).unwrap();
+    let (volume, _) = Volume::open_with(&directory.join("volume"), &settings(directory)).unwrap();
     check(&volume);
 }
 
@@ -379,98 +382,99 @@ fn a_restored_volume_that_served_and_was_lost_is_not_restored_as_if_it_had_writt
 /// they had held beyond it.
 #[test]
 fn a_restore_that_is_cut_off_before_the_volume_has_its_name_is_repeated_without_loss() {
-    let mut lost = Lost::new();
-    let (folder, id) = (lost.folder().to_path_buf(), lost.id);
-    let obstacle = folder.join("volume").join("obstacle");
-    let cut_off = bring_back_and(&folder, id, false, || {
+    let mut lost = LostVolume::new();
+    let (directory, id) = (lost.directory().to_path_buf(), lost.id);
+    let obstacle = directory.join("volume").join("obstacle");
+    let cut_off = bring_back_and(&directory, id, false, || {
         std::fs::create_dir_all(&obstacle).unwrap();
     });
     assert!(matches!(cut_off, Err(RestoreError::Create(_))), "{cut_off:?}");
-    lose(&folder);
+    lose(&directory);
     // Nor are the members needed any more.
     drop(std::mem::replace(
         &mut lost.member,
-        serve(&folder, "other.sock", None),
+        serve(&directory, "other.sock", None),
     ));
-    let restored = bring_back(&folder, id, false).unwrap();
+    let restored = bring_back(&directory, id, false).unwrap();
     assert_eq!(restored.loss_accepted, None);
     // It is lost again, before anybody opened it.
-    lose(&folder);
-    bring_back(&folder, id, false).unwrap();
-    let mut alone = settings(&folder);
+    lose(&directory);
+    bring_back(&directory, id, false).unwrap();
+    let mut alone = settings(&directory);
     alone.journal.lenders.clear();
-    let (volume, _) = Volume::open_with(&folder.join("volume"), &alone).unwrap();
+    let (volume, _) = Volume::open_with(&directory.join("volume"), &alone).unwrap();
     lost.check(&volume);
 }
 
 #[test]
 fn of_two_volumes_restored_from_one_copy_only_the_later_serves() {
-    let lost = Lost::new();
-    let folder = lost.folder();
-    bring_back(folder, lost.id, false).unwrap();
-    let (first, second) = (folder.join("first"), folder.join("volume"));
+    let lost = LostVolume::new();
+    let directory = lost.directory();
+    bring_back(directory, lost.id, false).unwrap();
+    let (first, second) = (directory.join("first"), directory.join("volume"));
     std::fs::rename(&second, &first).unwrap();
-    bring_back(folder, lost.id, false).unwrap();
+    bring_back(directory, lost.id, false).unwrap();
     // However often it is tried: every opening takes a later epoch.
     for _ in 0..3 {
-        let refused = Volume::open_with(&first, &settings(folder)).unwrap_err();
-        assert!(matches!(refused, OpenError::Claimed { .. }), "{refused}");
+        let refused = Volume::open_with(&first, &settings(directory)).unwrap_err();
+        assert!(matches!(refused, VolumeOpenError::Claimed { .. }), "{refused}");
     }
-    let (volume, _) = Volume::open_with(&second, &settings(folder)).unwrap();
+    let (volume, _) = Volume::open_with(&second, &settings(directory)).unwrap();
     lost.check(&volume);
 }
 
 #[test]
 fn restores_that_are_killed_at_any_point_are_repeated_without_loss() {
-    let lost = Lost::new();
+    let lost = LostVolume::new();
     let killed = lost.insist("restore::restorer");
     assert!(killed > 0);
-    let (volume, _) = Volume::open_with(&lost.folder().join("volume"), &settings(lost.folder())).unwrap();
+    let (volume, _) =
+        Volume::open_with(&lost.directory().join("volume"), &settings(lost.directory())).unwrap();
     lost.check(&volume);
 }
 
 /// There the copy named no members and was not marked: what it had proved nothing.
 #[test]
 fn a_takeover_that_is_killed_when_it_releases_the_members_is_repeated_without_loss() {
-    let mut lost = Lost::new();
+    let mut lost = LostVolume::new();
     lost.lender = None;
-    let copy = Place::at(&lost.folder().join("kept").join(lost.id.to_string()));
+    let copy = VolumePaths::at(&lost.directory().join("kept").join(lost.id.to_string()));
     assert!(!copy.inspect().unwrap().members.is_empty());
-    let taker = spawn(lost.folder(), "restore::taker", &lost.id.to_string());
+    let taker = spawn(lost.directory(), "restore::taker", &lost.id.to_string());
     let began = Instant::now();
     while !copy.inspect().is_ok_and(|found| found.members.is_empty()) {
         assert!(began.elapsed() < PATIENCE, "it never releases them");
     }
     drop(taker);
-    let volume = take_over(lost.folder(), lost.id).unwrap();
+    let volume = take_over(lost.directory(), lost.id).unwrap();
     lost.check(&volume);
 }
 
 #[test]
 fn takeovers_that_are_killed_at_any_point_are_repeated_without_loss() {
-    let mut lost = Lost::new();
+    let mut lost = LostVolume::new();
     lost.lender = None;
     let killed = lost.insist("restore::taker");
     assert!(killed > 0);
-    let volume = take_over(lost.folder(), lost.id).unwrap();
+    let volume = take_over(lost.directory(), lost.id).unwrap();
     lost.check(&volume);
 }
 
 #[test]
 fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_again() {
     let place = tempfile::tempdir().unwrap();
-    let folder = place.path();
-    let _member = serve(folder, "member.sock", None);
-    let lender = data_lender(folder);
-    let id = killed(folder);
-    lose(folder);
-    let refused = bring_back_and(folder, id, false, || drop(lender)).unwrap_err();
+    let directory = place.path();
+    let _member = serve(directory, "member.sock", None);
+    let lender = data_lender(directory);
+    let id = killed(directory);
+    lose(directory);
+    let refused = bring_back_and(directory, id, false, || drop(lender)).unwrap_err();
     assert!(matches!(refused, RestoreError::Release(_)), "{refused}");
-    assert!(!folder.join("volume").exists(), "nothing may serve");
-    let _lender = data_lender(folder);
-    let restored = bring_back(folder, id, false).unwrap();
+    assert!(!directory.join("volume").exists(), "nothing may serve");
+    let _lender = data_lender(directory);
+    let restored = bring_back(directory, id, false).unwrap();
     assert_eq!(restored.loss_accepted, None);
-    let (volume, _) = Volume::open_with(&folder.join("volume"), &settings(folder)).unwrap();
+    let (volume, _) = Volume::open_with(&directory.join("volume"), &settings(directory)).unwrap();
     check(&volume);
     // Its data lender has it for its own again.
     let began = Instant::now();
@@ -485,16 +489,16 @@ fn a_restore_whose_data_lender_keeps_no_release_makes_nothing_and_may_be_tried_a
 #[test]
 fn a_copy_that_is_taken_over_has_all_of_its_log_free_for_what_members_hold() {
     let place = tempfile::tempdir().unwrap();
-    let folder = place.path();
-    let _member = serve(folder, "member.sock", None);
-    let lender = data_lender(folder);
-    let id = killed(folder);
+    let directory = place.path();
+    let _member = serve(directory, "member.sock", None);
+    let lender = data_lender(directory);
+    let id = killed(directory);
     drop(lender);
-    let mut taking = settings(folder);
+    let mut taking = settings(directory);
     taking.data_lender = None;
     taking.take_over = true;
     taking.client_is_off = true;
-    let copy = folder.join("kept").join(id.to_string());
+    let copy = directory.join("kept").join(id.to_string());
     let (taken, recovered) = Volume::open_with(&copy, &taking).unwrap();
     assert!(recovered.journal.local_end.0 > 0);
     assert_eq!(recovered.journal.head, recovered.journal.local_end);

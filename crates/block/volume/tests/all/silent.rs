@@ -11,19 +11,19 @@ use std::thread::{sleep, spawn};
 use std::time::{Duration, Instant};
 
 use netram_block_machine::SourceTiming;
-use netram_lender::{Config, DataService, Lender};
-use netram_proto::time::Span;
-use netram_transport::Address;
-use netram_volume::replica::{Keeper, KeeperLimits};
-use netram_volume::{Device, Volume, VolumeSettings};
+use netram_lender::{DataService, Lender, LenderConfig};
+use netram_proto::time::Nanos;
+use netram_transport::NetAddress;
+use netram_volume::replica::{ReplicaHost, ReplicaHostLimits};
+use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
 /// How long anything may take that is not itself under test.
 const PATIENCE: Duration = Duration::from_secs(60);
 const TIMING: SourceTiming = SourceTiming {
-    detect: Span::from_ms(100),
-    give_up: Span::from_ms(400),
-    retry: Span::from_ms(50),
-    mend: Span::from_ms(600_000),
+    detect: Nanos::from_ms(100),
+    give_up: Nanos::from_ms(400),
+    retry: Nanos::from_ms(50),
+    repair: Nanos::from_ms(600_000),
 };
 
 fn until(what: &str, mut done: impl FnMut() -> bool) {
@@ -36,7 +36,7 @@ fn until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// Which bytes vanish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
+enum LossKind {
     ToLender,
     FromLender,
     Both,
@@ -44,7 +44,7 @@ enum Lost {
 
 /// One connection through the relay.
 #[derive(Clone, Default)]
-struct Line {
+struct RelayedConnection {
     to_lender: Arc<AtomicBool>,
     from_lender: Arc<AtomicBool>,
     /// The lender has closed its end.
@@ -53,7 +53,7 @@ struct Line {
 
 /// Carries bytes between a client and its data lender until it loses them. Nobody is told of anything on a line that loses.
 struct Relay {
-    lines: Mutex<Vec<Line>>,
+    lines: Mutex<Vec<RelayedConnection>>,
     /// Nobody gets through at all.
     down: AtomicBool,
     accepted: AtomicUsize,
@@ -71,7 +71,7 @@ impl Relay {
         // It ends with the test's process.
         spawn(move || {
             for client in listener.incoming() {
-                let line = Line::default();
+                let line = RelayedConnection::default();
                 let lost = theirs.down.load(Ordering::SeqCst);
                 line.to_lender.store(lost, Ordering::SeqCst);
                 line.from_lender.store(lost, Ordering::SeqCst);
@@ -95,12 +95,12 @@ impl Relay {
     }
 
     /// From now on the lines that there are lose bytes.
-    fn lose(&self, lost: Lost) {
+    fn lose(&self, lost: LossKind) {
         for line in &*self.lines.lock().unwrap() {
             line.to_lender
-                .fetch_or(lost != Lost::FromLender, Ordering::SeqCst);
+                .fetch_or(lost != LossKind::FromLender, Ordering::SeqCst);
             line.from_lender
-                .fetch_or(lost != Lost::ToLender, Ordering::SeqCst);
+                .fetch_or(lost != LossKind::ToLender, Ordering::SeqCst);
         }
     }
 
@@ -125,42 +125,42 @@ fn carry(mut from: UnixStream, mut to: UnixStream, lost: &AtomicBool) {
 }
 
 /// A volume whose data lender is behind a relay.
-struct World {
+struct RelayFixture {
     relay: Arc<Relay>,
     volume: Option<Volume>,
     lender: Lender,
-    keeper: Arc<Keeper>,
-    _folder: tempfile::TempDir,
+    keeper: Arc<ReplicaHost>,
+    _directory: tempfile::TempDir,
 }
 
-impl World {
-    fn new(limits: KeeperLimits) -> World {
-        let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let keeper = Arc::new(Keeper::start_with(&path("kept"), limits).unwrap());
-        let config = Config {
-            listen: vec![Address::Unix(path("lender"))],
+impl RelayFixture {
+    fn new(limits: ReplicaHostLimits) -> RelayFixture {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let keeper = Arc::new(ReplicaHost::start_with(&path("kept"), limits).unwrap());
+        let config = LenderConfig {
+            listen: vec![NetAddress::Unix(path("lender"))],
             memory: 1 << 20,
             store: Some(path("store")),
             allow_disk: true,
-            ..Config::default()
+            ..LenderConfig::default()
         };
         let lender = Lender::start_with(config, Some(Arc::clone(&keeper) as _)).unwrap();
         let relay = Relay::start(&path("relay"), path("lender"));
         Volume::create(&path("volume"), 1 << 20, 1 << 20).unwrap();
         let mut settings = VolumeSettings {
-            data_lender: Some(Address::Unix(path("relay"))),
+            data_lender: Some(NetAddress::Unix(path("relay"))),
             data_lender_timing: TIMING,
             ..VolumeSettings::default()
         };
         settings.journal.insecure = true;
         let (volume, _) = Volume::open_with(&path("volume"), &settings).unwrap();
-        World {
+        RelayFixture {
             relay,
             volume: Some(volume),
             lender,
             keeper,
-            _folder: folder,
+            _directory: directory,
         }
     }
 
@@ -183,7 +183,7 @@ impl World {
     }
 }
 
-impl Drop for World {
+impl Drop for RelayFixture {
     fn drop(&mut self) {
         drop(self.volume.take());
         self.lender.stop(Duration::ZERO);
@@ -193,8 +193,8 @@ impl Drop for World {
 
 #[test]
 fn a_client_gives_a_silent_data_lender_up_and_comes_again() {
-    let world = World::new(KeeperLimits::default());
-    for (byte, lost) in (1..).zip([Lost::Both, Lost::ToLender, Lost::FromLender]) {
+    let world = RelayFixture::new(ReplicaHostLimits::default());
+    for (byte, lost) in (1..).zip([LossKind::Both, LossKind::ToLender, LossKind::FromLender]) {
         world.write(byte);
         world.settle();
         let before = world.relay.accepted();
@@ -213,16 +213,16 @@ fn a_client_gives_a_silent_data_lender_up_and_comes_again() {
 
 #[test]
 fn a_data_lender_lets_a_silent_client_go() {
-    let world = World::new(KeeperLimits {
-        silence: Duration::from_millis(300),
-        ..KeeperLimits::default()
+    let world = RelayFixture::new(ReplicaHostLimits {
+        silence_max: Duration::from_millis(300),
+        ..ReplicaHostLimits::default()
     });
     world.write(1);
     world.settle();
     assert!(world.keeper.replicas()[0].connected);
     let before = world.relay.accepted();
     world.relay.down.store(true, Ordering::SeqCst);
-    world.relay.lose(Lost::Both);
+    world.relay.lose(LossKind::Both);
     until("the lender has closed it", || world.relay.are_left(before));
     until("the lender says so", || !world.keeper.replicas()[0].connected);
     world.relay.down.store(false, Ordering::SeqCst);

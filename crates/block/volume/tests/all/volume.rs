@@ -5,21 +5,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use netram_block::{DeviceError, Flush};
-use netram_journal::over::Windows;
-use netram_lender::{Config, Lender};
+use netram_block::{DeviceError, FlushPolicy};
+use netram_journal::forget::WindowRelease;
+use netram_lender::{Lender, LenderConfig};
 use netram_transport::Security;
-use netram_volume::{CreateError, DeleteError, Device, OpenError, Volume, VolumeSettings};
+use netram_volume::{
+    BlockDevice, Volume, VolumeCreateError, VolumeDeleteError, VolumeOpenError, VolumeSettings,
+};
 
 const BYTES: u64 = 8 << 20;
 const JOURNAL: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
 fn place() -> (tempfile::TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("volume");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("volume");
     Volume::create(&path, BYTES, JOURNAL).unwrap();
-    (folder, path)
+    (directory, path)
 }
 
 fn open(path: &Path) -> Volume {
@@ -40,7 +42,7 @@ fn read(volume: &Volume, block: u64) -> u8 {
 
 #[test]
 fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     assert!(!Volume::inspect(&path).unwrap().unapplied);
     let volume = open(&path);
     write(&volume, 7, 7);
@@ -55,10 +57,10 @@ fn a_volume_whose_journal_has_more_than_its_image_is_seen_not_to_be_closed() {
 /// nothing for the image, so none of its files can be older than another.
 #[test]
 fn a_copied_volume_changes_nothing_of_its_original() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     let volume = open(&path);
     write(&volume, 1, 1);
-    let copy = folder.path().join("copy");
+    let copy = directory.path().join("copy");
     // Of a running volume, with records in the journal.
     let copied = std::process::Command::new("cp")
         .arg("-a")
@@ -76,15 +78,15 @@ fn a_copied_volume_changes_nothing_of_its_original() {
     // The original goes on, and its directory is put back as it was: the same, the other way round.
     write(&volume, 1, 4);
     volume.close().unwrap();
-    fs::rename(&path, folder.path().join("newer")).unwrap();
+    fs::rename(&path, directory.path().join("newer")).unwrap();
     fs::rename(&copy, &path).unwrap();
     assert_eq!(read(&open(&path), 1), 3);
-    assert_eq!(read(&open(&folder.path().join("newer")), 1), 4);
+    assert_eq!(read(&open(&directory.path().join("newer")), 1), 4);
 }
 
 #[test]
 fn what_was_written_is_there_again() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let volume = open(&path);
     // Several times the journal, so that stages go to the image meanwhile.
     for turn in 0..4u8 {
@@ -115,7 +117,7 @@ fn what_was_written_is_there_again() {
 /// A page of checksums that the disk lost, as the file system gives it back: zeros.
 #[test]
 fn lost_checksums_are_data_that_cannot_be_read() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let volume = open(&path);
     (100..200).for_each(|block| write(&volume, block, 7));
     volume.drain().unwrap();
@@ -138,17 +140,17 @@ fn lost_checksums_are_data_that_cannot_be_read() {
 
 #[test]
 fn a_volume_is_open_once_and_looked_at_meanwhile() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let volume = open(&path);
     write(&volume, 0, 1);
     let refused = Volume::open_with(&path, &VolumeSettings::default()).unwrap_err();
     let own = format!("process {}", std::process::id());
     assert!(
-        matches!(refused, OpenError::Journal(_)) && refused.to_string().contains(&own),
+        matches!(refused, VolumeOpenError::Journal(_)) && refused.to_string().contains(&own),
         "{refused}"
     );
-    let refused = Volume::delete(&path, Windows::Logged).unwrap_err();
-    assert!(matches!(refused, DeleteError::Journal(_)), "{refused}");
+    let refused = Volume::delete(&path, WindowRelease::Logged).unwrap_err();
+    assert!(matches!(refused, VolumeDeleteError::Journal(_)), "{refused}");
     let seen = Volume::inspect(&path).unwrap();
     assert_eq!(
         (seen.superblock.bytes, seen.in_use, seen.journal_bytes),
@@ -163,53 +165,53 @@ fn a_volume_is_open_once_and_looked_at_meanwhile() {
         "{} of a sparse image",
         seen.image_taken_bytes
     );
-    Volume::delete(&path, Windows::Logged).unwrap();
+    Volume::delete(&path, WindowRelease::Logged).unwrap();
     assert!(!path.exists());
     assert!(matches!(
-        Volume::delete(&path, Windows::Logged),
-        Err(DeleteError::Io { .. })
+        Volume::delete(&path, WindowRelease::Logged),
+        Err(VolumeDeleteError::Io { .. })
     ));
 }
 
 #[test]
 fn only_a_volume_is_removed_and_only_what_is_its_own() {
-    let (folder, path) = place();
-    let other = folder.path().join("other");
+    let (directory, path) = place();
+    let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("super"), [0; 8192]).unwrap();
     assert!(matches!(
-        Volume::delete(&other, Windows::Logged),
-        Err(DeleteError::NoVolume { .. })
+        Volume::delete(&other, WindowRelease::Logged),
+        Err(VolumeDeleteError::NoVolume { .. })
     ));
     assert!(other.join("super").exists());
     fs::write(path.join("notes"), "mine").unwrap();
     assert!(matches!(
-        Volume::delete(&path, Windows::Logged),
-        Err(DeleteError::Io { .. })
+        Volume::delete(&path, WindowRelease::Logged),
+        Err(VolumeDeleteError::Io { .. })
     ));
     assert_eq!(fs::read_to_string(path.join("notes")).unwrap(), "mine");
 }
 
 #[test]
 fn nothing_is_made_over_what_is_there_and_nothing_half_made_is_left() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     assert!(matches!(
         Volume::create(&path, BYTES, JOURNAL),
-        Err(CreateError::Exists(_))
+        Err(VolumeCreateError::Exists(_))
     ));
     assert!(Volume::inspect(&path).is_ok());
-    let odd = folder.path().join("odd");
+    let odd = directory.path().join("odd");
     assert!(matches!(
         Volume::create(&odd, 1000, JOURNAL),
-        Err(CreateError::Volume { .. })
+        Err(VolumeCreateError::Volume { .. })
     ));
     assert!(matches!(
         Volume::create(&odd, BYTES, 1000),
-        Err(CreateError::Journal(_))
+        Err(VolumeCreateError::Journal(_))
     ));
     assert!(!odd.exists());
     let refused = Volume::open_with(&odd, &VolumeSettings::default()).unwrap_err();
-    assert!(matches!(refused, OpenError::File { .. }), "{refused}");
+    assert!(matches!(refused, VolumeOpenError::File { .. }), "{refused}");
 }
 
 #[test]
@@ -220,7 +222,10 @@ fn files_of_two_volumes_are_not_mixed() {
         fs::rename(path.join(name), &aside).unwrap();
         fs::copy(other.join(name), path.join(name)).unwrap();
         let refused = Volume::open_with(&path, &VolumeSettings::default()).unwrap_err();
-        assert!(matches!(refused, OpenError::Volume { .. }), "{name}: {refused}");
+        assert!(
+            matches!(refused, VolumeOpenError::Volume { .. }),
+            "{name}: {refused}"
+        );
         fs::rename(&aside, path.join(name)).unwrap();
     }
     open(&path).close().unwrap();
@@ -228,7 +233,7 @@ fn files_of_two_volumes_are_not_mixed() {
 
 #[test]
 fn a_volume_grows_while_it_is_open() {
-    let (_folder, path) = place();
+    let (_directory, path) = place();
     let volume = open(&path);
     let beyond = BYTES / BLOCK as u64;
     assert!(volume.write(BYTES, &[1; BLOCK]).is_err());
@@ -241,15 +246,15 @@ fn a_volume_grows_while_it_is_open() {
 
 #[test]
 fn the_settings_beside_it_find_the_lender() {
-    let (folder, path) = place();
+    let (directory, path) = place();
     let memory = tempfile::tempdir_in("/dev/shm").unwrap();
-    let socket = format!("unix:{}", folder.path().join("lend.sock").display());
-    let _lender = Lender::start(Config {
+    let socket = format!("unix:{}", directory.path().join("lend.sock").display());
+    let _lender = Lender::start(LenderConfig {
         listen: vec![socket.parse().unwrap()],
         security: Security::Insecure,
         memory: 64 << 20,
         store: Some(memory.path().join("lent")),
-        ..Config::default()
+        ..LenderConfig::default()
     })
     .unwrap();
     let text = format!(
@@ -257,7 +262,7 @@ fn the_settings_beside_it_find_the_lender() {
     );
     fs::write(path.join("netram.toml"), text).unwrap();
     let settings = VolumeSettings::load(&path.join("netram.toml")).unwrap();
-    assert_eq!(settings.flush, Flush::Disk);
+    assert_eq!(settings.flush, FlushPolicy::Disk);
     let (volume, _) = Volume::open_with(&path, &settings).unwrap();
     volume
         .journal()

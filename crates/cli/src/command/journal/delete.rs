@@ -5,15 +5,15 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_journal::over::List;
-use netram_journal::{Inspect, Place};
-use netram_store::Settings;
-use netram_transport::Address;
+use netram_journal::forget::ForgetList;
+use netram_journal::{JournalInspector, JournalPaths};
+use netram_store::StoreSettings;
+use netram_transport::NetAddress;
 use netram_volume::Volume;
 use serde_json::json;
 
 use super::super::lender;
-use crate::options::Usage;
+use crate::options::UsageError;
 use crate::output;
 
 /// Delete a journal, or the log of recoverable memory
@@ -30,12 +30,12 @@ use crate::output;
 ///   netram journal delete /var/lib/bank/journal --key-file /etc/netram/key --yes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Delete {
+pub struct DeleteJournal {
     /// The journal's directory, or its log file
     dir: PathBuf,
     /// A lender that may have something of it, besides those in its settings and its last members
     #[arg(long = "lender", value_name = "ADDR")]
-    lenders: Vec<Address>,
+    lenders: Vec<NetAddress>,
     /// The cluster key's file; without it the one that its settings name
     #[arg(long, value_name = "FILE", env = "NETRAM_KEY_FILE")]
     key_file: Option<PathBuf>,
@@ -50,17 +50,17 @@ pub struct Delete {
     json: bool,
 }
 
-impl Delete {
+impl DeleteJournal {
     pub(super) fn run(self) -> Result<ExitCode> {
         // A link to it is no other journal, and what it is part of lies around the journal itself.
         let dir = match self.dir.canonicalize() {
             Ok(dir) => dir,
             Err(_) => std::path::absolute(&self.dir)?,
         };
-        let place = Place::at(&dir);
+        let place = JournalPaths::at(&dir);
         refuse_part(&dir)?;
         if !self.yes {
-            let what = match Inspect::open(&dir) {
+            let what = match JournalInspector::open(&dir) {
                 Ok(seen) => format!("the journal {}", seen.view().journal),
                 Err(error) if !place.lock_file().exists() => return Err(error.into()),
                 Err(_) => "what is left of a journal".to_owned(),
@@ -69,28 +69,28 @@ impl Delete {
                 "this would destroy {what} in {}; say --yes if it is meant",
                 self.dir.display()
             );
-            return Err(Usage(sentence).into());
+            return Err(UsageError(sentence).into());
         }
         // Should they not be readable, the members of the view are told all the same.
-        let settings = Settings::load(&place.settings()).unwrap_or_default();
+        let settings = StoreSettings::load(&place.settings()).unwrap_or_default();
         let key_file = self.key_file.or(settings.key_file);
         let lenders = [self.lenders, settings.lenders].concat();
         let untold = place
             .delete(
-                List::usual(),
+                ForgetList::usual(),
                 lender::windows(self.force),
                 &lenders,
                 key_file.as_deref(),
             )
             .with_context(|| format!("deleting {}", self.dir.display()))?;
         if self.json {
-            let (away, keep) = lender::untold_json(&untold);
+            let (away, keep) = lender::pending_forgets_json(&untold);
             output::json(
                 &json!({ "deleted": self.dir, "lenders_to_be_told": away, "lenders_that_keep_bytes": keep }),
             )?;
         } else {
             output::line(format_args!("{} is deleted", self.dir.display()))?;
-            lender::say_untold(&untold)?;
+            lender::report_pending_forgets(&untold)?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -113,5 +113,5 @@ fn refuse_part(journal: &Path) -> Result<()> {
         journal.display(),
         parent.display()
     );
-    Err(Usage(sentence).into())
+    Err(UsageError(sentence).into())
 }

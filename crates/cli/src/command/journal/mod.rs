@@ -9,13 +9,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
-use netram_journal::{Inspect, JournalConfig, NewestClaim, Recovered};
+use netram_journal::{JournalConfig, JournalInspector, JournalRecovery, NewestClaim};
 use netram_proto::journal::{PeerAnswer, View};
 use netram_transport::Security;
 use serde_json::json;
 
 use super::check;
-use crate::options::{SecurityArgs, Size, Span};
+use crate::options::{DurationArg, SecurityArgs, SizeArg};
 use crate::output;
 
 /// Make, inspect, recover and delete journals
@@ -28,14 +28,14 @@ use crate::output;
 ///   netram journal verify /var/lib/bank/journal
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub enum Journal {
-    Create(Create),
-    Show(Show),
-    Verify(Verify),
-    Check(Check),
-    Recover(Recover),
+pub enum JournalCommand {
+    Create(CreateJournal),
+    Show(ShowJournal),
+    Verify(VerifyJournal),
+    Check(CheckJournal),
+    Recover(RecoverJournal),
     #[cfg(feature = "products")]
-    Delete(delete::Delete),
+    Delete(delete::DeleteJournal),
 }
 
 /// Make a new journal
@@ -46,12 +46,12 @@ pub enum Journal {
 ///   netram journal create /var/lib/bank/journal --size 64MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Create {
+pub struct CreateJournal {
     /// The new directory
     dir: PathBuf,
     /// Bytes of the log: how much can be committed before the log has to be truncated
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    size: Size,
+    size: SizeArg,
 }
 
 /// Show a journal's positions and durable view
@@ -61,7 +61,7 @@ pub struct Create {
 ///   netram journal show /var/lib/bank/journal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Show {
+pub struct ShowJournal {
     /// The journal's directory
     dir: PathBuf,
     /// Print JSON
@@ -77,7 +77,7 @@ pub struct Show {
 ///   netram journal verify /var/lib/bank/journal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Verify {
+pub struct VerifyJournal {
     /// The journal's directory
     dir: PathBuf,
     /// Print JSON
@@ -93,14 +93,14 @@ pub struct Verify {
 ///   netram journal check /var/lib/bank/journal --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Check {
+pub struct CheckJournal {
     /// The journal's directory
     dir: PathBuf,
     #[command(flatten)]
     security: SecurityArgs,
     /// How long to wait for lenders that must answer, as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME")]
-    patience: Option<Span>,
+    patience: Option<DurationArg>,
     /// Say what would come of --newest
     #[arg(long)]
     newest: bool,
@@ -125,7 +125,7 @@ pub struct Check {
 ///   netram journal recover /var/lib/bank/journal --key-file /etc/netram/key
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Recover {
+pub struct RecoverJournal {
     /// The journal's directory
     dir: PathBuf,
     #[command(flatten)]
@@ -141,21 +141,21 @@ pub struct Recover {
     json: bool,
 }
 
-impl Journal {
+impl JournalCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Journal::Create(create) => create.run(),
-            Journal::Show(show) => show.run(),
-            Journal::Verify(verify) => verify.run(),
-            Journal::Check(check) => check.run(),
-            Journal::Recover(recover) => recover.run(),
+            JournalCommand::Create(create) => create.run(),
+            JournalCommand::Show(show) => show.run(),
+            JournalCommand::Verify(verify) => verify.run(),
+            JournalCommand::Check(check) => check.run(),
+            JournalCommand::Recover(recover) => recover.run(),
             #[cfg(feature = "products")]
-            Journal::Delete(delete) => delete.run(),
+            JournalCommand::Delete(delete) => delete.run(),
         }
     }
 }
 
-impl Create {
+impl CreateJournal {
     fn run(self) -> Result<ExitCode> {
         let id = netram_journal::Journal::create(&self.dir, self.size.0).context("creating a journal")?;
         output::line(format_args!(
@@ -167,11 +167,11 @@ impl Create {
     }
 }
 
-fn inspect(dir: &Path) -> Result<Inspect> {
-    Inspect::open(dir).with_context(|| format!("looking at the journal {}", dir.display()))
+fn inspect(dir: &Path) -> Result<JournalInspector> {
+    JournalInspector::open(dir).with_context(|| format!("looking at the journal {}", dir.display()))
 }
 
-impl Show {
+impl ShowJournal {
     fn run(self) -> Result<ExitCode> {
         let inspect = inspect(&self.dir)?;
         let (superblock, view) = (inspect.superblock(), inspect.view());
@@ -250,7 +250,7 @@ pub(crate) fn view_as_json(view: &View) -> serde_json::Value {
     })
 }
 
-impl Verify {
+impl VerifyJournal {
     fn run(self) -> Result<ExitCode> {
         let inspect = inspect(&self.dir)?;
         let (mut bytes, mut kinds) = (0_u64, BTreeMap::<u8, u64>::new());
@@ -319,7 +319,7 @@ fn security_of(arguments: &SecurityArgs) -> Result<Security> {
     }
 }
 
-impl Check {
+impl CheckJournal {
     fn run(self) -> Result<ExitCode> {
         let defaults = JournalConfig::default();
         let config = JournalConfig {
@@ -341,13 +341,13 @@ impl Check {
                 "refusal": refusal.map(ToString::to_string),
                 "journal": check::as_json(&found),
             }))?,
-            false => check::tell(&found)?,
+            false => check::print_check(&found)?,
         }
-        check::end(refusal, self.json)
+        check::end_check(refusal, self.json)
     }
 }
 
-impl Recover {
+impl RecoverJournal {
     fn run(self) -> Result<ExitCode> {
         let config = JournalConfig {
             security: security_of(&self.security)?,
@@ -377,7 +377,7 @@ impl Recover {
                 "took_ms": recovered.took.as_secs_f64() * 1e3,
             }))?;
         } else {
-            for sentence in account(&recovered) {
+            for sentence in recovery_sentences(&recovered) {
                 output::line(sentence)?;
             }
         }
@@ -386,7 +386,7 @@ impl Recover {
 }
 
 /// What recovery did, in sentences.
-pub fn account(recovered: &Recovered) -> Vec<String> {
+pub fn recovery_sentences(recovered: &JournalRecovery) -> Vec<String> {
     let mut said = vec![format!(
         "recovered LSN {} to {} in {}; this is epoch {}",
         recovered.head,
@@ -421,11 +421,11 @@ pub fn account(recovered: &Recovered) -> Vec<String> {
 pub(crate) fn answer_name(answer: PeerAnswer) -> &'static str {
     match answer {
         PeerAnswer::Unreachable => "unreachable",
-        PeerAnswer::Asked => "did not answer",
+        PeerAnswer::Connected => "did not answer",
         PeerAnswer::Reading => "answered in part",
         PeerAnswer::Complete => "gave all it held",
         PeerAnswer::Amnesiac => "restarted without its memory",
-        PeerAnswer::Beyond => "has nothing that continues the replica",
+        PeerAnswer::AheadOfReplica => "has nothing that continues the replica",
         PeerAnswer::Overclaims => "claims more than its window can hold",
     }
 }

@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_mount::{Options, Report};
+use netram_mount::{MountOptions, MountReport};
 use netram_proto::port::Durability;
-use netram_store::Settings;
+use netram_store::StoreSettings;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::notify::notify;
-use crate::options::{Size, Span, Usage};
+use crate::options::{DurationArg, SizeArg, UsageError};
 use crate::output;
 use crate::settings::{self, LenderArgs, put};
 
 /// Bytes of a new journal: what may be written before the disk has to have it.
 const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 
-/// Mount a folder whose synced files are held in other machines' memory
+/// Mount a directory whose synced files are held in other machines' memory
 ///
 /// For any program's log: a write and a sync of a file in DIR wait for the lenders,
 /// not for the disk, to which everything goes in the background. The program is not
@@ -47,8 +47,8 @@ const JOURNAL_BYTES_DEFAULT: u64 = 256 << 20;
 ///   netram mount /srv/db --on /var/lib/netram/db --format ext4      # a volume
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Mount {
-    /// The folder
+pub struct MountDirectory {
+    /// The directory
     dir: PathBuf,
     /// The journal's directory, elsewhere, made unless it is there; or a volume's
     #[arg(long, value_name = "JOURNAL|VOLUME")]
@@ -58,7 +58,7 @@ pub struct Mount {
     format: Option<String>,
     /// Bytes of a journal that is made: what may be written before the disk has it [default: 256MiB]
     #[arg(long, value_name = "SIZE")]
-    journal_size: Option<Size>,
+    journal_size: Option<SizeArg>,
     #[command(flatten)]
     lenders: LenderArgs,
     /// What a sync waits for: remote (as many lenders as the rule wants, or the disk), disk or both [default: remote]
@@ -66,7 +66,7 @@ pub struct Mount {
     sync: Option<String>,
     /// Everything is brought to the disk once in so long; sooner when the journal is half full [default: 5s]
     #[arg(long, value_name = "TIME")]
-    checkpoint: Option<Span>,
+    checkpoint: Option<DurationArg>,
     /// Threads that answer the kernel: 1 to 64 [default: 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: Option<u8>,
@@ -92,7 +92,7 @@ const MEMBERS_PATIENCE: Duration = Duration::from_secs(3);
 /// The settings file in a journal's directory.
 const SETTINGS: &str = "netram.toml";
 
-impl Mount {
+impl MountDirectory {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
             netram_process::die_with_parent()?;
@@ -105,12 +105,12 @@ impl Mount {
                 "--format makes a file system on a volume, and {} is none",
                 self.on.display()
             );
-            return Err(Usage(sentence).into());
+            return Err(UsageError(sentence).into());
         }
         netram_mount::check(&self.dir, &self.on)?;
         self.make_journal()?;
-        let usual = Options::default();
-        let options = Options {
+        let usual = MountOptions::default();
+        let options = MountOptions {
             durability: match self.sync.as_deref() {
                 Some("disk") => Durability::Disk,
                 Some("both") => Durability::Both,
@@ -125,14 +125,14 @@ impl Mount {
         // Before anything is mounted: a signal in between must not leave it so.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let (mount, report) = netram_mount::Mount::begin(&self.dir, &self.on, options)?;
-        tell(&self.dir, &report, self.json)?;
+        print_report(&self.dir, &report, self.json)?;
         notify("READY=1");
-        tell_of_waiting(&mount);
+        report_waiting(&mount);
         until_unmounted(mount, signals)?;
         Ok(ExitCode::SUCCESS)
     }
 
-    /// All of the folder on a volume.
+    /// All of the directory on a volume.
     fn on_volume(&self) -> Result<ExitCode> {
         let lenders = !self.lenders.table()?.is_empty();
         let journals = [
@@ -149,7 +149,7 @@ impl Mount {
                 "{} is a volume, whose settings are in its netram.toml: {flag} is of a journal",
                 self.on.display()
             );
-            return Err(Usage(sentence).into());
+            return Err(UsageError(sentence).into());
         }
         if !rustix::process::geteuid().is_root() {
             anyhow::bail!(
@@ -157,9 +157,9 @@ impl Mount {
             );
         }
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
-        let mounted = volume::OnVolume::begin(&self.dir, &self.on, self.format.as_deref())?;
+        let mounted = volume::VolumeMount::begin(&self.dir, &self.on, self.format.as_deref())?;
         match self.json {
-            true => output::json(&json!({ "folder": self.dir, "device": mounted.device() }))?,
+            true => output::json(&json!({ "directory": self.dir, "device": mounted.device() }))?,
             false => output::line(format_args!(
                 "mounted {}, {}",
                 self.dir.display(),
@@ -185,11 +185,11 @@ impl Mount {
                 self.on.display(),
                 file.display()
             );
-            return Err(Usage(sentence).into());
+            return Err(UsageError(sentence).into());
         }
         put(&mut settings, "key-file", self.lenders.key()?);
         let read = |path: &Path| {
-            Settings::load(path)?
+            StoreSettings::load(path)?
                 .journal_config()
                 .map(drop)
                 .map_err(Into::into)
@@ -201,19 +201,19 @@ impl Mount {
     }
 }
 
-fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
+fn print_report(dir: &Path, report: &MountReport, json: bool) -> Result<()> {
     let again = &report.recovered;
-    tell_of_unrecorded(dir, again);
+    report_unrecorded(dir, again);
     if json {
         return output::json(&json!({
-            "folder": dir,
+            "directory": dir,
             "files": report.nodes,
             "records": again.records,
             "bytes": again.bytes,
-            "made": again.made,
+            "made": again.created,
             "removed": again.removed,
             "renamed": again.renamed,
-            "unrecorded": told(&again.unrecorded),
+            "unrecorded": path_texts(&again.unrecorded),
         }));
     }
     if again.records > 0 {
@@ -224,7 +224,7 @@ fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
         ))?;
     }
     output::line(format_args!(
-        "mounted {}, {} files and folders",
+        "mounted {}, {} files and directories",
         dir.display(),
         report.nodes
     ))
@@ -233,13 +233,13 @@ fn tell(dir: &Path, report: &Report, json: bool) -> Result<()> {
 /// Unrecorded files that are named; of more only their number is told.
 const UNRECORDED_NAMED_MAX: usize = 20;
 
-fn told(paths: &[Vec<u8>]) -> Vec<String> {
+fn path_texts(paths: &[Vec<u8>]) -> Vec<String> {
     let told = paths.iter().map(|path| path.escape_ascii().to_string());
     told.collect()
 }
 
 /// Names files whose bytes only the disk has: they may be older, or fewer, than what was written last.
-fn tell_of_unrecorded(dir: &Path, again: &netram_mount::Recovered) {
+fn report_unrecorded(dir: &Path, again: &netram_mount::DirectoryRecovery) {
     let files = &again.unrecorded;
     if files.is_empty() {
         return;
@@ -257,7 +257,7 @@ fn tell_of_unrecorded(dir: &Path, again: &netram_mount::Recovered) {
 }
 
 /// Says why syncs wait for the disk, where there are lenders and none counts: nothing else is to be seen of it, but that it is slow.
-fn tell_of_waiting(mount: &netram_mount::Mount) {
+fn report_waiting(mount: &netram_mount::Mount) {
     let journal = mount.journal();
     if journal.status().writer.lenders.is_empty() {
         return;
@@ -286,24 +286,24 @@ fn until_unmounted(mount: netram_mount::Mount, mut signals: Signals) -> Result<(
     Ok(ended.map_err(|_| anyhow::anyhow!("waiting for the mount panicked"))??)
 }
 
-/// Unmount a folder that `netram mount` has mounted
+/// Unmount a directory that `netram mount` has mounted
 ///
 /// Fails, naming who it is, while somebody has a file open there. Afterwards whoever
-/// had it mounted brings everything to the disk and gives the folder back, which this
+/// had it mounted brings everything to the disk and gives the directory back, which this
 /// waits for.
 ///
 ///   netram unmount /var/lib/postgresql/15/main/pg_wal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Unmount {
-    /// The folder
+pub struct UnmountDirectory {
+    /// The directory
     dir: PathBuf,
-    /// How long to wait until the folder is given back, as 500ms, 30s or 2m
+    /// How long to wait until the directory is given back, as 500ms, 30s or 2m
     #[arg(long, value_name = "TIME", default_value = "60s")]
-    patience: Span,
+    patience: DurationArg,
 }
 
-impl Unmount {
+impl UnmountDirectory {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if volume::unmount(&self.dir, self.patience.0)? {
             return Ok(ExitCode::SUCCESS);
@@ -325,9 +325,9 @@ impl Unmount {
     }
 }
 
-/// Bring a folder's files to what was acknowledged, and give it back
+/// Bring a directory's files to what was acknowledged, and give it back
 ///
-/// For a folder that was mounted when everything stopped: the journal, with what its
+/// For a directory that was mounted when everything stopped: the journal, with what its
 /// lenders have, is written to the files, and these are where they were before
 /// `netram mount`. What cannot be proven complete is refused, with the lenders that
 /// are missing. --accept-loss goes on all the same.
@@ -335,8 +335,8 @@ impl Unmount {
 ///   netram recover /var/lib/postgresql/15/main/pg_wal
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Recover {
-    /// The folder
+pub struct RecoverDirectory {
+    /// The directory
     dir: PathBuf,
     /// Go on although acknowledged writes may be missing
     #[arg(long)]
@@ -346,19 +346,19 @@ pub struct Recover {
     json: bool,
 }
 
-impl Recover {
+impl RecoverDirectory {
     pub(crate) fn run(self) -> Result<ExitCode> {
         let again = netram_mount::recover(&self.dir, self.accept_loss)?;
-        tell_of_unrecorded(&self.dir, &again);
+        report_unrecorded(&self.dir, &again);
         match self.json {
             true => output::json(&json!({
-                "folder": self.dir,
+                "directory": self.dir,
                 "records": again.records,
                 "bytes": again.bytes,
-                "made": again.made,
+                "made": again.created,
                 "removed": again.removed,
                 "renamed": again.renamed,
-                "unrecorded": told(&again.unrecorded),
+                "unrecorded": path_texts(&again.unrecorded),
             }))?,
             false => output::line(format_args!(
                 "{}: {} records were done again, {} in files",

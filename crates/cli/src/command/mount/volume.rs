@@ -5,10 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use netram_attach::Record;
+use netram_attach::AttachRecord;
 use signal_hook::iterator::Signals;
 
-use crate::command::disk::registry;
+use crate::command::volume::registry;
 use crate::output;
 
 /// This program, whatever has become of its file.
@@ -20,10 +20,10 @@ pub(super) const FORMATS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
 /// A volume's file system, mounted.
 #[derive(Debug)]
-pub(crate) struct OnVolume {
+pub(crate) struct VolumeMount {
     dir: PathBuf,
     volume: PathBuf,
-    record: Record,
+    record: AttachRecord,
 }
 
 /// Whether it is a volume that is meant.
@@ -31,17 +31,17 @@ pub(super) fn is_volume(on: &Path) -> bool {
     on.join("image").exists()
 }
 
-impl OnVolume {
+impl VolumeMount {
     /// Attaches `volume`, unless it is attached, and mounts what is on it at `dir`; makes a file system on it before if `format` says so.
-    pub(super) fn begin(dir: &Path, volume: &Path, format: Option<&str>) -> Result<OnVolume> {
+    pub(super) fn begin(dir: &Path, volume: &Path, format: Option<&str>) -> Result<VolumeMount> {
         let canonical = |path: &Path| path.canonicalize().with_context(|| path.display().to_string());
         let (dir, volume) = (canonical(dir)?, canonical(volume)?);
         if !dir.is_dir() {
-            bail!("{} is no folder", dir.display());
+            bail!("{} is no directory", dir.display());
         }
         let there = registry().find(&volume)?.filter(|entry| entry.alive);
         if let Some(entry) = there {
-            return OnVolume::again(dir, volume, entry.record);
+            return VolumeMount::resume(dir, volume, entry.record);
         }
         if source_of(&dir).is_some() {
             bail!("something is mounted on {}: unmount that first", dir.display());
@@ -54,7 +54,7 @@ impl OnVolume {
         }
         run(Command::new(SELF).args(["disk", "attach"]).arg(&volume))?;
         let entry = registry().find(&volume)?.context("it was detached at once")?;
-        let mounted = OnVolume {
+        let mounted = VolumeMount {
             dir,
             volume,
             record: entry.record,
@@ -70,7 +70,7 @@ impl OnVolume {
     }
 
     /// Whoever had it mounted was killed, and its device lives on; or somebody else has attached it.
-    fn again(dir: PathBuf, volume: PathBuf, record: Record) -> Result<OnVolume> {
+    fn resume(dir: PathBuf, volume: PathBuf, record: AttachRecord) -> Result<VolumeMount> {
         let device = record.device.display().to_string();
         match source_of(&dir) {
             Some(source) if source == device => (),
@@ -84,7 +84,7 @@ impl OnVolume {
             "{} was mounted already: whoever had mounted it was killed",
             dir.display()
         ));
-        Ok(OnVolume { dir, volume, record })
+        Ok(VolumeMount { dir, volume, record })
     }
 
     fn mount(&self, format: Option<&str>) -> Result<()> {
@@ -170,7 +170,7 @@ pub(super) fn unmount(dir: &Path, patience: Duration) -> Result<bool> {
     Ok(true)
 }
 
-/// What is mounted at a folder, topmost.
+/// What is mounted at a directory, topmost.
 fn source_of(dir: &Path) -> Option<String> {
     let found = Command::new("findmnt")
         .args([

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use netram_far::{Config, Depot};
+use netram_far::{RemotePages, RemotePagesConfig};
 
 use crate::output;
 
@@ -12,9 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Waits until all lenders have taken a deposit, or time is up. One is enough, and none if there is a spill file: others may come later.
-pub(super) fn greet(config: Config) -> Result<()> {
+pub(super) fn wait_for_deposits(config: RemotePagesConfig) -> Result<()> {
     let (lenders, spills) = (config.lenders.clone(), config.spill.is_some());
-    let depot = Depot::open(Config {
+    let depot = RemotePages::open(RemotePagesConfig {
         // Nothing is left there: it is given back at the end.
         pages_max: 1,
         grow: 1,

@@ -1,8 +1,8 @@
 //! `netram run`.
 
-mod give_back;
 mod lenders;
 mod program;
+mod return_deposits;
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -11,14 +11,14 @@ use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-pub(super) use give_back::GiveBack;
 use netram_far::run::{
-    LIBRARY, LIBRARY_VARIABLE, PRELOAD, Report, SETTINGS, SIZE_DEFAULT, Settings, THRESHOLD_DEFAULT,
+    LIBRARY, LIBRARY_VARIABLE, PRELOAD, RunReport, RunSettings, SETTINGS, SIZE_DEFAULT, THRESHOLD_DEFAULT,
 };
-use netram_far::{Arena, ArenaError, room};
-use netram_transport::Address;
+use netram_far::{Arena, ArenaError, process_limits};
+use netram_transport::NetAddress;
+pub(super) use return_deposits::ReturnDeposits;
 
-use crate::options::{SecurityArgs, Size, Usage};
+use crate::options::{SecurityArgs, SizeArg, UsageError};
 
 /// What is smaller is too much work a byte.
 const THRESHOLD_MIN: u64 = 1024;
@@ -43,10 +43,10 @@ const THRESHOLD_MIN: u64 = 1024;
 ///       --report=run.json -- ./prog 1000
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Run {
+pub struct RunProgram {
     /// How much of its far memory may be here at a time; 256KiB at least
     #[arg(long, value_name = "SIZE")]
-    local: Size,
+    local: SizeArg,
     /// The lenders: tcp://host:port or unix:/path, with commas between them
     #[arg(
         long,
@@ -55,30 +55,30 @@ pub struct Run {
         env = "NETRAM_LENDERS",
         value_delimiter = ','
     )]
-    lenders: Vec<Address>,
+    lenders: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
     /// In how many places a page is to be: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
-    /// A folder on a local disk for a file without a name: the second copy where there is one lender, the only one where there is none
+    /// A directory on a local disk for a file without a name: the second copy where there is one lender, the only one where there is none
     #[arg(long, value_name = "DIR")]
     spill: Option<PathBuf>,
     /// The most bytes of that file; without this, what the disk has
     #[arg(long, value_name = "SIZE", requires = "spill")]
-    spill_size: Option<Size>,
+    spill_size: Option<SizeArg>,
     /// How much of --local pages may have that stay here compressed; without this, a quarter
     #[arg(long, value_name = "SIZE")]
-    packed: Option<Size>,
+    packed: Option<SizeArg>,
     /// Let pages come only when the program waits for them: none ahead, where its faults tell which is next
     #[arg(long)]
     no_look_ahead: bool,
     /// The most far memory that the program may have
-    #[arg(long, value_name = "SIZE", default_value_t = Size(SIZE_DEFAULT))]
-    size: Size,
+    #[arg(long, value_name = "SIZE", default_value_t = SizeArg(SIZE_DEFAULT))]
+    size: SizeArg,
     /// The least that an allocation must have to lie there; 1KiB at least
-    #[arg(long, value_name = "SIZE", default_value_t = Size(THRESHOLD_DEFAULT))]
-    threshold: Size,
+    #[arg(long, value_name = "SIZE", default_value_t = SizeArg(THRESHOLD_DEFAULT))]
+    threshold: SizeArg,
     /// Programs that it starts are run so as well, each with as much of its own
     #[arg(long)]
     children: bool,
@@ -90,10 +90,10 @@ pub struct Run {
     words: Vec<OsString>,
 }
 
-impl Run {
+impl RunProgram {
     pub(crate) fn run(self) -> Result<ExitCode> {
         if self.threshold.0 < THRESHOLD_MIN {
-            return Err(Usage("--threshold must be 1KiB at least".to_owned()).into());
+            return Err(UsageError("--threshold must be 1KiB at least".to_owned()).into());
         }
         let program = netram_process::find(Path::new(&self.words[0]))?;
         program::check(&program)?;
@@ -104,9 +104,9 @@ impl Run {
         }
         let settings = self.settings()?;
         let config = settings.arena().context("the cluster key")?;
-        room::check(&settings)?;
+        process_limits::check(&settings)?;
         Arena::check(&config).map_err(explain)?;
-        lenders::greet(config.depot)?;
+        lenders::wait_for_deposits(config.remote_pages)?;
         let mut command = Command::new(&program);
         command
             .args(&self.words[1..])
@@ -118,7 +118,7 @@ impl Run {
         Err(failed).with_context(|| format!("running {}", program.display()))
     }
 
-    fn settings(&self) -> Result<Settings> {
+    fn settings(&self) -> Result<RunSettings> {
         let absolute = |path: &PathBuf| {
             let what = || format!("finding {}", path.display());
             let path = std::path::absolute(path).with_context(what)?;
@@ -128,12 +128,12 @@ impl Run {
             Ok(path)
         };
         let report = match &self.report {
-            None => Report::None,
-            Some(None) => Report::Line,
-            Some(Some(path)) => Report::File(absolute(path)?),
+            None => RunReport::None,
+            Some(None) => RunReport::Line,
+            Some(Some(path)) => RunReport::File(absolute(path)?),
         };
         let netram = std::env::current_exe().context("finding this program's file")?;
-        Ok(Settings {
+        Ok(RunSettings {
             netram: absolute(&netram)?,
             local_bytes: self.local.0,
             size_bytes: self.size.0,
@@ -174,7 +174,7 @@ fn explain(error: ArenaError) -> anyhow::Error {
             "this user may not have page faults served ({source}). As root, one of: \
              `sysctl vm.unprivileged_userfaultfd=1`, or `chmod 666 /dev/userfaultfd`; in a container the seccomp profile must allow userfaultfd"
         ),
-        ArenaError::BadConfig { what, must } => Usage(format!("{what} must be {must}")).into(),
+        ArenaError::BadConfig { what, must } => UsageError(format!("{what} must be {must}")).into(),
         other => other.into(),
     }
 }

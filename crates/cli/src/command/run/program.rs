@@ -20,7 +20,7 @@ const RIGHTS: &str = "security.capability";
 
 /// Why a program cannot be run so.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum ProgramRefusal {
     #[error("{}: {why}", program.display())]
     Unreadable { program: PathBuf, why: io::Error },
     #[error("{} is a script: name the interpreter, as in `-- python3 job.py`", _0.display())]
@@ -50,23 +50,23 @@ pub(super) enum Refused {
 }
 
 /// Looks at a program's file.
-pub(super) fn check(program: &Path) -> Result<(), Refused> {
-    let unreadable = |why| Refused::Unreadable {
+pub(super) fn check(program: &Path) -> Result<(), ProgramRefusal> {
+    let unreadable = |why| ProgramRefusal::Unreadable {
         program: program.to_owned(),
         why,
     };
     let mut file = File::open(program).map_err(unreadable)?;
     let about = file.metadata().map_err(unreadable)?;
     let loader = match loader(&mut file).map_err(unreadable)? {
-        Kind::Script => return Err(Refused::Script(program.to_owned())),
-        Kind::Foreign => return Err(Refused::Foreign(program.to_owned())),
-        Kind::Program { loader: None } => return Err(Refused::Static(program.to_owned())),
-        Kind::Program { loader: Some(loader) } => loader,
+        ProgramKind::Script => return Err(ProgramRefusal::Script(program.to_owned())),
+        ProgramKind::Foreign => return Err(ProgramRefusal::Foreign(program.to_owned())),
+        ProgramKind::Program { loader: None } => return Err(ProgramRefusal::Static(program.to_owned())),
+        ProgramKind::Program { loader: Some(loader) } => loader,
     };
     if let Some(ours) = own_loader()
         && ours != loader
     {
-        return Err(Refused::OtherLibrary {
+        return Err(ProgramRefusal::OtherLibrary {
             program: program.to_owned(),
             loader,
             ours,
@@ -76,14 +76,14 @@ pub(super) fn check(program: &Path) -> Result<(), Refused> {
     let other = about.uid() != user.as_raw() || about.gid() != group.as_raw();
     let has_rights = !user.is_root() && rustix::fs::getxattr(program, RIGHTS, &mut [0_u8; 64]).is_ok();
     if about.mode() & SET_ID != 0 && other || has_rights {
-        return Err(Refused::Privileged(program.to_owned()));
+        return Err(ProgramRefusal::Privileged(program.to_owned()));
     }
     Ok(())
 }
 
 /// What a file is to the kernel.
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum ProgramKind {
     Script,
     /// No program, or another machine's.
     Foreign,
@@ -97,22 +97,22 @@ enum Kind {
 fn own_loader() -> Option<String> {
     let mut file = File::open("/proc/self/exe").ok()?;
     match loader(&mut file) {
-        Ok(Kind::Program { loader }) => loader,
+        Ok(ProgramKind::Program { loader }) => loader,
         _ => None,
     }
 }
 
-fn loader(file: &mut (impl Read + Seek)) -> io::Result<Kind> {
+fn loader(file: &mut (impl Read + Seek)) -> io::Result<ProgramKind> {
     let mut header = [0; HEADER_BYTES];
     let got = read_up_to(file, &mut header)?;
     if header.starts_with(b"#!") {
-        return Ok(Kind::Script);
+        return Ok(ProgramKind::Script);
     }
     if got < HEADER_BYTES || !header.starts_with(MAGIC) || header[4..6] != CLASS {
-        return Ok(Kind::Foreign);
+        return Ok(ProgramKind::Foreign);
     }
     if number16(&header, 18) != machine() {
-        return Ok(Kind::Foreign);
+        return Ok(ProgramKind::Foreign);
     }
     let (at, size, count) = (
         number64(&header, 32),
@@ -120,12 +120,12 @@ fn loader(file: &mut (impl Read + Seek)) -> io::Result<Kind> {
         number16(&header, 56),
     );
     if size < SEGMENT_BYTES_MIN {
-        return Ok(Kind::Foreign);
+        return Ok(ProgramKind::Foreign);
     }
     let mut segments = vec![0; size * usize::from(count)];
     file.seek(SeekFrom::Start(at))?;
     if read_up_to(file, &mut segments)? < segments.len() {
-        return Ok(Kind::Foreign);
+        return Ok(ProgramKind::Foreign);
     }
     for segment in segments.chunks_exact(size) {
         if number32(segment, 0) == LOADER {
@@ -135,10 +135,10 @@ fn loader(file: &mut (impl Read + Seek)) -> io::Result<Kind> {
             file.take(bytes.min(PATH_BYTES_MAX)).read_to_end(&mut path)?;
             let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
             let loader = String::from_utf8_lossy(&path[..end]).into_owned();
-            return Ok(Kind::Program { loader: Some(loader) });
+            return Ok(ProgramKind::Program { loader: Some(loader) });
         }
     }
-    Ok(Kind::Program { loader: None })
+    Ok(ProgramKind::Program { loader: None })
 }
 
 /// The number of this machine's kind: as this program's own file has it.
@@ -211,7 +211,7 @@ mod tests {
         bytes
     }
 
-    fn kind(bytes: &[u8]) -> Kind {
+    fn kind(bytes: &[u8]) -> ProgramKind {
         loader(&mut Cursor::new(bytes)).unwrap()
     }
 
@@ -219,18 +219,18 @@ mod tests {
     fn a_program_tells_what_loads_it() {
         let dynamic = elf(machine(), &[(1, b"code"), (LOADER, b"/lib/ld.so\0rest")]);
         let loader = Some("/lib/ld.so".to_owned());
-        assert_eq!(kind(&dynamic), Kind::Program { loader });
+        assert_eq!(kind(&dynamic), ProgramKind::Program { loader });
         let fixed = elf(machine(), &[(1, b"code"), (4, b"note")]);
-        assert_eq!(kind(&fixed), Kind::Program { loader: None });
+        assert_eq!(kind(&fixed), ProgramKind::Program { loader: None });
     }
 
     #[test]
     fn what_is_no_program_of_this_machine_is_found_out() {
-        assert_eq!(kind(b"#!/bin/sh\n"), Kind::Script);
-        assert_eq!(kind(b""), Kind::Foreign);
-        assert_eq!(kind(&elf(3, &[(LOADER, b"/lib/ld.so\0")])), Kind::Foreign);
+        assert_eq!(kind(b"#!/bin/sh\n"), ProgramKind::Script);
+        assert_eq!(kind(b""), ProgramKind::Foreign);
+        assert_eq!(kind(&elf(3, &[(LOADER, b"/lib/ld.so\0")])), ProgramKind::Foreign);
         let cut = elf(machine(), &[(LOADER, b"/lib/ld.so\0")]);
-        assert_eq!(kind(&cut[..HEADER_BYTES + 10]), Kind::Foreign);
+        assert_eq!(kind(&cut[..HEADER_BYTES + 10]), ProgramKind::Foreign);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
 
-use super::look::existing;
+use super::inspection::existing;
 use crate::output;
 
 /// Apply a log to its segments and close it
@@ -21,7 +21,7 @@ use crate::output;
 ///   netram rvm apply bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Apply {
+pub struct ApplyLog {
     /// The log, which no program may have open
     log: PathBuf,
     /// Print JSON
@@ -29,7 +29,7 @@ pub struct Apply {
     json: bool,
 }
 
-impl Apply {
+impl ApplyLog {
     pub(super) fn run(self) -> Result<ExitCode> {
         let what = || format!("applying {}", self.log.display());
         let home = existing(&self.log)?;

@@ -9,12 +9,12 @@ use netram_rvm::{SegmentError, SegmentView, TableView};
 use serde_json::json;
 
 use super::heaps::{HeapState, SegmentHeap, account, heap_in, too_large};
-use super::look::{Look, Transaction};
-use super::overlay::Overlay;
+use super::inspection::{LogInspection, LoggedTransaction};
+use super::overlay::LogOverlay;
 use crate::output;
 
 /// Findings of one kind that are told; more are counted.
-const TOLD_MAX: usize = 20;
+const FINDINGS_SHOWN_MAX: usize = 20;
 
 /// Check a log, its segment table and its segments
 ///
@@ -27,7 +27,7 @@ const TOLD_MAX: usize = 20;
 ///   netram rvm check bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Check {
+pub struct CheckLog {
     /// The log
     log: PathBuf,
     /// Print JSON
@@ -37,21 +37,21 @@ pub struct Check {
 
 /// What was found.
 #[derive(Default)]
-struct Findings {
+struct LogFindings {
     /// Sentences, each a damage.
     damage: Vec<String>,
     /// Sentences worth knowing that are none.
     notes: Vec<String>,
-    untold: u64,
-    untold_notes: u64,
+    damage_omitted: u64,
+    notes_omitted: u64,
     transactions: u64,
     ranges: u64,
     bytes: u64,
 }
 
-impl Check {
+impl CheckLog {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let findings = Findings::of(&Look::at(&self.log)?);
+        let findings = LogFindings::of(&LogInspection::at(&self.log)?);
         match self.json {
             true => findings.print_json()?,
             false => findings.print()?,
@@ -64,13 +64,13 @@ impl Check {
 }
 
 /// The damage in a log and its segments, a sentence each.
-pub fn damage_of(look: &Look) -> Vec<String> {
-    Findings::of(look).damage
+pub fn damage_of(look: &LogInspection) -> Vec<String> {
+    LogFindings::of(look).damage
 }
 
-impl Findings {
-    fn of(look: &Look) -> Findings {
-        let mut findings = Findings::default();
+impl LogFindings {
+    fn of(look: &LogInspection) -> LogFindings {
+        let mut findings = LogFindings::default();
         let table = match look.table() {
             Ok(table) => Some(table),
             Err(error) => {
@@ -88,25 +88,25 @@ impl Findings {
     }
 
     fn damaged(&mut self, sentence: String) {
-        match self.damage.len() < TOLD_MAX {
+        match self.damage.len() < FINDINGS_SHOWN_MAX {
             true => self.damage.push(sentence),
-            false => self.untold += 1,
+            false => self.damage_omitted += 1,
         }
     }
 
     /// What is damage, unless a program has the log open: it may have changed the table since that was read.
-    fn suspected(&mut self, look: &Look, sentence: String) {
+    fn suspected(&mut self, look: &LogInspection, sentence: String) {
         match look.inspect.in_use() {
             false => self.damaged(sentence),
-            true if self.notes.len() < TOLD_MAX => self.notes.push(format!(
+            true if self.notes.len() < FINDINGS_SHOWN_MAX => self.notes.push(format!(
                 "{sentence} (if it is still so when you check again: the program may have been changing it)"
             )),
-            true => self.untold_notes += 1,
+            true => self.notes_omitted += 1,
         }
     }
 
     /// Checks every record, and notes in `named` the segments that records name.
-    fn check_log(&mut self, look: &Look, table: Option<&TableView>, named: &mut Vec<u32>) {
+    fn check_log(&mut self, look: &LogInspection, table: Option<&TableView>, named: &mut Vec<u32>) {
         let verdict = look.transactions(&mut |transaction| {
             self.check_transaction(look, &transaction, table, named);
             Ok(true)
@@ -125,8 +125,8 @@ impl Findings {
 
     fn check_transaction(
         &mut self,
-        look: &Look,
-        transaction: &Transaction<'_>,
+        look: &LogInspection,
+        transaction: &LoggedTransaction<'_>,
         table: Option<&TableView>,
         named: &mut Vec<u32>,
     ) {
@@ -156,7 +156,7 @@ impl Findings {
         }
     }
 
-    fn check_segments(&mut self, look: &Look, table: &TableView, named: &[u32]) {
+    fn check_segments(&mut self, look: &LogInspection, table: &TableView, named: &[u32]) {
         // Damage of the log itself has been told; without all of the log nobody can say what a heap looks like.
         let overlays = match look.overlays(&mut |_| true) {
             Ok((overlays, verdict)) => verdict.damage.is_empty().then_some(overlays),
@@ -179,7 +179,7 @@ impl Findings {
     }
 
     /// Checks the heap in a segment, if there is one. What a program changes meanwhile may look like damage.
-    fn check_heap(&mut self, look: &Look, segment: &SegmentView, overlay: Option<&Overlay>) {
+    fn check_heap(&mut self, look: &LogInspection, segment: &SegmentView, overlay: Option<&LogOverlay>) {
         let path = &segment.path;
         let SegmentHeap { offset, state } = match heap_in(segment, overlay) {
             Ok(Some(heap)) => heap,
@@ -217,14 +217,14 @@ impl Findings {
         for sentence in &self.damage {
             output::line(format_args!("DAMAGED: {sentence}"))?;
         }
-        if self.untold > 0 {
-            output::line(format_args!("and {} more like these", self.untold))?;
+        if self.damage_omitted > 0 {
+            output::line(format_args!("and {} more like these", self.damage_omitted))?;
         }
         for sentence in &self.notes {
             output::line(format_args!("note: {sentence}"))?;
         }
-        if self.untold_notes > 0 {
-            output::line(format_args!("note: and {} more", self.untold_notes))?;
+        if self.notes_omitted > 0 {
+            output::line(format_args!("note: and {} more", self.notes_omitted))?;
         }
         match self.damage.is_empty() {
             true => output::line("log, segment table and segments are whole"),
@@ -236,9 +236,9 @@ impl Findings {
         output::json(&json!({
             "healthy": self.damage.is_empty(),
             "damage": self.damage,
-            "more_damage": self.untold,
+            "more_damage": self.damage_omitted,
             "notes": self.notes,
-            "more_notes": self.untold_notes,
+            "more_notes": self.notes_omitted,
             "transactions": self.transactions,
             "ranges": self.ranges,
             "bytes": self.bytes,

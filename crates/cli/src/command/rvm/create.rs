@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
-use netram_rvm::Allocation;
-use netram_store::{Home, Layout, Settings};
+use netram_rvm::SegmentAllocation;
+use netram_store::{JournalLayout, Store, StoreSettings};
 
-use super::look::absolute;
-use crate::options::{Size, Usage};
+use super::inspection::absolute;
+use crate::options::{SizeArg, UsageError};
 use crate::output;
 
 /// Make a log, and segments for it
@@ -22,18 +22,18 @@ use crate::output;
 ///   netram rvm create /var/lib/bank --directory --log-size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Create {
+pub struct CreateLog {
     /// The new log's file, or with --directory the new directory for all of it
     log: PathBuf,
     /// Bytes of the log: how much can be committed before the log has to be truncated
     #[arg(long, value_name = "SIZE", default_value = "64MiB")]
-    log_size: Size,
+    log_size: SizeArg,
     /// Make this segment too; several may be given
     #[arg(long, value_name = "PATH")]
     segment: Vec<PathBuf>,
     /// The segment's size; once for all segments, or once for each, in their order
     #[arg(long, value_name = "SIZE")]
-    size: Vec<Size>,
+    size: Vec<SizeArg>,
     /// Keep the segments' space for when it is written: a full disk may then stop truncation
     #[arg(long)]
     sparse: bool,
@@ -42,7 +42,7 @@ pub struct Create {
     directory: bool,
 }
 
-impl Create {
+impl CreateLog {
     pub(super) fn run(self) -> Result<ExitCode> {
         let segments = self.segments()?;
         for (path, _) in &segments {
@@ -55,10 +55,10 @@ impl Create {
             }
         }
         let layout = match self.directory {
-            true => Layout::Directory,
-            false => Layout::Beside,
+            true => JournalLayout::Directory,
+            false => JournalLayout::Beside,
         };
-        let home = Home::create(&self.log, layout, self.log_size.0).context("making a log")?;
+        let home = Store::create(&self.log, layout, self.log_size.0).context("making a log")?;
         output::line(format_args!(
             "log {}, {}",
             home.log().display(),
@@ -73,11 +73,13 @@ impl Create {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn segments(&self) -> Result<Vec<(PathBuf, Size)>> {
+    fn segments(&self) -> Result<Vec<(PathBuf, SizeArg)>> {
         let sizes = match (self.segment.len(), self.size.as_slice()) {
             (0, []) => Vec::new(),
             (0, _) => {
-                return Err(Usage("--size is for segments: name them with --segment PATH".to_owned()).into());
+                return Err(
+                    UsageError("--size is for segments: name them with --segment PATH".to_owned()).into(),
+                );
             }
             (count, [size]) => vec![*size; count],
             (count, sizes) if sizes.len() == count => sizes.to_vec(),
@@ -86,7 +88,7 @@ impl Create {
                     "{count} segments and {} sizes: give --size SIZE once for all, or once for each",
                     sizes.len()
                 );
-                return Err(Usage(sentence).into());
+                return Err(UsageError(sentence).into());
             }
         };
         let paths = self.segment.iter().map(|path| absolute(path));
@@ -97,15 +99,15 @@ impl Create {
             .collect())
     }
 
-    fn fill(&self, home: &Home, segments: &[(PathBuf, Size)]) -> Result<()> {
+    fn fill(&self, home: &Store, segments: &[(PathBuf, SizeArg)]) -> Result<()> {
         if segments.is_empty() {
             return Ok(());
         }
         // Nothing has been committed, so the disk alone will do.
-        let opened = home.open(&Settings::default())?;
+        let opened = home.open(&StoreSettings::default())?;
         let allocation = match self.sparse {
-            true => Allocation::Sparse,
-            false => Allocation::Preallocated,
+            true => SegmentAllocation::Sparse,
+            false => SegmentAllocation::Preallocated,
         };
         for (path, size) in segments {
             let path = text(path)?;

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::Args;
 
-use super::look::{Look, Stretch, number};
+use super::inspection::{ByteRange, LogInspection, number};
 use crate::output;
 
 /// Bytes read, laid over and written at once.
@@ -26,7 +26,7 @@ const LINE_BYTES: usize = 16;
 ///   netram rvm dump bank.log bank.data --offset 4096 --length 64 --hex
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Dump {
+pub struct DumpSegment {
     /// The log
     log: PathBuf,
     /// The segment: its path or its number
@@ -45,9 +45,9 @@ pub struct Dump {
     hex: bool,
 }
 
-impl Dump {
+impl DumpSegment {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let look = Look::at(&self.log)?;
+        let look = LogInspection::at(&self.log)?;
         let segment = look.segment(&self.segment)?;
         let file = segment.open()?;
         let stretch = self.stretch(file.len(), &segment.path)?;
@@ -91,9 +91,9 @@ impl Dump {
         self.output.as_os_str() == "-"
     }
 
-    fn stretch(&self, size: u64, path: &str) -> Result<Stretch> {
+    fn stretch(&self, size: u64, path: &str) -> Result<ByteRange> {
         let length = self.length.unwrap_or(size.saturating_sub(self.offset));
-        let stretch = Stretch {
+        let stretch = ByteRange {
             offset: self.offset,
             length,
         };

@@ -8,8 +8,8 @@ use clap::Args;
 use netram_journal::Journal;
 use serde_json::json;
 
-use super::look::existing;
-use crate::options::Size;
+use super::inspection::existing;
+use crate::options::SizeArg;
 use crate::output;
 
 /// Give a log that nobody has open a larger file
@@ -22,18 +22,18 @@ use crate::output;
 ///   netram rvm grow bank.log --size 256MiB
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Grow {
+pub struct GrowLog {
     /// The log
     log: PathBuf,
     /// Bytes of the log, from now on
     #[arg(long, value_name = "SIZE")]
-    size: Size,
+    size: SizeArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Grow {
+impl GrowLog {
     pub(super) fn run(self) -> Result<ExitCode> {
         let what = || format!("growing {}", self.log.display());
         let home = existing(&self.log)?;

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_rvm::Allocation;
+use netram_rvm::SegmentAllocation;
 use netram_store::heap::HeapPlan;
 
-use super::look::{absolute, existing, number};
-use crate::options::{Size, Usage};
+use super::inspection::{absolute, existing, number};
+use crate::options::{SizeArg, UsageError};
 use crate::output;
 
 /// Make a segment with a heap for C programs, which rds_load_heap loads
@@ -22,17 +22,17 @@ use crate::output;
 ///   netram rvm heap bank.log bank.data --heap 64MiB --static 1MiB --address 0x20000000000
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Heap {
+pub struct CreateHeap {
     /// The log
     log: PathBuf,
     /// The new segment's path
     segment: PathBuf,
     /// Bytes of the heap
     #[arg(long, value_name = "SIZE")]
-    heap: Size,
+    heap: SizeArg,
     /// Bytes of the program's static data
     #[arg(long = "static", value_name = "SIZE", default_value = "4096")]
-    statics: Size,
+    statics: SizeArg,
     /// Where in memory the heap begins: a multiple of 4096
     #[arg(long, value_parser = number)]
     address: u64,
@@ -41,7 +41,7 @@ pub struct Heap {
     sparse: bool,
 }
 
-impl Heap {
+impl CreateHeap {
     pub(super) fn run(self) -> Result<ExitCode> {
         let home = existing(&self.log)?;
         let path = absolute(&self.segment)?;
@@ -51,8 +51,8 @@ impl Heap {
             heap_bytes: memory(self.heap.0)?,
             static_bytes: memory(self.statics.0)?,
             allocation: match self.sparse {
-                true => Allocation::Sparse,
-                false => Allocation::Preallocated,
+                true => SegmentAllocation::Sparse,
+                false => SegmentAllocation::Preallocated,
             },
         };
         let what = || format!("opening {}", self.log.display());
@@ -80,5 +80,5 @@ impl Heap {
 /// A number that can be an address or a length in memory.
 fn memory(number: u64) -> Result<usize> {
     let fits = usize::try_from(number);
-    Ok(fits.map_err(|_| Usage(format!("{number:#x} is beyond this machine's memory")))?)
+    Ok(fits.map_err(|_| UsageError(format!("{number:#x} is beyond this machine's memory")))?)
 }

@@ -1,14 +1,14 @@
 //! Persistent heaps in segments, looked at from outside: the segment's file with the log laid over it.
 
 use anyhow::{Context, Result, ensure};
-use netram_heap::{OpenError, Report};
+use netram_heap::{HeapOpenError, HeapReport};
 use netram_rvm::SegmentView;
 
-use super::overlay::Overlay;
+use super::overlay::LogOverlay;
 use crate::output;
 
 /// A heap begins in a segment's first page, or in its second, behind the page of the original's segment loader.
-const PLACES: [u64; 2] = [0, 4096];
+const HEAP_OFFSETS: [u64; 2] = [0, 4096];
 /// Bytes that are read to see whether there is a heap.
 const FRONT_BYTES: u64 = 4096;
 /// A larger heap is not read into memory to be looked into.
@@ -24,7 +24,7 @@ pub(crate) struct SegmentHeap {
 /// What a look into a heap found.
 pub(crate) enum HeapState {
     /// It is whole.
-    Whole(Report),
+    Whole(HeapReport),
     /// It has so many bytes that it was not looked into.
     TooLarge(u64),
     /// It is damaged, or cannot be read: why, in a sentence.
@@ -32,7 +32,7 @@ pub(crate) enum HeapState {
 }
 
 /// The heap in `segment`, over which the log lays `overlay`, if one is there.
-pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&Overlay>) -> Result<Option<SegmentHeap>> {
+pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&LogOverlay>) -> Result<Option<SegmentHeap>> {
     let file = segment.open()?;
     let read = |offset: u64, length: u64| {
         let mut bytes = vec![0; usize::try_from(length)?];
@@ -43,7 +43,7 @@ pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&Overlay>) -> Resul
         }
         anyhow::Ok(bytes)
     };
-    for offset in PLACES {
+    for offset in HEAP_OFFSETS {
         let room = file.len().saturating_sub(offset);
         let front = read(offset, room.min(FRONT_BYTES))?;
         if !netram_heap::is_heap(&front) {
@@ -51,12 +51,12 @@ pub(super) fn heap_in(segment: &SegmentView, overlay: Option<&Overlay>) -> Resul
         }
         // A heap is longer than its front, which tells how long if it is whole. The segment may be longer still.
         let length = match netram_heap::inspect(&front) {
-            Err(OpenError::Short { needed, .. }) => needed,
+            Err(HeapOpenError::Short { needed, .. }) => needed,
             _ => front.len() as u64,
         };
         let inspected = || {
             let (needed, found) = (length, room);
-            ensure!(needed <= found, OpenError::Short { needed, found });
+            ensure!(needed <= found, HeapOpenError::Short { needed, found });
             Ok(netram_heap::inspect(&read(offset, length)?)?)
         };
         let state = match length <= room && length > HEAP_BYTES_MAX {
@@ -81,7 +81,7 @@ pub(super) fn too_large(bytes: u64) -> String {
 }
 
 /// What is in a heap, in one sentence.
-pub(super) fn account(report: &Report) -> String {
+pub(super) fn account(report: &HeapReport) -> String {
     let free: u64 = report.free.iter().map(|(_, bytes)| bytes).sum();
     format!(
         "heap of {}: {} ({}), {} free in {}, {}",

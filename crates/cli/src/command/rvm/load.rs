@@ -8,11 +8,11 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{Allocation, Mode, Region};
-use netram_store::{Memory, Opened};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{Region, RestoreMode, SegmentAllocation};
+use netram_store::{JournaledRvm, OpenStore};
 
-use super::look::{absolute, existing, number};
+use super::inspection::{absolute, existing, number};
 use crate::output;
 
 /// Bytes of one transaction, unless the log's records are smaller.
@@ -32,7 +32,7 @@ const PAGE_BYTES: u64 = 4096;
 ///   netram rvm load bank.log bank.data header.bin --offset 4096 --atomic
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Load {
+pub struct LoadSegment {
     /// The log
     log: PathBuf,
     /// The segment's path
@@ -50,7 +50,7 @@ pub struct Load {
     create: bool,
 }
 
-impl Load {
+impl LoadSegment {
     pub(super) fn run(self) -> Result<ExitCode> {
         let home = existing(&self.log)?;
         let mut file = File::open(&self.file).with_context(|| format!("opening {}", self.file.display()))?;
@@ -77,7 +77,7 @@ impl Load {
         }
         let what = || format!("opening {}", self.log.display());
         let settings = home.settings().with_context(what)?;
-        let Opened { memory, .. } = home.open(&settings).with_context(what)?;
+        let OpenStore { memory, .. } = home.open(&settings).with_context(what)?;
         let region = self.region(&memory, &path, end)?;
         let parts = match self.atomic {
             true => self.load_at_once(&memory, &region, &mut file, length)?,
@@ -91,11 +91,11 @@ impl Load {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn region(&self, memory: &Memory, path: &Path, end: u64) -> Result<Region> {
+    fn region(&self, memory: &JournaledRvm, path: &Path, end: u64) -> Result<Region> {
         let text = path.to_str().with_context(|| format!("{path:?} is not UTF-8"))?;
         if self.create {
             let length = end.max(1).next_multiple_of(PAGE_BYTES);
-            memory.create_segment(text, length, Allocation::Preallocated)?;
+            memory.create_segment(text, length, SegmentAllocation::Preallocated)?;
         }
         let region = memory.map(text, 0, 0)?;
         let size = region.len() as u64;
@@ -109,7 +109,13 @@ impl Load {
         }
     }
 
-    fn load_at_once(&self, memory: &Memory, region: &Region, file: &mut File, length: u64) -> Result<u64> {
+    fn load_at_once(
+        &self,
+        memory: &JournaledRvm,
+        region: &Region,
+        file: &mut File,
+        length: u64,
+    ) -> Result<u64> {
         let payload_max = memory.log().state().payload_max as u64;
         if length > payload_max {
             return Err(anyhow!(
@@ -119,13 +125,19 @@ impl Load {
         }
         let mut bytes = Vec::with_capacity(length as usize);
         file.take(length).read_to_end(&mut bytes)?;
-        let mut transaction = memory.begin(Mode::NoRestore);
+        let mut transaction = memory.begin(RestoreMode::NoRestore);
         transaction.write(region, self.offset as usize, &bytes)?;
         transaction.commit(Durability::Remote)?;
         Ok(1)
     }
 
-    fn load_in_parts(&self, memory: &Memory, region: &Region, file: &mut File, length: u64) -> Result<u64> {
+    fn load_in_parts(
+        &self,
+        memory: &JournaledRvm,
+        region: &Region,
+        file: &mut File,
+        length: u64,
+    ) -> Result<u64> {
         let part = PART_BYTES_MAX.min(memory.log().state().payload_max / PAYLOAD_SHARE);
         let bar = output::is_watched().then(|| bar(length));
         let (mut done, mut parts) = (0, 0);
@@ -138,7 +150,7 @@ impl Load {
                     self.file.display()
                 )
             })?;
-            let mut transaction = memory.begin(Mode::NoRestore);
+            let mut transaction = memory.begin(RestoreMode::NoRestore);
             transaction.write(region, (self.offset + done) as usize, piece)?;
             transaction
                 .commit(Durability::Remote)

@@ -9,9 +9,9 @@ use clap::Args;
 use netram_rvm::{SegmentFile, SegmentView, TableView};
 use serde_json::{Value, json};
 
-use super::look::{Look, Stretch, Transaction, hex};
-use super::overlay::Overlay;
-use super::verdict::Verdict;
+use super::inspection::{ByteRange, LogInspection, LoggedTransaction, hex};
+use super::overlay::LogOverlay;
+use super::verdict::LogVerdict;
 use crate::output;
 
 /// Transactions shown unless asked otherwise.
@@ -34,7 +34,7 @@ const VALUE_BYTES: usize = 16;
 ///   netram rvm log bank.log --values --limit 0 --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Log {
+pub struct ShowTransactions {
     /// The log
     log: PathBuf,
     /// Only what touches this segment: its path or its number
@@ -42,7 +42,7 @@ pub struct Log {
     segment: Option<String>,
     /// Only what touches these bytes of the segment, with their history
     #[arg(long, value_name = "OFFSET+LENGTH", requires = "segment")]
-    range: Option<Stretch>,
+    range: Option<ByteRange>,
     /// Show new values, all of their bytes
     #[arg(long)]
     values: bool,
@@ -55,7 +55,7 @@ pub struct Log {
 }
 
 /// One transaction, as far as it was asked for.
-struct Shown {
+struct ShownTransaction {
     lsn: u64,
     epoch: u32,
     ranges: Vec<ShownRange>,
@@ -66,12 +66,12 @@ struct ShownRange {
     offset: u64,
     length: u64,
     /// What the bytes asked for were before, with --range.
-    old: Option<Old>,
+    old: Option<OldValue>,
     new: Vec<u8>,
 }
 
 /// What stood somewhere before a change.
-enum Old {
+enum OldValue {
     /// The log has it.
     Logged(Vec<u8>),
     /// At least some of it is only in the segment's file, where an interrupted truncation may have put later bytes.
@@ -81,15 +81,15 @@ enum Old {
 }
 
 /// The newest transactions that were asked for, and how many there were.
-struct Selection {
-    shown: VecDeque<Shown>,
+struct TransactionSelection {
+    shown: VecDeque<ShownTransaction>,
     matching: u64,
     all: u64,
 }
 
-impl Log {
+impl ShowTransactions {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let look = Look::at(&self.log)?;
+        let look = LogInspection::at(&self.log)?;
         let table = look.table()?;
         let segment = self
             .segment
@@ -97,7 +97,7 @@ impl Log {
             .map(|name| look.segment(name))
             .transpose()?;
         let mut history = match (&segment, self.range) {
-            (Some(segment), Some(stretch)) => Some(History::new(segment, stretch)),
+            (Some(segment), Some(stretch)) => Some(RangeHistory::new(segment, stretch)),
             _ => None,
         };
         let (selection, verdict) = self.select(&look, segment.as_ref(), history.as_mut())?;
@@ -114,11 +114,11 @@ impl Log {
 
     fn select(
         &self,
-        look: &Look,
+        look: &LogInspection,
         segment: Option<&SegmentView>,
-        mut history: Option<&mut History>,
-    ) -> Result<(Selection, Verdict)> {
-        let mut selection = Selection {
+        mut history: Option<&mut RangeHistory>,
+    ) -> Result<(TransactionSelection, LogVerdict)> {
+        let mut selection = TransactionSelection {
             shown: VecDeque::new(),
             matching: 0,
             all: 0,
@@ -141,10 +141,10 @@ impl Log {
     /// What of a transaction was asked for.
     fn pick(
         &self,
-        transaction: &Transaction<'_>,
+        transaction: &LoggedTransaction<'_>,
         segment: Option<&SegmentView>,
-        mut history: Option<&mut History>,
-    ) -> Shown {
+        mut history: Option<&mut RangeHistory>,
+    ) -> ShownTransaction {
         let lsn = transaction.record.lsn.0;
         let mut ranges = Vec::new();
         for range in &transaction.ranges {
@@ -162,7 +162,7 @@ impl Log {
                 }),
             }
         }
-        Shown {
+        ShownTransaction {
             lsn,
             epoch: transaction.record.epoch.0,
             ranges,
@@ -173,7 +173,12 @@ impl Log {
         if self.values { usize::MAX } else { VALUE_BYTES }
     }
 
-    fn print(&self, table: &TableView, selection: &Selection, history: Option<&History>) -> Result<()> {
+    fn print(
+        &self,
+        table: &TableView,
+        selection: &TransactionSelection,
+        history: Option<&RangeHistory>,
+    ) -> Result<()> {
         let shown = selection.shown.len() as u64;
         if shown < selection.matching {
             let left_out = selection.matching - shown;
@@ -184,7 +189,7 @@ impl Log {
             ))?;
         }
         for transaction in &selection.shown {
-            let Shown { lsn, epoch, ranges } = transaction;
+            let ShownTransaction { lsn, epoch, ranges } = transaction;
             let count = output::count(ranges.len() as u64, "range");
             output::line(format_args!("LSN {lsn}  epoch {epoch}  {count}"))?;
             for range in ranges {
@@ -213,32 +218,32 @@ impl Log {
             false => format!("{}...", hex(&range.new, most)),
         };
         match &range.old {
-            Some(Old::Logged(old)) => format!("{place}  {} -> {new}", hex(old, most)),
-            Some(Old::FromFile(old)) => {
+            Some(OldValue::Logged(old)) => format!("{place}  {} -> {new}", hex(old, most)),
+            Some(OldValue::FromFile(old)) => {
                 format!(
                     "{place}  {} (from the file, may be newer) -> {new}",
                     hex(old, most)
                 )
             }
-            Some(Old::Unknown) => format!("{place}  unknown -> {new}"),
+            Some(OldValue::Unknown) => format!("{place}  unknown -> {new}"),
             None => format!("{place}  = {new}"),
         }
     }
 
     fn json(
         &self,
-        look: &Look,
+        look: &LogInspection,
         table: &TableView,
-        selection: &Selection,
-        history: Option<&History>,
-        verdict: &Verdict,
+        selection: &TransactionSelection,
+        history: Option<&RangeHistory>,
+        verdict: &LogVerdict,
     ) -> Value {
         let range = |range: &ShownRange| {
             let whole = range.new.len() as u64 == range.length;
             let (old, old_from) = match &range.old {
-                Some(Old::Logged(old)) => (Some(old), Some("log")),
-                Some(Old::FromFile(old)) => (Some(old), Some("file")),
-                Some(Old::Unknown) | None => (None, None),
+                Some(OldValue::Logged(old)) => (Some(old), Some("log")),
+                Some(OldValue::FromFile(old)) => (Some(old), Some("file")),
+                Some(OldValue::Unknown) | None => (None, None),
             };
             json!({
                 "segment": range.segment,
@@ -262,7 +267,7 @@ impl Log {
             "transactions": transactions,
             "matching": selection.matching,
             "in_log": selection.all,
-            "last_writers": history.map(History::json),
+            "last_writers": history.map(RangeHistory::json),
             "reservation": look.reservation(),
             "damage": verdict.damage,
             "notes": verdict.notes,
@@ -271,16 +276,16 @@ impl Log {
 }
 
 /// The bytes that were asked for, as they changed.
-struct History {
-    stretch: Stretch,
+struct RangeHistory {
+    stretch: ByteRange,
     number: u32,
     /// The segment's file. Without it old values are known only where the log has them.
     file: Option<SegmentFile>,
-    now: Overlay,
+    now: LogOverlay,
 }
 
-impl History {
-    fn new(segment: &SegmentView, stretch: Stretch) -> History {
+impl RangeHistory {
+    fn new(segment: &SegmentView, stretch: ByteRange) -> RangeHistory {
         let file = match segment.open() {
             Ok(file) => Some(file),
             Err(error) => {
@@ -290,11 +295,11 @@ impl History {
                 None
             }
         };
-        History {
+        RangeHistory {
             stretch,
             number: segment.number,
             file,
-            now: Overlay::default(),
+            now: LogOverlay::default(),
         }
     }
 
@@ -319,25 +324,25 @@ impl History {
     }
 
     /// The bytes as they are after what was taken so far.
-    fn old(&self, offset: u64, length: u64) -> Old {
+    fn old(&self, offset: u64, length: u64) -> OldValue {
         let mut bytes = vec![0; length as usize];
         let pieces = self.now.within(offset, length);
         let logged: u64 = pieces.map(|(_, piece)| piece.bytes.len() as u64).sum();
         if logged < length {
             match self.file.as_ref().map(|file| file.read_at(offset, &mut bytes)) {
                 Some(Ok(())) => (),
-                Some(Err(_)) | None => return Old::Unknown,
+                Some(Err(_)) | None => return OldValue::Unknown,
             }
         }
         self.now.apply(offset, &mut bytes);
         match logged < length {
-            true => Old::FromFile(bytes),
-            false => Old::Logged(bytes),
+            true => OldValue::FromFile(bytes),
+            false => OldValue::Logged(bytes),
         }
     }
 
     fn print(&self, most: usize) -> Result<()> {
-        let Stretch { offset, length } = self.stretch;
+        let ByteRange { offset, length } = self.stretch;
         output::line(format_args!("last writers of {offset}+{length}:"))?;
         let mut at = offset;
         let end = offset + length;
@@ -359,7 +364,7 @@ impl History {
     }
 
     fn json(&self) -> Value {
-        let Stretch { offset, length } = self.stretch;
+        let ByteRange { offset, length } = self.stretch;
         let pieces = self.now.within(offset, length).map(|(at, piece)| {
             json!({
                 "offset": at,

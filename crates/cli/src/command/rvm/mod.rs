@@ -1,4 +1,4 @@
-//! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a folder; what they share
+//! `netram rvm`: recoverable memory from outside. Each subcommand is a file, the random test a directory; what they share
 //! is in [`look`], [`overlay`], [`verdict`] and [`heaps`].
 
 mod apply;
@@ -8,9 +8,9 @@ mod dump;
 mod grow;
 mod heap;
 mod heaps;
+pub mod inspection;
 mod load;
 mod log;
-pub mod look;
 pub mod overlay;
 mod relocate;
 mod show;
@@ -32,32 +32,32 @@ use clap::Subcommand;
 ///   netram rvm check bank.log
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub enum Rvm {
-    Create(create::Create),
-    Show(show::Show),
-    Log(log::Log),
-    Heap(heap::Heap),
-    Load(load::Load),
-    Dump(dump::Dump),
-    Check(check::Check),
-    Grow(grow::Grow),
-    Apply(apply::Apply),
-    Relocate(relocate::Relocate),
+pub enum RvmCommand {
+    Create(create::CreateLog),
+    Show(show::ShowLog),
+    Log(log::ShowTransactions),
+    Heap(heap::CreateHeap),
+    Load(load::LoadSegment),
+    Dump(dump::DumpSegment),
+    Check(check::CheckLog),
+    Grow(grow::GrowLog),
+    Apply(apply::ApplyLog),
+    Relocate(relocate::RelocateSegment),
 }
 
-impl Rvm {
+impl RvmCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Rvm::Create(create) => create.run(),
-            Rvm::Show(show) => show.run(),
-            Rvm::Log(log) => log.run(),
-            Rvm::Heap(heap) => heap.run(),
-            Rvm::Load(load) => load.run(),
-            Rvm::Dump(dump) => dump.run(),
-            Rvm::Check(check) => check.run(),
-            Rvm::Grow(grow) => grow.run(),
-            Rvm::Apply(apply) => apply.run(),
-            Rvm::Relocate(relocate) => relocate.run(),
+            RvmCommand::Create(create) => create.run(),
+            RvmCommand::Show(show) => show.run(),
+            RvmCommand::Log(log) => log.run(),
+            RvmCommand::Heap(heap) => heap.run(),
+            RvmCommand::Load(load) => load.run(),
+            RvmCommand::Dump(dump) => dump.run(),
+            RvmCommand::Check(check) => check.run(),
+            RvmCommand::Grow(grow) => grow.run(),
+            RvmCommand::Apply(apply) => apply.run(),
+            RvmCommand::Relocate(relocate) => relocate.run(),
         }
     }
 }

@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 
 /// Stretches of bytes by where they begin, disjoint; each with the LSN of the transaction that wrote it.
 #[derive(Debug, Default)]
-pub struct Overlay {
-    pieces: BTreeMap<u64, Piece>,
+pub struct LogOverlay {
+    pieces: BTreeMap<u64, OverlayPiece>,
 }
 
 /// Bytes of one transaction that no later one wrote over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct OverlayPiece {
     pub lsn: u64,
     pub bytes: Vec<u8>,
 }
 
-impl Overlay {
+impl LogOverlay {
     /// The transaction at `lsn`, which is later than all so far, wrote `bytes` at `offset`.
     pub fn write(&mut self, lsn: u64, offset: u64, bytes: &[u8]) {
         if bytes.is_empty() {
@@ -29,7 +29,7 @@ impl Overlay {
             self.pieces.remove(&at);
         }
         let bytes = bytes.to_vec();
-        self.pieces.insert(offset, Piece { lsn, bytes });
+        self.pieces.insert(offset, OverlayPiece { lsn, bytes });
     }
 
     /// Puts what the log has over `into`, the bytes from `offset` on.
@@ -41,7 +41,7 @@ impl Overlay {
     }
 
     /// What the log has of the `length` bytes from `offset` on, cut to them, in order.
-    pub fn within(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, Piece)> {
+    pub fn within(&self, offset: u64, length: u64) -> impl Iterator<Item = (u64, OverlayPiece)> {
         let end = offset.saturating_add(length);
         let before = self.pieces.range(..offset).next_back();
         let inside = self.pieces.range(offset..end);
@@ -51,7 +51,7 @@ impl Overlay {
                 let bytes = piece.bytes[(from - at) as usize..(to - at) as usize].to_vec();
                 (
                     from,
-                    Piece {
+                    OverlayPiece {
                         lsn: piece.lsn,
                         bytes,
                     },
@@ -70,7 +70,7 @@ impl Overlay {
         }
         let bytes = piece.bytes.split_off((at - start) as usize);
         let lsn = piece.lsn;
-        self.pieces.insert(at, Piece { lsn, bytes });
+        self.pieces.insert(at, OverlayPiece { lsn, bytes });
     }
 }
 
@@ -88,7 +88,7 @@ mod tests {
             (random >> 33) % bound
         };
         for round in 0..200 {
-            let (mut overlay, mut model) = (Overlay::default(), vec![(0_u64, 0_u8); 64]);
+            let (mut overlay, mut model) = (LogOverlay::default(), vec![(0_u64, 0_u8); 64]);
             for lsn in 1..12 {
                 let (offset, value) = (below(64), below(255) as u8);
                 let length = below(65 - offset);

@@ -7,23 +7,23 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::look::existing;
+use super::inspection::existing;
 use crate::output;
 
 /// Tell a log where its segments are after they were moved
 ///
-/// Segments in the log's own folder need no telling: the folder can be moved
-/// whole. FROM is a segment as `netram rvm show` calls it, or a folder with some;
+/// Segments in the log's own directory need no telling: the directory can be moved
+/// whole. FROM is a segment as `netram rvm show` calls it, or a directory with some;
 /// TO is where it is now. The file there must be the one that the log knows.
 ///
 ///   netram rvm relocate bank.log /old/bank.data /new/bank.data
 ///   netram rvm relocate bank.log /old /new
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Relocate {
+pub struct RelocateSegment {
     /// The log, which no program may have open
     log: PathBuf,
-    /// The segment's path before, or that of a folder above
+    /// The segment's path before, or that of a directory above
     from: PathBuf,
     /// Its path from now on
     to: PathBuf,
@@ -36,7 +36,7 @@ pub struct Relocate {
     json: bool,
 }
 
-impl Relocate {
+impl RelocateSegment {
     pub(super) fn run(self) -> Result<ExitCode> {
         let home = existing(&self.log)?;
         let (from, to) = (full(&self.from)?, full(&self.to)?);

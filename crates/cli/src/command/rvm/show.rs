@@ -7,13 +7,13 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use netram_proto::id::Lsn;
-use netram_rvm::{Identity, SegmentView};
-use netram_store::Settings;
+use netram_rvm::{SegmentIdentity, SegmentView};
+use netram_store::StoreSettings;
 use serde_json::{Value, json};
 
 use super::heaps::{HeapState, SegmentHeap, account, heap_in, too_large};
-use super::look::{Look, hex};
-use super::verdict::Verdict;
+use super::inspection::{LogInspection, hex};
+use super::verdict::LogVerdict;
 use crate::command::journal::view_as_json;
 use crate::output;
 
@@ -26,7 +26,7 @@ use crate::output;
 ///   netram rvm show bank.log
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Show {
+pub struct ShowLog {
     /// The log
     log: PathBuf,
     /// Print JSON
@@ -35,30 +35,30 @@ pub struct Show {
 }
 
 /// What there is to show.
-struct Shown {
-    look: Look,
+struct LogDescription {
+    inspection: LogInspection,
     end: Lsn,
     records: u64,
-    verdict: Verdict,
-    segments: Result<Vec<ShownSegment>>,
-    settings: Result<Settings, String>,
+    verdict: LogVerdict,
+    segments: Result<Vec<SegmentDescription>>,
+    settings: Result<StoreSettings, String>,
 }
 
 /// One segment, with its file's length or why the file is of no use.
-struct ShownSegment {
+struct SegmentDescription {
     view: SegmentView,
     file: Result<u64, String>,
     heap: Option<SegmentHeap>,
 }
 
-impl Show {
+impl ShowLog {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let look = Look::at(&self.log)?;
+        let look = LogInspection::at(&self.log)?;
         let verified = look.inspect.verify(&mut |_| true);
         let (overlays, verdict) = look.overlays(&mut |_| true).unwrap_or_else(|error| {
             let damage = vec![output::sentence(&error)];
             let notes = Vec::new();
-            (BTreeMap::new(), Verdict { damage, notes })
+            (BTreeMap::new(), LogVerdict { damage, notes })
         });
         // Without all of the log nobody can say what a heap looks like. A file that cannot be read is told as such.
         let heap = |view: &SegmentView| match verdict.damage.is_empty() {
@@ -66,7 +66,7 @@ impl Show {
             false => None,
         };
         let segments = look.table().map(|table| {
-            let opened = table.segments.into_iter().map(|view| ShownSegment {
+            let opened = table.segments.into_iter().map(|view| SegmentDescription {
                 file: view
                     .open()
                     .map(|file| file.len())
@@ -77,8 +77,8 @@ impl Show {
             opened.collect()
         });
         let settings = look.home.settings().map_err(|error| error.to_string());
-        let shown = Shown {
-            look,
+        let shown = LogDescription {
+            inspection: look,
             end: verified.scan.end.lsn,
             records: verified.scan.records,
             verdict,
@@ -93,12 +93,12 @@ impl Show {
     }
 }
 
-impl Shown {
+impl LogDescription {
     fn json(&self) -> Value {
-        let (inspect, home) = (&self.look.inspect, &self.look.home);
+        let (inspect, home) = (&self.inspection.inspect, &self.inspection.home);
         let superblock = inspect.superblock();
         let segments = self.segments.as_ref().map(|segments| {
-            let all = segments.iter().map(|ShownSegment { view, file, heap }| {
+            let all = segments.iter().map(|SegmentDescription { view, file, heap }| {
                 json!({
                     "number": view.number,
                     "path": view.path,
@@ -120,7 +120,7 @@ impl Shown {
             "end": self.end.0,
             "records": self.records,
             "in_use": inspect.in_use(),
-            "reservation": self.look.reservation(),
+            "reservation": self.inspection.reservation(),
             "damage": self.verdict.damage,
             "notes": self.verdict.notes,
             "view": view_as_json(inspect.view()),
@@ -134,7 +134,7 @@ impl Shown {
     }
 
     fn print(&self) -> Result<()> {
-        let (inspect, home) = (&self.look.inspect, &self.look.home);
+        let (inspect, home) = (&self.inspection.inspect, &self.inspection.home);
         let superblock = inspect.superblock();
         let used = self.end.since(superblock.head.lsn);
         let capacity = inspect.capacity();
@@ -155,14 +155,14 @@ impl Shown {
         self.print_view()?;
         self.print_segments()?;
         self.print_settings()?;
-        if let Some(sentence) = self.look.reservation() {
+        if let Some(sentence) = self.inspection.reservation() {
             output::line(format_args!("note      {sentence}"))?;
         }
         self.verdict.print()
     }
 
     fn print_view(&self) -> Result<()> {
-        let view = self.look.inspect.view();
+        let view = self.inspection.inspect.view();
         output::line(format_args!(
             "view      {} of epoch {}, commit rule {}",
             view.version, view.epoch, view.rule
@@ -191,7 +191,7 @@ impl Shown {
             Ok(segments) if segments.is_empty() => return output::line("segments  none"),
             Ok(segments) => segments,
         };
-        for ShownSegment { view, file, heap } in segments {
+        for SegmentDescription { view, file, heap } in segments {
             output::line(format_args!(
                 "segment   {} {}, {}, identity {}",
                 view.number,
@@ -224,7 +224,7 @@ impl Shown {
     }
 
     fn print_settings(&self) -> Result<()> {
-        let file = self.look.home.settings_file();
+        let file = self.inspection.home.settings_file();
         let from = match file.exists() {
             true => format!("{}, and the environment", file.display()),
             false => format!("the environment; there is no {}", file.display()),
@@ -240,7 +240,7 @@ impl Shown {
         if settings.lenders.is_empty() {
             output::line("          no lenders: commits wait for this disk")?;
         }
-        for (name, value) in fields.iter().filter(|(_, value)| is_said(value)) {
+        for (name, value) in fields.iter().filter(|(_, value)| is_set(value)) {
             let value = match value {
                 Value::String(text) => text.clone(),
                 Value::Array(all) => {
@@ -277,7 +277,7 @@ fn heap_as_json(heap: &SegmentHeap) -> Value {
 }
 
 /// Whether a setting is other than its default.
-fn is_said(value: &Value) -> bool {
+fn is_set(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,
         Value::Array(all) => !all.is_empty(),
@@ -285,12 +285,12 @@ fn is_said(value: &Value) -> bool {
     }
 }
 
-fn identity(identity: &Identity) -> Option<String> {
-    (*identity != Identity::default()).then(|| hex(identity, identity.len()))
+fn identity(identity: &SegmentIdentity) -> Option<String> {
+    (*identity != SegmentIdentity::default()).then(|| hex(identity, identity.len()))
 }
 
 /// The settings under their names in the file. The key is a file's name here, never its contents.
-fn settings_as_json(settings: &Settings) -> Value {
+fn settings_as_json(settings: &StoreSettings) -> Value {
     let lenders: Vec<String> = settings.lenders.iter().map(ToString::to_string).collect();
     json!({
         "lenders": lenders,

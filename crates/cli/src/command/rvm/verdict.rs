@@ -3,22 +3,22 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use netram_journal::{Inspect, inspect::Verified};
+use netram_journal::{JournalInspector, inspect::VerifyReport};
 
 use crate::output;
 
 /// Whether what was read of a log is all that it should have.
 #[derive(Debug, Default)]
-pub struct Verdict {
+pub struct LogVerdict {
     /// Sentences, each a damage: what stands behind it in the log was not seen.
     pub damage: Vec<String>,
     /// What looks like damage and may be the work of the program that has the log open.
     pub notes: Vec<String>,
 }
 
-impl Verdict {
-    pub fn of(inspect: &Inspect, verified: &Verified) -> Verdict {
-        let mut verdict = Verdict::default();
+impl LogVerdict {
+    pub fn of(inspect: &JournalInspector, verified: &VerifyReport) -> LogVerdict {
+        let mut verdict = LogVerdict::default();
         let end = verified.scan.end.lsn;
         if let Some(error) = verified.scan.unreadable {
             verdict

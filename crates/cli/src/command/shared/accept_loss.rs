@@ -11,7 +11,7 @@ use netram_shared_machine::NodeId;
 use serde_json::json;
 
 use super::status::is_address;
-use crate::options::Usage;
+use crate::options::UsageError;
 use crate::output;
 
 /// Give up what cannot be proven of a dead node, so that its locks go on
@@ -31,7 +31,7 @@ use crate::output;
 ///   netram shared accept-loss /var/lib/netram/plan --node 7 --show --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct AcceptLoss {
+pub struct AcceptRegionLoss {
     /// The region's directory; it is being served
     region: PathBuf,
     /// The node's id, as `netram shared status` shows it
@@ -45,14 +45,14 @@ pub struct AcceptLoss {
     json: bool,
 }
 
-impl AcceptLoss {
+impl AcceptRegionLoss {
     pub(super) fn run(self) -> Result<ExitCode> {
         let region = self.region.display();
         if is_address(&region.to_string()) {
             let sentence = format!(
                 "{region} is an address; a loss is accepted on the server's machine only: name the region's directory there"
             );
-            return Err(Usage(sentence).into());
+            return Err(UsageError(sentence).into());
         }
         let unserved =
             || anyhow!("nobody serves {region}: start `netram shared serve`, which reads what there is");

@@ -6,13 +6,13 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_proto::journal::CommitRule;
-use netram_shared::server::{LOG_BYTES_DEFAULT, Plan, Spans, Store};
-use netram_store::Settings;
-use netram_transport::Address;
+use netram_shared::server::{LOG_BYTES_DEFAULT, RegionPlan, RegionStore, Spans};
+use netram_store::StoreSettings;
+use netram_transport::NetAddress;
 use serde_json::json;
 
-use crate::command::rvm::look::number;
-use crate::options::{Size, Usage};
+use crate::command::rvm::inspection::number;
+use crate::options::{SizeArg, UsageError};
 use crate::output;
 
 /// Make a shared region
@@ -28,15 +28,15 @@ use crate::output;
 ///       --lender tcp://10.0.0.2:7420 --lender tcp://10.0.0.3:7420
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Create {
+pub struct CreateRegion {
     /// The new directory
     region: PathBuf,
     /// Bytes of the region, a multiple of 4096
     #[arg(long, value_name = "SIZE")]
-    size: Size,
+    size: SizeArg,
     /// Bytes of each lock's span; the locks are called 0, 1, 2 and so on. Without it, and without a list: one lock
     #[arg(long, value_name = "SIZE", conflicts_with = "spans")]
-    span_size: Option<Size>,
+    span_size: Option<SizeArg>,
     /// A list of the spans
     #[arg(long, value_name = "FILE")]
     spans: Option<PathBuf>,
@@ -44,11 +44,11 @@ pub struct Create {
     #[arg(long, value_name = "ADDRESS", value_parser = number)]
     address: Option<u64>,
     /// Bytes of the server's log: what may be merged before the region's file has it
-    #[arg(long, value_name = "SIZE", default_value_t = Size(LOG_BYTES_DEFAULT))]
-    log_size: Size,
+    #[arg(long, value_name = "SIZE", default_value_t = SizeArg(LOG_BYTES_DEFAULT))]
+    log_size: SizeArg,
     /// A lender that nodes' journals may have; several may be given, in order of preference
     #[arg(long, value_name = "ADDRESS")]
-    lender: Vec<Address>,
+    lender: Vec<NetAddress>,
     /// How many lenders hold a copy of a node's commit; the others are spares
     #[arg(long, value_name = "COUNT")]
     members: Option<usize>,
@@ -60,18 +60,18 @@ pub struct Create {
     json: bool,
 }
 
-impl Create {
+impl CreateRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         let what = || format!("making {}", self.region.display());
         let nodes_settings = self.nodes_settings()?;
-        let plan = Plan {
+        let plan = RegionPlan {
             bytes: self.size.0,
             address: self.address.unwrap_or(0),
             spans: self.spans()?,
             log_bytes: self.log_size.0,
             nodes_settings,
         };
-        let id = Store::create(&self.region, &plan).with_context(what)?;
+        let id = RegionStore::create(&self.region, &plan).with_context(what)?;
         match self.json {
             true => output::json(&json!({
                 "region": self.region,
@@ -99,7 +99,7 @@ impl Create {
             (None, Some(span)) => Spans::even(self.size.0, span.0),
             (None, None) => Spans::even(self.size.0, self.size.0),
         };
-        Ok(spans.map_err(|error| Usage(error.to_string()))?)
+        Ok(spans.map_err(|error| UsageError(error.to_string()))?)
     }
 
     /// The contents of the nodes' settings file, which are read as a node will.
@@ -116,7 +116,7 @@ impl Create {
             table.insert("rule".to_owned(), rule.to_string().into());
         }
         let text = toml::to_string(&table)?;
-        Settings::parse(&text, Path::new("nodes.toml"))?;
+        StoreSettings::parse(&text, Path::new("nodes.toml"))?;
         Ok(text)
     }
 }

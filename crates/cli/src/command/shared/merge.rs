@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_shared::server::{LeftBehind, Store, merge_left};
+use netram_shared::server::{OrphanMerge, RegionStore, merge_orphans};
 use serde_json::{Value, json};
 
 use crate::output;
@@ -22,7 +22,7 @@ use crate::output;
 ///   netram shared merge /var/lib/netram/plan /mnt/desk1/node /mnt/desk2/node
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Merge {
+pub struct MergeRegion {
     /// The region's directory
     region: PathBuf,
     /// The nodes' directories
@@ -36,11 +36,11 @@ pub struct Merge {
     json: bool,
 }
 
-impl Merge {
+impl MergeRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         let what = || format!("merging into {}", self.region.display());
-        let (mut store, _) = Store::open(&self.region, || ()).with_context(what)?;
-        let done = merge_left(&mut store, &self.nodes, self.accept_loss);
+        let (mut store, _) = RegionStore::open(&self.region, || ()).with_context(what)?;
+        let done = merge_orphans(&mut store, &self.nodes, self.accept_loss);
         let position = store.table().counters.position;
         store.close().with_context(what)?;
         let done = done.with_context(what)?;
@@ -72,7 +72,7 @@ impl Merge {
     }
 }
 
-fn one_as_json(one: &LeftBehind) -> Value {
+fn one_as_json(one: &OrphanMerge) -> Value {
     json!({
         "directory": one.root,
         "node": one.node.0,

@@ -3,7 +3,7 @@
 
 mod accept_loss;
 mod create;
-mod look;
+mod inspect;
 mod merge;
 mod rescue;
 mod serve;
@@ -26,26 +26,26 @@ use clap::Subcommand;
 ///   netram shared status tcp://plan:7440 --key-file /etc/netram/key
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub enum Shared {
-    Create(create::Create),
-    Serve(serve::Serve),
-    Status(status::Status),
-    Verify(verify::Verify),
-    Merge(merge::Merge),
-    Rescue(rescue::Rescue),
-    AcceptLoss(accept_loss::AcceptLoss),
+pub enum SharedCommand {
+    Create(create::CreateRegion),
+    Serve(serve::ServeRegion),
+    Status(status::ShowRegion),
+    Verify(verify::VerifyRegion),
+    Merge(merge::MergeRegion),
+    Rescue(rescue::RescueRegion),
+    AcceptLoss(accept_loss::AcceptRegionLoss),
 }
 
-impl Shared {
+impl SharedCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Shared::Create(create) => create.run(),
-            Shared::Serve(serve) => serve.run(),
-            Shared::Status(status) => status.run(),
-            Shared::Verify(verify) => verify.run(),
-            Shared::Merge(merge) => merge.run(),
-            Shared::Rescue(rescue) => rescue.run(),
-            Shared::AcceptLoss(accept_loss) => accept_loss.run(),
+            SharedCommand::Create(create) => create.run(),
+            SharedCommand::Serve(serve) => serve.run(),
+            SharedCommand::Status(status) => status.run(),
+            SharedCommand::Verify(verify) => verify.run(),
+            SharedCommand::Merge(merge) => merge.run(),
+            SharedCommand::Rescue(rescue) => rescue.run(),
+            SharedCommand::AcceptLoss(accept_loss) => accept_loss.run(),
         }
     }
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use netram_shared::server::{LOG_BYTES_DEFAULT, rescue};
 use serde_json::json;
 
-use crate::options::Size;
+use crate::options::SizeArg;
 use crate::output;
 
 /// Make a region again of copies that living nodes saved, when its server is lost for good
@@ -26,21 +26,21 @@ use crate::output;
 ///   netram shared rescue /var/lib/netram/plan2 /mnt/desk1/copy /mnt/desk2/copy
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Rescue {
+pub struct RescueRegion {
     /// The new region's directory, which must not exist
     region: PathBuf,
     /// The directories of saved copies
     #[arg(required = true)]
     copies: Vec<PathBuf>,
     /// Bytes of the new server's log, as of `netram shared create`
-    #[arg(long, value_name = "SIZE", default_value_t = Size(LOG_BYTES_DEFAULT))]
-    log_size: Size,
+    #[arg(long, value_name = "SIZE", default_value_t = SizeArg(LOG_BYTES_DEFAULT))]
+    log_size: SizeArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Rescue {
+impl RescueRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         let made = rescue(&self.region, &self.copies, self.log_size.0);
         let made = made.with_context(|| format!("making {}", self.region.display()))?;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::Args;
 use netram_shared::limit::{LEASE_DEFAULT, RECENT_BYTES_DEFAULT};
-use netram_shared::server::{ServeConfig, Serving};
-use netram_transport::{Address, Group, WaitPolicy};
+use netram_shared::server::{ServeConfig, ServingRegion};
+use netram_transport::{MulticastGroup, NetAddress, WaitPolicy};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::notify::notify;
-use crate::options::{SecurityArgs, Size, Span, Usage};
+use crate::options::{DurationArg, SecurityArgs, SizeArg, UsageError};
 use crate::output;
 
 /// Serve a shared region to its nodes
@@ -31,23 +31,23 @@ use crate::output;
 ///   netram shared serve plan --listen unix:/run/plan.sock --insecure
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Serve {
+pub struct ServeRegion {
     /// The region's directory
     region: PathBuf,
     /// Where to listen: tcp://host:port or unix:/path; may be given several times
     #[arg(long, value_name = "ADDR", env = "NETRAM_LISTEN", value_delimiter = ',')]
-    listen: Vec<Address>,
+    listen: Vec<NetAddress>,
     #[command(flatten)]
     security: SecurityArgs,
     /// How long a node may be silent before its locks are given on: 200ms to 10m [default: 2s]
     #[arg(long, value_name = "TIME")]
-    lease: Option<Span>,
+    lease: Option<DurationArg>,
     /// Bytes of records that are kept for nodes that are behind, at least the server's window; who is behind all of them gets the region anew
-    #[arg(long, value_name = "SIZE", default_value_t = Size(RECENT_BYTES_DEFAULT as u64))]
-    recent: Size,
+    #[arg(long, value_name = "SIZE", default_value_t = SizeArg(RECENT_BYTES_DEFAULT as u64))]
+    recent: SizeArg,
     /// Where nodes multicast what they commit to each other: 239.1.2.3:7441, or 239.1.2.3:7441%eth1; without it they use links
     #[arg(long, value_name = "GROUP")]
-    multicast: Option<Group>,
+    multicast: Option<MulticastGroup>,
     /// What the thread that serves does while nothing arrives: spin (dedicated cores only), yield:MICROSECONDS, block
     #[arg(long, value_name = "POLICY", default_value_t = WaitPolicy::default(), env = "NETRAM_WAIT")]
     wait: WaitPolicy,
@@ -56,14 +56,14 @@ pub struct Serve {
     with_parent: bool,
 }
 
-impl Serve {
+impl ServeRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         if self.with_parent {
             netram_process::die_with_parent()?;
         }
         if self.listen.is_empty() {
             let sentence = "no address to listen on: give --listen tcp://HOST:PORT or --listen unix:/PATH";
-            return Err(Usage(sentence.to_owned()).into());
+            return Err(UsageError(sentence.to_owned()).into());
         }
         let config = ServeConfig {
             lease: self.lease.map_or(LEASE_DEFAULT, |span| span.0),
@@ -75,7 +75,7 @@ impl Serve {
         // Before nodes are let in: a signal in between must not end it without closing the region.
         let signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
         let what = || format!("serving {}", self.region.display());
-        let serving = Arc::new(Serving::start(&self.region, config).with_context(what)?);
+        let serving = Arc::new(ServingRegion::start(&self.region, config).with_context(what)?);
         for address in serving.addresses() {
             output::announce(format_args!("listening {address}"));
         }
@@ -87,7 +87,7 @@ impl Serve {
 }
 
 /// Waits for a signal, or for the end of what serves.
-fn until_signalled(serving: &Arc<Serving>, mut signals: Signals) -> Result<()> {
+fn until_signalled(serving: &Arc<ServingRegion>, mut signals: Signals) -> Result<()> {
     let handle = signals.handle();
     let waiting = {
         let serving = Arc::clone(serving);

@@ -7,12 +7,12 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use netram_shared::server::serve::report::{LockReport, NodeReport, RegionReport};
 use netram_shared::server::serve::{control, inquiry};
-use netram_shared::server::{Node, Report, Standing};
-use netram_transport::Address;
+use netram_shared::server::{NodeEntry, NodeEntryState, ServerReport};
+use netram_transport::NetAddress;
 use serde_json::{Value, json};
 
-use super::look::Seen;
-use crate::options::{SecurityArgs, Span, Usage};
+use super::inspect::InspectedRegion;
+use crate::options::{DurationArg, SecurityArgs, UsageError};
 use crate::output;
 
 /// Show a region: its size, locks, position and nodes
@@ -30,29 +30,29 @@ use crate::output;
 ///   netram shared status unix:/run/plan.sock --insecure --json
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Status {
+pub struct ShowRegion {
     /// The region's directory, or the address of its server: tcp://HOST:PORT or unix:/PATH
     region: String,
     #[command(flatten)]
     security: SecurityArgs,
     /// How long to wait for a server that is asked at its address
     #[arg(long, value_name = "TIME", default_value = "5s")]
-    timeout: Span,
+    timeout: DurationArg,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
 /// A region, wherever that is known from.
-struct Shown<'a> {
+struct RegionView<'a> {
     name: &'a str,
     region: RegionReport,
     position: u64,
-    nodes: Vec<ShownNode>,
+    nodes: Vec<RegionNodeView>,
 }
 
 /// A node, as a table has it.
-struct ShownNode {
+struct RegionNodeView {
     node: u64,
     name: String,
     standing: String,
@@ -62,7 +62,7 @@ struct ShownNode {
     lenders: Vec<String>,
 }
 
-impl Status {
+impl ShowRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
         match address(&self.region)? {
             Some(address) => self.of_server(&address),
@@ -70,17 +70,17 @@ impl Status {
         }
     }
 
-    fn of_server(&self, address: &Address) -> Result<ExitCode> {
+    fn of_server(&self, address: &NetAddress) -> Result<ExitCode> {
         let security = self.security.security()?;
         let asked = inquiry::ask(address, &security, self.timeout.0);
         // It may quote whoever is there.
         let mut report = asked.map_err(|error| anyhow!(output::plain(&error.to_string())))?;
         let region = report.region.take().unwrap_or_default();
-        let shown = Shown {
+        let shown = RegionView {
             name: &self.region,
             region,
             position: report.position,
-            nodes: report.nodes.iter().map(ShownNode::told).collect(),
+            nodes: report.nodes.iter().map(RegionNodeView::from_report).collect(),
         };
         match self.json {
             true => output::json(&shown.to_json(Some(&report)))?,
@@ -94,22 +94,22 @@ impl Status {
 
     fn of_directory(&self) -> Result<ExitCode> {
         let root = PathBuf::from(&self.region);
-        let seen = Seen::at(&root)?;
+        let seen = InspectedRegion::at(&root)?;
         let served = match seen.is_served() {
             true => control::ask(&root)?,
             false => None,
         };
         // What the table says is shown as it was read here.
-        let served = served.map(|report| Report {
+        let served = served.map(|report| ServerReport {
             region: None,
             ..report
         });
         let table = &seen.table;
-        let shown = Shown {
+        let shown = RegionView {
             name: &self.region,
             region: RegionReport::of(table),
             position: table.counters.position.0,
-            nodes: table.nodes.iter().map(ShownNode::read).collect(),
+            nodes: table.nodes.iter().map(RegionNodeView::from_table).collect(),
         };
         match self.json {
             true => {
@@ -138,25 +138,25 @@ pub(super) fn is_address(region: &str) -> bool {
 }
 
 /// The address that is meant; `None`: a directory is.
-fn address(region: &str) -> Result<Option<Address>> {
+fn address(region: &str) -> Result<Option<NetAddress>> {
     match is_address(region) {
         true => match region.parse() {
             Ok(address) => Ok(Some(address)),
-            Err(error) => Err(Usage(format!("{region}: {error}")).into()),
+            Err(error) => Err(UsageError(format!("{region}: {error}")).into()),
         },
         false => Ok(None),
     }
 }
 
-impl ShownNode {
+impl RegionNodeView {
     /// As the server's table has it.
-    fn read(node: &Node) -> ShownNode {
-        let standing = match node.standing {
-            Standing::Live => "live",
-            Standing::Fencing => "being fenced",
-            Standing::Buried => "gone",
+    fn from_table(node: &NodeEntry) -> RegionNodeView {
+        let standing = match node.state {
+            NodeEntryState::Live => "live",
+            NodeEntryState::Fencing => "being fenced",
+            NodeEntryState::Retired => "gone",
         };
-        ShownNode {
+        RegionNodeView {
             node: node.id.0,
             name: node.name.clone(),
             standing: standing.to_owned(),
@@ -168,8 +168,8 @@ impl ShownNode {
     }
 
     /// As the server says.
-    fn told(node: &NodeReport) -> ShownNode {
-        ShownNode {
+    fn from_report(node: &NodeReport) -> RegionNodeView {
+        RegionNodeView {
             node: node.node,
             name: node.name.clone(),
             standing: node.standing.clone(),
@@ -193,8 +193,8 @@ impl ShownNode {
     }
 }
 
-impl Shown<'_> {
-    fn to_json(&self, served: Option<&Report>) -> Value {
+impl RegionView<'_> {
+    fn to_json(&self, served: Option<&ServerReport>) -> Value {
         let region = &self.region;
         json!({
             "region": self.name,
@@ -204,7 +204,7 @@ impl Shown<'_> {
             "locks": region.locks,
             "locks_written": region.locks_written,
             "position": self.position,
-            "nodes": self.nodes.iter().map(ShownNode::to_json).collect::<Vec<_>>(),
+            "nodes": self.nodes.iter().map(RegionNodeView::to_json).collect::<Vec<_>>(),
             "nodes_gone": region.nodes_gone,
             "losses_accepted": region.losses_accepted.iter().map(|loss| loss.node).collect::<Vec<_>>(),
             "served": served.is_some(),
@@ -255,7 +255,7 @@ impl Shown<'_> {
 }
 
 /// What the server says.
-fn print_served(report: &Report) -> Result<()> {
+fn print_served(report: &ServerReport) -> Result<()> {
     let addresses = output::plain(&report.addresses.join(" "));
     output::line(format_args!(
         "served at {addresses} for {} s, lease {} ms, {} of {} records kept",

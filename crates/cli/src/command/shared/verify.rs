@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::json;
 
-use super::look::Seen;
+use super::inspect::InspectedRegion;
 use crate::output;
 
 /// Check a region's directory for damage and contradictions
@@ -20,7 +20,7 @@ use crate::output;
 ///   netram shared verify /var/lib/netram/plan
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub struct Verify {
+pub struct VerifyRegion {
     /// The region's directory
     region: PathBuf,
     /// Print JSON
@@ -28,9 +28,9 @@ pub struct Verify {
     json: bool,
 }
 
-impl Verify {
+impl VerifyRegion {
     pub(super) fn run(self) -> Result<ExitCode> {
-        let mut seen = Seen::at(&self.region)?;
+        let mut seen = InspectedRegion::at(&self.region)?;
         let faults = seen.table.faults();
         // Of a moving thing log and file may be of different moments.
         let faults = faults.iter().map(ToString::to_string);

@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 use crate::common::{finish, skipped};
-use crate::databases::ground::Ground;
-use crate::databases::story::Database;
-use crate::users::process::{Running, has};
+use crate::databases::scenario::TestDatabase;
+use crate::databases::testbed::DatabaseTestbed;
+use crate::users::process::{UserProcess, has};
 
 /// Numbers that a program keeps; older ones it removes.
 const KEPT: u64 = 1000;
@@ -17,7 +17,7 @@ const KEPT: u64 = 1000;
 struct Engine {
     /// The program, and what it is told before anything else.
     program: Vec<PathBuf>,
-    folder: PathBuf,
+    directory: PathBuf,
     /// Where it was compiled, if it was.
     _programs: Option<TempDir>,
 }
@@ -25,17 +25,17 @@ struct Engine {
 impl Engine {
     fn command(&self, what: &str) -> Command {
         let mut command = Command::new(&self.program[0]);
-        command.args(&self.program[1..]).arg(what).arg(&self.folder);
+        command.args(&self.program[1..]).arg(what).arg(&self.directory);
         command
     }
 }
 
-impl Database for Engine {
+impl TestDatabase for Engine {
     fn start(&mut self) {}
 
-    fn client(&self, from: u64, said: File) -> Running {
+    fn client(&self, from: u64, said: File) -> UserProcess {
         let mut command = self.command("write");
-        Running::start(command.arg(from.to_string()).stdout(said).stderr(Stdio::null()))
+        UserProcess::start(command.arg(from.to_string()).stdout(said).stderr(Stdio::null()))
     }
 
     fn is_in_client(&self) -> bool {
@@ -64,12 +64,12 @@ impl Database for Engine {
 
 /// A program around an engine, which has its name.
 fn in_c(
-    ground: &Ground,
+    ground: &DatabaseTestbed,
     name: &str,
     header: &str,
     package: &str,
     library: &str,
-) -> Option<Box<dyn Database>> {
+) -> Option<Box<dyn TestDatabase>> {
     if !Path::new("/usr/include").join(header).exists() {
         skipped(format_args!("no {header} here (`apt-get install {package}`)"));
         return None;
@@ -83,24 +83,24 @@ fn in_c(
     assert_eq!(ran.code, 0, "{}", ran.err);
     Some(Box::new(Engine {
         program: vec![program],
-        folder: ground.kept(),
+        directory: ground.kept(),
         _programs: Some(programs),
     }))
 }
 
-pub(crate) fn lmdb(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn lmdb(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     in_c(ground, "lmdb", "lmdb.h", "liblmdb-dev", "lmdb")
 }
 
-pub(crate) fn berkeley_db(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn berkeley_db(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     in_c(ground, "berkeley", "db.h", "libdb5.3-dev", "db")
 }
 
-pub(crate) fn rocksdb(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn rocksdb(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     in_c(ground, "rocks", "rocksdb/c.h", "librocksdb-dev", "rocksdb")
 }
 
-fn sqlite(ground: &Ground, mode: &str) -> Option<Box<dyn Database>> {
+fn sqlite(ground: &DatabaseTestbed, mode: &str) -> Option<Box<dyn TestDatabase>> {
     if let Err(missing) = has("python3") {
         skipped(missing);
         return None;
@@ -108,15 +108,15 @@ fn sqlite(ground: &Ground, mode: &str) -> Option<Box<dyn Database>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/all/databases/engines/sqlite.py");
     Some(Box::new(Engine {
         program: vec!["python3".into(), script, mode.into()],
-        folder: ground.kept(),
+        directory: ground.kept(),
         _programs: None,
     }))
 }
 
-pub(crate) fn sqlite_wal(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn sqlite_wal(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     sqlite(ground, "wal")
 }
 
-pub(crate) fn sqlite_delete(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn sqlite_delete(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     sqlite(ground, "delete")
 }

@@ -1,45 +1,45 @@
-//! Databases as they are, on a mounted folder (`netram mount`) and on a volume (`netram disk attach`, ext4): the database is killed, its client, whoever serves
-//! the folder or the device, a lender, and all of them in turn. Every commit that was acknowledged is there afterwards, and the database's own check finds nothing.
+//! Databases as they are, on a mounted directory (`netram mount`) and on a volume (`netram disk attach`, ext4): the database is killed, its client, whoever serves
+//! the directory or the device, a lender, and all of them in turn. Every commit that was acknowledged is there afterwards, and the database's own check finds nothing.
 //!
-//! `story` tells a round, `ground` what is beneath; the other modules are databases. `NETRAM_KILL_ROUNDS` is how many rounds the long tests make (1,000),
+//! `scenario` tells a round, `testbed` what is beneath; the other modules are databases. `NETRAM_KILL_ROUNDS` is how many rounds the long tests make (1,000),
 //! `NETRAM_KILL_SEED` replays their kills, as far as a machine's timing lets itself be replayed.
 //!
 //! Where a database is not here, or this process may not mount, these tests say so and leave.
 
 mod engines;
-mod ground;
+mod scenario;
 mod servers;
-mod story;
+mod testbed;
 
 /// For each database: every kind of kill once, and the long test, on either ground.
 macro_rules! databases {
     ($($name:ident: $make:expr;)*) => { $(
         mod $name {
-            use crate::databases::ground::Ground;
-            use crate::databases::story;
+            use crate::databases::testbed::DatabaseTestbed;
+            use crate::databases::scenario;
 
             const NAME: &str = stringify!($name);
 
             #[test]
             fn on_a_mount_has_what_it_committed() {
-                story::each_kill_once(NAME, Ground::mount(NAME), $make);
+                scenario::each_kill_once(NAME, DatabaseTestbed::mount(NAME), $make);
             }
 
             #[test]
             fn on_a_volume_has_what_it_committed() {
-                story::each_kill_once(NAME, Ground::volume(NAME), $make);
+                scenario::each_kill_once(NAME, DatabaseTestbed::volume(NAME), $make);
             }
 
             #[test]
             #[ignore = "minutes: scripts/soak.sh 3600 databases"]
             fn on_a_mount_loses_nothing_in_a_thousand_kills() {
-                story::a_thousand_kills(NAME, Ground::mount(NAME), $make);
+                scenario::a_thousand_kills(NAME, DatabaseTestbed::mount(NAME), $make);
             }
 
             #[test]
             #[ignore = "minutes: scripts/soak.sh 3600 databases"]
             fn on_a_volume_loses_nothing_in_a_thousand_kills() {
-                story::a_thousand_kills(NAME, Ground::volume(NAME), $make);
+                scenario::a_thousand_kills(NAME, DatabaseTestbed::volume(NAME), $make);
             }
         }
     )* };

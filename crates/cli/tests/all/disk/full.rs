@@ -1,18 +1,18 @@
-//! The folder where attachments are recorded is full: what is attached is served on, whatever becomes of its lenders.
+//! The directory where attachments are recorded is full: what is attached is served on, whatever becomes of its lenders.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use crate::common::Lender;
-use crate::disk::{Place, can_attach, skipped, tool, until};
+use crate::common::LenderProcess;
+use crate::disk::{VolumeFixture, can_attach, skipped, tool, until};
 
-/// A tiny disk in the place's folder of attachments.
-struct Tiny<'a>(&'a Place);
+/// A tiny disk in the place's directory of attachments.
+struct Tiny<'a>(&'a VolumeFixture);
 
 impl Tiny<'_> {
-    fn new(place: &Place) -> Tiny<'_> {
+    fn new(place: &VolumeFixture) -> Tiny<'_> {
         let at = place.path("run");
         fs::create_dir(&at).unwrap();
         let at = at.display().to_string();
@@ -37,14 +37,14 @@ impl Drop for Tiny<'_> {
 }
 
 #[test]
-fn what_is_attached_is_served_on_though_its_folder_is_full() {
-    const NAME: &str = "what_is_attached_is_served_on_though_its_folder_is_full";
+fn what_is_attached_is_served_on_though_its_directory_is_full() {
+    const NAME: &str = "what_is_attached_is_served_on_though_its_directory_is_full";
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let tiny = Tiny::new(&place);
-    let lender = Lender::start("full", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
+    let lender = LenderProcess::start("full", &["--listen", "tcp://127.0.0.1:0", "--insecure"]);
     let made = [
         "create",
         "db",

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{Lender, netram, start};
+use crate::common::{LenderProcess, netram, start};
 use crate::disk::restart::can_be_replaced;
-use crate::disk::{Place, Started, can_attach, check_files, kill, skipped, tool, until, write_synced};
+use crate::disk::{
+    Started, VolumeFixture, can_attach, check_files, kill, skipped, tool, until, write_synced,
+};
 
 fn signal(process: &Value, signal: Signal) {
     let number = i32::try_from(process.as_i64().unwrap()).unwrap();
@@ -40,21 +42,21 @@ fn a_file_system_only_waits_when_its_server_hangs() {
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
     // On a busy machine a server that is well may be silent for some seconds.
     place.json(&["attach", "db", "--way", "fuse", "--hung-after", "8s"]);
     let (device, mount) = place.device_and_mount();
     tool("mkfs.ext4", &["-q", "-F", &device]).unwrap();
     tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
-    let (stop, folder) = (AtomicBool::new(false), PathBuf::from(&mount));
-    let written = || fs::read_dir(&folder).unwrap().count() as u64;
+    let (stop, directory) = (AtomicBool::new(false), PathBuf::from(&mount));
+    let written = || fs::read_dir(&directory).unwrap().count() as u64;
     let synced = std::thread::scope(|scope| {
         // Any error ends the test: nobody is to notice.
         let writing = scope.spawn(|| {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
-                write_synced(&folder, number);
+                write_synced(&directory, number);
                 number += 1;
             }
             number
@@ -94,8 +96,8 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
-    let lender = Lender::start(
+    let place = VolumeFixture::new();
+    let lender = LenderProcess::start(
         "hung-a",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );
@@ -131,7 +133,7 @@ fn a_device_that_is_to_go_while_its_server_is_replaced_keeps_what_was_written_to
     let mut command = netram();
     command
         .args(["disk", "detach", "db"])
-        .current_dir(place.folder.path());
+        .current_dir(place.directory.path());
     command.env("NETRAM_DISK_RUN", place.path("run"));
     let mut detach = Started(start(command.stdout(Stdio::null())));
     until("the supervisor has heard", || {
@@ -164,7 +166,7 @@ fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "16MiB", "--journal-size", "4MiB"]);
     place.attach();
     let server = || place.json(&["list"])[0]["attached"]["server"]["id"].clone();
@@ -180,7 +182,7 @@ fn a_server_that_dies_while_its_device_is_let_go_is_replaced() {
     let mut command = netram();
     command
         .args(["disk", "detach", "db"])
-        .current_dir(place.folder.path());
+        .current_dir(place.directory.path());
     command.env("NETRAM_DISK_RUN", place.path("run"));
     let mut detach = Started(start(command.stdout(Stdio::null())));
     // On a busy machine the server may be seen to be silent before the device is begun to be let go.
@@ -209,8 +211,8 @@ fn a_forced_detach_waits_for_no_recovery() {
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
-    let lender = Lender::start(
+    let place = VolumeFixture::new();
+    let lender = LenderProcess::start(
         "hung-b",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"],
     );

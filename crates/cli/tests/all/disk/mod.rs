@@ -16,32 +16,32 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use crate::common::{Lender, Ran, finish, netram, start};
+use crate::common::{CommandOutput, LenderProcess, finish, netram, start};
 
 /// How long anything may take that is not itself under test: the machine may be slow and busy.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A folder with a volume, and all that is attached from it.
-struct Place {
-    folder: tempfile::TempDir,
+/// A directory with a volume, and all that is attached from it.
+struct VolumeFixture {
+    directory: tempfile::TempDir,
 }
 
-impl Place {
-    fn new() -> Place {
-        let folder = tempfile::Builder::new().prefix("netram-disk-").tempdir().unwrap();
-        Place { folder }
+impl VolumeFixture {
+    fn new() -> VolumeFixture {
+        let directory = tempfile::Builder::new().prefix("netram-disk-").tempdir().unwrap();
+        VolumeFixture { directory }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    fn disk(&self, arguments: &[&str]) -> Ran {
+    fn disk(&self, arguments: &[&str]) -> CommandOutput {
         let mut command = netram();
         command
             .arg("disk")
             .args(arguments)
-            .current_dir(self.folder.path());
+            .current_dir(self.directory.path());
         finish(command.env("NETRAM_DISK_RUN", self.path("run")))
     }
 
@@ -84,7 +84,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl VolumeFixture {
     /// Ends what a test that failed has left attached.
     fn end_all(&self) {
         if self.path("run").exists() {
@@ -99,7 +99,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for VolumeFixture {
     fn drop(&mut self) {
         // A server that is stuck would hold up the unmounting for ever, so it goes first.
         self.end_all();
@@ -109,7 +109,7 @@ impl Drop for Place {
 
 #[test]
 fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let made = place.json(&[
         "create",
         "db",
@@ -159,7 +159,7 @@ fn a_volume_is_made_shown_grown_scrubbed_and_deleted() {
 
 #[test]
 fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "1MiB", "--journal-size", "4MiB"]);
     let abroad = place.refused(&["serve", "db", "--listen", "tcp://0.0.0.0:0"], 1);
     assert!(abroad.contains("other machines"), "{abroad}");
@@ -171,7 +171,7 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
         "--listen",
         &format!("unix:{}", socket.display()),
     ]);
-    command.current_dir(place.folder.path());
+    command.current_dir(place.directory.path());
     let mut server = Started(start(command.stdout(Stdio::piped())));
     let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
     assert!(
@@ -214,7 +214,7 @@ fn a_volume_is_served_until_it_is_told_to_stop_and_closed_then() {
 
 #[test]
 fn settings_that_make_no_sense_make_no_volume() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     for (arguments, says) in [
         (&["--lender", "tcp://127.0.0.1:1"][..], "key"),
         (
@@ -238,7 +238,7 @@ fn settings_that_make_no_sense_make_no_volume() {
         "--lender",
         "tcp://127.0.0.1:1",
     ]);
-    create.current_dir(place.folder.path());
+    create.current_dir(place.directory.path());
     let refused = finish(create.env("NETRAM_KEY_FILE", "elsewhere"));
     assert!(
         refused.code == 1 && refused.err.contains("elsewhere"),
@@ -253,7 +253,7 @@ fn settings_that_make_no_sense_make_no_volume() {
 
 #[test]
 fn what_a_killed_create_left_is_named_until_it_is_removed() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let left = place.path(".db.new-0123abcd");
     fs::create_dir(&left).unwrap();
     fs::write(left.join("image"), "half").unwrap();
@@ -266,12 +266,12 @@ fn what_a_killed_create_left_is_named_until_it_is_removed() {
 
 #[test]
 fn a_scrub_names_the_block_that_rotted() {
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "1MiB", "--journal-size", "4MiB"]);
     let (volume, _) = netram_volume::Volume::open(&place.path("db")).unwrap();
     let blocks: Vec<u8> = (0..16 * 4096).map(|at| (at / 4096 + 1) as u8).collect();
-    let written = netram_volume::Device::write(&volume, 0, &blocks).unwrap();
-    netram_volume::Device::wait(&volume, written).unwrap();
+    let written = netram_volume::BlockDevice::write(&volume, 0, &blocks).unwrap();
+    netram_volume::BlockDevice::wait(&volume, written).unwrap();
     volume.close().unwrap();
     let path = place.path("db/image");
     let bytes = fs::read(&path).unwrap();
@@ -296,7 +296,7 @@ fn an_attached_volume_is_let_go_and_changed_only_when_nobody_uses_it() {
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
     let attached = place.attach();
     let link = place.path("run/dev/db");
@@ -329,7 +329,7 @@ fn a_mounted_file_system_grows_with_its_volume_and_its_volume_is_scrubbed_under_
     if let Err(missing) = can_attach().and_then(|()| tool("sh", &["-c", "command -v resize2fs"])) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
     place.attach();
     let (device, mount) = place.device_and_mount();
@@ -392,10 +392,10 @@ fn an_attached_volume_outlives_its_killed_server_with_every_synced_file() {
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let lenders = ["disk-a", "disk-b"].map(|name| {
         let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
-        Lender::start(name, &listen)
+        LenderProcess::start(name, &listen)
     });
     let [a, b] = lenders.each_ref().map(|lender| lender.address.as_str());
     let made = ["create", "db", "--size", "64MiB", "--journal-size", "16MiB"];
@@ -434,7 +434,7 @@ fn what_a_killed_supervisor_left_is_known_as_long_as_its_server_lives() {
     if let Err(missing) = can_attach() {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "64MiB", "--journal-size", "16MiB"]);
     place.attach();
     let (device, mount) = place.device_and_mount();
@@ -496,11 +496,11 @@ fn skipped(test: &str, missing: &str) {
     let _ = writeln!(std::io::stderr(), "\nSKIPPED {test}: {missing}");
 }
 
-fn write_synced(folder: &Path, number: u64) {
-    let mut file = File::create_new(folder.join(number.to_string())).unwrap();
+fn write_synced(directory: &Path, number: u64) {
+    let mut file = File::create_new(directory.join(number.to_string())).unwrap();
     file.write_all(&content(number)).unwrap();
     file.sync_all().unwrap();
-    File::open(folder).unwrap().sync_all().unwrap();
+    File::open(directory).unwrap().sync_all().unwrap();
 }
 
 fn content(number: u64) -> Vec<u8> {

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::common::Lender;
-use crate::disk::{Place, can_attach, check_files, content, kill, skipped, tool, until, write_synced};
+use crate::common::LenderProcess;
+use crate::disk::{
+    VolumeFixture, can_attach, check_files, content, kill, skipped, tool, until, write_synced,
+};
 
 #[test]
 fn a_file_system_only_waits_when_its_server_is_killed() {
@@ -17,10 +19,10 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     let lenders = ["wait-a", "wait-b"].map(|name| {
         let listen = ["--listen", "tcp://127.0.0.1:0", "--insecure", "--domain", "ups-1"];
-        Lender::start(name, &listen)
+        LenderProcess::start(name, &listen)
     });
     let [a, b] = lenders.each_ref().map(|lender| lender.address.as_str());
     let made = ["create", "db", "--size", "64MiB", "--journal-size", "16MiB"];
@@ -30,14 +32,14 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
     // Smaller than the device: the end is nobody's.
     tool("mkfs.ext4", &["-q", "-F", &device, "48M"]).unwrap();
     tool("mount", &["-t", "ext4", &device, &mount]).unwrap();
-    let (stop, folder) = (AtomicBool::new(false), PathBuf::from(&mount));
+    let (stop, directory) = (AtomicBool::new(false), PathBuf::from(&mount));
     let synced = std::thread::scope(|scope| {
         // Any error ends the test: nobody is to notice.
         let writing = scope.spawn(|| {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
-                write_synced(&folder, number);
-                read_back(&folder, number / 2);
+                write_synced(&directory, number);
+                read_back(&directory, number / 2);
                 number += 1;
             }
             number
@@ -49,7 +51,7 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
         }
         let mut servers = Vec::new();
         for round in 0..3u64 {
-            let from = folder.join((20 + round * 20).to_string());
+            let from = directory.join((20 + round * 20).to_string());
             until("files are being written", || {
                 from.exists() || writing.is_finished()
             });
@@ -64,9 +66,9 @@ fn a_file_system_only_waits_when_its_server_is_killed() {
                 (serves && attached["restarts"] == round + 1) || writing.is_finished()
             });
         }
-        let reached = fs::read_dir(&folder).unwrap().count();
+        let reached = fs::read_dir(&directory).unwrap().count();
         until("it goes on after the last", || {
-            fs::read_dir(&folder).unwrap().count() > reached + 20 || writing.is_finished()
+            fs::read_dir(&directory).unwrap().count() > reached + 20 || writing.is_finished()
         });
         stop.store(true, Ordering::Relaxed);
         servers.dedup();
@@ -84,7 +86,7 @@ fn servers_that_keep_dying_are_not_replaced_for_ever() {
     if let Err(missing) = can_attach().and_then(|()| can_be_replaced()) {
         return skipped(NAME, &missing);
     }
-    let place = Place::new();
+    let place = VolumeFixture::new();
     place.json(&["create", "db", "--size", "16MiB", "--journal-size", "4MiB"]);
     place.json(&["attach", "db", "--way", "fuse", "--restarts", "1"]);
     let listed = || place.json(&["list"]);
@@ -110,8 +112,8 @@ fn servers_that_keep_dying_are_not_replaced_for_ever() {
     place.json(&["detach", "db"]);
 }
 
-fn read_back(folder: &Path, number: u64) {
-    let found = fs::read(folder.join(number.to_string())).unwrap();
+fn read_back(directory: &Path, number: u64) {
+    let found = fs::read(directory.join(number.to_string())).unwrap();
     assert!(found == content(number), "file {number} has other bytes");
 }
 

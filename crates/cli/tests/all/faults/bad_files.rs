@@ -4,28 +4,28 @@
 use std::path::{Path, PathBuf};
 
 use crate::faults::harness::process::netram;
-use crate::faults::harness::random::Random;
-use crate::faults::harness::{Client, Place};
-use crate::faults::worker::{Said, Task};
+use crate::faults::harness::random::FaultsRandom;
+use crate::faults::harness::{FaultsClient, FaultsFixture};
+use crate::faults::worker::{WorkerMessage, WorkerTask};
 
 /// A closed journal of some records, and no lender.
-fn closed_journal(place: &Place, at: &Path) -> Client {
+fn closed_journal(place: &FaultsFixture, at: &Path) -> FaultsClient {
     let mut client = place.journal_in(at, 64 * 1024, &[], 0);
     client.work.commits = Some(40);
     let ended = client.start().end();
-    assert_eq!(ended.code, 0, "{:?}", ended.heard.said);
-    client.learn(&ended.heard);
+    assert_eq!(ended.code, 0, "{:?}", ended.report.messages);
+    client.learn(&ended.report);
     client
 }
 
-fn flip(path: &Path, offset: usize, random: &mut Random) {
+fn flip(path: &Path, offset: usize, random: &mut FaultsRandom) {
     let mut bytes = std::fs::read(path).expect("the file is there");
     bytes[offset] ^= 1 << random.below(8);
     std::fs::write(path, bytes).expect("the file takes bytes");
 }
 
 /// Recovers; a refusal must name the file and say something to do about it.
-fn well_or_named(client: &mut Client, what: &str, path: &Path) -> bool {
+fn well_or_named(client: &mut FaultsClient, what: &str, path: &Path) -> bool {
     let mut copy = client.clone();
     match copy.try_recover() {
         Ok(_) => true,
@@ -58,7 +58,7 @@ fn well_or_named(client: &mut Client, what: &str, path: &Path) -> bool {
 }
 
 /// Damages a file in many ways, one at a time. How many were refused.
-fn damage(place: &mut Place, client: &mut Client, path: &Path, flips: u64) -> u64 {
+fn damage(place: &mut FaultsFixture, client: &mut FaultsClient, path: &Path, flips: u64) -> u64 {
     let whole = std::fs::read(path).expect("the file is there");
     let mut refused = 0;
     for round in 0..place.rounds(flips) {
@@ -106,26 +106,29 @@ fn damage(place: &mut Place, client: &mut Client, path: &Path, flips: u64) -> u6
 }
 
 fn damage_journal_file(name: &str, flips: u64) {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let at = place.disk().to_path_buf();
     let mut client = closed_journal(&place, &at);
     let pristine = place.disk().join("pristine");
-    copy_folder(&client.work.journal, &pristine);
+    copy_directory(&client.work.journal, &pristine);
     let path = client.work.journal.join(name);
     // A recovery that goes well writes; each damage is done to the same bytes.
     let mut refused = 0;
     for _ in 0..flips / 8 {
         refused += damage(&mut place, &mut client, &path, 4);
         std::fs::remove_dir_all(&client.work.journal).expect("the journal is ours");
-        copy_folder(&pristine, &client.work.journal);
+        copy_directory(&pristine, &client.work.journal);
     }
     client.recover();
     eprintln!("{refused} damages of {name} were refused, each by name");
 }
 
-fn copy_folder(source: &Path, target: &Path) {
-    std::fs::create_dir(target).expect("a new folder");
-    for entry in std::fs::read_dir(source).expect("the folder is there").flatten() {
+fn copy_directory(source: &Path, target: &Path) {
+    std::fs::create_dir(target).expect("a new directory");
+    for entry in std::fs::read_dir(source)
+        .expect("the directory is there")
+        .flatten()
+    {
         std::fs::copy(entry.path(), target.join(entry.file_name())).expect("a file is copied");
     }
 }
@@ -147,11 +150,11 @@ fn a_damaged_data_key_is_refused_by_name() {
 
 #[test]
 fn a_damaged_segment_table_is_refused_by_name_or_its_other_copy_serves() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut client = place.bank(&[], 0);
     client.work.commits = Some(100);
     let ended = client.start().end();
-    client.learn(&ended.heard);
+    client.learn(&ended.report);
     let table = place.disk().join("bank.segments");
     // A missing table is made anew by the client and then lacks the segment: only the journal's records can tell.
     let read = || std::fs::read(&table).expect("the table is there");
@@ -182,7 +185,7 @@ fn a_damaged_segment_table_is_refused_by_name_or_its_other_copy_serves() {
 
 #[test]
 fn a_segment_that_was_cut_or_replaced_or_is_gone_is_refused_by_name() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut client = place.bank(&[], 0);
     client.work.commits = Some(20);
     // Killed, so that recovery has something to apply to the segment.
@@ -210,15 +213,15 @@ fn a_segment_that_was_cut_or_replaced_or_is_gone_is_refused_by_name() {
 
 #[test]
 fn files_of_another_journal_are_refused_by_name() {
-    let place = Place::new();
-    let mut folders = Vec::new();
+    let place = FaultsFixture::new();
+    let mut directories = Vec::new();
     for name in ["one", "two"] {
-        let folder = place.disk().join(name);
-        std::fs::create_dir(&folder).expect("a new folder");
-        folders.push(folder);
+        let directory = place.disk().join(name);
+        std::fs::create_dir(&directory).expect("a new directory");
+        directories.push(directory);
     }
-    let mut client = closed_journal(&place, &folders[0]);
-    let other = closed_journal(&place, &folders[1]);
+    let mut client = closed_journal(&place, &directories[0]);
+    let other = closed_journal(&place, &directories[1]);
     for name in ["log", "view", "data.key"] {
         let path = client.work.journal.join(name);
         let own = std::fs::read(&path).expect("the file is there");
@@ -235,30 +238,30 @@ fn files_of_another_journal_are_refused_by_name() {
 
 #[test]
 fn the_check_itself_notices_a_log_that_went_back_in_time() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let at = place.disk().to_path_buf();
     let mut client = closed_journal(&place, &at);
     let older = place.disk().join("older");
-    copy_folder(&client.work.journal, &older);
-    client.learn(&client.start().end().heard);
+    copy_directory(&client.work.journal, &older);
+    client.learn(&client.start().end().report);
     client.work.journal = older;
     client.work.commits = Some(0);
     let ended = client.start().end();
     assert!(
-        matches!(ended.heard.said.last(), Some(Said::Wrong { .. })),
+        matches!(ended.report.messages.last(), Some(WorkerMessage::Wrong { .. })),
         "{:?}",
-        ended.heard.said
+        ended.report.messages
     );
 }
 
 #[test]
 fn a_second_client_is_told_who_has_the_journal() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut client = place.journal(&[], 0);
     let running = client.start();
     let heard = running.until_acks(1);
-    let pid = heard.said.iter().find_map(|said| match said {
-        Said::Started { pid } => Some(*pid),
+    let pid = heard.messages.iter().find_map(|said| match said {
+        WorkerMessage::Started { pid } => Some(*pid),
         _ => None,
     });
     let refused = client.clone().try_recover().expect_err("one writer at a time");
@@ -270,8 +273,8 @@ fn a_second_client_is_told_who_has_the_journal() {
 }
 
 #[test]
-fn sizes_out_of_bounds_and_existing_folders_are_refused_with_the_bound() {
-    let place = Place::new();
+fn sizes_out_of_bounds_and_existing_directories_are_refused_with_the_bound() {
+    let place = FaultsFixture::new();
     let path: PathBuf = place.disk().join("journal");
     let text = path.display().to_string();
     for size in ["0", "1", "2TiB", "16EiB"] {
@@ -288,9 +291,9 @@ fn sizes_out_of_bounds_and_existing_folders_are_refused_with_the_bound() {
 
 #[test]
 fn a_journal_of_records_is_not_taken_for_a_bank() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut client = closed_journal(&place, place.disk());
-    client.work.task = Task::Bank {
+    client.work.task = WorkerTask::Bank {
         segment: place.disk().join("bank.data"),
         table: place.disk().join("bank.segments"),
         sparse: false,

@@ -5,29 +5,29 @@ use std::io::Write;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use crate::faults::harness::random::Random;
-use crate::faults::harness::{Client, Lender, Place};
-use crate::faults::worker::Said;
+use crate::faults::harness::random::FaultsRandom;
+use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender};
+use crate::faults::worker::WorkerMessage;
 
 #[test]
 fn with_lenders_out_of_reach_commits_wait_for_the_disk_and_the_status_says_so() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut client = place.journal(&[], 0);
     client.work.lenders = vec!["unix:/nowhere/lender".to_owned(), "tcp://127.0.0.1:1".to_owned()];
     client.work.members = 2;
     client.work.commits = Some(20);
     let ended = client.start().end();
-    assert_eq!(ended.code, 0, "{:?}", ended.heard.said);
-    assert_eq!(ended.heard.by_disk, 40);
-    let blocked = ended.heard.standing().and_then(|(blocked, _)| blocked);
+    assert_eq!(ended.code, 0, "{:?}", ended.report.messages);
+    assert_eq!(ended.report.by_disk, 40);
+    let blocked = ended.report.standing().and_then(|(blocked, _)| blocked);
     assert!(blocked.is_some_and(|blocked| blocked.contains("TooFewMembers")));
-    client.learn(&ended.heard);
+    client.learn(&ended.report);
     client.recover();
 }
 
 #[test]
 fn a_wrong_key_is_refused_and_the_lender_serves_on() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     client.work.commits = Some(20);
@@ -40,13 +40,13 @@ fn a_wrong_key_is_refused_and_the_lender_serves_on() {
     let began = std::time::Instant::now();
     let ended = stranger.start().end();
     assert_eq!(
-        (ended.code, ended.heard.by_rule),
+        (ended.code, ended.report.by_rule),
         (0, 0),
         "{:?}",
-        ended.heard.said
+        ended.report.messages
     );
     // What the disk alone has acknowledged stays acknowledged.
-    client.learn(&ended.heard);
+    client.learn(&ended.report);
     // The lender says why, with the remedy, and at most once a second however often the stranger tries.
     let log = lender.log_text();
     let refusals = log.lines().filter(|line| line.contains("WARN")).count() as u64;
@@ -69,17 +69,17 @@ fn a_wrong_key_is_refused_and_the_lender_serves_on() {
     assert!(lender.is_alive());
     let ended = client.start().end();
     // Now and then the disk is first.
-    assert!(ended.heard.by_rule > 0, "{:?}", ended.heard.said);
-    client.learn(&ended.heard);
+    assert!(ended.report.by_rule > 0, "{:?}", ended.report.messages);
+    client.learn(&ended.report);
     client.recover();
 }
 
 #[test]
 fn a_lender_without_room_leaves_commits_to_the_disk_and_the_status_says_why() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let address = |name: &str| format!("unix:{}", place.memory().join(name).display());
-    let small = Lender::start(&place, "small", &address("small"), &[], &["--memory", "2MiB"]);
-    let bounded = Lender::start(
+    let small = FaultsLender::start(&place, "small", &address("small"), &[], &["--memory", "2MiB"]);
+    let bounded = FaultsLender::start(
         &place,
         "bounded",
         &address("bounded"),
@@ -87,35 +87,35 @@ fn a_lender_without_room_leaves_commits_to_the_disk_and_the_status_says_why() {
         &["--quota", "512KiB"],
     );
     // Another journal has most of the small one's memory.
-    let folder = tempfile::tempdir_in(place.disk()).expect("the disk takes folders");
-    let mut first = place.journal_in(folder.path(), 16 << 20, &[&small], 1);
+    let directory = tempfile::tempdir_in(place.disk()).expect("the disk takes directories");
+    let mut first = place.journal_in(directory.path(), 16 << 20, &[&small], 1);
     first.work.window_bytes = 1 << 20;
     let serving = first.start();
     serving.until_acks_by_rule(1);
     for (lender, why) in [(&small, "NoRoom"), (&bounded, "OverQuota")] {
-        let folder = tempfile::tempdir_in(place.disk()).expect("the disk takes folders");
-        let mut client = place.journal_in(folder.path(), 16 << 20, &[lender], 1);
+        let directory = tempfile::tempdir_in(place.disk()).expect("the disk takes directories");
+        let mut client = place.journal_in(directory.path(), 16 << 20, &[lender], 1);
         client.work.window_bytes = 2 << 20;
         client.work.commits = Some(20);
         let ended = client.start().end();
         assert_eq!(
-            (ended.code, ended.heard.by_disk),
+            (ended.code, ended.report.by_disk),
             (0, 40),
             "{:?}",
-            ended.heard.said
+            ended.report.messages
         );
-        let told = ended.heard.said.iter().any(|said| match said {
-            Said::Standing { refused, .. } => refused.iter().any(|text| text.contains(why)),
+        let told = ended.report.messages.iter().any(|said| match said {
+            WorkerMessage::Standing { refused, .. } => refused.iter().any(|text| text.contains(why)),
             _ => false,
         });
-        assert!(told, "{why} is not told: {:?}", ended.heard.said);
-        client.learn(&ended.heard);
+        assert!(told, "{why} is not told: {:?}", ended.report.messages);
+        client.learn(&ended.report);
         // A smaller window fits.
         client.work.window_bytes = 128 * 1024;
         let ended = client.start().end();
         // Now and then the disk is first.
-        assert!(ended.heard.by_rule > 0, "{:?}", ended.heard.said);
-        client.learn(&ended.heard);
+        assert!(ended.report.by_rule > 0, "{:?}", ended.report.messages);
+        client.learn(&ended.report);
         client.recover();
     }
     first.kill(serving);
@@ -124,12 +124,12 @@ fn a_lender_without_room_leaves_commits_to_the_disk_and_the_status_says_why() {
 
 #[test]
 fn a_lender_whose_memory_rots_is_caught() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut refusals = 0;
     for round in 0..place.rounds(4) {
         let lender = place.lender(&format!("rotten{round}"));
-        let folder = tempfile::tempdir_in(place.disk()).expect("the disk takes folders");
-        let mut client = place.journal_in(folder.path(), 16 << 20, &[&lender], 1);
+        let directory = tempfile::tempdir_in(place.disk()).expect("the disk takes directories");
+        let mut client = place.journal_in(directory.path(), 16 << 20, &[&lender], 1);
         only_lenders_hold(&mut client);
         let running = client.start();
         running.until_acks_by_rule(300);
@@ -152,14 +152,14 @@ fn a_lender_whose_memory_rots_is_caught() {
 
 #[test]
 fn where_one_members_memory_rots_another_member_has_it_all() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     for round in 0..place.rounds(3) {
         let lenders = [
             place.lender(&format!("rotten{round}")),
             place.lender(&format!("sound{round}")),
         ];
-        let folder = tempfile::tempdir_in(place.disk()).expect("the disk takes folders");
-        let mut client = place.journal_in(folder.path(), 16 << 20, &[&lenders[0], &lenders[1]], 2);
+        let directory = tempfile::tempdir_in(place.disk()).expect("the disk takes directories");
+        let mut client = place.journal_in(directory.path(), 16 << 20, &[&lenders[0], &lenders[1]], 2);
         only_lenders_hold(&mut client);
         let running = client.start();
         running.until_acks_by_rule(300);
@@ -170,14 +170,14 @@ fn where_one_members_memory_rots_another_member_has_it_all() {
 }
 
 /// What the client acknowledges does not reach the disk while the test lasts.
-fn only_lenders_hold(client: &mut Client) {
+fn only_lenders_hold(client: &mut FaultsClient) {
     client.work.disk_delay_ms = 600_000;
     client.work.window_bytes = 4 << 20;
     client.work.patience_ms = 1500;
 }
 
 /// Flips a bit of the lent memory, where there is something.
-fn rot(store: &Path, random: &mut Random) {
+fn rot(store: &Path, random: &mut FaultsRandom) {
     let bytes = std::fs::read(store).expect("the memory is a file");
     let used: Vec<usize> = (bytes.len() / 4..bytes.len())
         .filter(|&at| bytes[at] != 0)
@@ -228,7 +228,7 @@ fn stranger(path: &Path, stranger: Stranger) {
 
 #[test]
 fn a_peer_that_is_no_lender_costs_a_place_and_no_commit() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     for kind in [

@@ -1,11 +1,11 @@
 //! A data lender whose disk is full: its copies fail, and nothing else does.
 
-use netram_volume::{Device, Volume, VolumeSettings};
+use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
 use crate::faults::harness::disk::SmallDisk;
-use crate::faults::harness::lender::Lender;
+use crate::faults::harness::lender::FaultsLender;
 use crate::faults::harness::process::until;
-use crate::faults::harness::{Place, skipped};
+use crate::faults::harness::{FaultsFixture, skipped};
 
 const BLOCK: usize = 4096;
 const BLOCKS: u64 = 2048;
@@ -25,7 +25,7 @@ fn write(volume: &Volume, version: u8) {
 /// Its log had room, so it called everything flushed until that was full, and then said nothing of why.
 #[test]
 fn a_full_disk_at_the_data_lender_stops_no_write_and_room_brings_the_copy_back() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let disk = match SmallDisk::new(place.disk(), 24 << 20) {
         Ok(disk) => disk,
         Err(missing) => {
@@ -38,7 +38,7 @@ fn a_full_disk_at_the_data_lender_stops_no_write_and_room_brings_the_copy_back()
     let kept = disk.root().join("kept");
     let address = format!("unix:{}", place.memory().join("keeper").display());
     let more = ["--data", kept.to_str().expect("a path of ours")];
-    let mut lender = Lender::start(&place, "keeper", &address, &[], &more);
+    let mut lender = FaultsLender::start(&place, "keeper", &address, &[], &more);
     let path = place.disk().join("volume");
     let id = Volume::create(&path, BLOCKS * BLOCK as u64, 2 << 20).expect("a volume");
     let mut settings = VolumeSettings {

@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit};
 
 use crate::faults::harness::process::tool;
-use crate::faults::harness::{Lender, Place, skipped};
+use crate::faults::harness::{FaultsFixture, FaultsLender, skipped};
 
 /// A mount was dead for good after its 1,007th file, under a soft limit of 1,024 and a hard one of a million.
 #[test]
@@ -16,9 +16,9 @@ fn a_service_may_open_as_many_files_as_its_hard_limit_says() {
         .maximum
         .unwrap_or(u64::MAX)
         .min(1 << 20);
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let address = format!("unix:{}", place.memory().join("a").display());
-    let lender = Lender::start(&place, "a", &address, &["prlimit", "--nofile=256:"], &[]);
+    let lender = FaultsLender::start(&place, "a", &address, &["prlimit", "--nofile=256:"], &[]);
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", lender.pid())).expect("it runs");
     let line = limits.lines().find(|line| line.starts_with("Max open files"));
     let soft = line

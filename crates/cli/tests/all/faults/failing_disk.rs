@@ -1,14 +1,14 @@
 //! Failing disks: the tracer makes the Nth call of a kind fail, or kills the client at it, for every N.
 
 use crate::faults::harness::process::tool;
-use crate::faults::harness::{Client, Place, skipped};
-use crate::faults::worker::Said;
+use crate::faults::harness::{FaultsClient, FaultsFixture, skipped};
+use crate::faults::worker::WorkerMessage;
 
 /// How far the loop over every N goes in a short run.
 const CALLS_FEW: u64 = 14;
 
 /// Puts the client under a tracer that does `injection` to some of its calls.
-pub(super) fn traced(client: &Client, place: &Place, injection: &str) -> Client {
+pub(super) fn traced(client: &FaultsClient, place: &FaultsFixture, injection: &str) -> FaultsClient {
     let trace = place.memory().join("trace").display().to_string();
     let mut traced = client.clone();
     let call = injection.split(':').next().unwrap_or_default();
@@ -47,15 +47,15 @@ pub(super) fn tracer() -> Result<(), String> {
 }
 
 /// Lets the client meet an error from its Nth `call` on; what it acknowledged must be there afterwards.
-fn fail_from(client: &mut Client, place: &Place, call: &str, error: &str, first: u64) -> bool {
+fn fail_from(client: &mut FaultsClient, place: &FaultsFixture, call: &str, error: &str, first: u64) -> bool {
     let failing = traced(client, place, &format!("{call}:error={error}:when={first}+"));
     let ended = failing.start().end();
-    let heard = &ended.heard;
-    if heard.said.is_empty() {
+    let heard = &ended.report;
+    if heard.messages.is_empty() {
         // The call was the system's own, loading the program.
         return false;
     }
-    assert_ne!(ended.code, 5, "{:?}", heard.said);
+    assert_ne!(ended.code, 5, "{:?}", heard.messages);
     let hit = match (heard.refusal(), heard.failure()) {
         (Some(refused), _) => {
             let named = refused.contains(error) || refused.contains("os error");
@@ -78,10 +78,10 @@ fn fail_from(client: &mut Client, place: &Place, call: &str, error: &str, first:
         }
         (None, None) => {
             assert_eq!(
-                heard.said.last(),
-                Some(&Said::Closed),
+                heard.messages.last(),
+                Some(&WorkerMessage::Closed),
                 "{call} {first}: {:?}",
-                heard.said
+                heard.messages
             );
             false
         }
@@ -91,7 +91,7 @@ fn fail_from(client: &mut Client, place: &Place, call: &str, error: &str, first:
     hit
 }
 
-fn fail_at_every_call(client: &mut Client, place: &Place, call: &str, error: &str) {
+fn fail_at_every_call(client: &mut FaultsClient, place: &FaultsFixture, call: &str, error: &str) {
     let mut hits = 0;
     for first in 1..=place.rounds(CALLS_FEW) {
         hits += u64::from(fail_from(client, place, call, error, first));
@@ -104,7 +104,7 @@ fn a_disk_whose_syncs_fail_is_never_believed_again() {
     if let Err(missing) = tracer() {
         return skipped("a_disk_whose_syncs_fail_is_never_believed_again", &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     client.work.commits = Some(30);
@@ -116,7 +116,7 @@ fn a_disk_whose_writes_fail_is_never_believed_again() {
     if let Err(missing) = tracer() {
         return skipped("a_disk_whose_writes_fail_is_never_believed_again", &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     client.work.commits = Some(30);
@@ -131,7 +131,7 @@ fn a_disk_that_cannot_be_read_is_never_taken_for_an_empty_one() {
             &missing,
         );
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut client = place.journal(&[], 0);
     client.work.commits = Some(30);
     fail_at_every_call(&mut client, &place, "pread64", "EIO");
@@ -142,7 +142,7 @@ fn a_bank_on_a_disk_whose_syncs_fail_loses_nothing() {
     if let Err(missing) = tracer() {
         return skipped("a_bank_on_a_disk_whose_syncs_fail_loses_nothing", &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.bank(&[&lender], 1);
     client.work.commits = Some(200);
@@ -159,25 +159,25 @@ fn without_members_a_failed_disk_ends_the_commits_and_keeps_what_it_acknowledged
         let test = "without_members_a_failed_disk_ends_the_commits_and_keeps_what_it_acknowledged";
         return skipped(test, &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut client = place.journal(&[], 0);
     client.work.commits = Some(30);
     fail_at_every_call(&mut client, &place, "fdatasync", "EIO");
 }
 
 /// Kills the client at the Nth `call` for every N until it gets through.
-fn killed_at_every_call(client: &mut Client, place: &Place, call: &str) {
+fn killed_at_every_call(client: &mut FaultsClient, place: &FaultsFixture, call: &str) {
     let mut kills = 0;
     for at in 1..=place.rounds(CALLS_FEW) {
         let killed = traced(client, place, &format!("{call}:signal=KILL:when={at}"));
         let ended = killed.start().end();
         assert!(
-            ended.code != 5 && ended.heard.refusal().is_none(),
+            ended.code != 5 && ended.report.refusal().is_none(),
             "{call} {at}: {:?}",
-            ended.heard.said
+            ended.report.messages
         );
-        client.learn(&ended.heard);
-        kills += u64::from(!ended.heard.said.contains(&Said::Closed));
+        client.learn(&ended.report);
+        kills += u64::from(!ended.report.messages.contains(&WorkerMessage::Closed));
         // Every second time the next process meets a journal that another kill left: recovery of a recovery.
         if at % 2 == 0 {
             client.recover();
@@ -193,7 +193,7 @@ fn a_client_killed_at_any_sync_or_write_of_opening_and_truncation_recovers() {
         let test = "a_client_killed_at_any_sync_or_write_of_opening_and_truncation_recovers";
         return skipped(test, &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.bank(&[&lender], 1);
     client.work.commits = Some(120);

@@ -2,12 +2,12 @@
 
 use crate::faults::harness::disk::SmallDisk;
 use crate::faults::harness::process::netram;
-use crate::faults::harness::{Place, skipped};
-use crate::faults::worker::Said;
+use crate::faults::harness::{FaultsFixture, skipped};
+use crate::faults::worker::WorkerMessage;
 
 #[test]
 fn a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_them_go_on() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let disk = match SmallDisk::new(place.disk(), 24 << 20) {
         Ok(disk) => disk,
         Err(missing) => {
@@ -24,11 +24,14 @@ fn a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_th
     let running = client.start();
     // Commits go on until the log is full: its space was its own from the beginning.
     let heard = running.until("the log is full", |heard| {
-        heard.said.iter().any(|said| matches!(said, Said::Full { .. }))
+        heard
+            .messages
+            .iter()
+            .any(|said| matches!(said, WorkerMessage::Full { .. }))
     });
     assert!(heard.acks > 0, "not one commit found room in the log");
-    let full = heard.said.iter().find_map(|said| match said {
-        Said::Full { text } => Some(text.clone()),
+    let full = heard.messages.iter().find_map(|said| match said {
+        WorkerMessage::Full { text } => Some(text.clone()),
         _ => None,
     });
     let full = full.expect("it was just heard");
@@ -60,7 +63,7 @@ fn a_disk_full_in_mid_truncation_stops_commits_with_the_reason_and_space_lets_th
 
 #[test]
 fn a_journal_on_a_full_disk_goes_on_and_recovers() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let disk = match SmallDisk::new(place.disk(), 24 << 20) {
         Ok(disk) => disk,
         Err(missing) => return skipped("a_journal_on_a_full_disk_goes_on_and_recovers", &missing),
@@ -81,7 +84,7 @@ fn a_journal_on_a_full_disk_goes_on_and_recovers() {
 
 #[test]
 fn a_log_that_does_not_fit_the_disk_is_not_half_made() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let disk = match SmallDisk::new(place.disk(), 24 << 20) {
         Ok(disk) => disk,
         Err(missing) => return skipped("a_log_that_does_not_fit_the_disk_is_not_half_made", &missing),

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::faults::harness::disk::SmallDisk;
 use crate::faults::harness::process::{netram, tool};
-use crate::faults::harness::{Place, skipped};
+use crate::faults::harness::{FaultsFixture, skipped};
 
 /// The log at first; each attempt asks for as much more.
 const STEP_BYTES: u64 = 64 * 1024;
@@ -18,13 +18,13 @@ const CALLS_MAX: u64 = 200;
 /// A log with one segment, and how many values were committed to it. Only processes of their own open it: this one starts
 /// others all the time, which have its locks for a moment.
 struct Grown<'p> {
-    folder: &'p Path,
+    directory: &'p Path,
     values: u64,
 }
 
 impl Grown<'_> {
-    fn new(folder: &Path) -> Grown<'_> {
-        let grown = Grown { folder, values: 0 };
+    fn new(directory: &Path) -> Grown<'_> {
+        let grown = Grown { directory, values: 0 };
         let (log, segment) = (grown.log(), grown.path("data"));
         let flags = ["--log-size", "64KiB", "--segment", &segment, "--size", "1MiB"];
         grown.rvm(&[&["create", &log][..], &flags].concat());
@@ -32,7 +32,7 @@ impl Grown<'_> {
     }
 
     fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
+        self.directory.join(name).display().to_string()
     }
 
     fn log(&self) -> String {
@@ -100,7 +100,7 @@ fn growing_is_killed_at_every_call_that_changes_the_disk() {
     if let Err(missing) = tracer() {
         return skipped("growing_is_killed_at_every_call_that_changes_the_disk", &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut log = Grown::new(place.disk());
     let (mut kept, mut became) = (0, 0);
     for call in CALLS {
@@ -139,7 +139,7 @@ fn a_sync_that_fails_while_a_log_grows_is_told_and_nothing_is_lost() {
             &missing,
         );
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut log = Grown::new(place.disk());
     let mut refusals = 0;
     for nth in 1..CALLS_MAX {
@@ -162,7 +162,7 @@ fn a_sync_that_fails_while_a_log_grows_is_told_and_nothing_is_lost() {
 
 #[test]
 fn a_full_disk_leaves_the_log_as_it_was() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let disk = match SmallDisk::new(place.disk(), 16 << 20) {
         Ok(disk) => disk,
         Err(missing) => return skipped("a_full_disk_leaves_the_log_as_it_was", &missing),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::faults::harness::{Client, Lender, Place};
-use crate::faults::worker::Said;
+use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender};
+use crate::faults::worker::WorkerMessage;
 
 /// A disk so slow that for the length of a test only lenders hold what is acknowledged.
 const DISK_NEVER_MS: u64 = 600_000;
@@ -12,7 +12,7 @@ fn pause(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }
 
-fn refusals_name(text: &str, lenders: &[&Lender]) {
+fn refusals_name(text: &str, lenders: &[&FaultsLender]) {
     for lender in lenders {
         assert!(
             text.contains(&lender.address),
@@ -27,7 +27,7 @@ fn refusals_name(text: &str, lenders: &[&Lender]) {
 }
 
 /// Kills the client `rounds` times at random moments, some of them while it starts.
-fn kill_again_and_again(place: &mut Place, client: &mut Client, rounds: u64) {
+fn kill_again_and_again(place: &mut FaultsFixture, client: &mut FaultsClient, rounds: u64) {
     let mut acks = 0;
     for round in 0..rounds {
         let running = client.start();
@@ -51,7 +51,7 @@ fn kill_again_and_again(place: &mut Place, client: &mut Client, rounds: u64) {
 
 #[test]
 fn a_killed_client_loses_no_acknowledged_record() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);
     let rounds = place.rounds(9);
@@ -60,7 +60,7 @@ fn a_killed_client_loses_no_acknowledged_record() {
 
 #[test]
 fn a_client_killed_while_its_log_wraps_loses_no_record_that_it_kept() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.wrapping(&[&lender], 1);
     let rounds = place.rounds(9);
@@ -70,7 +70,7 @@ fn a_client_killed_while_its_log_wraps_loses_no_record_that_it_kept() {
 
 #[test]
 fn a_killed_bank_is_to_the_byte_what_was_committed() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.bank(&[&lender], 1);
     let rounds = place.rounds(9);
@@ -79,7 +79,7 @@ fn a_killed_bank_is_to_the_byte_what_was_committed() {
 
 #[test]
 fn what_only_lenders_hold_survives_the_client() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);
     client.work.disk_delay_ms = DISK_NEVER_MS;
@@ -99,7 +99,7 @@ fn what_only_lenders_hold_survives_the_client() {
 
 #[test]
 fn a_bank_that_only_lenders_hold_survives_the_client() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.bank(&[&lender], 1);
     client.work.disk_delay_ms = DISK_NEVER_MS;
@@ -112,7 +112,7 @@ fn a_bank_that_only_lenders_hold_survives_the_client() {
 }
 
 /// Kills lenders in turn under a committing client. Odd turns take their memory, too.
-fn lenders_die_in_turn(place: &mut Place, client: &mut Client, lenders: &mut [Lender]) {
+fn lenders_die_in_turn(place: &mut FaultsFixture, client: &mut FaultsClient, lenders: &mut [FaultsLender]) {
     let running = client.start();
     running.until_acks_by_rule(20);
     for turn in 0..place.rounds(4) as usize {
@@ -142,7 +142,7 @@ fn lenders_die_in_turn(place: &mut Place, client: &mut Client, lenders: &mut [Le
 
 #[test]
 fn lenders_that_die_in_turn_fail_no_commit() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);
     lenders_die_in_turn(&mut place, &mut client, &mut lenders);
@@ -150,7 +150,7 @@ fn lenders_that_die_in_turn_fail_no_commit() {
 
 #[test]
 fn lenders_that_die_in_turn_fail_no_transaction() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.bank(&[&lenders[0], &lenders[1]], 2);
     lenders_die_in_turn(&mut place, &mut client, &mut lenders);
@@ -158,7 +158,7 @@ fn lenders_that_die_in_turn_fail_no_transaction() {
 
 #[test]
 fn a_lender_killed_and_restarted_between_two_clients_still_has_the_window() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     client.work.disk_delay_ms = DISK_NEVER_MS;
@@ -175,7 +175,7 @@ fn a_lender_killed_and_restarted_between_two_clients_still_has_the_window() {
 
 #[test]
 fn a_client_and_one_of_two_members_die_together_and_the_other_has_it_all() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);
     client.work.disk_delay_ms = DISK_NEVER_MS;
@@ -193,7 +193,7 @@ fn a_client_and_one_of_two_members_die_together_and_the_other_has_it_all() {
 
 #[test]
 fn with_every_copy_gone_recovery_refuses_until_loss_is_accepted() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);
     client.work.disk_delay_ms = DISK_NEVER_MS;
@@ -228,11 +228,11 @@ fn with_every_copy_gone_recovery_refuses_until_loss_is_accepted() {
 
 #[test]
 fn with_every_copy_gone_a_fast_disk_has_everything_or_recovery_refuses() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut lenders = [place.lender("a"), place.lender("b")];
     for _ in 0..place.rounds(3) {
-        let folder = tempfile::tempdir_in(place.disk()).expect("the disk takes folders");
-        let mut client = place.journal_in(folder.path(), 64 << 20, &[&lenders[0], &lenders[1]], 2);
+        let directory = tempfile::tempdir_in(place.disk()).expect("the disk takes directories");
+        let mut client = place.journal_in(directory.path(), 64 << 20, &[&lenders[0], &lenders[1]], 2);
         client.work.patience_ms = 1000;
         let running = client.start();
         running.until_acks_by_rule(20 + place.random.below(300));
@@ -253,7 +253,7 @@ fn with_every_copy_gone_a_fast_disk_has_everything_or_recovery_refuses() {
 
 #[test]
 fn rule_any_needs_every_member_back_and_then_loses_nothing() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.journal(&[&lenders[0], &lenders[1]], 2);
     client.work.rule = "any".to_owned();
@@ -274,13 +274,13 @@ fn rule_any_needs_every_member_back_and_then_loses_nothing() {
 
 #[test]
 fn a_closed_journal_needs_no_lender() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let mut lender = place.lender("a");
     let mut client = place.journal(&[&lender], 1);
     client.work.commits = Some(200);
     let ended = client.start().end();
-    client.learn(&ended.heard);
-    assert_eq!(ended.heard.said.last(), Some(&Said::Closed));
+    client.learn(&ended.report);
+    assert_eq!(ended.report.messages.last(), Some(&WorkerMessage::Closed));
     lender.lose();
     let report = client.recover();
     assert_eq!((report.from_members, report.last), (0, vec![400]));

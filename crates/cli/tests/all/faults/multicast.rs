@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::faults::harness::network::Network;
-use crate::faults::harness::process::{PATIENCE, Process, tool, until};
-use crate::faults::harness::{Client, Lender, Place, skipped};
+use crate::faults::harness::process::{FaultsProcess, PATIENCE, tool, until};
+use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
 
 const CLIENT: usize = 0;
 /// The machine whose network loses datagrams.
@@ -23,9 +23,9 @@ const ECHO_ADDRESS: &str = "NETRAM_ECHO_ADDRESS";
 
 struct Site {
     // Before the place: processes end before their memory and their machines go.
-    lenders: Vec<Lender>,
-    _echo: Process,
-    place: Place,
+    lenders: Vec<FaultsLender>,
+    _echo: FaultsProcess,
+    place: FaultsFixture,
     network: Network,
 }
 
@@ -39,14 +39,14 @@ impl Site {
                 return None;
             }
         };
-        let place = Place::new();
+        let place = FaultsFixture::new();
         let echo = echo(&place, &network);
         let group = format!("{GROUP}%eth");
         let lend = |machine: usize| {
             let wrap = network.on(machine);
             let wrap: Vec<&str> = wrap.iter().map(String::as_str).collect();
             let more = ["--multicast", &group];
-            Lender::start(
+            FaultsLender::start(
                 &place,
                 &format!("m{machine}"),
                 &network.address(machine),
@@ -62,8 +62,8 @@ impl Site {
         })
     }
 
-    fn client(&self) -> Client {
-        let lenders: Vec<&Lender> = self.lenders.iter().collect();
+    fn client(&self) -> FaultsClient {
+        let lenders: Vec<&FaultsLender> = self.lenders.iter().collect();
         let mut client = self.place.journal(&lenders, LENDERS.len());
         client.wrap = self.network.on(CLIENT);
         client.work.multicast = Some(format!("{GROUP}%eth"));
@@ -106,7 +106,7 @@ fn lossy(network: &Network) -> Result<(), String> {
 }
 
 /// Starts the machine that sends datagrams again.
-fn echo(place: &Place, network: &Network) -> Process {
+fn echo(place: &FaultsFixture, network: &Network) -> FaultsProcess {
     let line = network.on(ECHO);
     let mut command = Command::new(&line[0]);
     command
@@ -114,7 +114,7 @@ fn echo(place: &Place, network: &Network) -> Process {
         .arg(std::env::current_exe().expect("this test has a path"))
         .args(["--exact", "faults::multicast::echo_process", "--nocapture"])
         .env(ECHO_ADDRESS, format!("10.77.0.{}", ECHO + 1));
-    let mut process = Process::start(&mut command, &place.memory().join("echo.log"));
+    let mut process = FaultsProcess::start(&mut command, &place.memory().join("echo.log"));
     let mut lines = BufReader::new(process.take_stdout()).lines();
     let (said, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {

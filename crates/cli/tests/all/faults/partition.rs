@@ -1,15 +1,15 @@
 //! Partitions: the client and its lenders are on machines of their own, and the network between them goes.
 
 use crate::faults::harness::network::Network;
-use crate::faults::harness::{Client, Lender, Place, Running, skipped};
+use crate::faults::harness::{ClientProcess, FaultsClient, FaultsFixture, FaultsLender, skipped};
 
 const CLIENT: usize = 0;
 
 /// A client on one machine and lenders on two others, over TCP with the cluster key.
 struct Site {
     // Before the place: lenders end before their memory is removed.
-    lenders: Vec<Lender>,
-    place: Place,
+    lenders: Vec<FaultsLender>,
+    place: FaultsFixture,
     // Last: processes end before their machines.
     network: Network,
 }
@@ -23,11 +23,11 @@ impl Site {
                 return None;
             }
         };
-        let place = Place::new();
+        let place = FaultsFixture::new();
         let lend = |machine: usize| {
             let wrap = network.on(machine);
             let wrap: Vec<&str> = wrap.iter().map(String::as_str).collect();
-            Lender::start(
+            FaultsLender::start(
                 &place,
                 &format!("m{machine}"),
                 &network.address(machine),
@@ -42,8 +42,8 @@ impl Site {
         })
     }
 
-    fn client(&self, make: impl Fn(&Place, &[&Lender]) -> Client) -> Client {
-        let lenders: Vec<&Lender> = self.lenders.iter().collect();
+    fn client(&self, make: impl Fn(&FaultsFixture, &[&FaultsLender]) -> FaultsClient) -> FaultsClient {
+        let lenders: Vec<&FaultsLender> = self.lenders.iter().collect();
         let mut client = make(&self.place, &lenders);
         client.wrap = self.network.on(CLIENT);
         client
@@ -58,7 +58,7 @@ impl Site {
     }
 }
 
-fn until_blocked(running: &Running, blocked: bool) {
+fn until_blocked(running: &ClientProcess, blocked: bool) {
     running.until("the view follows the network", |heard| {
         heard
             .standing()

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::faults::harness::Place;
+use crate::faults::harness::FaultsFixture;
 
 #[test]
 fn a_silent_lender_leaves_the_view_and_comes_back() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b"), place.lender("c")];
     let mut client = place.journal(&[&lenders[0], &lenders[1], &lenders[2]], 2);
     let running = client.start();
@@ -37,7 +37,7 @@ fn a_silent_lender_leaves_the_view_and_comes_back() {
 
 #[test]
 fn a_lone_member_that_falls_silent_makes_commits_wait_for_the_disk_until_it_rejoins() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lender = place.lender("a");
     let mut client = place.bank(&[&lender], 1);
     let running = client.start();
@@ -61,7 +61,7 @@ fn a_lone_member_that_falls_silent_makes_commits_wait_for_the_disk_until_it_rejo
 
 #[test]
 fn a_client_that_was_stopped_goes_on_as_if_nothing_had_been() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b")];
     let mut client = place.bank(&[&lenders[0], &lenders[1]], 2);
     let running = client.start();
@@ -79,7 +79,7 @@ fn a_client_that_was_stopped_goes_on_as_if_nothing_had_been() {
 }
 
 fn copy_journal(source: &Path, target: &Path) {
-    std::fs::create_dir(target).expect("a new folder");
+    std::fs::create_dir(target).expect("a new directory");
     for name in ["log", "view", "data.key", "lock"] {
         std::fs::copy(source.join(name), target.join(name)).expect("every journal has these files");
     }
@@ -87,7 +87,7 @@ fn copy_journal(source: &Path, target: &Path) {
 
 #[test]
 fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let lenders = [place.lender("a"), place.lender("b")];
     let mut older = place.journal(&[&lenders[0], &lenders[1]], 2);
     // Nothing reaches the disk: what the newer client finds, it has from the lenders.
@@ -107,13 +107,13 @@ fn a_stopped_client_whose_journal_was_taken_over_never_acknowledges_again() {
     serving.until_acks_by_rule(50);
     stopped.thaw();
     let ended = stopped.end();
-    let failure = ended.heard.failure().expect("a fenced client fails");
+    let failure = ended.report.failure().expect("a fenced client fails");
     assert!(failure.contains("fenced"), "{failure}");
-    assert_eq!(ended.heard.after_failure, 0, "it went on acknowledging");
+    assert_eq!(ended.report.after_failure, 0, "it went on acknowledging");
     // A reply that was read before the stop may be told after it, but never more than the newer one took over.
-    older.learn(&ended.heard);
+    older.learn(&ended.report);
     let taken_over = serving.heard().report().expect("it serves").last[0];
-    let acked = ended.heard.acked[0];
+    let acked = ended.report.acked[0];
     assert!(
         acked <= taken_over,
         "record {acked} was acknowledged, {taken_over} taken over"

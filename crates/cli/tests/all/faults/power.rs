@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::faults::harness::disk::SmallDisk;
-use crate::faults::harness::{Client, Place, skipped};
+use crate::faults::harness::{FaultsClient, FaultsFixture, skipped};
 
 const DISK_BYTES: u64 = 48 << 20;
 
 /// Cuts the power under the client at random moments; what was acknowledged must be there with the lenders' help.
-fn cut_again_and_again(place: &mut Place, disk: &mut SmallDisk, client: &mut Client) {
+fn cut_again_and_again(place: &mut FaultsFixture, disk: &mut SmallDisk, client: &mut FaultsClient) {
     for _ in 0..place.rounds(5) {
         let running = client.start();
         running.until_acks(1 + place.random.below(2000));
@@ -29,7 +29,7 @@ fn cut_again_and_again(place: &mut Place, disk: &mut SmallDisk, client: &mut Cli
 
 #[test]
 fn a_power_cut_under_a_journal_loses_nothing_acknowledged() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut disk = match SmallDisk::new(place.disk(), DISK_BYTES) {
         Ok(disk) => disk,
         Err(missing) => return skipped("a_power_cut_under_a_journal_loses_nothing_acknowledged", &missing),
@@ -43,7 +43,7 @@ fn a_power_cut_under_a_journal_loses_nothing_acknowledged() {
 
 #[test]
 fn a_power_cut_under_a_bank_leaves_whole_transactions() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut disk = match SmallDisk::new(place.disk(), DISK_BYTES) {
         Ok(disk) => disk,
         Err(missing) => return skipped("a_power_cut_under_a_bank_leaves_whole_transactions", &missing),
@@ -56,7 +56,7 @@ fn a_power_cut_under_a_bank_leaves_whole_transactions() {
 
 #[test]
 fn a_power_cut_without_lenders_loses_nothing_the_disk_acknowledged() {
-    let mut place = Place::new();
+    let mut place = FaultsFixture::new();
     let mut disk = match SmallDisk::new(place.disk(), DISK_BYTES) {
         Ok(disk) => disk,
         Err(missing) => {

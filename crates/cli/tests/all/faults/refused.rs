@@ -3,8 +3,8 @@
 //! refused with the reason, and succeeds the next time.
 
 use crate::faults::failing_disk::{traced, tracer};
-use crate::faults::harness::{Client, Lender, Place, skipped};
-use crate::faults::worker::Said;
+use crate::faults::harness::{FaultsClient, FaultsFixture, FaultsLender, skipped};
+use crate::faults::worker::WorkerMessage;
 
 /// What a call may be refused with.
 const ERRORS: [&str; 6] = ["EMFILE", "ENFILE", "ENOMEM", "EACCES", "EINTR", "ENOSPC"];
@@ -65,11 +65,11 @@ fn refusals(extent: Extent) -> Vec<(&'static str, &'static str, u64)> {
 }
 
 /// Refuses two calls of a client in a row. `false`: it made fewer.
-fn refuse(client: &mut Client, place: &Place, call: &str, error: &str, first: u64) -> bool {
+fn refuse(client: &mut FaultsClient, place: &FaultsFixture, call: &str, error: &str, first: u64) -> bool {
     let injection = format!("{call}:error={error}:when={first}..{}", first + ROW - 1);
     let ended = traced(client, place, &injection).start().end();
-    let heard = &ended.heard;
-    if heard.said.is_empty() {
+    let heard = &ended.report;
+    if heard.messages.is_empty() {
         // The system was still loading the program.
         return false;
     }
@@ -82,10 +82,10 @@ fn refuse(client: &mut Client, place: &Place, call: &str, error: &str, first: u6
         None => {
             assert_eq!(heard.failure(), None, "{injection}: a refusal ended the service");
             assert_eq!(
-                heard.said.last(),
-                Some(&Said::Closed),
+                heard.messages.last(),
+                Some(&WorkerMessage::Closed),
                 "{injection}: {:?}",
-                heard.said
+                heard.messages
             );
         }
     }
@@ -94,11 +94,15 @@ fn refuse(client: &mut Client, place: &Place, call: &str, error: &str, first: u6
     trace.contains("INJECTED")
 }
 
-fn refuse_each(test: &str, extent: Extent, make: impl Fn(&Place) -> (Client, Option<Lender>)) {
+fn refuse_each(
+    test: &str,
+    extent: Extent,
+    make: impl Fn(&FaultsFixture) -> (FaultsClient, Option<FaultsLender>),
+) {
     if let Err(missing) = tracer() {
         return skipped(test, &missing);
     }
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let (mut client, _lender) = make(&place);
     client.work.commits = Some(20);
     let (mut hits, all) = (0, refusals(extent));
@@ -113,18 +117,18 @@ fn refuse_each(test: &str, extent: Extent, make: impl Fn(&Place) -> (Client, Opt
     );
 }
 
-fn journal(place: &Place) -> (Client, Option<Lender>) {
+fn journal(place: &FaultsFixture) -> (FaultsClient, Option<FaultsLender>) {
     let lender = place.lender("a");
     (place.journal(&[&lender], 1), Some(lender))
 }
 
 /// A log that wraps and is trimmed, and segments that it is brought into.
-fn bank(place: &Place) -> (Client, Option<Lender>) {
+fn bank(place: &FaultsFixture) -> (FaultsClient, Option<FaultsLender>) {
     let lender = place.lender("a");
     (place.bank(&[&lender], 1), Some(lender))
 }
 
-fn volume(place: &Place) -> (Client, Option<Lender>) {
+fn volume(place: &FaultsFixture) -> (FaultsClient, Option<FaultsLender>) {
     (place.volume(), None)
 }
 
@@ -177,7 +181,7 @@ fn lender_refuses(test: &str, firsts: &[u64]) {
     for (turn, call) in LENDER_CALLS.into_iter().enumerate() {
         for (round, first) in firsts.iter().enumerate() {
             let error = ERRORS[(turn + round) % ERRORS.len()];
-            let place = Place::new();
+            let place = FaultsFixture::new();
             let trace = place.memory().join("lender.trace").display().to_string();
             let injection = format!("inject={call}:error={error}:when={first}..{}", first + ROW - 1);
             let only = format!("trace={call}");
@@ -195,7 +199,7 @@ fn lender_refuses(test: &str, firsts: &[u64]) {
                 &injection,
             ];
             let address = format!("unix:{}", place.memory().join("a").display());
-            let Some(mut lender) = Lender::try_start(&place, "a", &address, &wrap, &[]) else {
+            let Some(mut lender) = FaultsLender::try_start(&place, "a", &address, &wrap, &[]) else {
                 // Refused while it started: it said why.
                 let log = std::fs::read_to_string(place.memory().join("a.log")).unwrap_or_default();
                 assert!(log.contains("os error"), "{injection}: {log}");
@@ -206,15 +210,15 @@ fn lender_refuses(test: &str, firsts: &[u64]) {
             // By the last of these the refusals are over: each makes several calls of every kind.
             let mut members = false;
             for _ in 0..4 {
-                let heard = client.start().end().heard;
+                let heard = client.start().end().report;
                 assert_eq!(
-                    heard.said.last(),
-                    Some(&Said::Closed),
+                    heard.messages.last(),
+                    Some(&WorkerMessage::Closed),
                     "{injection}: {:?}",
-                    heard.said
+                    heard.messages
                 );
                 client.learn(&heard);
-                members = heard.said.contains(&Said::Ready { members: true });
+                members = heard.messages.contains(&WorkerMessage::Ready { members: true });
             }
             assert!(members, "{injection}: {}", lender.log_text());
             assert!(lender.is_alive(), "{injection}: {}", lender.log_text());

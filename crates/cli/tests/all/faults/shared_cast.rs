@@ -10,17 +10,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared::server::{Plan, Spans, Store};
-use netram_shared::{Node, Options};
-use netram_shared_machine::{Hold, LockId};
+use netram_rvm::RestoreMode;
+use netram_shared::server::{RegionPlan, RegionStore, Spans};
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::{LockId, LockMode};
 use netram_transport::{ClusterKey, Security};
 use serde::{Deserialize, Serialize};
 
 use crate::faults::harness::network::Network;
-use crate::faults::harness::process::{PATIENCE, Process, tool, until};
-use crate::faults::harness::random::Random;
-use crate::faults::harness::{Lender, Place, skipped};
+use crate::faults::harness::process::{FaultsProcess, PATIENCE, tool, until};
+use crate::faults::harness::random::FaultsRandom;
+use crate::faults::harness::{FaultsFixture, FaultsLender, skipped};
 
 const SERVER: usize = 0;
 const NODES: [usize; 3] = [1, 2, 3];
@@ -73,7 +73,7 @@ fn cast_node_process() {
     std::thread::scope(|threads| {
         threads.spawn(|| look_on(&node, &over));
         let stop = threads.spawn(|| std::io::stdin().lines().next().is_some());
-        let mut random = task.seed.map(Random);
+        let mut random = task.seed.map(FaultsRandom);
         let mut commits = 0;
         while let (Some(random), false) = (&mut random, stop.is_finished()) {
             write(&node, random);
@@ -87,9 +87,9 @@ fn cast_node_process() {
     say("stopped", &());
     // All have stopped: what they wrote comes with their locks.
     let _ = std::io::stdin().lines().next();
-    let mut txn = node.begin(Mode::Restore).unwrap();
+    let mut txn = node.begin(RestoreMode::Restore).unwrap();
     let locks: Vec<_> = (0..LOCKS)
-        .map(|lock| (LockId(lock as u32), Hold::Shared))
+        .map(|lock| (LockId(lock as u32), LockMode::Shared))
         .collect();
     txn.acquire_all(&locks).unwrap();
     let bytes = node.region().read();
@@ -105,10 +105,10 @@ fn cast_node_process() {
 
 fn join(task: &Task) -> Node {
     let key = ClusterKey::load(&task.key).expect("a key");
-    let options = Options {
-        patience: PATIENCE,
+    let options = NodeOptions {
+        server_timeout: PATIENCE,
         lock_timeout: PATIENCE,
-        ..Options::new(
+        ..NodeOptions::new(
             task.server.parse().expect("an address"),
             Security::Key(key),
             task.directory.clone(),
@@ -123,26 +123,26 @@ fn say<T: Serialize>(word: &str, value: &T) {
 }
 
 fn counts(node: &Node, commits: u64) -> Counts {
-    let straight = node.straight();
+    let straight = node.direct_counts();
     Counts {
         commits,
-        taken: straight.taken,
-        forgotten: straight.forgotten,
-        cast: straight.cast,
-        linked: straight.linked,
+        taken: straight.applied,
+        forgotten: straight.ignored,
+        cast: straight.multicast,
+        linked: straight.unicast,
     }
 }
 
 /// One transaction: a write under a lock, or under two; one in eight is long.
-fn write(node: &Node, random: &mut Random) {
+fn write(node: &Node, random: &mut FaultsRandom) {
     let mut locks: Vec<u64> = (0..=random.below(4) / 3).map(|_| random.below(LOCKS)).collect();
     locks.sort_unstable();
     locks.dedup();
     let long = random.below(8) == 0;
-    let mut txn = node.begin(Mode::Restore).unwrap();
+    let mut txn = node.begin(RestoreMode::Restore).unwrap();
     let held: Vec<_> = locks
         .iter()
-        .map(|lock| (LockId(*lock as u32), Hold::Exclusive))
+        .map(|lock| (LockId(*lock as u32), LockMode::Exclusive))
         .collect();
     txn.acquire_all(&held).unwrap();
     for lock in locks {
@@ -314,10 +314,10 @@ fn network() -> Result<Network, String> {
 }
 
 /// Makes the region, and serves it on its machine.
-fn serve(place: &Place, network: &Network, lender: &Lender) -> (Process, String) {
+fn serve(place: &FaultsFixture, network: &Network, lender: &FaultsLender) -> (FaultsProcess, String) {
     let region = place.memory().join("region");
     let bytes = LOCKS * SPAN as u64;
-    let plan = Plan {
+    let plan = RegionPlan {
         bytes,
         address: 0,
         spans: Spans::even(bytes, SPAN as u64).unwrap(),
@@ -328,7 +328,7 @@ fn serve(place: &Place, network: &Network, lender: &Lender) -> (Process, String)
             place.key()
         ),
     };
-    Store::create(&region, &plan).unwrap();
+    RegionStore::create(&region, &plan).unwrap();
     let lender_address = network.address(SERVER);
     let (host, _) = lender_address.rsplit_once(':').unwrap();
     let address = format!("{host}:{PORT}");
@@ -341,7 +341,7 @@ fn serve(place: &Place, network: &Network, lender: &Lender) -> (Process, String)
         .args(["--with-parent", "--listen", &address, "--lease", "60s"])
         .args(["--multicast", &format!("{GROUP}%eth"), "--key-file"])
         .arg(place.key());
-    let mut server = Process::start(&mut command, &place.memory().join("server.log"));
+    let mut server = FaultsProcess::start(&mut command, &place.memory().join("server.log"));
     let mut lines = BufReader::new(server.take_stdout()).lines();
     assert!(
         lines.any(|line| line.is_ok_and(|line| line == "ready")),
@@ -357,10 +357,10 @@ fn what_multicast_loses_between_nodes_the_server_brings() {
         Ok(network) => network,
         Err(missing) => return skipped(test, &missing),
     };
-    let place = Place::new();
+    let place = FaultsFixture::new();
     let wrap = network.on(SERVER);
     let wrap: Vec<&str> = wrap.iter().map(String::as_str).collect();
-    let lender = Lender::start(
+    let lender = FaultsLender::start(
         &place,
         "m",
         &network.address(SERVER),

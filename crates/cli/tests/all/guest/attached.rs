@@ -1,6 +1,6 @@
 //! `netram disk attach` by the kernel's own NBD client: in a guest, for few machines have that driver loaded.
 
-use crate::faults::harness::random::Random;
+use crate::faults::harness::random::FaultsRandom;
 use crate::guest::machine::{Guest, can_boot};
 use crate::guest::part;
 use crate::guest::{MAKE, MIB, MOUNT, NBD, check, moments, size, skipped, times};
@@ -9,11 +9,11 @@ use crate::guest::{MAKE, MIB, MOUNT, NBD, check, moments, size, skipped, times};
 fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_servers_deaths() {
     const NAME: &str =
         "a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_servers_deaths";
-    let folder = tempfile::Builder::new()
+    let directory = tempfile::Builder::new()
         .prefix("netram-guest-")
         .tempdir()
         .unwrap();
-    let mut guest = match can_boot().and_then(|()| Guest::boot(None, folder.path())) {
+    let mut guest = match can_boot().and_then(|()| Guest::boot(None, directory.path())) {
         Ok(guest) => guest,
         Err(missing) => return skipped(NAME, &missing),
     };
@@ -63,7 +63,7 @@ fn a_file_system_on_a_volume_attached_by_the_kernels_nbd_does_not_notice_its_ser
 }
 
 /// Kills the server while files are synced, and sees that more of them are: how many are now.
-fn kill_server_under_writer(guest: &mut Guest, netram: &str, synced: u64, moments: &mut Random) -> u64 {
+fn kill_server_under_writer(guest: &mut Guest, netram: &str, synced: u64, moments: &mut FaultsRandom) -> u64 {
     let server = server_in(guest, netram);
     let writing = part::command(&format!("write /run/mount {synced}"));
     let moment = 200 + moments.below(400);

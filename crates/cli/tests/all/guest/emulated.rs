@@ -37,9 +37,9 @@ impl Kernel {
         if !rustix::process::geteuid().is_root() {
             return Err("this is not root".into());
         }
-        let folder = std::env::var(KERNEL).unwrap_or_else(|_| KERNEL_DEFAULT.into());
+        let directory = std::env::var(KERNEL).unwrap_or_else(|_| KERNEL_DEFAULT.into());
         let only = |inside: &str, name: &str| {
-            let inside = Path::new(&folder).join(inside);
+            let inside = Path::new(&directory).join(inside);
             let mut entries = fs::read_dir(&inside).into_iter().flatten().flatten();
             let found = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(name));
             let missing = || {
@@ -71,9 +71,9 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Boots it with the disk `disk`. `folder` is for sockets. `Err`: what went wrong.
-    pub(crate) fn boot(&self, folder: &Path, disk: &Path) -> Result<Guest, String> {
-        let socket = folder.join("files");
+    /// Boots it with the disk `disk`. `directory` is for sockets. `Err`: what went wrong.
+    pub(crate) fn boot(&self, directory: &Path, disk: &Path) -> Result<Guest, String> {
+        let socket = directory.join("files");
         let files = serve_files(self.files, &socket)?;
         let memory = format!("memory-backend-memfd,id=memory,size={MEMORY},share=on");
         let files_socket = format!("socket,id=files,path={}", socket.display());

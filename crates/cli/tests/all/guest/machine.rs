@@ -214,7 +214,7 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// Boots, and waits until it takes commands. `Err`: it cannot be had on this machine.
-    pub(crate) fn boot(cable: Option<&Cable>, folder: &Path) -> Result<Guest, String> {
+    pub(crate) fn boot(cable: Option<&Cable>, directory: &Path) -> Result<Guest, String> {
         let mut command = match cable {
             Some(cable) => cable.here(),
             None => Command::new("setpriv"),
@@ -238,7 +238,7 @@ impl Guest {
             "ssl=null",
             "quiet",
         ]);
-        command.arg(format!("uml_dir={}", folder.display()));
+        command.arg(format!("uml_dir={}", directory.display()));
         // Without `gro` it loses what the host sends in large pieces.
         if cable.is_some() {
             command.arg(format!("vec0:transport=tap,ifname={TAP},depth=128,gro=1"));

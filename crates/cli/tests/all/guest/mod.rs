@@ -25,8 +25,8 @@ use std::process::Command;
 use std::str::FromStr;
 use std::time::Duration;
 
-use crate::common::{Lender, finish, netram};
-use crate::faults::harness::random::Random;
+use crate::common::{LenderProcess, finish, netram};
+use crate::faults::harness::random::FaultsRandom;
 use crate::guest::machine::{Cable, Guest, Server, can_boot};
 
 const MIB: u64 = 1 << 20;
@@ -49,29 +49,29 @@ enum Round {
     SlowServer,
 }
 
-/// A folder, a lender, a volume, and a cable to guests.
-struct Place {
-    folder: tempfile::TempDir,
+/// A directory, a lender, a volume, and a cable to guests.
+struct GuestFixture {
+    directory: tempfile::TempDir,
     cable: Cable,
-    _lender: Lender,
+    _lender: LenderProcess,
 }
 
-impl Place {
+impl GuestFixture {
     /// `Err`: what this machine lacks.
-    fn new(name: &str) -> Result<Place, String> {
+    fn new(name: &str) -> Result<GuestFixture, String> {
         can_boot()?;
         let cable = Cable::new()?;
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("netram-guest-")
             .tempdir()
             .unwrap();
-        let listen = format!("unix:{}", folder.path().join("lender").display());
-        let lender = Lender::start(
+        let listen = format!("unix:{}", directory.path().join("lender").display());
+        let lender = LenderProcess::start(
             &format!("guest-{name}"),
             &["--listen", &listen, "--insecure", "--domain", "ups-1"],
         );
-        let place = Place {
-            folder,
+        let place = GuestFixture {
+            directory,
             cable,
             _lender: lender,
         };
@@ -86,7 +86,7 @@ impl Place {
     }
 
     fn volume(&self) -> PathBuf {
-        self.folder.path().join("db")
+        self.directory.path().join("db")
     }
 
     fn serve(&self, slow_disk: bool) -> Server {
@@ -95,7 +95,7 @@ impl Place {
 
     /// A guest that has the server's export as its device.
     fn boot(&self) -> Result<Guest, String> {
-        let mut guest = Guest::boot(Some(&self.cable), self.folder.path())?;
+        let mut guest = Guest::boot(Some(&self.cable), self.directory.path())?;
         guest.must(&Cable::client(CONNECTIONS));
         Ok(guest)
     }
@@ -132,7 +132,7 @@ fn a_guest_cut_off_in_mid_write_finds_every_synced_file() {
         Err(missing) => return skipped(NAME, &missing),
     };
     guest.must(MAKE);
-    let mut story = Story {
+    let mut story = GuestScenario {
         place: &place,
         guest,
         server,
@@ -148,7 +148,7 @@ fn a_guest_cut_off_in_mid_write_finds_every_synced_file() {
             story = story.tell(*round);
         }
     }
-    let Story {
+    let GuestScenario {
         mut guest,
         server,
         synced,
@@ -164,18 +164,18 @@ fn a_guest_cut_off_in_mid_write_finds_every_synced_file() {
 }
 
 /// A file system that has been through some rounds.
-struct Story<'a> {
-    place: &'a Place,
+struct GuestScenario<'a> {
+    place: &'a GuestFixture,
     guest: Guest,
     server: Server,
-    moments: Random,
+    moments: FaultsRandom,
     /// Files that must be there.
     synced: u64,
     /// Bytes that recoveries had from the lender.
     from_members: u64,
 }
 
-impl Story<'_> {
+impl GuestScenario<'_> {
     /// Checks what the round before has left, writes on, and cuts the guest off.
     fn tell(mut self, round: Round) -> Self {
         let guest = &mut self.guest;
@@ -205,26 +205,26 @@ impl Story<'_> {
 }
 
 /// The first server, and the first guest, which tells whether there can be one.
-fn start(name: &str) -> Result<(Place, Guest, Server), String> {
-    let place = Place::new(name)?;
+fn start(name: &str) -> Result<(GuestFixture, Guest, Server), String> {
+    let place = GuestFixture::new(name)?;
     let server = place.serve(false);
     let guest = place.boot()?;
     Ok((place, guest, server))
 }
 
 /// What a guest wrote is there for this machine too, by another way.
-fn check_on_this_machine(place: &Place, synced: u64) {
-    let folder = place.folder.path();
+fn check_on_this_machine(place: &GuestFixture, synced: u64) {
+    let directory = place.directory.path();
     let disk = |arguments: &[&str]| {
         let mut command = netram();
         command.arg("disk").args(arguments).arg(place.volume());
-        finish(command.env("NETRAM_DISK_RUN", folder.join("run")))
+        finish(command.env("NETRAM_DISK_RUN", directory.join("run")))
     };
     let ran = disk(&["attach", "--way", "fuse", "--name", "db"]);
     if ran.code != 0 {
         return skipped("the check on this machine", ran.err.trim());
     }
-    let (device, mount) = (folder.join("run/dev/db"), folder.join("mount"));
+    let (device, mount) = (directory.join("run/dev/db"), directory.join("mount"));
     fs::create_dir(&mount).unwrap();
     let paths = [&device, &mount].map(|path| path.display().to_string());
     let mounted =
@@ -281,19 +281,19 @@ fn a_guest_that_loses_its_server_connects_again_and_finds_every_synced_file_and_
 fn flushes_and_forced_writes_of_a_guests_ext4_arrive() {
     const NAME: &str = "flushes_and_forced_writes_of_a_guests_ext4_arrive";
     let started = can_boot().and_then(|()| {
-        let folder = tempfile::Builder::new()
+        let directory = tempfile::Builder::new()
             .prefix("netram-guest-")
             .tempdir()
             .unwrap();
         let cable = Cable::new()?;
-        let guest = Guest::boot(Some(&cable), folder.path())?;
-        Ok((folder, cable, guest))
+        let guest = Guest::boot(Some(&cable), directory.path())?;
+        Ok((directory, cable, guest))
     });
-    let (folder, cable, mut guest) = match started {
+    let (directory, cable, mut guest) = match started {
         Ok(started) => started,
         Err(missing) => return skipped(NAME, &missing),
     };
-    let image = folder.path().join("image");
+    let image = directory.path().join("image");
     File::create_new(&image).unwrap().set_len(64 * MIB).unwrap();
     let flushes = || fs::metadata(image.with_extension("flushes")).map_or(0, |file| file.len());
     let server = Server::of_image(&cable, &image);
@@ -323,7 +323,7 @@ fn flushes_and_forced_writes_of_a_guests_ext4_arrive() {
         flushes() - before
     );
     let _server = Server::of_image(&cable, &image);
-    let mut guest = Guest::boot(Some(&cable), folder.path()).unwrap();
+    let mut guest = Guest::boot(Some(&cable), directory.path()).unwrap();
     guest.must(&Cable::client(CONNECTIONS));
     check(&mut guest, synced);
     guest.must("umount /run/mount");
@@ -336,11 +336,14 @@ fn size(guest: &mut Guest, device: &str) -> Option<u64> {
 }
 
 /// When guests are cut off.
-fn moments() -> Random {
+fn moments() -> FaultsRandom {
     let given = std::env::var("NETRAM_GUEST_SEED").ok();
-    let seed = given.map_or_else(|| Random::here().next(), |seed| seed.parse().expect("a number"));
+    let seed = given.map_or_else(
+        || FaultsRandom::here().next(),
+        |seed| seed.parse().expect("a number"),
+    );
     let _ = writeln!(std::io::stderr(), "NETRAM_GUEST_SEED={seed}");
-    Random(seed)
+    FaultsRandom(seed)
 }
 
 fn times() -> usize {

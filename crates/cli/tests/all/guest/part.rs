@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use netram_nbd::{Config, Export, Server, Tls};
+use netram_nbd::{NbdExport, NbdServer, NbdServerConfig, TlsMode};
 use netram_volume::Volume;
 
 use crate::guest::cache::CachedDevice;
@@ -23,9 +23,11 @@ fn part() {
     // The test runner has begun a line.
     say("");
     match said.split(' ').collect::<Vec<_>>()[..] {
-        ["write", folder, from] => write_until_it_fails(Path::new(folder), number(from)..),
-        ["write", folder, from, to] => write_until_it_fails(Path::new(folder), number(from)..number(to)),
-        ["check", folder, count] => check(Path::new(folder), number(count)),
+        ["write", directory, from] => write_until_it_fails(Path::new(directory), number(from)..),
+        ["write", directory, from, to] => {
+            write_until_it_fails(Path::new(directory), number(from)..number(to))
+        }
+        ["check", directory, count] => check(Path::new(directory), number(count)),
         ["recover", volume] => recover(Path::new(volume)),
         ["serve", image, address] => serve(Path::new(image), address),
         _ => panic!("no such part: {said}"),
@@ -59,15 +61,15 @@ pub(crate) fn acknowledged(line: &str) -> Option<u64> {
     line.strip_prefix(SYNCED)?.parse().ok()
 }
 
-/// Writes and syncs files and their folder, and says so of each, until something fails.
-fn write_until_it_fails(folder: &Path, numbers: impl Iterator<Item = u64>) {
+/// Writes and syncs files and their directory, and says so of each, until something fails.
+fn write_until_it_fails(directory: &Path, numbers: impl Iterator<Item = u64>) {
     for number in numbers {
-        let written = File::create(folder.join(number.to_string()))
+        let written = File::create(directory.join(number.to_string()))
             .and_then(|mut file| {
                 file.write_all(&content(number))?;
                 file.sync_all()
             })
-            .and_then(|()| File::open(folder)?.sync_all());
+            .and_then(|()| File::open(directory)?.sync_all());
         if let Err(error) = written {
             return say(&format!("failed: {error}"));
         }
@@ -76,9 +78,9 @@ fn write_until_it_fails(folder: &Path, numbers: impl Iterator<Item = u64>) {
 }
 
 /// Each of the first `count` files is there, and is what was written.
-pub(crate) fn check(folder: &Path, count: u64) {
+pub(crate) fn check(directory: &Path, count: u64) {
     for number in 0..count {
-        let found = fs::read(folder.join(number.to_string()));
+        let found = fs::read(directory.join(number.to_string()));
         let found = found.unwrap_or_else(|error| panic!("of {count} synced files {number}: {error}"));
         assert!(
             found == content(number),
@@ -102,15 +104,15 @@ pub(crate) fn recovered(line: &str) -> Option<u64> {
 /// Serves a disk that keeps what is not flushed in this process only.
 fn serve(image: &Path, address: &str) {
     let device = CachedDevice::open(image).expect("the image opens").shared();
-    let server = Server::start(Config {
+    let server = NbdServer::start(NbdServerConfig {
         listen: vec![address.parse().expect("an address")],
-        exports: vec![Export {
+        exports: vec![NbdExport {
             name: "db".into(),
             description: String::new(),
             device,
             read_only: false,
         }],
-        tls: Tls::Off,
+        tls: TlsMode::Off,
         insecure: true,
         other_users: false,
     });

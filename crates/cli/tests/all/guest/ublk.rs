@@ -5,8 +5,8 @@
 
 use std::fs::File;
 
-use crate::common::{Lender, finish, netram};
-use crate::faults::harness::random::Random;
+use crate::common::{LenderProcess, finish, netram};
+use crate::faults::harness::random::FaultsRandom;
 use crate::guest::emulated::{HOST, Kernel};
 use crate::guest::machine::Guest;
 use crate::guest::part;
@@ -21,7 +21,7 @@ const DISK: u64 = 512 * MIB;
 struct Story {
     guest: Guest,
     netram: String,
-    moments: Random,
+    moments: FaultsRandom,
     /// Files that must be there.
     synced: u64,
 }
@@ -30,22 +30,22 @@ struct Story {
 #[ignore = "minutes: make guest"]
 fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
     const NAME: &str = "a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed";
-    let folder = tempfile::Builder::new()
+    let directory = tempfile::Builder::new()
         .prefix("netram-guest-")
         .tempdir()
         .unwrap();
-    // In time for the guest, which does not look again at folders that it knows.
-    let key = folder.path().join("key").display().to_string();
+    // In time for the guest, which does not look again at directories that it knows.
+    let key = directory.path().join("key").display().to_string();
     assert_eq!(finish(netram().args(["key", "new", &key])).code, 0);
-    let disk = folder.path().join("disk");
+    let disk = directory.path().join("disk");
     File::create_new(&disk).unwrap().set_len(DISK).unwrap();
     let kernel = match Kernel::find() {
         Ok(kernel) => kernel,
         Err(missing) => return skipped(NAME, &missing),
     };
     // Nothing is missing, so it boots.
-    let guest = kernel.boot(folder.path(), &disk).unwrap();
-    let lender = Lender::start(
+    let guest = kernel.boot(directory.path(), &disk).unwrap();
+    let lender = LenderProcess::start(
         "guest-ublk",
         &[
             "--listen",
@@ -84,7 +84,7 @@ fn a_volume_attached_by_ublk_keeps_what_was_synced_whoever_is_killed() {
     story.kill_supervisor();
     story.detach();
     story.end_by_force();
-    let mut story = story.cut(&kernel, folder.path(), &disk);
+    let mut story = story.cut(&kernel, directory.path(), &disk);
     story.check();
     story.guest.must("umount /run/mount");
     story.netram("detach db");
@@ -223,14 +223,14 @@ impl Story {
     }
 
     /// Cuts the machine off while files are synced; another one goes on with its disk.
-    fn cut(mut self, kernel: &Kernel, folder: &std::path::Path, disk: &std::path::Path) -> Story {
+    fn cut(mut self, kernel: &Kernel, directory: &std::path::Path, disk: &std::path::Path) -> Story {
         self.netram("attach /run/disk/db");
         self.check();
         let writing = part::command(&format!("write /run/mount {}", self.synced));
         self.guest.tell(&writing);
         let synced = self.guest.wait_for_synced(20 + self.moments.below(20));
         let synced = self.guest.cut(synced);
-        let guest = kernel.boot(folder, disk).unwrap();
+        let guest = kernel.boot(directory, disk).unwrap();
         let mut story = Story {
             guest,
             synced,

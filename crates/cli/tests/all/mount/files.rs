@@ -11,7 +11,7 @@ use std::process::Command;
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, XattrFlags};
 
 use crate::common::finish;
-use crate::mount::{Mounted, cannot_mount};
+use crate::mount::{MountFixture, cannot_mount};
 
 /// What databases do with their files, and more.
 fn play(dir: &Path) {
@@ -61,9 +61,9 @@ fn play(dir: &Path) {
     rustix::fs::renameat_with(CWD, path("a"), CWD, path("b"), RenameFlags::EXCHANGE).unwrap();
     let refused = rustix::fs::renameat_with(CWD, path("a"), CWD, path("b"), RenameFlags::NOREPLACE);
     assert_eq!(refused, Err(rustix::io::Errno::EXIST));
-    fs::create_dir(path("folder")).unwrap();
-    fs::write(path("folder/inside"), b"in").unwrap();
-    fs::rename(path("folder"), path("renamed")).unwrap();
+    fs::create_dir(path("directory")).unwrap();
+    fs::write(path("directory/inside"), b"in").unwrap();
+    fs::rename(path("directory"), path("renamed")).unwrap();
     assert!(fs::remove_dir(path("renamed")).is_err(), "it is not empty");
     fs::set_permissions(path("a"), fs::Permissions::from_mode(0o640)).unwrap();
     chown(path("a"), Some(7), Some(8)).unwrap();
@@ -95,14 +95,14 @@ type Known = (u32, (u32, u32), u64, Option<i64>, Vec<u8>);
 
 fn known(dir: &Path) -> BTreeMap<OsString, Known> {
     let mut all = BTreeMap::new();
-    let mut folders = vec![dir.to_path_buf()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).unwrap() {
+    let mut directories = vec![dir.to_path_buf()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).unwrap() {
             let path = entry.unwrap().path();
             let there = path.symlink_metadata().unwrap();
             let bytes = match there.file_type() {
                 kind if kind.is_dir() => {
-                    folders.push(path.clone());
+                    directories.push(path.clone());
                     Vec::new()
                 }
                 kind if kind.is_symlink() => fs::read_link(&path)
@@ -128,7 +128,7 @@ fn files_are_as_they_would_be_without_it_and_stay_so_when_the_server_is_killed()
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("files", 2, "8MiB");
+    let mut mounted = MountFixture::new("files", 2, "8MiB");
     let beside = tempfile::tempdir_in("/var/tmp").unwrap();
     play(beside.path());
     play(&mounted.dir());
@@ -164,7 +164,7 @@ fn what_one_process_writes_others_see_map_and_lock() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("shared", 1, "8MiB");
+    let mut mounted = MountFixture::new("shared", 1, "8MiB");
     let path = mounted.dir().join("shared");
     fs::write(&path, vec![b'.'; 100_000]).unwrap();
     let script = r"

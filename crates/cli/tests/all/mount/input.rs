@@ -5,15 +5,15 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::process::Stdio;
 
-use crate::common::{Lender, finish, netram, start};
-use crate::mount::{Mounted, cannot_mount};
+use crate::common::{LenderProcess, finish, netram, start};
+use crate::mount::{MountFixture, cannot_mount};
 
 #[test]
-fn a_folder_in_use_is_not_mounted_and_one_that_is_mounted_not_twice() {
+fn a_directory_in_use_is_not_mounted_and_one_that_is_mounted_not_twice() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("use", 1, "1MiB");
+    let mut mounted = MountFixture::new("use", 1, "1MiB");
     let open = File::create(mounted.dir().join("open")).unwrap();
     let error = mounted.refused();
     assert!(error.contains("mounted already"), "{error}");
@@ -37,11 +37,11 @@ fn a_folder_in_use_is_not_mounted_and_one_that_is_mounted_not_twice() {
 }
 
 #[test]
-fn a_folder_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered() {
+fn a_directory_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("guard", 1, "1MiB");
+    let mut mounted = MountFixture::new("guard", 1, "1MiB");
     fs::write(mounted.dir().join("log"), b"synced").unwrap();
     File::open(mounted.dir().join("log")).unwrap().sync_all().unwrap();
     mounted.kill();
@@ -59,7 +59,7 @@ fn a_folder_whose_newest_files_are_elsewhere_is_empty_until_it_is_recovered() {
             fs::remove_file(mounted.dir().join("log")).unwrap();
         }
     }
-    let other = mounted.folder.path().join("other");
+    let other = mounted.directory.path().join("other");
     let ran = finish(netram().arg("mount").arg(mounted.dir()).arg("--on").arg(&other));
     assert!(ran.err.contains("is held by the journal"), "{}", ran.err);
     let ran = mounted.recover();
@@ -80,7 +80,7 @@ fn without_the_lender_that_may_have_more_nothing_is_mounted_and_it_is_named() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("gone", 1, "1MiB");
+    let mut mounted = MountFixture::new("gone", 1, "1MiB");
     fs::write(mounted.dir().join("log"), b"synced").unwrap();
     File::open(mounted.dir().join("log")).unwrap().sync_all().unwrap();
     mounted.kill();
@@ -90,7 +90,7 @@ fn without_the_lender_that_may_have_more_nothing_is_mounted_and_it_is_named() {
     assert!(error.contains(&socket), "{error}");
     // An empty one in its place does not say that there was nothing.
     fs::remove_file(socket.trim_start_matches("unix:")).ok();
-    let empty = Lender::start("gone-empty", &["--insecure", "--listen", &socket]);
+    let empty = LenderProcess::start("gone-empty", &["--insecure", "--listen", &socket]);
     let error = mounted.refused();
     assert!(error.contains(&socket), "{error}");
     drop(empty);
@@ -102,16 +102,16 @@ fn without_the_lender_that_may_have_more_nothing_is_mounted_and_it_is_named() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_mounted_keeps_its_files() {
+fn a_directory_that_cannot_be_mounted_keeps_its_files() {
     if cannot_mount() {
         return;
     }
-    let mounted = Mounted::new("socket", 0, "1MiB");
+    let mounted = MountFixture::new("socket", 0, "1MiB");
     fs::write(mounted.dir().join("kept"), b"kept").unwrap();
     drop(std::os::unix::net::UnixListener::bind(mounted.dir().join("socket")).unwrap());
     let error = mounted.refused();
     assert!(
-        error.contains("socket is no file, folder or symbolic link"),
+        error.contains("socket is no file, directory or symbolic link"),
         "{error}"
     );
     assert_eq!(fs::read(mounted.dir().join("kept")).unwrap(), b"kept");
@@ -127,7 +127,7 @@ fn names_that_are_netrams_own_beneath_are_not_given() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("names", 1, "1MiB");
+    let mut mounted = MountFixture::new("names", 1, "1MiB");
     let dir = mounted.dir();
     fs::write(dir.join("a"), b"").unwrap();
     for name in [".netram", "NETRAM-READ-ME", "lost+found"] {
@@ -159,7 +159,7 @@ fn a_full_disk_is_told_to_whoever_writes_and_what_was_synced_stays() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("full", 0, "1MiB");
+    let mut mounted = MountFixture::new("full", 0, "1MiB");
     // A small file system beneath.
     let small = mounted.dir();
     let made = finish(
@@ -188,8 +188,8 @@ fn a_full_disk_is_told_to_whoever_writes_and_what_was_synced_stays() {
 
 #[test]
 fn a_wrong_word_is_told_before_anything_is_made() {
-    let folder = tempfile::tempdir().unwrap();
-    let (dir, journal) = (folder.path().join("dir"), folder.path().join("dir/journal"));
+    let directory = tempfile::tempdir().unwrap();
+    let (dir, journal) = (directory.path().join("dir"), directory.path().join("dir/journal"));
     let mount = |words: &[&str]| finish(netram().arg("mount").arg(&dir).args(words));
     let on = journal.to_str().unwrap();
     let ran = mount(&["--on", on]);
@@ -198,7 +198,7 @@ fn a_wrong_word_is_told_before_anything_is_made() {
     let ran = mount(&["--on", on]);
     assert!(ran.err.contains("must not be in each other"), "{}", ran.err);
     assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
-    let beside = folder.path().join("journal");
+    let beside = directory.path().join("journal");
     let ran = mount(&["--on", beside.to_str().unwrap(), "--lender", "unix:/nowhere"]);
     assert!(ran.err.contains("no cluster key"), "{}", ran.err);
     assert!(!beside.exists());
@@ -211,10 +211,10 @@ fn lenders_that_do_not_count_are_told_of() {
     if cannot_mount() {
         return;
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let (dir, journal) = (folder.path().join("dir"), folder.path().join("journal"));
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let (dir, journal) = (directory.path().join("dir"), directory.path().join("journal"));
     fs::create_dir(&dir).unwrap();
-    let lender = Lender::start("feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    let lender = LenderProcess::start("feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
     let mut command = netram();
     command.arg("mount").arg(&dir).arg("--on").arg(&journal);
     command.args(["--insecure", "--lender", &lender.address]);

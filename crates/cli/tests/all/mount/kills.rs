@@ -7,22 +7,22 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::forks;
-use crate::mount::{Mounted, cannot_mount, wait_until};
+use crate::mount::{MountFixture, cannot_mount, wait_until};
 
 /// Appends numbered records to files that it renames now and then, and says of each when it is synced.
 const WRITER: &str = r"
 import os, sys
-folder, number = sys.argv[1], int(sys.argv[2])
-file = os.open(folder + '/log', os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+directory, number = sys.argv[1], int(sys.argv[2])
+file = os.open(directory + '/log', os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
 while True:
     number += 1
     os.write(file, b'%08d %s\n' % (number, b'x' * (number % 3000)))
     if number % 50 == 0:
         # Not synced: a file that is renamed has what was written to it.
         os.close(file)
-        os.rename(folder + '/log', folder + '/log.%08d' % number)
-        file = os.open(folder + '/log', os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
-        os.fsync(os.open(folder, os.O_RDONLY))
+        os.rename(directory + '/log', directory + '/log.%08d' % number)
+        file = os.open(directory + '/log', os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+        os.fsync(os.open(directory, os.O_RDONLY))
     else:
         os.fdatasync(file)
     print(number, flush=True)
@@ -81,8 +81,8 @@ pub(crate) fn last_written(dir: &Path) -> u64 {
 }
 
 /// Rounds of writing and killing. Returns how many records were synced.
-fn rounds(mounted: &mut Mounted, rounds: u64, mut between: impl FnMut(&mut Mounted, u64)) -> u64 {
-    let said = mounted.folder.path().join("said");
+fn rounds(mounted: &mut MountFixture, rounds: u64, mut between: impl FnMut(&mut MountFixture, u64)) -> u64 {
+    let said = mounted.directory.path().join("said");
     File::create(&said).unwrap();
     let mut from = 0;
     for round in 0..rounds {
@@ -108,7 +108,7 @@ fn a_killed_server_has_lost_nothing_that_was_synced() {
         return;
     }
     // So small that it is emptied on the way.
-    let mut mounted = Mounted::new("killed", 2, "1MiB");
+    let mut mounted = MountFixture::new("killed", 2, "1MiB");
     let records = rounds(&mut mounted, 12, |_, _| ());
     assert!(records > 200, "{records}");
     assert_eq!(mounted.unmount().code, 0);
@@ -120,7 +120,7 @@ fn a_killed_lender_before_it_makes_no_difference() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("lender", 3, "1MiB");
+    let mut mounted = MountFixture::new("lender", 3, "1MiB");
     rounds(&mut mounted, 2, |mounted, _| {
         // It comes back neither with what it had nor at all. The other two are enough for whoever comes back.
         mounted.lenders.pop();
@@ -135,6 +135,6 @@ fn a_thousand_killed_servers_have_lost_nothing() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("thousand", 2, "4MiB");
+    let mut mounted = MountFixture::new("thousand", 2, "4MiB");
     rounds(&mut mounted, 1000, |_, _| ());
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::io::Errno;
 
 use crate::common::{finish, forks, skipped};
-use crate::mount::{Mounted, cannot_mount, wait_until};
+use crate::mount::{MountFixture, cannot_mount, wait_until};
 
 /// So few that a database could not be served before.
 const FEW: [&str; 4] = ["sh", "-c", "ulimit -n 256; exec \"$@\"", "sh"];
@@ -34,7 +34,7 @@ fn with_256_descriptors_any_number_of_files_is_written_and_synced() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::wrapped("few", &FEW, None, &["--checkpoint", "100ms"]);
+    let mut mounted = MountFixture::wrapped("few", &FEW, None, &["--checkpoint", "100ms"]);
     let path = |number: usize| mounted.dir().join(format!("file-{number}"));
     for number in 0..700 {
         fs::write(path(number), written(number)).unwrap();
@@ -85,7 +85,7 @@ fn files_that_nobody_synced_survive_a_refused_checkpoint_and_a_killed_server() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::wrapped("refused", &[], None, &["--checkpoint", "50ms"]);
+    let mut mounted = MountFixture::wrapped("refused", &[], None, &["--checkpoint", "50ms"]);
     let server = mounted.server.as_ref().unwrap().id();
     // In the way of the next catalog.
     let hindrance = mounted.catalog().with_file_name(format!("catalog.{server}"));
@@ -157,7 +157,7 @@ fn an_ordinary_users_mount_goes_on_when_he_takes_his_own_permissions_away() {
     if cannot_mount() || cannot_be_user() {
         return;
     }
-    let mut mounted = Mounted::wrapped("user", &AS_USER, Some(USER), &["--checkpoint", "50ms"]);
+    let mut mounted = MountFixture::wrapped("user", &AS_USER, Some(USER), &["--checkpoint", "50ms"]);
     let dir = mounted.dir();
     as_user(
         &dir,
@@ -199,19 +199,19 @@ fn an_ordinary_users_mount_goes_on_when_he_takes_his_own_permissions_away() {
 /// Makes small files, more than there are descriptors for, and says of each twentieth when it is synced.
 const MAKER: &str = r"
 import os, sys
-folder, number = sys.argv[1], 0
+directory, number = sys.argv[1], 0
 while True:
     number += 1
-    file = os.open(folder + '/f%06d' % number, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    file = os.open(directory + '/f%06d' % number, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     os.write(file, b'%06d' % number * (number % 50 + 1))
     if number % 20 == 0:
         os.fsync(file)
         print(number, flush=True)
     os.close(file)
     if number % 7 == 0:
-        os.rename(folder + '/f%06d' % number, folder + '/f%06d' % (number - 1))
+        os.rename(directory + '/f%06d' % number, directory + '/f%06d' % (number - 1))
     if number > 600:
-        os.unlink(folder + '/f%06d' % (number - 600)) if os.path.exists(folder + '/f%06d' % (number - 600)) else None
+        os.unlink(directory + '/f%06d' % (number - 600)) if os.path.exists(directory + '/f%06d' % (number - 600)) else None
 ";
 
 fn maker(dir: &Path, said: &Path) -> Child {
@@ -226,8 +226,8 @@ fn maker(dir: &Path, said: &Path) -> Child {
 }
 
 fn rounds(rounds: u64) {
-    let mut mounted = Mounted::wrapped("descriptors", &FEW, None, &["--checkpoint", "500ms"]);
-    let said = mounted.folder.path().join("said");
+    let mut mounted = MountFixture::wrapped("descriptors", &FEW, None, &["--checkpoint", "500ms"]);
+    let said = mounted.directory.path().join("said");
     for round in 0..rounds {
         let mut child = maker(&mounted.dir(), &said);
         let lines = || fs::read_to_string(&said).unwrap().lines().count() as u64;

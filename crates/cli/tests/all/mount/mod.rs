@@ -12,4 +12,4 @@ mod power;
 mod refusals;
 mod terminal;
 
-use crate::common::mounted::{Mounted, cannot_mount, wait_until};
+use crate::common::mounted::{MountFixture, cannot_mount, wait_until};

@@ -1,4 +1,4 @@
-//! A journal that is a copy, or an older one that was put back, never writes over the newer files of its folder.
+//! A journal that is a copy, or an older one that was put back, never writes over the newer files of its directory.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use rustix::mount::{UnmountFlags, unmount};
 
 use crate::common::finish;
-use crate::mount::{Mounted, cannot_mount};
+use crate::mount::{MountFixture, cannot_mount};
 
 /// The threads of the server look twenty times a second.
 const LOOK: Duration = Duration::from_millis(200);
 const ROUNDS: usize = 50;
 
-fn write(mounted: &Mounted, bytes: &[u8]) {
+fn write(mounted: &MountFixture, bytes: &[u8]) {
     let path = mounted.dir().join("file");
     let file = File::options()
         .write(true)
@@ -34,18 +34,18 @@ fn copy(from: &Path, to: &Path) {
 
 /// Where the records end that the journal's own disk has.
 fn end(journal: &Path) -> u64 {
-    let journal = netram_journal::Inspect::open(journal).unwrap();
+    let journal = netram_journal::JournalInspector::open(journal).unwrap();
     journal.verify(&mut |_| true).scan.end.lsn.0
 }
 
-fn killed(mounted: &mut Mounted) {
+fn killed(mounted: &mut MountFixture) {
     mounted.kill();
     unmount(mounted.dir(), UnmountFlags::DETACH).unwrap();
 }
 
-/// Nothing was changed: neither the folder nor the journal, and the newest journal brings all of it back.
-fn is_refused_and_the_newest_is_not(mounted: &Mounted, older: &Path, newest: &[u8]) {
-    let (journal, aside) = (mounted.journal(), mounted.folder.path().join("aside"));
+/// Nothing was changed: neither the directory nor the journal, and the newest journal brings all of it back.
+fn is_refused_and_the_newest_is_not(mounted: &MountFixture, older: &Path, newest: &[u8]) {
+    let (journal, aside) = (mounted.journal(), mounted.directory.path().join("aside"));
     fs::rename(&journal, &aside).unwrap();
     fs::rename(older, &journal).unwrap();
     let view = fs::read(journal.join("view")).unwrap();
@@ -64,7 +64,7 @@ fn is_refused_and_the_newest_is_not(mounted: &Mounted, older: &Path, newest: &[u
     assert!(!mounted.dir().join(".netram").exists());
 }
 
-fn mount_again(mounted: &Mounted) -> Command {
+fn mount_again(mounted: &MountFixture) -> Command {
     let mut command = mounted.program();
     command
         .arg("mount")
@@ -79,10 +79,10 @@ fn a_copy_of_a_journal_in_use_is_refused_when_its_original_went_on() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("copied", 0, "4MiB");
+    let mut mounted = MountFixture::new("copied", 0, "4MiB");
     mounted.mount_with(&["--journal-size".into(), "4MiB".into()]);
     write(&mounted, b"first");
-    let older = mounted.folder.path().join("older");
+    let older = mounted.directory.path().join("older");
     copy(&mounted.journal(), &older);
     for round in 0.. {
         assert!(round < ROUNDS, "the stamp never follows");
@@ -103,15 +103,15 @@ fn a_copy_of_a_journal_in_use_is_refused_when_its_original_went_on() {
 }
 
 #[test]
-fn a_backup_of_a_journal_is_refused_when_the_folder_was_mounted_since() {
+fn a_backup_of_a_journal_is_refused_when_the_directory_was_mounted_since() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("backup", 0, "4MiB");
+    let mut mounted = MountFixture::new("backup", 0, "4MiB");
     mounted.mount_with(&["--journal-size".into(), "4MiB".into()]);
     write(&mounted, b"first");
     killed(&mut mounted);
-    let older = mounted.folder.path().join("older");
+    let older = mounted.directory.path().join("older");
     copy(&mounted.journal(), &older);
     mounted.mount();
     write(&mounted, b"newer");

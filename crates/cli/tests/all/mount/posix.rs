@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
 use crate::common::{finish, skipped};
-use crate::mount::{Mounted, cannot_mount, wait_until};
+use crate::mount::{MountFixture, cannot_mount, wait_until};
 
 /// A story, and what it came to.
 type Story = fn(&Path) -> String;
@@ -96,7 +96,7 @@ fn dress(mut file: &File) -> String {
     said.join("; ")
 }
 
-/// A folder that is gone, and that somebody has open.
+/// A directory that is gone, and that somebody has open.
 fn removed(dir: &Path) -> String {
     let path = dir.join("removed");
     fs::create_dir(&path).unwrap();
@@ -132,7 +132,7 @@ fn long(dir: &Path) -> String {
     format!("{codes:?}")
 }
 
-/// What is made while a folder is read is there when it is read again from the beginning.
+/// What is made while a directory is read is there when it is read again from the beginning.
 fn rewound(dir: &Path) -> String {
     let path = dir.join("rewound");
     fs::create_dir(&path).unwrap();
@@ -238,10 +238,10 @@ fn files_do_on_a_mount_what_they_do_beside_it() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::new("posix", 1, "4MiB");
+    let mut mounted = MountFixture::new("posix", 1, "4MiB");
     let beside = tempfile::tempdir_in("/var/tmp").unwrap();
     // Other users come in.
-    for dir in [beside.path(), mounted.folder.path(), mounted.dir().as_path()] {
+    for dir in [beside.path(), mounted.directory.path(), mounted.dir().as_path()] {
         fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
     }
     for (name, story) in STORIES {
@@ -257,7 +257,7 @@ fn a_file_that_the_kernel_reads_by_itself_is_written_by_others_meanwhile() {
     if cannot_mount() {
         return;
     }
-    let mut mounted = Mounted::wrapped("passthrough", &[], None, &["--passthrough"]);
+    let mut mounted = MountFixture::wrapped("passthrough", &[], None, &["--passthrough"]);
     let path = mounted.dir().join("z");
     fs::write(&path, b"a").unwrap();
     let mut readers: Vec<File> = (0..3).map(|_| File::open(&path).unwrap()).collect();

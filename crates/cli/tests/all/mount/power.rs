@@ -1,6 +1,6 @@
 //! The power fails: what was not synced is gone from the disk, where it had been in the kernel's memory. Lenders are other machines, and have theirs.
 //!
-//! Folder and journal lie on ext4 on a loop device. Its image is copied in the moment in which the server is killed: that is what the platter has. Whatever ext4 had
+//! Directory and journal lie on ext4 on a loop device. Its image is copied in the moment in which the server is killed: that is what the platter has. Whatever ext4 had
 //! not written by then is not in the copy, which is mounted in the first one's place.
 
 use std::fs::{self, File, OpenOptions};
@@ -9,21 +9,21 @@ use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::common::disk::Disk;
+use crate::common::disk::LoopDisk;
 use crate::mount::kills::{last_said, last_written, writer};
-use crate::mount::{Mounted, cannot_mount, wait_until};
+use crate::mount::{MountFixture, cannot_mount, wait_until};
 
 #[test]
 fn what_was_synced_is_there_after_a_power_failure_and_the_disk_did_not_have_it() {
     if cannot_mount() {
         return;
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let Some(disk) = Disk::new(folder.path()) else {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let Some(disk) = LoopDisk::new(directory.path()) else {
         return;
     };
-    let mut mounted = Mounted::with(folder, Some(disk), "power", 2, "2MiB");
-    let said = mounted.folder.path().join("said");
+    let mut mounted = MountFixture::with(directory, Some(disk), "power", 2, "2MiB");
+    let said = mounted.directory.path().join("said");
     File::create(&said).unwrap();
     let (mut from, mut behind) = (0, 0);
     for round in 0..8_u64 {

@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, XattrFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{finish, skipped, start};
-use crate::mount::{Mounted, cannot_mount};
+use crate::mount::{MountFixture, cannot_mount};
 
 const ERRORS: [&str; 6] = ["EMFILE", "ENFILE", "ENOMEM", "EACCES", "EINTR", "ENOSPC"];
 /// Calls that a mount makes on the disk beneath. Those that sync are interrupted only: any other failure of theirs is final.
@@ -58,7 +58,7 @@ fn cannot_trace() -> bool {
 struct Tracer(Child);
 
 impl Tracer {
-    fn attach(mounted: &Mounted, call: &str, error: &str, nth: u64) -> Tracer {
+    fn attach(mounted: &MountFixture, call: &str, error: &str, nth: u64) -> Tracer {
         let server = mounted.server.as_ref().unwrap().id();
         let mut command = Command::new("strace");
         command.args([
@@ -113,7 +113,7 @@ fn play(dir: &Path, round: u64) -> Vec<(String, Vec<u8>)> {
     };
     let _ = keep("one");
     let _ = keep("two");
-    let _ = fs::create_dir(path("folder"));
+    let _ = fs::create_dir(path("directory"));
     let _ = symlink("one", path("link"));
     let _ = fs::hard_link(path("one"), path("second"));
     let _ = fs::write(path("cut"), b"cut off");
@@ -132,7 +132,7 @@ fn play(dir: &Path, round: u64) -> Vec<(String, Vec<u8>)> {
 }
 
 /// One call refused while programs work and a checkpoint runs.
-fn refuse(mounted: &mut Mounted, call: &str, error: &str, nth: u64, round: u64) {
+fn refuse(mounted: &mut MountFixture, call: &str, error: &str, nth: u64, round: u64) {
     let tracer = Tracer::attach(mounted, call, error, nth);
     let mut safe = play(&mounted.dir(), round);
     mounted.wait_for_checkpoint();
@@ -169,7 +169,7 @@ fn refuse_all(wanted: impl Fn(u64) -> bool) {
     if cannot_mount() || cannot_trace() {
         return;
     }
-    let mut mounted = Mounted::wrapped("refusals", &[], None, &["--checkpoint", "50ms"]);
+    let mut mounted = MountFixture::wrapped("refusals", &[], None, &["--checkpoint", "50ms"]);
     let calls = CALLS
         .iter()
         .flat_map(|call| ERRORS.iter().map(move |error| (*call, *error)));

@@ -4,8 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-use super::{Mounted, cannot_mount, wait_until};
-use crate::common::{Lender, finish, netram, skipped, start};
+use super::{MountFixture, cannot_mount, wait_until};
+use crate::common::{LenderProcess, finish, netram, skipped, start};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A process that is nobody's child any more. A test that fails does not leave it behind.
@@ -60,10 +60,10 @@ fn closing_its_terminal_ends_no_mount() {
     if Command::new("script").arg("--version").output().is_err() {
         return skipped("a terminal needs `script` (util-linux)");
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let mounted = Mounted::with(folder, None, "terminal", 0, "4MiB");
-    let socket = format!("unix:{}/lender", mounted.folder.path().display());
-    let _lender = Lender::start("terminal", &["--insecure", "--listen", &socket]);
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let mounted = MountFixture::with(directory, None, "terminal", 0, "4MiB");
+    let socket = format!("unix:{}/lender", mounted.directory.path().display());
+    let _lender = LenderProcess::start("terminal", &["--insecure", "--listen", &socket]);
     let (dir, journal) = (mounted.dir(), mounted.journal());
     let line = format!(
         "exec {} mount {} --on {} --journal-size 4MiB --insecure --one-domain --members 1 --lender {socket}",

@@ -2,14 +2,14 @@
 
 use std::process::Command;
 
-use super::{Site, compiled, output, text};
+use super::{RunTestbed, compiled, output, text};
 
 #[test]
 fn children_that_become_other_programs_work_and_so_does_one_that_stays() {
-    let Some(site) = Site::new("children", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("children", 1, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let ran = output(site.run("2MiB", &[], &heap).arg("children"));
     assert!(ran.status.success(), "{ran:?}");
     assert_eq!(text(&ran.stdout), "code 0\n");
@@ -18,10 +18,10 @@ fn children_that_become_other_programs_work_and_so_does_one_that_stays() {
 
 #[test]
 fn each_of_a_child_its_child_and_their_parent_has_far_memory_of_its_own() {
-    let Some(site) = Site::new("forks", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("forks", 2, "64MiB") else {
         return;
     };
-    let (_folder, forks) = compiled("forks", &[]);
+    let (_directory, forks) = compiled("forks", &[]);
     let ran = output(&mut site.run("1MiB", &[], &forks));
     assert!(ran.status.success(), "{ran:?}");
     assert_eq!(text(&ran.stdout), "each has its own\n");
@@ -30,10 +30,10 @@ fn each_of_a_child_its_child_and_their_parent_has_far_memory_of_its_own() {
 /// The child asks later than whoever forks waits for it; and whoever forks would do that for ever.
 #[test]
 fn children_that_cannot_have_far_memory_end_with_the_reason_and_so_does_who_starts_them() {
-    let Some(site) = Site::new("late", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("late", 1, "64MiB") else {
         return;
     };
-    let (_folder, forks) = compiled("forks", &[]);
+    let (_directory, forks) = compiled("forks", &[]);
     let ran = output(site.run("1MiB", &[], &forks).arg("too late"));
     assert_eq!(ran.status.code(), Some(1), "{ran:?}");
     assert_eq!(text(&ran.stdout), "signal 11\n".repeat(3));
@@ -52,7 +52,7 @@ fn processes_of_an_interpreter_that_forks_do_their_share() {
     let Some(python) = super::programs::interpreter() else {
         return;
     };
-    let Some(site) = Site::new("pool", 2, "128MiB") else {
+    let Some(site) = RunTestbed::new("pool", 2, "128MiB") else {
         return;
     };
     let job = "
@@ -72,10 +72,10 @@ print(sum(len(word) for word in words.values()))
 
 #[test]
 fn programs_that_it_starts_have_far_memory_only_if_that_is_asked_for() {
-    let Some(site) = Site::new("grandchildren", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("grandchildren", 1, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let moved = |options: &[&str]| {
         let mut command = site.run("2MiB", options, "sh".as_ref());
         // Not by exec: the shell is to be its parent, and ends after it.

@@ -4,17 +4,17 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Site, compiled, start};
+use super::{RunTestbed, compiled, start};
 
 /// Longer than anything takes, and shorter than the lease.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
-    let Some(site) = Site::new("ends", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("ends", 2, "64MiB") else {
         return;
     };
-    let (_folder, program) = compiled("ends", &[]);
+    let (_directory, program) = compiled("ends", &[]);
     for end in ["returns", "leaves", "dies", "becomes"] {
         gives_back(&site, end, site.run("1MiB", &[], &program).arg(end));
     }
@@ -23,10 +23,10 @@ fn what_a_program_leaves_at_lenders_is_given_back_however_it_ends() {
 /// Who has begun the one that gives back is then nobody's to wait for.
 #[test]
 fn a_program_that_ignores_the_end_of_children_is_run_and_gives_back_too() {
-    let Some(site) = Site::new("ignores", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("ignores", 1, "64MiB") else {
         return;
     };
-    let (_folder, program) = compiled("ends", &[]);
+    let (_directory, program) = compiled("ends", &[]);
     let run = site.run("1MiB", &["--copies=1"], &program);
     let mut command = Command::new("env");
     command.arg("--ignore-signal=CHLD").arg(run.get_program());
@@ -41,7 +41,7 @@ fn a_program_that_ignores_the_end_of_children_is_run_and_gives_back_too() {
 }
 
 /// Runs a program until lenders have pages of it, has it end so, and waits until they have none.
-fn gives_back(site: &Site, end: &str, command: &mut Command) {
+fn gives_back(site: &RunTestbed, end: &str, command: &mut Command) {
     let mut child = start(
         command
             .stdin(Stdio::piped())
@@ -69,7 +69,7 @@ fn gives_back(site: &Site, end: &str, command: &mut Command) {
 }
 
 /// Waits until it is so at each lender: how many pages it holds, if it knows a deposit at all.
-fn wait(site: &Site, end: &str, so: impl Fn(Option<u64>) -> bool) {
+fn wait(site: &RunTestbed, end: &str, so: impl Fn(Option<u64>) -> bool) {
     let until = Instant::now() + PATIENCE;
     for lender in 0..site.lenders.len() {
         loop {

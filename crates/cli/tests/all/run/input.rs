@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use super::{Site, compiled, finish, library, netram, output, skipped, text};
+use super::{RunTestbed, compiled, finish, library, netram, output, skipped, text};
 
 /// What is said of a run that must not start: nothing of the program's.
 fn refused(command: &mut Command, code: i32) -> String {
@@ -35,12 +35,12 @@ fn refused_to_run(program: &Path) -> String {
 
 #[test]
 fn programs_that_load_no_library_are_refused_by_their_kind() {
-    let (_folder, fixed) = compiled("heap", &["-static"]);
+    let (_directory, fixed) = compiled("heap", &["-static"]);
     let said = refused_to_run(&fixed);
     assert!(said.contains("is linked statically"), "{said}");
 
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("script");
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
     std::fs::write(&script, "#!/bin/sh\necho started\n").unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let said = refused_to_run(&script);
@@ -59,7 +59,7 @@ fn programs_that_load_no_library_are_refused_by_their_kind() {
 
 #[test]
 fn a_program_that_gets_rights_by_its_file_is_refused() {
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     std::fs::set_permissions(&heap, std::fs::Permissions::from_mode(0o4755)).unwrap();
     if !rustix::process::getuid().is_root() {
         return skipped("only root gives a program to another user");
@@ -86,7 +86,7 @@ fn a_cap_that_is_too_small_is_refused_with_the_least() {
 
 #[test]
 fn without_a_lender_that_takes_pages_nothing_starts() {
-    let Some(site) = Site::new("none", 1, "16MiB") else {
+    let Some(site) = RunTestbed::new("none", 1, "16MiB") else {
         return;
     };
     let said = refused(run("1MiB").args(["--", "true"]), 1);
@@ -94,7 +94,7 @@ fn without_a_lender_that_takes_pages_nothing_starts() {
         said.contains("no lender takes pages: unix:/nowhere/a.sock"),
         "{said}"
     );
-    let lender = super::Lender::start(
+    let lender = super::LenderProcess::start(
         "run-no-deposits",
         &["--listen", "tcp://127.0.0.1:0", "--insecure", "--deposits", "0"],
     );
@@ -181,10 +181,10 @@ fn a_user_without_the_right_is_told_what_to_do() {
 
 #[test]
 fn what_must_not_be_done_to_far_memory_is_refused_and_the_heap_stays() {
-    let Some(site) = Site::new("refusals", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("refusals", 1, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let ran = finish(site.run("2MiB", &[], &heap).arg("refusals"));
     assert_eq!((ran.code, ran.out.as_str()), (0, "refused\n"), "{}", ran.err);
     assert!(ran.err.contains("may not lock all its memory"), "{}", ran.err);

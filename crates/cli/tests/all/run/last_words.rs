@@ -11,26 +11,26 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::lenders::Waiting;
-use super::{Lender, Site, compiled};
+use super::{LenderProcess, RunTestbed, compiled};
 
 const SIGBUS: i32 = 7;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A program that waits for a word to look at pages whose only lender has lost them. `None`: it cannot be run
 /// here.
-fn bereft(name: &str) -> Option<(Site, tempfile::TempDir, Waiting)> {
-    let mut site = Site::new(name, 1, "64MiB")?;
-    let (folder, heap) = compiled("heap", &[]);
+fn bereft(name: &str) -> Option<(RunTestbed, tempfile::TempDir, Waiting)> {
+    let mut site = RunTestbed::new(name, 1, "64MiB")?;
+    let (directory, heap) = compiled("heap", &[]);
     let mut waiting = Waiting::start(&site, &["--copies", "1"], &heap);
     let address = site.lenders[0].address.clone();
     site.lenders[0].stop(Signal::KILL);
     // One that is there again has nothing: nobody need wait for the lease.
     let listen = ["--listen", &address, "--insecure"];
-    site.lenders[0] = Lender::with_memory("64MiB", &format!("{name}-again"), &listen);
+    site.lenders[0] = LenderProcess::with_memory("64MiB", &format!("{name}-again"), &listen);
     // Nothing more is said before it looks.
     let heard = line(waiting.child.stderr.as_mut().unwrap());
     assert!(heard.contains("a lender's session has ended"), "{heard}");
-    Some((site, folder, waiting))
+    Some((site, directory, waiting))
 }
 
 /// A line, and no byte of what follows.
@@ -51,7 +51,7 @@ fn is_bus_error(status: ExitStatus) -> bool {
 
 #[test]
 fn a_page_whose_last_copy_is_lost_is_a_bus_error_and_a_sentence_that_names_its_lender() {
-    let Some((site, _folder, waiting)) = bereft("lost") else {
+    let Some((site, _directory, waiting)) = bereft("lost") else {
         return;
     };
     let address = &site.lenders[0].address;
@@ -64,7 +64,7 @@ fn a_page_whose_last_copy_is_lost_is_a_bus_error_and_a_sentence_that_names_its_l
 /// Standard error is read only when somebody waits to write to it.
 #[test]
 fn the_sentence_is_written_before_the_program_dies_of_what_it_tells() {
-    let Some((_site, _folder, mut waiting)) = bereft("last-words") else {
+    let Some((_site, _directory, mut waiting)) = bereft("last-words") else {
         return;
     };
     fill(&waiting);
@@ -87,7 +87,7 @@ fn the_sentence_is_written_before_the_program_dies_of_what_it_tells() {
 
 #[test]
 fn a_program_dies_of_a_lost_page_even_if_nobody_reads_what_is_said_of_it() {
-    let Some((_site, _folder, mut waiting)) = bereft("unread") else {
+    let Some((_site, _directory, mut waiting)) = bereft("unread") else {
         return;
     };
     fill(&waiting);
@@ -120,7 +120,7 @@ fn fill(waiting: &Waiting) {
     assert_eq!(full, ErrorKind::WouldBlock);
 }
 
-/// The folder of the thread that writes the log of the program under `timeout`.
+/// The directory of the thread that writes the log of the program under `timeout`.
 fn log_thread(waiting: &Waiting) -> PathBuf {
     let above = waiting.child.id();
     let children = fs::read_to_string(format!("/proc/{above}/task/{above}/children")).unwrap();

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::{Site, compiled, finish, library, netram, start, text};
+use super::{RunTestbed, compiled, finish, library, netram, start, text};
 use crate::common::available;
 
 /// A lender that says nothing for so long is given up.
-const SILENCE: Duration = Duration::from_nanos(netram_far_machine::limit::DEPOSIT_SILENCE.0);
+const SILENCE: Duration = Duration::from_nanos(netram_far_machine::limit::DEPOSIT_TIMEOUT.0);
 
 /// A program that has written its memory, and waits for a word before it looks.
 pub(super) struct Waiting {
@@ -19,11 +19,16 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn start(site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
+    pub(super) fn start(site: &RunTestbed, options: &[&str], heap: &std::path::Path) -> Waiting {
         Waiting::start_as("waits", site, options, heap)
     }
 
-    pub(super) fn start_as(part: &str, site: &Site, options: &[&str], heap: &std::path::Path) -> Waiting {
+    pub(super) fn start_as(
+        part: &str,
+        site: &RunTestbed,
+        options: &[&str],
+        heap: &std::path::Path,
+    ) -> Waiting {
         let mut command = site.run("1MiB", options, heap);
         command.arg(part).stdin(Stdio::piped());
         let mut child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
@@ -57,10 +62,10 @@ impl Waiting {
 
 #[test]
 fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
-    let Some(mut site) = Site::new("killed", 2, "64MiB") else {
+    let Some(mut site) = RunTestbed::new("killed", 2, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let waiting = Waiting::start(&site, &[], &heap);
     settled(&site);
     site.lenders[1].stop(Signal::KILL);
@@ -71,10 +76,10 @@ fn with_two_copies_a_lender_that_is_killed_costs_the_program_nothing() {
 /// That is known after 5 s: the other one is asked long before.
 #[test]
 fn with_two_copies_a_lender_that_stands_still_is_not_waited_for() {
-    let Some(site) = Site::new("still", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("still", 2, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let waiting = Waiting::start_as("peeks", &site, &[], &heap);
     settled(&site);
     let lender = Pid::from_raw(site.lenders[1].id().cast_signed()).unwrap();
@@ -91,18 +96,18 @@ fn with_two_copies_a_lender_that_stands_still_is_not_waited_for() {
 /// Its one copy of each page moves before the lender gives the memory back.
 #[test]
 fn a_lender_whose_machine_is_short_of_memory_costs_the_program_nothing() {
-    let Some(mut site) = Site::new("short", 2, "64MiB") else {
+    let Some(mut site) = RunTestbed::new("short", 2, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let address = site.lenders[0].address.clone();
-    let proc = site.folder.path().to_owned();
+    let proc = site.directory.path().to_owned();
     available(&proc, 1 << 40);
     site.lenders[0].stop(Signal::KILL);
     let watch = ["--keep-free", "1GiB", "--proc", proc.to_str().unwrap()];
     let listen = ["--listen", &address, "--insecure", "--deposits", "64MiB"];
     let options = [listen.as_slice(), &watch].concat();
-    site.lenders[0] = super::Lender::with_memory("64MiB", "run-short-again", &options);
+    site.lenders[0] = super::LenderProcess::with_memory("64MiB", "run-short-again", &options);
     let waiting = Waiting::start(&site, &["--copies", "1"], &heap);
     let until = Instant::now() + Duration::from_secs(60);
     let held = |lender| site.status(lender)["deposits"][0]["held"].as_u64().unwrap_or(0);
@@ -122,16 +127,16 @@ fn a_lender_whose_machine_is_short_of_memory_costs_the_program_nothing() {
 #[test]
 fn a_file_on_a_disk_does_for_lenders() {
     // Asks whether page faults are served here.
-    let Some(site) = Site::new("spill", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("spill", 1, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let spills = |size: &str| {
         let mut command = netram();
         command
             .env_remove("NETRAM_LENDERS")
             .args(["run", "--local=2MiB", "--spill-size", size, "--spill"])
-            .arg(site.folder.path())
+            .arg(site.directory.path())
             .arg(format!("--report={}", site.report().display()))
             .arg("--")
             .arg(&heap)
@@ -156,10 +161,10 @@ fn a_file_on_a_disk_does_for_lenders() {
 /// What it asks for then is refused; what it had asked for before, and writes for the first time, waits for room.
 #[test]
 fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said() {
-    let Some(site) = Site::new("full", 1, "4MiB") else {
+    let Some(site) = RunTestbed::new("full", 1, "4MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let mut command = site.run("1MiB", &["--copies=1", "--threshold=1KiB"], &heap);
     let mut child = start(
         command
@@ -180,7 +185,7 @@ fn without_room_at_lenders_the_program_gets_no_memory_or_waits_and_that_is_said(
 }
 
 /// Waits until both lenders have all that the program wrote: what came to one before the other was there is mended a little later.
-pub(super) fn settled(site: &Site) {
+pub(super) fn settled(site: &RunTestbed) {
     // 8 MiB, of which 1 is here.
     const PAGES: u64 = 7 * 256;
     let deadline = Instant::now() + Duration::from_secs(60);

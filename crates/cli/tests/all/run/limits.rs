@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::lenders::{Waiting, settled};
-use super::{Lender, Site, compiled, finish, output, skipped, text};
+use super::{LenderProcess, RunTestbed, compiled, finish, output, skipped, text};
 
 #[test]
 fn sizes_alignments_and_places_are_refused_or_given_as_without() {
-    let Some(site) = Site::new("limits", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("limits", 1, "64MiB") else {
         return;
     };
-    let (_folder, program) = compiled("limits", &[]);
+    let (_directory, program) = compiled("limits", &[]);
     let native = finish(&mut Command::new(&program));
     assert_eq!(native.code, 0, "{}", native.err);
     let far = finish(&mut site.run("4MiB", &[], &program));
@@ -28,10 +28,10 @@ fn sizes_alignments_and_places_are_refused_or_given_as_without() {
 
 #[test]
 fn a_program_that_brings_its_own_allocator_runs_and_its_memory_is_paged() {
-    let Some(site) = Site::new("own", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("own", 1, "64MiB") else {
         return;
     };
-    let (_folder, program) = compiled("own_allocator", &[]);
+    let (_directory, program) = compiled("own_allocator", &[]);
     let far = finish(&mut site.run("2MiB", &[], &program));
     assert_eq!((far.code, far.out.as_str()), (0, "ok\n"), "{}", far.err);
     assert!(site.told("sent") > 1024, "of 20 MiB a tenth was here");
@@ -55,13 +55,13 @@ fn shared(name: &str) -> Option<PathBuf> {
 /// With pages of small blocks in far memory, too: all that the allocator maps lies there.
 fn runs_with(allocator: &str, is_paged: bool) {
     let Some(library) = shared(allocator) else { return };
-    let Some(site) = Site::new(allocator, 1, "128MiB") else {
+    let Some(site) = RunTestbed::new(allocator, 1, "128MiB") else {
         return;
     };
-    let (_folder, program) = compiled("heap", &["-Wl,--no-as-needed", library.to_str().unwrap()]);
+    let (_directory, program) = compiled("heap", &["-Wl,--no-as-needed", library.to_str().unwrap()]);
     for part in ["crumbles", "waits"] {
         let mut command = site.run("2MiB", &[], &program);
-        let input = site.folder.path().join("word");
+        let input = site.directory.path().join("word");
         std::fs::write(&input, "look\n").unwrap();
         let far = finish(command.arg(part).stdin(std::fs::File::open(input).unwrap()));
         assert_eq!(far.code, 0, "{part}: {}", far.err);
@@ -81,7 +81,7 @@ fn jemalloc_runs_and_its_memory_is_paged() {
 /// it.
 #[test]
 fn no_thread_of_far_memory_takes_memory_of_the_programs_allocator() {
-    let Some(mut site) = Site::new("strict", 2, "64MiB") else {
+    let Some(mut site) = RunTestbed::new("strict", 2, "64MiB") else {
         return;
     };
     let (_one, allocator) = compiled("strict", &["-shared", "-fPIC", "-DALLOCATOR"]);
@@ -91,7 +91,7 @@ fn no_thread_of_far_memory_takes_memory_of_the_programs_allocator() {
     let address = site.lenders[1].address.clone();
     site.lenders[1].stop(Signal::KILL);
     let listen = ["--listen", &address, "--insecure", "--deposits", "64MiB"];
-    site.lenders[1] = Lender::with_memory("64MiB", "strict-again", &listen);
+    site.lenders[1] = LenderProcess::with_memory("64MiB", "strict-again", &listen);
     let until = Instant::now() + Duration::from_secs(30);
     while site.status(1)["deposits"][0].is_null() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(5));
@@ -116,16 +116,16 @@ fn tcmalloc_runs_and_it_is_said_that_its_memory_is_not_paged() {
 fn a_core_dump_is_as_large_as_the_memory_in_use() {
     let pattern = std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap_or_default();
     if pattern.trim().is_empty() || pattern.contains(['/', '|', '%']) {
-        return skipped("core dumps do not go to the folder of who dumps them");
+        return skipped("core dumps do not go to the directory of who dumps them");
     }
-    let Some(site) = Site::new("core", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("core", 1, "64MiB") else {
         return;
     };
-    let (folder, program) = compiled("forks", &[]);
+    let (directory, program) = compiled("forks", &[]);
     let inner = site.run("2MiB", &[], &program);
     let script = "ulimit -c unlimited && cd \"$0\" && exec \"$@\"";
     let mut command = Command::new("sh");
-    command.args(["-c", script]).arg(folder.path());
+    command.args(["-c", script]).arg(directory.path());
     // Without the one that ends it if it hangs, which dumps no core and has it dump none.
     command.args(inner.get_args().skip(2)).arg("dumps");
     copy_environment(&inner, &mut command);
@@ -134,7 +134,7 @@ fn a_core_dump_is_as_large_as_the_memory_in_use() {
         return skipped("this user may dump no core");
     }
     assert_eq!(ran.status.signal(), Some(6), "{}", text(&ran.stderr));
-    let Some(core) = core_in(folder.path()) else {
+    let Some(core) = core_in(directory.path()) else {
         return skipped("this machine dumps no core");
     };
     let bytes = core.metadata().unwrap().len();
@@ -145,10 +145,10 @@ fn a_core_dump_is_as_large_as_the_memory_in_use() {
 /// The limit is there before `netram run`, or is set by what it starts.
 #[test]
 fn a_limit_that_leaves_no_room_is_named_with_its_remedy_before_the_program_starts() {
-    let Some(site) = Site::new("few", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("few", 2, "64MiB") else {
         return;
     };
-    let (_folder, program) = compiled("heap", &[]);
+    let (_directory, program) = compiled("heap", &[]);
     for (option, limit, named) in [
         ("-n", "12", "the limit on open files (ulimit -n) is 12,"),
         ("-n", "20", "the limit on open files (ulimit -n) is 20,"),
@@ -179,10 +179,10 @@ fn a_limit_that_leaves_no_room_is_named_with_its_remedy_before_the_program_start
 
 #[test]
 fn with_as_many_files_as_are_asked_for_all_is_there() {
-    let Some(site) = Site::new("enough", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("enough", 2, "64MiB") else {
         return;
     };
-    let (_folder, program) = compiled("heap", &[]);
+    let (_directory, program) = compiled("heap", &[]);
     let mut inner = site.run("2MiB", &["--children"], Path::new("sh"));
     // 24, and two a lender.
     inner
@@ -202,8 +202,8 @@ fn copy_environment(from: &Command, to: &mut Command) {
     }
 }
 
-fn core_in(folder: &Path) -> Option<PathBuf> {
-    let mut files = std::fs::read_dir(folder)
+fn core_in(directory: &Path) -> Option<PathBuf> {
+    let mut files = std::fs::read_dir(directory)
         .unwrap()
         .map(|file| file.unwrap().path());
     let is_core = |file: &PathBuf| {

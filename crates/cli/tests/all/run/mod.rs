@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use crate::common::{Lender, finish, netram, start};
+use crate::common::{LenderProcess, finish, netram, start};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -27,37 +27,37 @@ fn library() -> &'static Path {
     LIBRARY.get_or_init(|| crate::common::library("netram-preload"))
 }
 
-/// A program of the folder of these tests, compiled.
+/// A program of the directory of these tests, compiled.
 fn compiled(name: &str, words: &[&str]) -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join(name);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/all/run/{name}.c"));
     let mut command = Command::new("cc");
     command.args(["-O1", "-Wall", "-Werror"]).args(words);
     command.arg("-o").arg(&program).arg(source).arg("-pthread");
     let ran = finish(&mut command);
     assert_eq!(ran.code, 0, "{}", ran.err);
-    (folder, program)
+    (directory, program)
 }
 
 /// Lenders of a test, and where runs tell what they moved.
-struct Site {
-    lenders: Vec<Lender>,
-    folder: TempDir,
+struct RunTestbed {
+    lenders: Vec<LenderProcess>,
+    directory: TempDir,
 }
 
-impl Site {
+impl RunTestbed {
     /// `None`: this process may not have page faults served, and that was said.
-    fn new(name: &str, count: usize, memory: &str) -> Option<Site> {
-        let folder = tempfile::tempdir().unwrap();
+    fn new(name: &str, count: usize, memory: &str) -> Option<RunTestbed> {
+        let directory = tempfile::tempdir().unwrap();
         let lender = |index: usize| {
-            let address = format!("unix:{}/{index}.sock", folder.path().display());
+            let address = format!("unix:{}/{index}.sock", directory.path().display());
             let listen = ["--listen", &address, "--insecure", "--deposits", memory];
-            Lender::with_memory(memory, &format!("run-{name}-{index}"), &listen)
+            LenderProcess::with_memory(memory, &format!("run-{name}-{index}"), &listen)
         };
-        let site = Site {
+        let site = RunTestbed {
             lenders: (0..count).map(lender).collect(),
-            folder,
+            directory,
         };
         let ran = finish(site.run("256KiB", &[], Path::new("true")).arg("word"));
         if ran.err.contains("may not have page faults served") || ran.err.contains("this kernel has no") {
@@ -100,7 +100,7 @@ impl Site {
     }
 
     fn report(&self) -> PathBuf {
-        self.folder.path().join("report")
+        self.directory.path().join("report")
     }
 
     /// What lenders say of themselves.
@@ -142,10 +142,10 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn a_program_at_a_quarter_of_its_memory_finds_what_it_wrote() {
-    let Some(site) = Site::new("quarter", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("quarter", 2, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let native = finish(Command::new(&heap).arg("works"));
     assert_eq!(native.code, 0, "{}", native.err);
     let far = finish(site.run("2MiB", &[], &heap).arg("works"));
@@ -159,10 +159,10 @@ fn a_program_at_a_quarter_of_its_memory_finds_what_it_wrote() {
 
 #[test]
 fn small_allocations_lie_there_too_if_that_is_asked_for() {
-    let Some(site) = Site::new("small", 2, "64MiB") else {
+    let Some(site) = RunTestbed::new("small", 2, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let far = finish(site.run("2MiB", &["--threshold=1KiB"], &heap).arg("crumbles"));
     assert_eq!(far.code, 0, "{}", far.err);
     assert_eq!(far.out, "all is as it was written\n");
@@ -170,7 +170,7 @@ fn small_allocations_lie_there_too_if_that_is_asked_for() {
 }
 
 /// The program's part `works`, with a report on standard error.
-fn reported(site: &Site, program: &Path) -> Command {
+fn reported(site: &RunTestbed, program: &Path) -> Command {
     let mut command = netram();
     command
         .args(["run", "--insecure", "--local=2MiB", "--report", "--lenders"])
@@ -184,10 +184,10 @@ fn reported(site: &Site, program: &Path) -> Command {
 
 #[test]
 fn what_was_moved_is_told_in_a_line_as_well() {
-    let Some(site) = Site::new("line", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("line", 1, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     let ran = finish(&mut reported(&site, &heap));
     assert_eq!(ran.code, 0, "{}", ran.err);
     let told = |line: &str| line.starts_with("netram run: ") && line.contains(" fetched (");

@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::programs::{find, interpreter};
-use super::{Site, output, skipped, start, text};
+use super::{RunTestbed, output, skipped, start, text};
 
 /// Compares what a program says with and without far memory.
-fn says_the_same(site: &Site, local: &str, program: &Path, words: &[&str]) {
+fn says_the_same(site: &RunTestbed, local: &str, program: &Path, words: &[&str]) {
     let native = output(Command::new(program).args(words));
     assert!(native.status.success(), "{}", text(&native.stderr));
     let far = output(site.run(local, &[], program).args(words));
@@ -28,14 +28,14 @@ fn redis_keeps_and_saves_its_values() {
     let (Some(server), Some(client)) = (find("redis-server"), find("redis-cli")) else {
         return;
     };
-    let Some(site) = Site::new("redis", 2, "256MiB") else {
+    let Some(site) = RunTestbed::new("redis", 2, "256MiB") else {
         return;
     };
-    let socket = site.folder.path().join("redis.sock");
+    let socket = site.directory.path().join("redis.sock");
     let mut command = site.run("4MiB", &[], &server);
     command.args(["--port", "0", "--save", "", "--enable-debug-command", "local"]);
     command.arg("--unixsocket").arg(&socket);
-    command.arg("--dir").arg(site.folder.path());
+    command.arg("--dir").arg(site.directory.path());
     let mut served = start(command.stdout(Stdio::null()).stderr(Stdio::inherit()));
     let ask = |words: &[&str]| {
         let asked = output(Command::new(&client).arg("-s").arg(&socket).args(words));
@@ -72,10 +72,13 @@ fn rustc_makes_a_program_that_works() {
         return skipped("there is no `rustc`");
     };
     let rustc = Path::new(text(&asked.stdout).trim()).join("bin/rustc");
-    let Some(site) = Site::new("rustc", 2, "256MiB") else {
+    let Some(site) = RunTestbed::new("rustc", 2, "256MiB") else {
         return;
     };
-    let (source, made) = (site.folder.path().join("sum.rs"), site.folder.path().join("sum"));
+    let (source, made) = (
+        site.directory.path().join("sum.rs"),
+        site.directory.path().join("sum"),
+    );
     let text_of_it = "use std::collections::HashMap;
         fn main() {
             let mut lists: HashMap<u64, Vec<u64>> = HashMap::new();
@@ -92,7 +95,7 @@ fn rustc_makes_a_program_that_works() {
 #[test]
 fn node_keeps_its_objects_and_buffers() {
     let Some(node) = real("node") else { return };
-    let Some(site) = Site::new("node", 2, "256MiB") else {
+    let Some(site) = RunTestbed::new("node", 2, "256MiB") else {
         return;
     };
     let job = "
@@ -114,10 +117,10 @@ console.log(sum, digest, child, require('zlib').deflateSync(buffer).length);
 #[test]
 fn java_keeps_its_objects_and_buffers() {
     let Some(java) = real("java") else { return };
-    let Some(site) = Site::new("java", 2, "256MiB") else {
+    let Some(site) = RunTestbed::new("java", 2, "256MiB") else {
         return;
     };
-    let source = site.folder.path().join("Job.java");
+    let source = site.directory.path().join("Job.java");
     let job = "
 import java.nio.ByteBuffer;
 import java.util.HashMap;
@@ -168,7 +171,7 @@ fn duckdb_joins_and_groups_as_ever() {
     let Some(python) = python_with_duckdb() else {
         return;
     };
-    let Some(site) = Site::new("duckdb", 2, "512MiB") else {
+    let Some(site) = RunTestbed::new("duckdb", 2, "512MiB") else {
         return;
     };
     let job = "

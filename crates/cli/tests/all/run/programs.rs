@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{Site, output, skipped, start, text};
+use super::{RunTestbed, output, skipped, start, text};
 
 /// How much of what a program takes may be here, in percent.
 const LOCALS: [u64; 3] = [75, 50, 25];
@@ -16,10 +16,10 @@ fn share(memory_mib: u64, percent: u64) -> String {
 
 /// Where a program is that a test needs, as no script. `None`: nowhere, and that was said.
 pub(super) fn find(program: &str) -> Option<PathBuf> {
-    let folders = std::env::var_os("PATH").unwrap_or_default();
+    let directories = std::env::var_os("PATH").unwrap_or_default();
     let is_binary = |path: &PathBuf| std::fs::read(path).is_ok_and(|bytes| bytes.starts_with(b"\x7fELF"));
-    let found = std::env::split_paths(&folders)
-        .map(|folder| folder.join(program))
+    let found = std::env::split_paths(&directories)
+        .map(|directory| directory.join(program))
         .find(is_binary);
     if found.is_none() {
         skipped(&format!("there is no `{program}`"));
@@ -30,10 +30,10 @@ pub(super) fn find(program: &str) -> Option<PathBuf> {
 #[test]
 fn sort_sorts_as_ever() {
     let Some(sort) = find("sort") else { return };
-    let Some(site) = Site::new("sort", 2, "128MiB") else {
+    let Some(site) = RunTestbed::new("sort", 2, "128MiB") else {
         return;
     };
-    let input = site.folder.path().join("input");
+    let input = site.directory.path().join("input");
     let mut state = 1_u64;
     let mut lines = String::new();
     for _ in 0..150_000 {
@@ -64,7 +64,7 @@ fn a_program_gets_the_limit_of_open_files_that_its_user_has() {
     let (Some(shell), Some(prlimit)) = (find("bash"), find("prlimit")) else {
         return;
     };
-    let Some(site) = Site::new("limit", 2, "16MiB") else {
+    let Some(site) = RunTestbed::new("limit", 2, "16MiB") else {
         return;
     };
     let inner = site.run("1MiB", &[], &shell);
@@ -86,7 +86,7 @@ fn a_program_gets_the_limit_of_open_files_that_its_user_has() {
 #[test]
 fn a_database_in_memory_answers_as_ever() {
     let Some(sqlite) = find("sqlite3") else { return };
-    let Some(site) = Site::new("sqlite", 2, "128MiB") else {
+    let Some(site) = RunTestbed::new("sqlite", 2, "128MiB") else {
         return;
     };
     let script = "
@@ -126,7 +126,7 @@ fn a_database_in_memory_answers_as_ever() {
 #[test]
 fn arrays_of_numbers_are_what_they_are() {
     let Some(python) = python() else { return };
-    let Some(site) = Site::new("numpy", 2, "128MiB") else {
+    let Some(site) = RunTestbed::new("numpy", 2, "128MiB") else {
         return;
     };
     let job = "
@@ -173,7 +173,7 @@ pub(super) fn interpreter() -> Option<PathBuf> {
 #[test]
 fn an_interpreter_keeps_what_its_program_has() {
     let Some(python) = interpreter() else { return };
-    let Some(site) = Site::new("python", 2, "128MiB") else {
+    let Some(site) = RunTestbed::new("python", 2, "128MiB") else {
         return;
     };
     let job = "

@@ -4,7 +4,7 @@ use std::io::{PipeReader, Write, pipe};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Site, compiled, reported, start, text};
+use super::{RunTestbed, compiled, reported, start, text};
 
 /// A pipe takes so many bytes before its writer has to wait.
 const PIPE_BYTES: usize = 64 << 10;
@@ -39,10 +39,10 @@ fn end(mut child: Child, what: &str) -> Output {
 
 #[test]
 fn a_program_ends_as_ever_whatever_becomes_of_its_report() {
-    let Some(site) = Site::new("unheard", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("unheard", 1, "64MiB") else {
         return;
     };
-    let (_folder, heap) = compiled("heap", &[]);
+    let (_directory, heap) = compiled("heap", &[]);
     for (what, error, _reader) in deaf() {
         let ran = end(start_deaf(reported(&site, &heap), error), what);
         assert!(ran.status.success(), "standard error {what}: {}", ran.status);
@@ -53,10 +53,10 @@ fn a_program_ends_as_ever_whatever_becomes_of_its_report() {
 /// A child says why from its handler of faults, and so does the program that starts such children for ever.
 #[test]
 fn children_without_far_memory_end_even_if_nobody_hears_why() {
-    let Some(site) = Site::new("unheard-children", 1, "64MiB") else {
+    let Some(site) = RunTestbed::new("unheard-children", 1, "64MiB") else {
         return;
     };
-    let (_folder, forks) = compiled("forks", &[]);
+    let (_directory, forks) = compiled("forks", &[]);
     let running = deaf().map(|(what, error, reader)| {
         let mut command = site.run("1MiB", &[], &forks);
         command.arg("too late");

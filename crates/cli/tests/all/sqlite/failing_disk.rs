@@ -9,7 +9,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
 use crate::common::{finish, ran, start};
-use crate::sqlite::{Site, no_shell, said_bytes, wait_until};
+use crate::sqlite::{SqliteTestbed, no_shell, said_bytes, wait_until};
 
 /// ext4 on a loop device whose image is on a file system of memory, which can be full: then a block that was
 /// not written before fails in the device, and others do not.
@@ -18,7 +18,7 @@ struct Failing {
     at: PathBuf,
     image: PathBuf,
     /// All of it is in there, and goes with it once it is not mounted.
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 fn does(command: &mut Command) -> Result<(), String> {
@@ -31,12 +31,12 @@ fn does(command: &mut Command) -> Result<(), String> {
 
 impl Failing {
     fn new() -> Result<Failing, String> {
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let disk = Failing {
-            memory: folder.path().join("memory"),
-            at: folder.path().join("disk"),
-            image: folder.path().join("memory/image"),
-            _folder: folder,
+            memory: directory.path().join("memory"),
+            at: directory.path().join("disk"),
+            image: directory.path().join("memory/image"),
+            _directory: directory,
         };
         fs::create_dir(&disk.memory).unwrap();
         fs::create_dir(&disk.at).unwrap();
@@ -116,7 +116,7 @@ fn what_was_committed_after_a_failed_sync_is_there_when_the_power_fails() {
         crate::common::skipped("a loop device needs root");
         return;
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let disk = match Failing::new() {
         Ok(disk) => disk,
         Err(why) => {
@@ -124,10 +124,10 @@ fn what_was_committed_after_a_failed_sync_is_there_when_the_power_fails() {
             return;
         }
     };
-    let site = Site::at(folder, disk.at.clone(), "sqlite-failing", 2);
+    let site = SqliteTestbed::at(directory, disk.at.clone(), "sqlite-failing", 2);
     let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
     assert_eq!(made.code, 0, "{}", made.err);
-    let (said, script) = (site.folder.path().join("said"), site.prelude());
+    let (said, script) = (site.directory.path().join("said"), site.prelude());
     let mut shell = Command::new("sqlite3");
     shell
         .args(["-batch"])

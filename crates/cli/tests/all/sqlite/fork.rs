@@ -2,13 +2,13 @@
 //! has inherited.
 
 use crate::common::finish;
-use crate::sqlite::Site;
+use crate::sqlite::SqliteTestbed;
 
 /// The child waited for threads that it does not have; and had it gone on, it would have sent the parent's
 /// lenders away.
 #[test]
 fn a_child_that_closes_its_parents_connection_ends_and_takes_nothing_from_it() {
-    let site = Site::new("sqlite-fork", 2);
+    let site = SqliteTestbed::new("sqlite-fork", 2);
     let text = r"
 db.execute('pragma journal_mode=wal')
 db.execute('create table t(n integer primary key)')

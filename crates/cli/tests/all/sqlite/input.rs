@@ -4,15 +4,15 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
-use crate::common::{Lender, netram, start};
-use crate::sqlite::{Site, finish, no_shell};
+use crate::common::{LenderProcess, netram, start};
+use crate::sqlite::{SqliteTestbed, finish, no_shell};
 
 #[test]
 fn without_netram_it_is_no_database_and_stays_as_it_is() {
     if no_shell() {
         return;
     }
-    let site = Site::new("sqlite-plain", 0);
+    let site = SqliteTestbed::new("sqlite-plain", 0);
     let made = site.shell("create table t(n);\ninsert into t values(7);\nselect n from t;\n");
     assert_eq!((made.code, made.out.trim()), (0, "7"), "{}", made.err);
     let plain = finish(
@@ -40,7 +40,7 @@ fn what_netram_does_not_hold_is_not_opened_and_it_is_said_how_it_would_be() {
     if no_shell() {
         return;
     }
-    let site = Site::new("sqlite-free", 0);
+    let site = SqliteTestbed::new("sqlite-free", 0);
     assert_eq!(finish(&mut site.netram("release")).code, 0);
     let refused = site.shell("select 1;\n");
     assert!(refused.err.contains("netram sqlite create"), "{}", refused.err);
@@ -62,7 +62,7 @@ fn while_somebody_has_it_open_it_is_not_given_back() {
     if no_shell() {
         return;
     }
-    let site = Site::new("sqlite-open", 0);
+    let site = SqliteTestbed::new("sqlite-open", 0);
     let made = site.shell(&format!(
         "create table t(n);\n.shell {} sqlite release {} 2>&1 || true\n",
         crate::common::program(),
@@ -85,10 +85,10 @@ fn what_cannot_be_proven_complete_is_refused_with_the_lenders_that_are_missing()
     if no_shell() {
         return;
     }
-    let mut site = Site::new("sqlite-lost", 2);
+    let mut site = SqliteTestbed::new("sqlite-lost", 2);
     let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
     assert_eq!(made.code, 0, "{}", made.err);
-    let said = site.folder.path().join("said");
+    let said = site.directory.path().join("said");
     let mut writer = site.writer("wal", 1, 1, &said);
     crate::sqlite::wait_until("some commits", || {
         site.seats_taken() == 1 && crate::sqlite::said_bytes(&said) > 3000
@@ -115,9 +115,9 @@ fn lenders_that_do_not_count_are_told_of() {
     if no_shell() {
         return;
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let database = folder.path().join("app.db");
-    let lender = Lender::start("sqlite-feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let database = directory.path().join("app.db");
+    let lender = LenderProcess::start("sqlite-feed", &["--insecure", "--listen", "tcp://127.0.0.1:0"]);
     let mut create = netram();
     create.args(["sqlite", "create"]).arg(&database);
     let made = finish(create.args(["--insecure", "--lender", &lender.address]));
@@ -156,10 +156,10 @@ fn a_plain_file_beside_it_is_opened_as_the_message_says() {
     if no_shell() {
         return;
     }
-    let site = Site::new("sqlite-beside", 0);
+    let site = SqliteTestbed::new("sqlite-beside", 0);
     let made = site.shell("create table t(n);\ninsert into t values(7);\n");
     assert_eq!(made.code, 0, "{}", made.err);
-    let plain = site.folder.path().join("plain.db");
+    let plain = site.directory.path().join("plain.db");
     let refused = site.shell(&format!("vacuum into '{}';\n", plain.display()));
     let remedy = format!(
         "file:{}?vfs=unix",
@@ -183,15 +183,15 @@ fn a_plain_file_beside_it_is_opened_as_the_message_says() {
 }
 
 #[test]
-fn who_may_not_look_into_the_folder_is_told_whose_it_is() {
+fn who_may_not_look_into_the_directory_is_told_whose_it_is() {
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::process::CommandExt;
     if !rustix::process::geteuid().is_root() {
         crate::common::skipped("only root can become another user");
         return;
     }
-    let site = Site::new("sqlite-user", 0);
-    fs::set_permissions(site.folder.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let site = SqliteTestbed::new("sqlite-user", 0);
+    fs::set_permissions(site.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let nobody = |command: &mut Command| finish(command.uid(65_534).gid(65_534));
     if Command::new(crate::common::program())
         .arg("--version")
@@ -216,17 +216,17 @@ fn who_may_not_look_into_the_folder_is_told_whose_it_is() {
 }
 
 #[test]
-fn a_folder_in_the_place_of_a_database_is_called_one() {
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
+fn a_directory_in_the_place_of_a_database_is_called_one() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
     let refused = finish(
         netram()
             .args(["sqlite", "create", "--insecure"])
-            .arg(folder.path()),
+            .arg(directory.path()),
     );
     assert!(
         refused.code != 0 && refused.err.contains("is a directory; name the file"),
         "{}",
         refused.err
     );
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
 }

@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use crate::sqlite::{Site, no_shell, said_bytes, total, wait_until};
+use crate::sqlite::{SqliteTestbed, no_shell, said_bytes, total, wait_until};
 
 /// Two processes write, and one of them is killed, or both; now and then a lender is lost as well.
 fn kills(mode: &str, rounds: u64) {
     if no_shell() {
         return;
     }
-    let mut site = Site::new(&format!("sqlite-{mode}"), 2);
+    let mut site = SqliteTestbed::new(&format!("sqlite-{mode}"), 2);
     let made = site.shell(&format!(
         "pragma journal_mode={mode};\ncreate table t(n integer primary key, filler);\n"
     ));
     assert_eq!(made.code, 0, "{}", made.err);
-    let said = [0, 1].map(|number| site.folder.path().join(format!("said-{number}")));
+    let said = [0, 1].map(|number| site.directory.path().join(format!("said-{number}")));
     for round in 0..rounds {
         let first = 1 + round * 40_002;
         let mut writers = [0, 1].map(|number| site.writer(mode, first + number, 2, &said[number as usize]));

@@ -16,8 +16,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::common::disk::Disk;
-use crate::common::{Lender, Ran, finish, netram, ran, start};
+use crate::common::disk::LoopDisk;
+use crate::common::{CommandOutput, LenderProcess, finish, netram, ran, start};
 use tempfile::TempDir;
 
 /// Says aloud why a test is not made here. `true`: it is not.
@@ -44,34 +44,40 @@ fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
 }
 
 /// A database that netram holds, and its lenders.
-struct Site {
-    lenders: Vec<Lender>,
-    /// Before the folder, in which it is mounted.
-    disk: Option<Disk>,
-    folder: TempDir,
-    /// Where the database is, if not in the folder or on the disk.
+struct SqliteTestbed {
+    lenders: Vec<LenderProcess>,
+    /// Before the directory, in which it is mounted.
+    disk: Option<LoopDisk>,
+    directory: TempDir,
+    /// Where the database is, if not in the directory or on the disk.
     root: Option<PathBuf>,
     name: String,
 }
 
-impl Site {
-    fn new(name: &str, lenders: usize) -> Site {
+impl SqliteTestbed {
+    fn new(name: &str, lenders: usize) -> SqliteTestbed {
         // Not in /tmp, which may be memory.
-        Site::with(tempfile::tempdir_in("/var/tmp").unwrap(), None, name, lenders)
+        SqliteTestbed::with(tempfile::tempdir_in("/var/tmp").unwrap(), None, name, lenders)
     }
 
-    fn with(folder: TempDir, disk: Option<Disk>, name: &str, lenders: usize) -> Site {
-        Site::made(folder, None, disk, name, lenders)
+    fn with(directory: TempDir, disk: Option<LoopDisk>, name: &str, lenders: usize) -> SqliteTestbed {
+        SqliteTestbed::made(directory, None, disk, name, lenders)
     }
 
-    /// With the database in a folder that is anywhere.
-    fn at(folder: TempDir, root: PathBuf, name: &str, lenders: usize) -> Site {
-        Site::made(folder, Some(root), None, name, lenders)
+    /// With the database in a directory that is anywhere.
+    fn at(directory: TempDir, root: PathBuf, name: &str, lenders: usize) -> SqliteTestbed {
+        SqliteTestbed::made(directory, Some(root), None, name, lenders)
     }
 
-    fn made(folder: TempDir, root: Option<PathBuf>, disk: Option<Disk>, name: &str, lenders: usize) -> Site {
-        let mut site = Site {
-            folder,
+    fn made(
+        directory: TempDir,
+        root: Option<PathBuf>,
+        disk: Option<LoopDisk>,
+        name: &str,
+        lenders: usize,
+    ) -> SqliteTestbed {
+        let mut site = SqliteTestbed {
+            directory,
             root,
             lenders: Vec::new(),
             disk,
@@ -99,21 +105,21 @@ impl Site {
     }
 
     /// The same with other journals; nothing was written yet.
-    fn with_journals(self, seats: usize, bytes: &str) -> Site {
+    fn with_journals(self, seats: usize, bytes: &str) -> SqliteTestbed {
         let released = finish(&mut self.netram("release"));
         assert_eq!(released.code, 0, "{}", released.err);
         self.create(seats, bytes);
         self
     }
 
-    fn lender(&self, number: usize) -> Lender {
-        let socket = format!("unix:{}/lender-{number}", self.folder.path().display());
+    fn lender(&self, number: usize) -> LenderProcess {
+        let socket = format!("unix:{}/lender-{number}", self.directory.path().display());
         let name = format!("{}-{number}", self.name);
-        Lender::start(&name, &["--insecure", "--listen", &socket])
+        LenderProcess::start(&name, &["--insecure", "--listen", &socket])
     }
 
     fn database(&self) -> PathBuf {
-        let root = self.disk.as_ref().map_or(self.folder.path(), |disk| &disk.at);
+        let root = self.disk.as_ref().map_or(self.directory.path(), |disk| &disk.at);
         self.root.as_deref().unwrap_or(root).join("app.db")
     }
 
@@ -133,7 +139,7 @@ impl Site {
     }
 
     /// SQLite's shell, on this.
-    fn shell(&self, text: &str) -> Ran {
+    fn shell(&self, text: &str) -> CommandOutput {
         let mut command = Command::new("sqlite3");
         command.args(["-batch", "-bail"]).stdin(Stdio::piped());
         let mut child = start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));

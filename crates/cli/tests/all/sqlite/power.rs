@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rustix::mount::{UnmountFlags, unmount};
 
-use crate::common::disk::Disk;
-use crate::sqlite::{Site, finish, no_shell, total, wait_until};
+use crate::common::disk::LoopDisk;
+use crate::sqlite::{SqliteTestbed, finish, no_shell, total, wait_until};
 
 fn power(mode: &str, rounds: u64) {
     if no_shell() {
@@ -15,16 +15,16 @@ fn power(mode: &str, rounds: u64) {
         crate::common::skipped("a loop device needs root");
         return;
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let Some(disk) = Disk::new(folder.path()) else {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let Some(disk) = LoopDisk::new(directory.path()) else {
         return;
     };
-    let mut site = Site::with(folder, Some(disk), &format!("sqlite-power-{mode}"), 2);
+    let mut site = SqliteTestbed::with(directory, Some(disk), &format!("sqlite-power-{mode}"), 2);
     let made = site.shell(&format!(
         "pragma journal_mode={mode};\ncreate table t(n integer primary key, filler);\n"
     ));
     assert_eq!(made.code, 0, "{}", made.err);
-    let said = [0, 1].map(|number| site.folder.path().join(format!("said-{number}")));
+    let said = [0, 1].map(|number| site.directory.path().join(format!("said-{number}")));
     let mut again = 0;
     // Now and then the disk has everything: one that has no journal yet was the last to commit.
     for round in 0..20 {

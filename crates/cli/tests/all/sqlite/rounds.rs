@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Child;
 use std::time::Duration;
 
-use crate::common::disk::Disk;
-use crate::sqlite::{Site, finish, no_shell, total, wait_until};
+use crate::common::disk::LoopDisk;
+use crate::sqlite::{SqliteTestbed, finish, no_shell, total, wait_until};
 
 /// Rounds after which the table is emptied: the disk is small.
 const EMPTIED_EVERY: u64 = 20;
@@ -15,7 +15,7 @@ const EMPTIED_EVERY: u64 = 20;
 const OWN: u64 = 100_000;
 
 struct Rounds {
-    site: Site,
+    site: SqliteTestbed,
     mode: &'static str,
     processes: u64,
     next: u64,
@@ -33,10 +33,10 @@ impl Rounds {
             crate::common::skipped("a loop device needs root");
             return None;
         }
-        let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-        let disk = Disk::of_mib(folder.path(), 32)?;
+        let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+        let disk = LoopDisk::of_mib(directory.path(), 32)?;
         let name = format!("sqlite-rounds-{mode}-{seats}");
-        let site = Site::with(folder, Some(disk), &name, 2).with_journals(seats, "1MiB");
+        let site = SqliteTestbed::with(directory, Some(disk), &name, 2).with_journals(seats, "1MiB");
         let made = site.shell(&format!(
             "pragma journal_mode={mode};\ncreate table t(n integer primary key, filler);\n"
         ));
@@ -55,7 +55,7 @@ impl Rounds {
         self.next += 1;
         let said = self
             .site
-            .folder
+            .directory
             .path()
             .join(format!("said-{}", self.next % (self.processes + 1)));
         let child = self.site.writer(self.mode, self.next * OWN, 1, &said);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::disk::Disk;
+use crate::common::disk::LoopDisk;
 use crate::common::start;
-use crate::sqlite::{Site, finish, no_shell, said_bytes, wait_until};
+use crate::sqlite::{SqliteTestbed, finish, no_shell, said_bytes, wait_until};
 
 /// Has the thread that looks after the journal be slow in settling once the files are synced, and say so.
 const SLOW: &str = r#"
@@ -34,8 +34,8 @@ int fsync(int fd) {
 "#;
 
 /// The library that does it. `None`: there is no compiler, which was said.
-fn slow(folder: &Path) -> Option<PathBuf> {
-    let (source, library) = (folder.join("slow.c"), folder.join("slow.so"));
+fn slow(directory: &Path) -> Option<PathBuf> {
+    let (source, library) = (directory.join("slow.c"), directory.join("slow.so"));
     fs::write(&source, SLOW).unwrap();
     let mut compile = Command::new("cc");
     compile
@@ -66,24 +66,24 @@ fn what_the_owner_of_a_journal_committed_while_another_process_settled_is_there(
         crate::common::skipped("a loop device needs root");
         return;
     }
-    let folder = tempfile::tempdir_in("/var/tmp").unwrap();
-    let Some(slow) = slow(folder.path()) else {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let Some(slow) = slow(directory.path()) else {
         return;
     };
-    let Some(disk) = Disk::of_mib(folder.path(), 256) else {
+    let Some(disk) = LoopDisk::of_mib(directory.path(), 256) else {
         return;
     };
-    let mut site = Site::with(folder, Some(disk), "sqlite-seats", 2);
+    let mut site = SqliteTestbed::with(directory, Some(disk), "sqlite-seats", 2);
     // Large, so that the owner need not settle meanwhile.
     site = site.with_journals(1, "16MiB");
     let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
     assert_eq!(made.code, 0, "{}", made.err);
-    let said = site.folder.path().join("said");
+    let said = site.directory.path().join("said");
     let mut owner = site.patient_writer_to_wal(1, 3, &said);
     wait_until("it has the journal", || {
         site.seats_taken() == 1 && said_bytes(&said) > 200
     });
-    let settles = site.folder.path().join("settles");
+    let settles = site.directory.path().join("settles");
     let mut other = Idle::after_a_commit(&site, 2, &slow, &settles);
     // One that settles before it has the lock is in the middle of it now. One that asks for the lock first waits.
     let until = Instant::now() + Duration::from_millis(500);
@@ -114,7 +114,7 @@ struct Idle {
 }
 
 impl Idle {
-    fn after_a_commit(site: &Site, number: u64, slow: &Path, settles: &Path) -> Idle {
+    fn after_a_commit(site: &SqliteTestbed, number: u64, slow: &Path, settles: &Path) -> Idle {
         let mut shell = Command::new("stdbuf");
         shell
             .args(["-oL", "sqlite3", "-batch", "-bail"])
@@ -147,7 +147,7 @@ impl Idle {
 /// disk: no process could commit or open the database any more.
 #[test]
 fn a_process_without_descriptors_is_no_failed_disk() {
-    let site = Site::new("sqlite-descriptors", 1);
+    let site = SqliteTestbed::new("sqlite-descriptors", 1);
     let text = r"
 db.execute('pragma journal_mode=wal')
 db.execute('create table t(n, filler)')
@@ -193,10 +193,10 @@ fn a_refused_journal_leaves_the_others_as_they_were() {
     if no_shell() {
         return;
     }
-    let site = Site::new("sqlite-refused", 1).with_journals(2, "4MiB");
+    let site = SqliteTestbed::new("sqlite-refused", 1).with_journals(2, "4MiB");
     let made = site.shell("pragma journal_mode=wal;\ncreate table t(n integer primary key, filler);\n");
     assert_eq!(made.code, 0, "{}", made.err);
-    let said = [0, 1].map(|number| site.folder.path().join(format!("said-{number}")));
+    let said = [0, 1].map(|number| site.directory.path().join(format!("said-{number}")));
     let mut writers = [0, 1].map(|number| site.writer("wal", 1 + number, 2, &said[number as usize]));
     wait_until("both have a journal", || {
         site.seats_taken() == 2 && said.iter().all(|said| said_bytes(said) > 40)
@@ -205,8 +205,8 @@ fn a_refused_journal_leaves_the_others_as_they_were() {
         writer.kill().unwrap();
         writer.wait().unwrap();
     }
-    let folder = PathBuf::from(format!("{}-netram", site.database().display()));
-    let [first, last] = ["seat-0", "seat-1"].map(|seat| folder.join(seat).join("view"));
+    let directory = PathBuf::from(format!("{}-netram", site.database().display()));
+    let [first, last] = ["seat-0", "seat-1"].map(|seat| directory.join(seat).join("view"));
     let (before, whole) = (fs::read(&first).unwrap(), fs::read(&last).unwrap());
     fs::write(&last, vec![7; whole.len()]).unwrap();
     let refused = finish(&mut site.netram("recover"));

@@ -48,20 +48,20 @@ impl FileSystem {
     }
 
     /// Mounts it such that what is freed is discarded at once: the volume must get that right, too.
-    pub(crate) fn mount(self, device: &str, folder: &Path) {
+    pub(crate) fn mount(self, device: &str, directory: &Path) {
         let options = match self {
             // Another mount namespace of this machine may still hold the one before, which was killed.
             FileSystem::Xfs => "discard,nouuid",
             FileSystem::Ext4 | FileSystem::Btrfs => "discard",
         };
-        let folder = folder.to_str().unwrap();
-        tool("mount", &["-t", self.name(), "-o", options, device, folder]).unwrap();
+        let directory = directory.to_str().unwrap();
+        tool("mount", &["-t", self.name(), "-o", options, device, directory]).unwrap();
     }
 
     /// After it has replayed its journal it must be clean.
-    pub(crate) fn check(self, device: &str, folder: &Path) {
-        self.mount(device, folder);
-        tool("umount", &[folder.to_str().unwrap()]).unwrap();
+    pub(crate) fn check(self, device: &str, directory: &Path) {
+        self.mount(device, directory);
+        tool("umount", &[directory.to_str().unwrap()]).unwrap();
         match self {
             FileSystem::Ext4 => tool("fsck.ext4", &["-f", "-n", device]),
             FileSystem::Xfs => tool("xfs_repair", &["-n", device]),

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::faults::harness::random::Random;
+use crate::faults::harness::random::FaultsRandom;
 use crate::users::file_system::FileSystem;
 use crate::users::process::until;
 use crate::users::rounds::Rounds;
-use crate::users::site::Site;
+use crate::users::testbed::UsersTestbed;
 
 const WRITERS: u64 = 3;
 /// Names that a writer uses, over and over.
@@ -54,7 +54,7 @@ fn every_synced_file_on_btrfs_outlives_its_killed_server() {
 #[ignore = "minutes: make users"]
 fn every_synced_file_outlives_its_killed_server_with_multicast_and_any() {
     let test = "every_synced_file_outlives_its_killed_server_with_multicast_and_any";
-    let Some(site) = Site::by_multicast(test, FileSystem::Ext4) else {
+    let Some(site) = UsersTestbed::by_multicast(test, FileSystem::Ext4) else {
         return;
     };
     let mut rounds = Rounds::new(4);
@@ -86,7 +86,7 @@ fn every_synced_file_outlives_its_killed_server_with_multicast_and_any() {
 #[ignore = "minutes: make users"]
 fn every_synced_file_comes_back_from_the_data_lender_when_the_disk_is_lost() {
     let test = "every_synced_file_comes_back_from_the_data_lender_when_the_disk_is_lost";
-    let Some(mut site) = Site::kept_twice(test, FileSystem::Ext4) else {
+    let Some(mut site) = UsersTestbed::kept_twice(test, FileSystem::Ext4) else {
         return;
     };
     let mut rounds = Rounds::new(3);
@@ -121,7 +121,7 @@ fn every_synced_file_comes_back_from_the_data_lender_when_the_disk_is_lost() {
     site.close();
 }
 
-fn writers(site: &Site, rounds: &mut Rounds) -> Vec<Writer> {
+fn writers(site: &UsersTestbed, rounds: &mut Rounds) -> Vec<Writer> {
     (0..WRITERS)
         .map(|number| Writer::new(&site.mounted(), number, rounds.random.next()))
         .collect()
@@ -149,7 +149,7 @@ fn check(writers: &mut [Writer], killed: Instant) -> usize {
 }
 
 fn keeps_synced_files(test: &str, file_system: FileSystem) {
-    let Some(mut site) = Site::new(test, file_system, &[]) else {
+    let Some(mut site) = UsersTestbed::new(test, file_system, &[]) else {
         return;
     };
     let mut rounds = Rounds::new(3);
@@ -192,11 +192,11 @@ struct Change {
 
 struct Writer {
     number: u64,
-    folder: PathBuf,
+    directory: PathBuf,
     /// The version of each name when the round began.
     names: Vec<u64>,
     changes: Vec<Change>,
-    random: Random,
+    random: FaultsRandom,
     version: u64,
     /// Changes that were acknowledged after the kill and are not there.
     untrue: usize,
@@ -204,15 +204,15 @@ struct Writer {
 
 impl Writer {
     fn new(below: &Path, number: u64, seed: u64) -> Writer {
-        let folder = below.join(format!("writer-{number}"));
-        fs::create_dir(&folder).unwrap();
+        let directory = below.join(format!("writer-{number}"));
+        fs::create_dir(&directory).unwrap();
         File::open(below).unwrap().sync_all().unwrap();
         Writer {
             number,
-            folder,
+            directory,
             names: vec![0; NAMES as usize],
             changes: Vec::new(),
-            random: Random(seed),
+            random: FaultsRandom(seed),
             version: 0,
             untrue: 0,
         }
@@ -242,21 +242,21 @@ impl Writer {
         if version == 0 {
             fs::remove_file(path)?;
         } else {
-            let new = self.folder.join("new");
+            let new = self.directory.join("new");
             let mut file = File::create(&new)?;
             file.write_all(&self.content(index, version))?;
             file.sync_all()?;
             fs::rename(new, path)?;
         }
-        File::open(&self.folder)?.sync_all()
+        File::open(&self.directory)?.sync_all()
     }
 
     fn path(&self, index: u64) -> PathBuf {
-        self.folder.join(index.to_string())
+        self.directory.join(index.to_string())
     }
 
     fn content(&self, index: u64, version: u64) -> Vec<u8> {
-        let mut random = Random(self.number << 56 ^ index << 40 ^ version);
+        let mut random = FaultsRandom(self.number << 56 ^ index << 40 ^ version);
         let mut bytes = vec![0; HEADER_BYTES + random.below(FILE_BYTES_MAX) as usize];
         random.fill(&mut bytes);
         for (place, word) in bytes.chunks_mut(8).zip([self.number, index, version]) {

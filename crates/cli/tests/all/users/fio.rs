@@ -10,7 +10,7 @@ use crate::common::start;
 use crate::users::file_system::FileSystem;
 use crate::users::process::{PATIENCE, end, until};
 use crate::users::rounds::Rounds;
-use crate::users::site::Site;
+use crate::users::testbed::UsersTestbed;
 
 const BLOCK_BYTES: u64 = 4096;
 /// What the job that is cut off would write.
@@ -22,7 +22,7 @@ const ROUND: Duration = Duration::from_secs(2);
 #[test]
 fn fio_verifies_what_it_wrote_before_and_while_the_server_was_killed() {
     let test = "fio_verifies_what_it_wrote_before_and_while_the_server_was_killed";
-    let Some(site) = Site::new(test, FileSystem::Ext4, &["fio"]) else {
+    let Some(site) = UsersTestbed::new(test, FileSystem::Ext4, &["fio"]) else {
         return;
     };
     let mut rounds = Rounds::new(2);
@@ -57,10 +57,10 @@ pub(crate) enum Job {
 }
 
 impl Job {
-    fn command(&self, folder: &Path) -> Command {
+    fn command(&self, directory: &Path) -> Command {
         let mut command = Command::new("fio");
         command
-            .current_dir(folder)
+            .current_dir(directory)
             .args(["--output-format=json", "--verify=crc32c", "--verify_fatal=1"]);
         match self {
             Job::Whole { .. } => command
@@ -89,13 +89,13 @@ impl Job {
         command
     }
 
-    pub(crate) fn run(&self, folder: &Path, more: &[&str]) -> Result<(), String> {
-        end(self.command(folder).args(more), PATIENCE).map(drop)
+    pub(crate) fn run(&self, directory: &Path, more: &[&str]) -> Result<(), String> {
+        end(self.command(directory).args(more), PATIENCE).map(drop)
     }
 }
 
 /// Writes while the server is killed: bytes that were acknowledged.
-fn cut_off(site: &Site, rounds: &mut Rounds, seed: u64) -> u64 {
+fn cut_off(site: &UsersTestbed, rounds: &mut Rounds, seed: u64) -> u64 {
     let bytes = CUT_BYTES;
     let job = Job::Cut { seed, bytes };
     let mut command = job.command(&site.mounted());

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate};
 
-use crate::faults::harness::random::Random;
+use crate::faults::harness::random::FaultsRandom;
 use crate::users::file_system::FileSystem;
 use crate::users::rounds::Rounds;
-use crate::users::site::Site;
+use crate::users::testbed::UsersTestbed;
 
 const PLAYERS: u64 = 3;
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -34,7 +34,7 @@ fn a_file_on_xfs_after_random_operations_is_what_it_should_be_even_after_a_kill(
 }
 
 fn plays(test: &str, file_system: FileSystem) {
-    let Some(site) = Site::new(test, file_system, &[]) else {
+    let Some(site) = UsersTestbed::new(test, file_system, &[]) else {
         return;
     };
     let mut rounds = Rounds::new(2);
@@ -59,7 +59,7 @@ fn plays(test: &str, file_system: FileSystem) {
 struct Player {
     path: PathBuf,
     model: Vec<u8>,
-    random: Random,
+    random: FaultsRandom,
     operations: u64,
 }
 
@@ -70,7 +70,7 @@ impl Player {
         Player {
             path,
             model: Vec::new(),
-            random: Random(seed),
+            random: FaultsRandom(seed),
             operations: 0,
         }
     }
@@ -97,8 +97,8 @@ impl Player {
         }
         file.sync_all().unwrap();
         // And its name, which nothing had synced yet.
-        let folder = self.path.parent().unwrap();
-        File::open(folder).unwrap().sync_all().unwrap();
+        let directory = self.path.parent().unwrap();
+        File::open(directory).unwrap().sync_all().unwrap();
         // What is read next comes from the volume.
         fadvise(&file, 0, None, Advice::DontNeed).unwrap();
         self.compare_all();

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::faults::harness::random::Random;
+use crate::faults::harness::random::FaultsRandom;
 use crate::users::file_system::FileSystem;
-use crate::users::process::{PATIENCE, Running, end, until};
+use crate::users::process::{PATIENCE, UserProcess, end, until};
 use crate::users::rounds::Rounds;
-use crate::users::site::{Site, give_to};
+use crate::users::testbed::{UsersTestbed, give_to};
 
 const CLIENTS: u64 = 4;
 const ACCOUNTS: u64 = 1000;
@@ -30,7 +30,7 @@ const ROUND: Duration = Duration::from_millis(2500);
 fn mariadb_misses_no_commit_after_it_and_its_volume_were_killed() {
     let test = "mariadb_misses_no_commit_after_it_and_its_volume_were_killed";
     let programs = ["mariadbd", "mariadb-install-db", "mariadb", "innochecksum"];
-    let Some(site) = Site::new(test, FileSystem::Ext4, &programs) else {
+    let Some(site) = UsersTestbed::new(test, FileSystem::Ext4, &programs) else {
         return;
     };
     let mut rounds = Rounds::new(2);
@@ -79,11 +79,11 @@ struct Mariadb {
 }
 
 impl Mariadb {
-    fn make(site: &Site) -> Mariadb {
+    fn make(site: &UsersTestbed) -> Mariadb {
         let (data, beside) = (site.mounted().join("mariadb"), site.path("beside"));
-        for folder in [&data, &beside] {
-            fs::create_dir(folder).unwrap();
-            give_to("mysql", folder);
+        for directory in [&data, &beside] {
+            fs::create_dir(directory).unwrap();
+            give_to("mysql", directory);
         }
         let mut install = Command::new("mariadb-install-db");
         install.args(["--no-defaults", "--user=mysql", "--skip-test-db"]);
@@ -98,7 +98,7 @@ impl Mariadb {
     }
 
     /// Starts the server, and waits until it has recovered.
-    fn start(&self) -> Running {
+    fn start(&self) -> UserProcess {
         let log = self.beside.join("log");
         let file = File::options().create(true).append(true).open(&log).unwrap();
         let mut command = Command::new("mariadbd");
@@ -111,7 +111,7 @@ impl Mariadb {
         for (option, path) in [("datadir", &self.data), ("socket", &self.socket())] {
             command.arg(format!("--{option}={}", path.display()));
         }
-        let mut server = Running::start(command.stdout(file.try_clone().unwrap()).stderr(file));
+        let mut server = UserProcess::start(command.stdout(file.try_clone().unwrap()).stderr(file));
         until("MariaDB answers", || {
             let ended = server.child().try_wait().unwrap();
             assert!(
@@ -208,7 +208,7 @@ impl Mariadb {
 struct Client {
     number: u64,
     told: PathBuf,
-    process: Running,
+    process: UserProcess,
 }
 
 impl Client {
@@ -223,7 +223,7 @@ impl Client {
         Client {
             number,
             told,
-            process: Running::start(&mut command),
+            process: UserProcess::start(&mut command),
         }
     }
 
@@ -254,7 +254,7 @@ struct Told {
 }
 
 fn transactions(client: u64, seed: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = FaultsRandom(seed);
     let mut text = String::from("use bank;\n");
     for number in 1..=SCRIPT {
         let (account, teller) = (random.below(ACCOUNTS), random.below(TELLERS));

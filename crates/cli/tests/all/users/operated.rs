@@ -8,9 +8,9 @@ use rustix::process::Signal;
 
 use crate::users::file_system::FileSystem;
 use crate::users::fio::Job;
-use crate::users::process::{Running, tool, until};
+use crate::users::process::{UserProcess, tool, until};
 use crate::users::rounds::Rounds;
-use crate::users::site::Site;
+use crate::users::testbed::UsersTestbed;
 
 /// Servers that may die within ten minutes are eight; then the device gives errors.
 const KILLS: u32 = 4;
@@ -26,9 +26,9 @@ const GROWN: u64 = 1024 * MEBIBYTE;
 fn fio_does_not_notice_that_the_server_of_a_volume_with_any_is_killed_over_and_over() {
     let test = "fio_does_not_notice_that_the_server_of_a_volume_with_any_is_killed_over_and_over";
     if let Err(missing) = servers_can_be_replaced() {
-        return crate::users::site::skipped(test, &missing);
+        return crate::users::testbed::skipped(test, &missing);
     }
-    let Some(site) = Site::with_any(test, FileSystem::Ext4, &["fio"]) else {
+    let Some(site) = UsersTestbed::with_any(test, FileSystem::Ext4, &["fio"]) else {
         return;
     };
     let mut rounds = Rounds::new(1);
@@ -53,7 +53,7 @@ fn fio_does_not_notice_that_the_server_of_a_volume_with_any_is_killed_over_and_o
 #[ignore = "minutes: make users"]
 fn a_volume_grows_under_a_file_system_in_use() {
     let test = "a_volume_grows_under_a_file_system_in_use";
-    let Some(site) = Site::new(test, FileSystem::Xfs, &["fio", "xfs_growfs"]) else {
+    let Some(site) = UsersTestbed::new(test, FileSystem::Xfs, &["fio", "xfs_growfs"]) else {
         return;
     };
     let mut rounds = Rounds::new(3);
@@ -86,7 +86,7 @@ fn a_volume_grows_under_a_file_system_in_use() {
 #[ignore = "minutes: make users"]
 fn a_volume_is_detached_and_attached_over_and_over() {
     let test = "a_volume_is_detached_and_attached_over_and_over";
-    let Some(site) = Site::new(test, FileSystem::Ext4, &["fio"]) else {
+    let Some(site) = UsersTestbed::new(test, FileSystem::Ext4, &["fio"]) else {
         return;
     };
     let mut rounds = Rounds::new(3);
@@ -108,7 +108,7 @@ fn a_volume_is_detached_and_attached_over_and_over() {
 const FIO_STOPPED: i32 = 128;
 
 /// Synchronous blocks at random places, each read again and verified soon after, until it is stopped.
-fn start(site: &Site) -> Running {
+fn start(site: &UsersTestbed) -> UserProcess {
     let mut command = Command::new("fio");
     command
         .current_dir(site.mounted())
@@ -127,13 +127,13 @@ fn start(site: &Site) -> Running {
             "--runtime=7200",
         ])
         .stdout(Stdio::null());
-    let running = Running::start(&mut command);
+    let running = UserProcess::start(&mut command);
     written(site, BEGUN);
     running
 }
 
 /// Waits until the device has completed so many writes more.
-fn written(site: &Site, writes: u64) {
+fn written(site: &UsersTestbed, writes: u64) {
     let before = site.writes();
     until("fio writes on", || site.writes() > before + writes);
 }

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use rustix::process::Signal;
 
 use crate::users::file_system::FileSystem;
-use crate::users::process::{PATIENCE, Running, end, until};
+use crate::users::process::{PATIENCE, UserProcess, end, until};
 use crate::users::rounds::Rounds;
-use crate::users::site::{Site, give_to};
+use crate::users::testbed::{UsersTestbed, give_to};
 
 const CLIENTS: u64 = 4;
 const ROUND: Duration = Duration::from_millis(2500);
@@ -29,7 +29,7 @@ const SETTINGS: [&str; 6] = [
 fn postgresql_misses_no_commit_after_it_and_its_volume_were_killed() {
     let test = "postgresql_misses_no_commit_after_it_and_its_volume_were_killed";
     let programs = [&format!("{}/initdb", programs().display()), "setpriv", "psql"];
-    let Some(site) = Site::new(test, FileSystem::Ext4, &programs) else {
+    let Some(site) = UsersTestbed::new(test, FileSystem::Ext4, &programs) else {
         return;
     };
     let mut rounds = Rounds::new(2);
@@ -87,11 +87,11 @@ struct Postgres {
 }
 
 impl Postgres {
-    fn make(site: &Site) -> Postgres {
+    fn make(site: &UsersTestbed) -> Postgres {
         let (data, beside) = (site.mounted().join("postgres"), site.path("beside"));
-        for folder in [&data, &beside] {
-            fs::create_dir(folder).unwrap();
-            give_to("postgres", folder);
+        for directory in [&data, &beside] {
+            fs::create_dir(directory).unwrap();
+            give_to("postgres", directory);
         }
         let made = Postgres { data, beside };
         made.run("initdb", &["--data-checksums", "--auth=trust", "--locale=C"])
@@ -117,7 +117,7 @@ impl Postgres {
     }
 
     /// Starts the server, and waits until it has recovered.
-    fn start(&self) -> Running {
+    fn start(&self) -> UserProcess {
         let log = fs::File::options()
             .create(true)
             .append(true)
@@ -128,7 +128,7 @@ impl Postgres {
         for setting in SETTINGS {
             command.args(["-c", setting]);
         }
-        let mut server = Running::start(command.stdout(log.try_clone().unwrap()).stderr(log));
+        let mut server = UserProcess::start(command.stdout(log.try_clone().unwrap()).stderr(log));
         until("PostgreSQL answers", || {
             let ended = server.child().try_wait().unwrap();
             assert!(ended.is_none(), "PostgreSQL ended: {}", self.log());
@@ -144,12 +144,12 @@ impl Postgres {
     }
 
     /// They run until their server is gone, and log each transaction that was acknowledged.
-    fn start_clients(&self, round: u64) -> Running {
+    fn start_clients(&self, round: u64) -> UserProcess {
         let mut command = self.command("pgbench");
         command
             .args(["--no-vacuum", "--time=3600", "--log", "--client"])
             .args([&CLIENTS.to_string(), &format!("--log-prefix=round{round}")]);
-        Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
+        UserProcess::start(command.stdout(Stdio::null()).stderr(Stdio::null()))
     }
 
     /// Transactions that clients were told of in this round, before the kill and after it.

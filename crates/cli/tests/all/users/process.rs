@@ -30,8 +30,8 @@ pub(crate) fn end(command: &mut Command, at_most: Duration) -> Result<String, St
             None => limited.env_remove(name),
         };
     }
-    if let Some(folder) = command.get_current_dir() {
-        limited.current_dir(folder);
+    if let Some(directory) = command.get_current_dir() {
+        limited.current_dir(directory);
     }
     limited
         .stdin(Stdio::null())
@@ -73,13 +73,13 @@ pub(crate) fn reap(pid: Pid) {
 }
 
 /// A process, killed with all that it started when this is dropped.
-pub(crate) struct Running {
+pub(crate) struct UserProcess {
     child: Child,
 }
 
-impl Running {
-    pub(crate) fn start(command: &mut Command) -> Running {
-        Running {
+impl UserProcess {
+    pub(crate) fn start(command: &mut Command) -> UserProcess {
+        UserProcess {
             child: start(command.stdin(Stdio::null())),
         }
     }
@@ -124,7 +124,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for UserProcess {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.end();

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::faults::harness::random::Random;
+use crate::faults::harness::random::FaultsRandom;
 
 /// The rounds of one test: a few, or as many as fit into `NETRAM_USERS_SECONDS`.
 pub(crate) struct Rounds {
-    pub(crate) random: Random,
+    pub(crate) random: FaultsRandom,
     least: u32,
     done: u32,
     until: Option<Instant>,
@@ -23,7 +23,7 @@ impl Rounds {
         eprintln!("NETRAM_USERS_SEED={seed}");
         let seconds = number("NETRAM_USERS_SECONDS").map(Duration::from_secs);
         Rounds {
-            random: Random(seed),
+            random: FaultsRandom(seed),
             least,
             done: 0,
             until: seconds.map(|seconds| Instant::now() + seconds),

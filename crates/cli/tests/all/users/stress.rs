@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use crate::users::file_system::FileSystem;
-use crate::users::process::{PATIENCE, Running, end};
+use crate::users::process::{PATIENCE, UserProcess, end};
 use crate::users::rounds::Rounds;
-use crate::users::site::Site;
+use crate::users::testbed::UsersTestbed;
 
 const STRESSORS: [&str; 11] = [
     "--hdd",
@@ -64,14 +64,14 @@ fn stress_ng_finds_nothing_wrong_with_btrfs_which_is_clean_after_a_kill() {
 }
 
 fn stresses(test: &str, file_system: FileSystem) {
-    let Some(site) = Site::new(test, file_system, &["stress-ng"]) else {
+    let Some(site) = UsersTestbed::new(test, file_system, &["stress-ng"]) else {
         return;
     };
     let mut rounds = Rounds::new(1);
     while rounds.another() {
         end(&mut stressors(&site.mounted(), WHOLE), PATIENCE).unwrap();
         let mut command = stressors(&site.mounted(), CUT);
-        let running = Running::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+        let running = UserProcess::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
         rounds.let_it_run(ROUND);
         site.crash();
         running.kill();
@@ -82,11 +82,11 @@ fn stresses(test: &str, file_system: FileSystem) {
 }
 
 /// All of them at once.
-fn stressors(folder: &Path, span: &str) -> Command {
+fn stressors(directory: &Path, span: &str) -> Command {
     let mut command = Command::new("stress-ng");
     command
         .args(["--verify", "--timeout", span, "--temp-path"])
-        .arg(folder);
+        .arg(directory);
     for stressor in STRESSORS {
         command.args([stressor, "1"]);
     }

@@ -2,35 +2,35 @@
 
 use std::time::Duration;
 
-use netram_proto::journal::{LogFile, SlotError, Slots, Superblock, View};
+use netram_proto::journal::{LogFile, LogSuperblock, SlotError, SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
 
-use crate::error::{OpenError, ViewFileError};
+use crate::error::{JournalOpenError, ViewFileError};
 use crate::file::DiskFile;
-use crate::keeper::ViewFile;
-use crate::place::Place;
-use crate::seal::{DataKey, Sealer};
+use crate::maintenance::ViewFile;
+use crate::paths::JournalPaths;
+use crate::seal::{DataKey, RecordSealer};
 
 pub(crate) fn open_log(
-    place: &Place,
+    place: &JournalPaths,
     write: bool,
     sync_delay: Duration,
-) -> Result<(LogFile<DiskFile>, Slots, Superblock), OpenError> {
+) -> Result<(LogFile<DiskFile>, SlotPair, LogSuperblock), JournalOpenError> {
     let file = place.open(place.log(), write)?;
     let file = DiskFile::with_sync_delay(file, sync_delay);
-    LogFile::open(file).map_err(|source| OpenError::Log {
+    LogFile::open(file).map_err(|source| JournalOpenError::Log {
         path: place.log(),
         source,
     })
 }
 
-pub(crate) fn open_view(place: &Place, write: bool) -> Result<ViewFile, OpenError> {
+pub(crate) fn open_view(place: &JournalPaths, write: bool) -> Result<ViewFile, JournalOpenError> {
     let file = DiskFile::new(place.open(place.view(), write)?);
-    let wrong = |source| OpenError::View {
+    let wrong = |source| JournalOpenError::View {
         path: place.view(),
         source,
     };
-    let (slots, payload) = Slots::open(&file, View::MAGIC, SLOT_BYTES).map_err(|error| {
+    let (slots, payload) = SlotPair::open(&file, View::MAGIC, SLOT_BYTES).map_err(|error| {
         wrong(match error {
             SlotError::Io(error) => ViewFileError::Io(error),
             SlotError::Foreign => ViewFileError::Foreign,
@@ -41,9 +41,9 @@ pub(crate) fn open_view(place: &Place, write: bool) -> Result<ViewFile, OpenErro
     Ok(ViewFile::new(file, slots, view))
 }
 
-pub(crate) fn open_sealer(place: &Place) -> Result<Sealer, OpenError> {
+pub(crate) fn open_sealer(place: &JournalPaths) -> Result<RecordSealer, JournalOpenError> {
     let path = place.key();
     DataKey::load(&path)
         .map(|key| key.sealer())
-        .map_err(|source| OpenError::File { path, source })
+        .map_err(|source| JournalOpenError::File { path, source })
 }

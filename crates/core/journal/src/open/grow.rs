@@ -12,30 +12,34 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-use netram_proto::journal::{GrowError as Refusal, LogFile, LogFileError};
+use netram_proto::journal::{LogFile, LogFileError, LogGrowError as Refusal};
 use netram_proto::limit::LOG_ALIGN;
 
-use super::{Files, Recovered};
+use super::{JournalFiles, JournalRecovery};
 use crate::config::JournalConfig;
-use crate::error::GrowError;
+use crate::error::JournalGrowError;
 use crate::file::{DiskFile, io_error};
-use crate::place::zero_up_to;
+use crate::paths::zero_up_to;
 
 /// What growing did.
 #[derive(Clone, Debug)]
-pub struct Grown {
+pub struct GrowReport {
     /// Bytes that the log could hold before.
     pub before: u64,
     /// Bytes that it can hold now.
     pub after: u64,
     /// What recovery found at the start.
-    pub recovered: Recovered,
+    pub recovered: JournalRecovery,
 }
 
-pub(crate) fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Result<Grown, GrowError> {
-    let (files, _, recovered) = Files::recovered(root, config, &mut || Ok(()))?;
-    let Files {
-        place,
+pub(crate) fn grow(
+    root: &Path,
+    config: &JournalConfig,
+    log_bytes: u64,
+) -> Result<GrowReport, JournalGrowError> {
+    let (files, _, recovered) = JournalFiles::recovered(root, config, &mut || Ok(()))?;
+    let JournalFiles {
+        paths: place,
         lock,
         log,
         mut slots,
@@ -44,7 +48,7 @@ pub(crate) fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Resul
         ..
     } = files;
     let path = place.log();
-    let refused = |source| GrowError::Refused {
+    let refused = |source| JournalGrowError::Refused {
         path: path.clone(),
         source,
     };
@@ -59,7 +63,7 @@ pub(crate) fn grow(root: &Path, config: &JournalConfig, log_bytes: u64) -> Resul
     }
     log.grow(&mut slots, &growth).map_err(refused)?;
     drop(lock);
-    Ok(Grown {
+    Ok(GrowReport {
         before,
         after: capacity,
         recovered,

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use netram_proto::id::{Epoch, Lsn, WriterId};
 use netram_proto::journal::{
-    ClaimNote, LogFile, MemberTold, NotNewest, PeerAnswer, Recovery, RecoveryRefusal, Scan, Superblock, View,
-    Voter, beyond_repair,
+    ClaimNote, LogFile, LogScan, LogSuperblock, MemberReport, NotNewestError, PeerAnswer, Recovery,
+    RecoveryError, View, Voter, beyond_repair,
 };
 use netram_proto::limit::EPOCH_MAX;
 use netram_proto::time::Time;
@@ -14,15 +14,15 @@ use netram_proto::time::Time;
 use super::files::{open_log, open_sealer, open_view};
 use super::{members, scan_log, span};
 use crate::config::JournalConfig;
-use crate::error::OpenError;
+use crate::error::JournalOpenError;
 use crate::file::DiskFile;
-use crate::place::Place;
-use crate::reason::Unanswered;
-use crate::seal::Sealer;
+use crate::paths::JournalPaths;
+use crate::reason::RecoveryFailure;
+use crate::seal::RecordSealer;
 
 /// What an opening would come to.
 #[derive(Debug)]
-pub struct Check {
+pub struct OpenCheck {
     /// The reign that would begin.
     pub epoch: Epoch,
     /// Where the local log's valid prefix ends.
@@ -30,24 +30,24 @@ pub struct Check {
     /// Members that must answer.
     pub needed: usize,
     /// The members of the last view: how each stands, and what it told.
-    pub members: Vec<(String, PeerAnswer, Option<MemberTold>)>,
+    pub members: Vec<(String, PeerAnswer, Option<MemberReport>)>,
     /// What would be given up, and the caller accepts that.
     pub loss_accepted: Option<String>,
     /// Why the journal would not open; `None`: it would.
-    pub refusal: Option<OpenError>,
+    pub refusal: Option<JournalOpenError>,
 }
 
 /// A journal's files, read and not changed.
-pub(super) struct Looked<'a> {
+pub(super) struct JournalSnapshot<'a> {
     pub(super) root: &'a Path,
     pub(super) log: &'a LogFile<DiskFile>,
     pub(super) log_path: PathBuf,
-    pub(super) superblock: &'a Superblock,
+    pub(super) superblock: &'a LogSuperblock,
     pub(super) view: &'a View,
 }
 
 /// What the question came to.
-pub(super) struct Asked {
+pub(super) struct InquiryResult {
     /// The reign to be; nothing of it is durable.
     pub(super) claim: View,
     /// The members' answers.
@@ -56,20 +56,20 @@ pub(super) struct Asked {
 }
 
 /// Asks what opening the journal at `root` would come to. Nothing is changed.
-pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenError> {
-    config.check().map_err(OpenError::Config)?;
-    let place = Place::at(root);
+pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<OpenCheck, JournalOpenError> {
+    config.check().map_err(JournalOpenError::Config)?;
+    let place = JournalPaths::at(root);
     let (log, _, superblock) = open_log(&place, false, std::time::Duration::ZERO)?;
     let view = open_view(&place, false)?.newest().clone();
-    let sealer: Sealer = open_sealer(&place)?;
-    let looked = Looked {
+    let sealer: RecordSealer = open_sealer(&place)?;
+    let looked = JournalSnapshot {
         root,
         log: &log,
         log_path: place.log(),
         superblock: &superblock,
         view: &view,
     };
-    let mut check = Check {
+    let mut check = OpenCheck {
         epoch: view.epoch.next(),
         local_end: superblock.stable,
         needed: view.answers(),
@@ -78,14 +78,14 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenEr
         refusal: None,
     };
     if view.journal != superblock.journal {
-        return Err(OpenError::Mixed {
+        return Err(JournalOpenError::Mixed {
             path: root.to_path_buf(),
             log: superblock.journal,
             view: view.journal,
         });
     }
     if place.is_locked()? {
-        check.refusal = Some(OpenError::InUse {
+        check.refusal = Some(JournalOpenError::InUse {
             path: root.to_path_buf(),
             pid: place.holder(),
         });
@@ -103,12 +103,12 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenEr
         Ok(asked) => {
             check.epoch = asked.claim.epoch;
             check.needed = asked.inquiry.needed();
-            check.members = told(&asked.inquiry);
+            check.members = member_answers(&asked.inquiry);
             check.loss_accepted = asked.loss_accepted;
         }
         Err((inquiry, refusal)) => {
             check.needed = inquiry.needed();
-            check.members = told(&inquiry);
+            check.members = member_answers(&inquiry);
             check.refusal = Some(refusal);
         }
     }
@@ -117,25 +117,28 @@ pub(crate) fn check(root: &Path, config: &JournalConfig) -> Result<Check, OpenEr
 
 /// Asks what recovering a data lender's copy would come to, which has the view `view` and a log that ends at `end`, in the new directory
 /// `root`. Nothing is changed.
-pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> Check {
+pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalConfig) -> OpenCheck {
     // One claim is the data lender's, the next one the new journal's, which fences: an earlier attempt may have come as far as the first.
     let claim = view.restored(WriterId(0)).restored(WriterId(0));
-    let mut inquiry = fence(&claim, end, config).asking();
+    let mut inquiry = fence(&claim, end, config).probing();
     let verdict = members::ask(&mut inquiry, config);
-    tell_of_old_releases(&inquiry);
-    let mut check = Check {
+    warn_old_releases(&inquiry);
+    let mut check = OpenCheck {
         epoch: claim.epoch,
         local_end: end,
         needed: inquiry.needed(),
-        members: told(&inquiry),
+        members: member_answers(&inquiry),
         loss_accepted: None,
         refusal: None,
     };
     match verdict {
         Ok(()) => (),
         Err(why) if is_accepted(&why.refusal, config) => check.loss_accepted = Some(why.refusal.to_string()),
-        Err(Unanswered { refusal, away }) => {
-            check.refusal = Some(OpenError::Refused {
+        Err(RecoveryFailure {
+            refusal,
+            unreachable: away,
+        }) => {
+            check.refusal = Some(JournalOpenError::Refused {
                 path: root.to_path_buf(),
                 refusal,
                 away: Box::new(away),
@@ -145,27 +148,27 @@ pub(crate) fn check_copy(root: &Path, view: &View, end: Lsn, config: &JournalCon
     check
 }
 
-fn told(inquiry: &Recovery) -> Vec<(String, PeerAnswer, Option<MemberTold>)> {
+fn member_answers(inquiry: &Recovery) -> Vec<(String, PeerAnswer, Option<MemberReport>)> {
     inquiry
-        .told()
+        .reports()
         .map(|(address, answer, told)| (address.to_owned(), answer, told))
         .collect()
 }
 
-impl Looked<'_> {
+impl JournalSnapshot<'_> {
     /// Asks all parties whether the reign after the last view's may begin.
     pub(super) fn ask(
         &self,
-        local: &Scan,
+        local: &LogScan,
         config: &JournalConfig,
-    ) -> Result<Asked, (Box<Recovery>, OpenError)> {
+    ) -> Result<InquiryResult, (Box<Recovery>, JournalOpenError)> {
         let claim = match self.claim(local.end.lsn, config) {
             Ok(claim) => claim,
             Err((inquiry, refusal)) => return Err((inquiry, refusal)),
         };
-        let mut inquiry = self.fence(&claim, local.end.lsn, config).asking();
+        let mut inquiry = self.fence(&claim, local.end.lsn, config).probing();
         let verdict = members::ask(&mut inquiry, config);
-        tell_of_old_releases(&inquiry);
+        warn_old_releases(&inquiry);
         let loss_accepted = match verdict {
             Ok(()) => None,
             Err(why) if is_accepted(&why.refusal, config) => Some(why.refusal.to_string()),
@@ -179,9 +182,9 @@ impl Looked<'_> {
         let damage = beyond_repair(self.log, local, durable, limit, &inquiry);
         if let Some(source) = damage.filter(|_| !config.accept_loss) {
             let path = self.log_path.clone();
-            return Err((Box::new(inquiry), OpenError::Damaged { path, source }));
+            return Err((Box::new(inquiry), JournalOpenError::Damaged { path, source }));
         }
-        Ok(Asked {
+        Ok(InquiryResult {
             claim,
             inquiry,
             loss_accepted,
@@ -189,13 +192,13 @@ impl Looked<'_> {
     }
 
     /// The last view again, in the next reign. On an operator's word that this is the newest, above all epochs that anybody names.
-    fn claim(&self, from: Lsn, config: &JournalConfig) -> Result<View, (Box<Recovery>, OpenError)> {
-        let writer = WriterId(u64::from_le_bytes(crate::place::random()));
-        let claim = match (&config.newest, config.of_replica) {
+    fn claim(&self, from: Lsn, config: &JournalConfig) -> Result<View, (Box<Recovery>, JournalOpenError)> {
+        let writer = WriterId(u64::from_le_bytes(crate::paths::random()));
+        let claim = match (&config.newest, config.replica_origin) {
             (None, Some(_)) => self.view.restored(writer),
             (None, None) => self.view.claimed(writer),
             (Some(newest), _) => {
-                let (seen, copy) = (self.seen(from, config)?, newest.copy.as_ref());
+                let (seen, copy) = (self.highest_epoch(from, config)?, newest.copy.as_ref());
                 let seen = copy.map_or(seen, |copy| seen.max(copy.epoch));
                 let view = copy.map_or_else(|| self.view.clone(), |copy| self.view.with_claim_of(copy));
                 let claim = view.claimed_above(seen, writer);
@@ -207,9 +210,9 @@ impl Looked<'_> {
         };
         if claim.epoch.0 > EPOCH_MAX {
             // Stored, it could not be read again.
-            let inquiry = self.fence(&claim, from, config).asking();
-            let (path, source) = (self.root.to_path_buf(), NotNewest::NoEpoch(self.view.epoch));
-            return Err((Box::new(inquiry), OpenError::NotNewest { path, source }));
+            let inquiry = self.fence(&claim, from, config).probing();
+            let (path, source) = (self.root.to_path_buf(), NotNewestError::NoEpoch(self.view.epoch));
+            return Err((Box::new(inquiry), JournalOpenError::NotNewest { path, source }));
         }
         Ok(View {
             note: Some(claim_note()),
@@ -218,16 +221,20 @@ impl Looked<'_> {
     }
 
     /// The highest epoch that fenced the journal at any lender that is known, if what they hold bears out that this is the newest.
-    fn seen(&self, from: Lsn, config: &JournalConfig) -> Result<Epoch, (Box<Recovery>, OpenError)> {
+    fn highest_epoch(
+        &self,
+        from: Lsn,
+        config: &JournalConfig,
+    ) -> Result<Epoch, (Box<Recovery>, JournalOpenError)> {
         let claim = self.view.claimed(self.view.writer);
-        let mut inquiry = self.fence(&claim, from, config).asking();
+        let mut inquiry = self.fence(&claim, from, config).probing();
         // That it is fenced is why it is asked.
         let _ = members::ask(&mut inquiry, config);
         match inquiry.newest() {
             Ok(seen) => Ok(seen),
             Err(source) => {
                 let path = self.root.to_path_buf();
-                Err((Box::new(inquiry), OpenError::NotNewest { path, source }))
+                Err((Box::new(inquiry), JournalOpenError::NotNewest { path, source }))
             }
         }
     }
@@ -238,23 +245,23 @@ impl Looked<'_> {
     }
 
     /// The refusal as the caller is told it.
-    pub(super) fn refused(&self, why: Unanswered, config: &JournalConfig) -> OpenError {
+    pub(super) fn refused(&self, why: RecoveryFailure, config: &JournalConfig) -> JournalOpenError {
         let path = self.root.to_path_buf();
-        let away = Box::new(why.away);
+        let away = Box::new(why.unreachable);
         match why.refusal {
-            RecoveryRefusal::Fenced { seen } if config.voter == Voter::Server => {
-                OpenError::NodeFenced { path, seen }
+            RecoveryError::Fenced { seen } if config.voter == Voter::Server => {
+                JournalOpenError::NodeFenced { path, seen }
             }
-            refusal => OpenError::Refused { path, refusal, away },
+            refusal => JournalOpenError::Refused { path, refusal, away },
         }
     }
 }
 
 /// Whether the operator goes on all the same.
-pub(super) fn is_accepted(refusal: &RecoveryRefusal, config: &JournalConfig) -> bool {
+pub(super) fn is_accepted(refusal: &RecoveryError, config: &JournalConfig) -> bool {
     let loss = matches!(
         refusal,
-        RecoveryRefusal::Missing { .. } | RecoveryRefusal::Unproven { .. }
+        RecoveryError::Missing { .. } | RecoveryError::Unproven { .. }
     );
     loss && config.accept_loss
 }
@@ -264,16 +271,16 @@ fn fence(claim: &View, from: Lsn, config: &JournalConfig) -> Recovery {
     let (grace, patience) = (span(config.grace), span(config.patience));
     let spares: Vec<String> = config.lenders.iter().map(ToString::to_string).collect();
     let recovery = Recovery::new(claim, claim.epoch, claim.writer, from, Time(0), grace, patience)
-        .or_at(spares.iter().map(String::as_str));
-    match config.of_replica {
+        .with_addresses(spares.iter().map(String::as_str));
+    match config.replica_origin {
         Some(of_replica) => recovery.of_replica(claim, of_replica.closed),
         None => recovery,
     }
 }
 
-fn tell_of_old_releases(inquiry: &Recovery) {
-    for (address, _, told) in inquiry.told() {
-        if told.is_some_and(|told| told.in_part) {
+fn warn_old_releases(inquiry: &Recovery) {
+    for (address, _, told) in inquiry.reports() {
+        if told.is_some_and(|told| told.partial) {
             tracing::warn!(
                 lender = address,
                 "this lender is of an earlier release and cannot say what it holds before it is fenced: if the opening is \

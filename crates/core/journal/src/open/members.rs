@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, mpsc};
 use std::time::{Duration, Instant};
 
-use netram_proto::journal::{Body, PeerAnswer, Recovery, RecoveryRefusal};
+use netram_proto::journal::{FrameBody, PeerAnswer, Recovery, RecoveryError};
 use netram_proto::time::Time;
 use netram_proto::wire::{Frame, FrameKind};
-use netram_transport::{Address, Link, Security, connect};
+use netram_transport::{Link, NetAddress, Security, connect};
 
 use crate::config::JournalConfig;
-use crate::reason::{Away, AwayLenders, Unanswered};
+use crate::reason::{LinkFailure, RecoveryFailure, UnreachableLenders};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
@@ -18,35 +18,35 @@ pub(crate) const CONNECT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) const PAUSE: Duration = Duration::from_micros(200);
 
 /// How often it is said who is waited for.
-const TELL_EVERY: Duration = Duration::from_secs(30);
+const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// What the thread that connects to one member shares with who asks it.
 #[derive(Default)]
-struct Wanted {
+struct ConnectRequest {
     /// A connection is to be made, again if need be. Written by both sides.
     connection: AtomicBool,
     /// Why there is none.
-    away: Mutex<Option<Away>>,
+    failure: Mutex<Option<LinkFailure>>,
 }
 
-impl Wanted {
-    fn away(&self) -> MutexGuard<'_, Option<Away>> {
-        self.away.lock().unwrap_or_else(PoisonError::into_inner)
+impl ConnectRequest {
+    fn failure(&self) -> MutexGuard<'_, Option<LinkFailure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Seals and reads the members until the machine knows enough.
-pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), Unanswered> {
+pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(), RecoveryFailure> {
     let began = Instant::now();
     let addresses: Vec<String> = recovery.addresses().map(String::from).collect();
-    let wanted: Arc<[Wanted]> = addresses.iter().map(|_| Wanted::default()).collect();
+    let wanted: Arc<[ConnectRequest]> = addresses.iter().map(|_| ConnectRequest::default()).collect();
     wanted
         .iter()
         .for_each(|wanted| wanted.connection.store(true, Ordering::Relaxed));
     let (sender, connected) = mpsc::channel();
     // The threads end when `wanted` does, at the latest one attempt after the verdict.
     let start = |index: usize| {
-        let Ok(address) = addresses[index].parse::<Address>() else {
+        let Ok(address) = addresses[index].parse::<NetAddress>() else {
             return Ok(());
         };
         let (sender, security, theirs) = (sender.clone(), config.security.clone(), Arc::downgrade(&wanted));
@@ -54,9 +54,9 @@ pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
         let spawned = connecting.spawn(move || keep_connecting(index, &address, &security, &theirs, &sender));
         spawned.map(drop)
     };
-    await_verdict(recovery, &wanted, began, &start, &connected, config).map_err(|refusal| Unanswered {
+    await_verdict(recovery, &wanted, began, &start, &connected, config).map_err(|refusal| RecoveryFailure {
         refusal,
-        away: AwayLenders(
+        unreachable: UnreachableLenders(
             addresses
                 .into_iter()
                 .zip(wanted.iter())
@@ -66,19 +66,19 @@ pub(crate) fn ask(recovery: &mut Recovery, config: &JournalConfig) -> Result<(),
     })
 }
 
-fn reason((address, wanted): (String, &Wanted)) -> Option<(String, Away)> {
-    let away = wanted.away().clone()?;
+fn reason((address, wanted): (String, &ConnectRequest)) -> Option<(String, LinkFailure)> {
+    let away = wanted.failure().clone()?;
     Some((address, away))
 }
 
 fn await_verdict(
     recovery: &mut Recovery,
-    wanted: &[Wanted],
+    wanted: &[ConnectRequest],
     began: Instant,
     start: &dyn Fn(usize) -> std::io::Result<()>,
     connected: &mpsc::Receiver<(usize, Link)>,
     config: &JournalConfig,
-) -> Result<(), RecoveryRefusal> {
+) -> Result<(), RecoveryError> {
     let mut told = began + config.grace;
     let mut links: Vec<Option<Link>> = wanted.iter().map(|_| None).collect();
     let (mut unstarted, mut start_at) = ((0..wanted.len()).collect::<Vec<_>>(), began);
@@ -88,7 +88,7 @@ fn await_verdict(
             // Refused by a limit of this machine, perhaps for a moment.
             unstarted.retain(|index| {
                 let Err(error) = start(*index) else { return false };
-                *wanted[*index].away() = Some(Away::Here(error.to_string()));
+                *wanted[*index].failure() = Some(LinkFailure::LocalSystem(error.to_string()));
                 true
             });
         }
@@ -97,8 +97,8 @@ fn await_verdict(
             return verdict;
         }
         if Instant::now() >= told {
-            told += TELL_EVERY;
-            tell(recovery, wanted, config.patience.saturating_sub(began.elapsed()));
+            told += WAIT_LOG_INTERVAL;
+            log_waiting(recovery, wanted, config.patience.saturating_sub(began.elapsed()));
         }
         while let Ok((index, link)) = connected.try_recv() {
             links[index] = Some(link);
@@ -123,11 +123,11 @@ fn await_verdict(
 }
 
 /// Says who is waited for and why, and how much longer.
-fn tell(recovery: &Recovery, wanted: &[Wanted], patience: Duration) {
+fn log_waiting(recovery: &Recovery, wanted: &[ConnectRequest], patience: Duration) {
     let answers = recovery.answers().zip(wanted);
     let missing = answers.filter(|((_, answer), _)| *answer != PeerAnswer::Complete);
     let missing: Vec<String> = missing
-        .map(|((address, answer), wanted)| match &*wanted.away() {
+        .map(|((address, answer), wanted)| match &*wanted.failure() {
             Some(why) => format!("{address} ({why})"),
             None => format!("{address} ({answer})"),
         })
@@ -143,9 +143,9 @@ fn tell(recovery: &Recovery, wanted: &[Wanted], patience: Duration) {
 /// Connects to one member whenever that is wanted: it may be restarted while we ask it.
 fn keep_connecting(
     index: usize,
-    address: &Address,
+    address: &NetAddress,
     security: &Security,
-    wanted: &Weak<[Wanted]>,
+    wanted: &Weak<[ConnectRequest]>,
     sender: &mpsc::Sender<(usize, Link)>,
 ) {
     while let Some(all) = wanted.upgrade() {
@@ -154,15 +154,15 @@ fn keep_connecting(
             match connect(address, security, CONNECT_TIMEOUT) {
                 Ok(link) => {
                     wanted.connection.store(false, Ordering::Relaxed);
-                    *wanted.away() = None;
+                    *wanted.failure() = None;
                     // Nobody listens any more once the verdict is in.
                     let _ = sender.send((index, link));
                 }
                 Err(error) => {
                     // Whoever waits says so, and so does the journal that opens without it.
-                    let why = Away::from(&error);
+                    let why = LinkFailure::from(&error);
                     tracing::debug!(lender = %address, %why, "cannot reach a member of the last view; trying on");
-                    *wanted.away() = Some(why);
+                    *wanted.failure() = Some(why);
                 }
             }
         }
@@ -175,7 +175,7 @@ fn keep_connecting(
 fn exchange(recovery: &mut Recovery, index: usize, link: &mut Link) -> Result<bool, ()> {
     let mut moved = false;
     while let Some(outgoing) = recovery.next_frame(index) {
-        let Body::Inline(body, length) = outgoing.body else {
+        let FrameBody::Inline(body, length) = outgoing.body else {
             unreachable!("recovery sends no log bytes")
         };
         link.send(&[&outgoing.header.encode(length), &body[..length]])

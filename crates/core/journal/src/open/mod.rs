@@ -20,35 +20,35 @@ use std::time::{Duration, Instant};
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::{
-    AssembleError, Assembled, Known, LogFile, PeerAnswer, Scan, Slots, Superblock, View, Voter, Writer,
-    assemble,
+    AssembleError, AssembleOptions, AssembledLog, JournalWriter, LogFile, LogScan, LogSuperblock, PeerAnswer,
+    SlotPair, View, Voter, assemble,
 };
-use netram_proto::planted::Planted;
-use netram_proto::port::{File, IoError};
-use netram_proto::time::Span;
-use netram_proto::wire::Link as Chain;
-use netram_transport::Caster;
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::{IoError, StorageFile};
+use netram_proto::time::Nanos;
+use netram_proto::wire::ChainPoint as Chain;
+use netram_transport::MulticastSender;
 
+use crate::commit_wait::CommitWaiters;
 use crate::config::JournalConfig;
-use crate::core::{Parts, Shared};
-use crate::error::OpenError;
+use crate::core::{JournalState, JournalStateParts};
+use crate::error::JournalOpenError;
 use crate::file::DiskFile;
-use crate::keeper::ViewFile;
-use crate::place::{Lock, Place};
-use crate::seal::Sealer;
+use crate::maintenance::ViewFile;
+use crate::paths::{JournalLock, JournalPaths};
+use crate::seal::RecordSealer;
 use crate::sys;
-use crate::waiting::Waiting;
 
 pub(crate) use files::{open_log, open_sealer, open_view};
-pub use grow::Grown;
+pub use grow::GrowReport;
 pub(crate) use grow::grow;
-use inquiry::{Asked, Looked};
-pub use inquiry::{Check, claim_note};
+use inquiry::{InquiryResult, JournalSnapshot};
+pub use inquiry::{OpenCheck, claim_note};
 pub(crate) use inquiry::{check, check_copy};
 
 /// What recovery found and did.
 #[derive(Clone, Debug)]
-pub struct Recovered {
+pub struct JournalRecovery {
     /// The reign that has begun.
     pub epoch: Epoch,
     /// The log's oldest record.
@@ -74,41 +74,45 @@ pub struct Recovered {
 }
 
 /// A journal that is ready for its threads.
-pub(crate) struct Opened {
-    pub(crate) shared: Shared,
+pub(crate) struct ReadyJournal {
+    pub(crate) shared: JournalState,
     pub(crate) journal: JournalId,
     pub(crate) view_file: ViewFile,
-    pub(crate) recovered: Recovered,
+    pub(crate) recovered: JournalRecovery,
 }
 
 /// The journal's files, and the right to write them.
-pub(crate) struct Files {
-    place: Place,
-    lock: Lock,
+pub(crate) struct JournalFiles {
+    paths: JournalPaths,
+    lock: JournalLock,
     pub(crate) log: LogFile<DiskFile>,
-    slots: Slots,
-    pub(crate) superblock: Superblock,
+    slots: SlotPair,
+    pub(crate) superblock: LogSuperblock,
     view_file: ViewFile,
-    pub(crate) sealer: Sealer,
+    pub(crate) sealer: RecordSealer,
 }
 
 /// What was found, before the members are released.
-struct Found {
-    local: Scan,
-    taken: Assembled,
+struct LogRecovery {
+    local: LogScan,
+    assembled: AssembledLog,
     members: Vec<(String, PeerAnswer)>,
     loss_accepted: Option<String>,
 }
 
 /// What is done between steps 5 and 6: the local log is complete, and the members still have what they had.
-pub(crate) type Complete<'a> = &'a mut dyn FnMut() -> Result<(), IoError>;
+pub(crate) type CompletionHook<'a> = &'a mut dyn FnMut() -> Result<(), IoError>;
 
-pub(crate) fn open(lock: Lock, config: JournalConfig, complete: Complete<'_>) -> Result<Opened, OpenError> {
-    let root = lock.place().root().to_path_buf();
-    let (files, taken, recovered) = Files::recovered_with(lock, &config, complete)?;
+pub(crate) fn open(
+    lock: JournalLock,
+    config: JournalConfig,
+    complete: CompletionHook<'_>,
+) -> Result<ReadyJournal, JournalOpenError> {
+    let root = lock.paths().root().to_path_buf();
+    let (files, taken, recovered) = JournalFiles::recovered_with(lock, &config, complete)?;
     if config.voter == Voter::Server && recovered.head != recovered.end {
         // The reign would begin behind records that the server may lack, and its members be emptied of them.
-        return Err(OpenError::Unmerged {
+        return Err(JournalOpenError::Unmerged {
             path: root,
             from: recovered.head,
             end: recovered.end,
@@ -117,26 +121,26 @@ pub(crate) fn open(lock: Lock, config: JournalConfig, complete: Complete<'_>) ->
     files.serve(config, &taken, recovered)
 }
 
-impl Files {
+impl JournalFiles {
     /// All steps: afterwards the local log is complete, and nobody else need have any of it.
     pub(crate) fn recovered(
         root: &Path,
         config: &JournalConfig,
-        complete: Complete<'_>,
-    ) -> Result<(Files, Assembled, Recovered), OpenError> {
-        Files::recovered_with(Place::at(root).lock()?, config, complete)
+        complete: CompletionHook<'_>,
+    ) -> Result<(JournalFiles, AssembledLog, JournalRecovery), JournalOpenError> {
+        JournalFiles::recovered_with(JournalPaths::at(root).lock()?, config, complete)
     }
 
     /// The same, of a journal that the caller has locked.
     fn recovered_with(
-        lock: Lock,
+        lock: JournalLock,
         config: &JournalConfig,
-        complete: Complete<'_>,
-    ) -> Result<(Files, Assembled, Recovered), OpenError> {
+        complete: CompletionHook<'_>,
+    ) -> Result<(JournalFiles, AssembledLog, JournalRecovery), JournalOpenError> {
         let began = Instant::now();
-        config.check().map_err(OpenError::Config)?;
-        let root = lock.place().root().to_path_buf();
-        let mut files = Files::open(lock, config)?;
+        config.check().map_err(JournalOpenError::Config)?;
+        let root = lock.paths().root().to_path_buf();
+        let mut files = JournalFiles::open(lock, config)?;
         let needed = files.view_file.newest().answers();
         let local = files.scan()?;
         let asked = files
@@ -146,38 +150,38 @@ impl Files {
         files.claim(&asked.claim)?;
         let (found, claim) = (files.recover(&asked, local, config)?, asked.claim);
         complete().map_err(|source| files.not_stored(root, claim.epoch, source))?;
-        files.release(&claim, found.taken.end.lsn, config)?;
-        let recovered = Recovered {
+        files.release(&claim, found.assembled.end.lsn, config)?;
+        let recovered = JournalRecovery {
             epoch: claim.epoch,
             head: files.superblock.head.lsn,
             local_end: found.local.end.lsn,
-            end: found.taken.end.lsn,
-            records_from_members: found.taken.records_from_members,
-            bytes_from_members: found.taken.from_members,
-            repaired: found.taken.repaired,
+            end: found.assembled.end.lsn,
+            records_from_members: found.assembled.records_from_members,
+            bytes_from_members: found.assembled.from_members,
+            repaired: found.assembled.repaired,
             members: found.members,
             needed,
             loss_accepted: found.loss_accepted,
             took: began.elapsed(),
         };
-        Ok((files, found.taken, recovered))
+        Ok((files, found.assembled, recovered))
     }
 
-    fn open(lock: Lock, config: &JournalConfig) -> Result<Files, OpenError> {
-        let place = lock.place().clone();
+    fn open(lock: JournalLock, config: &JournalConfig) -> Result<JournalFiles, JournalOpenError> {
+        let place = lock.paths().clone();
         let (log, slots, superblock) = open_log(&place, true, config.modelled_sync_delay)?;
         let view_file = open_view(&place, true)?;
         let view = view_file.newest();
         if view.journal != superblock.journal {
-            return Err(OpenError::Mixed {
+            return Err(JournalOpenError::Mixed {
                 path: place.root().to_path_buf(),
                 log: superblock.journal,
                 view: view.journal,
             });
         }
         let sealer = open_sealer(&place)?;
-        Ok(Files {
-            place,
+        Ok(JournalFiles {
+            paths: place,
             lock,
             log,
             slots,
@@ -188,29 +192,34 @@ impl Files {
     }
 
     /// What the question is about.
-    fn looked(&self) -> Looked<'_> {
-        Looked {
-            root: self.place.root(),
+    fn looked(&self) -> JournalSnapshot<'_> {
+        JournalSnapshot {
+            root: self.paths.root(),
             log: &self.log,
-            log_path: self.place.log(),
+            log_path: self.paths.log(),
             superblock: &self.superblock,
             view: self.view_file.newest(),
         }
     }
 
     /// Step 3.
-    fn claim(&mut self, claim: &View) -> Result<(), OpenError> {
+    fn claim(&mut self, claim: &View) -> Result<(), JournalOpenError> {
         let stored = self.view_file.store(claim.clone());
-        stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))
+        stored.map_err(|source| self.not_stored(self.paths.view(), claim.epoch, source))
     }
 
     /// Steps 4 and 5. What the members answered a moment ago may have changed, so that it may be refused after all.
-    fn recover(&self, asked: &Asked, local: Scan, config: &JournalConfig) -> Result<Found, OpenError> {
+    fn recover(
+        &self,
+        asked: &InquiryResult,
+        local: LogScan,
+        config: &JournalConfig,
+    ) -> Result<LogRecovery, JournalOpenError> {
         let claim = &asked.claim;
         let fence = self.looked().fence(claim, local.end.lsn, config);
         // Where nothing is given up, all are waited for as without a question.
         let mut recovery = match asked.loss_accepted {
-            Some(_) => fence.after(&asked.inquiry),
+            Some(_) => fence.after_probe(&asked.inquiry),
             None => fence,
         };
         let mut loss_accepted = match members::ask(&mut recovery, config) {
@@ -219,27 +228,34 @@ impl Files {
             Err(why) => return Err(self.looked().refused(why, config)),
         };
         let windows = recovery.windows();
-        let damaged = |source| OpenError::Damaged {
-            path: self.place.log(),
+        let damaged = |source| JournalOpenError::Damaged {
+            path: self.paths.log(),
             source,
         };
         let mut plain = Vec::new();
         let mut put_together = |accept_loss| {
-            let known = Known {
+            let known = AssembleOptions {
                 proof: self.superblock.stable.max(claim.proof()),
                 limit: self.superblock.head.lsn.plus(self.log.capacity()),
                 accept_loss,
-                here: config.of_replica.is_some().then_some(self.superblock.stable),
+                local_durable: config.replica_origin.is_some().then_some(self.superblock.stable),
             };
-            assemble(&self.log, &local, &windows, known, Planted::NONE, &mut |record| {
-                // Without its seal a record could be made up by any lender that has seen the one before.
-                let trusted = record.header.sealed || !config.seal;
-                trusted
-                    && self
-                        .sealer
-                        .open(&record.header, record.bytes, &mut plain)
-                        .is_some()
-            })
+            assemble(
+                &self.log,
+                &local,
+                &windows,
+                known,
+                FaultSwitch::NONE,
+                &mut |record| {
+                    // Without its seal a record could be made up by any lender that has seen the one before.
+                    let trusted = record.header.sealed || !config.seal;
+                    trusted
+                        && self
+                            .sealer
+                            .open(&record.header, record.bytes, &mut plain)
+                            .is_some()
+                },
+            )
         };
         let taken = match put_together(false) {
             Err(corrupt @ AssembleError::Corrupt { .. }) if config.accept_loss => {
@@ -257,68 +273,73 @@ impl Files {
             .answers()
             .map(|(address, answer)| (address.to_string(), answer))
             .collect();
-        Ok(Found {
+        Ok(LogRecovery {
             local,
-            taken,
+            assembled: taken,
             members,
             loss_accepted,
         })
     }
 
     /// The local log's valid prefix, as the disk has it.
-    fn scan(&self) -> Result<Scan, OpenError> {
-        scan_log(&self.log, &self.superblock, &self.sealer, &self.place)
+    fn scan(&self) -> Result<LogScan, JournalOpenError> {
+        scan_log(&self.log, &self.superblock, &self.sealer, &self.paths)
     }
 
     /// Step 6: everything below `end` is on the local disk, and nobody else need have it.
-    fn release(&mut self, claim: &View, end: Lsn, config: &JournalConfig) -> Result<(), OpenError> {
+    fn release(&mut self, claim: &View, end: Lsn, config: &JournalConfig) -> Result<(), JournalOpenError> {
         let released = claim.released(end);
         let ring = config.ring_bytes(self.log.capacity());
-        self.superblock = Superblock {
+        self.superblock = LogSuperblock {
             stable: end,
             ..self.superblock.for_ring(ring, end)
         };
         let stored = self.log.store(&mut self.slots, &self.superblock);
-        stored.map_err(|source| self.not_stored(self.place.log(), claim.epoch, source))?;
+        stored.map_err(|source| self.not_stored(self.paths.log(), claim.epoch, source))?;
         let stored = self.view_file.store(released);
-        stored.map_err(|source| self.not_stored(self.place.view(), claim.epoch, source))
+        stored.map_err(|source| self.not_stored(self.paths.view(), claim.epoch, source))
     }
 
     /// Everything below `end` is of no use to anybody any more. Durable on return.
-    pub(crate) fn store_head(&mut self, end: Chain) -> Result<(), OpenError> {
-        let superblock = Superblock {
+    pub(crate) fn store_head(&mut self, end: Chain) -> Result<(), JournalOpenError> {
+        let superblock = LogSuperblock {
             head: end,
             stable: end.lsn,
             ..self.superblock
         };
         let epoch = self.view_file.newest().epoch;
         let stored = self.log.store(&mut self.slots, &superblock);
-        stored.map_err(|source| self.not_stored(self.place.log(), epoch, source))?;
+        stored.map_err(|source| self.not_stored(self.paths.log(), epoch, source))?;
         self.superblock = superblock;
         Ok(())
     }
 
-    fn not_stored(&self, path: std::path::PathBuf, epoch: Epoch, source: impl Into<IoError>) -> OpenError {
+    fn not_stored(
+        &self,
+        path: std::path::PathBuf,
+        epoch: Epoch,
+        source: impl Into<IoError>,
+    ) -> JournalOpenError {
         let source = source.into();
-        OpenError::Store { path, epoch, source }
+        JournalOpenError::Store { path, epoch, source }
     }
 
     /// Everything that the journal's threads need.
     fn serve(
         self,
         mut config: JournalConfig,
-        taken: &Assembled,
-        recovered: Recovered,
-    ) -> Result<Opened, OpenError> {
+        taken: &AssembledLog,
+        recovered: JournalRecovery,
+    ) -> Result<ReadyJournal, JournalOpenError> {
         let view = self.view_file.newest();
         let journal = view.journal;
         let ring_bytes = config.ring_bytes(self.log.capacity());
-        let system = |what| move |source| OpenError::System { what, source };
+        let system = |what| move |source| JournalOpenError::System { what, source };
         let (ring, drain) = sys::ring(ring_bytes, taken.end.lsn).map_err(system("mapping the ring"))?;
-        let waiting = Waiting::new().map_err(system("making a poller"))?;
-        let caster = caster(&mut config);
+        let waiting = CommitWaiters::new().map_err(system("making a poller"))?;
+        let caster = multicast_sender(&mut config);
         let writer_config = config.writer_config(ring_bytes);
-        let writer = Writer::new(
+        let writer = JournalWriter::new(
             journal,
             view.epoch,
             view.writer,
@@ -326,9 +347,9 @@ impl Files {
             taken.end,
             writer_config,
         )
-        .with_reigns(view.reigns.clone())
+        .with_epochs(view.epochs.clone())
         .with_note(view.note.clone());
-        let shared = Shared::new(Parts {
+        let shared = JournalState::new(JournalStateParts {
             writer,
             ring,
             drain,
@@ -338,13 +359,13 @@ impl Files {
             superblock: self.superblock,
             config,
             sealer: self.sealer,
-            place: self.place,
+            paths: self.paths,
             lock: self.lock,
             waiting,
-            caster,
+            multicast_sender: caster,
             view: self.view_file.newest().clone(),
         });
-        Ok(Opened {
+        Ok(ReadyJournal {
             shared,
             journal,
             view_file: self.view_file,
@@ -356,10 +377,10 @@ impl Files {
 /// The valid prefix of a log, as the disk has it.
 fn scan_log(
     log: &LogFile<DiskFile>,
-    superblock: &Superblock,
-    sealer: &Sealer,
-    place: &Place,
-) -> Result<Scan, OpenError> {
+    superblock: &LogSuperblock,
+    sealer: &RecordSealer,
+    place: &JournalPaths,
+) -> Result<LogScan, JournalOpenError> {
     // An error here was caused by an earlier process's writes, and has been reported now. What counts is what the
     // disk gives back once the cache is dropped.
     let _ = log.file().sync();
@@ -375,16 +396,16 @@ fn scan_log(
         own_key != Some(false)
     });
     match own_key {
-        Some(false) => Err(OpenError::OtherKey { path: place.key() }),
+        Some(false) => Err(JournalOpenError::OtherKey { path: place.key() }),
         _ => Ok(scan),
     }
 }
 
 /// The sender of multicast, if it is wanted and can be had. Without it each member is served over its own link: slower, and
 /// no reason to keep a journal shut.
-fn caster(config: &mut JournalConfig) -> Option<Caster> {
+fn multicast_sender(config: &mut JournalConfig) -> Option<MulticastSender> {
     let multicast = config.multicast.as_ref()?;
-    match Caster::open(&multicast.group, multicast.datagram_bytes, multicast.ttl) {
+    match MulticastSender::open(&multicast.group, multicast.datagram_bytes, multicast.ttl) {
         Ok(caster) => Some(caster),
         Err(error) => {
             tracing::warn!(group = %multicast.group, %error, "no multicast: appends go to each member over its own link");
@@ -394,6 +415,6 @@ fn caster(config: &mut JournalConfig) -> Option<Caster> {
     }
 }
 
-pub(crate) fn span(duration: Duration) -> Span {
-    Span(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
+pub(crate) fn span(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }

@@ -4,16 +4,16 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{Place, commit};
+use crate::common::{TestJournal, commit};
 use netram_journal::Journal;
-use netram_lender::{Config, Lender};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
 
 /// A journal that was closed while it was connecting to a lender kept its lock for as long as the attempt took, three
 /// seconds: its own process was told that the journal was in use, by itself.
 #[test]
 fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), 1 << 20).unwrap();
     // It accepts and then says nothing: the handshake waits.
     let silent = UnixListener::bind(place.directory.path().join("silent.sock")).unwrap();
@@ -27,7 +27,7 @@ fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
     // Dropping closes as well.
     let (_waiting_too, _) = silent.accept().unwrap();
     drop(journal);
-    netram_journal::Inspect::open(&place.journal())
+    netram_journal::JournalInspector::open(&place.journal())
         .map(|seen| assert!(!seen.in_use()))
         .unwrap();
 }
@@ -35,7 +35,7 @@ fn a_closed_journal_can_be_opened_while_a_connection_is_still_being_tried() {
 /// The lender has a window of an earlier opening, and the closing comes before there is a link to it.
 #[test]
 fn a_journal_that_is_opened_and_closed_at_once_tells_its_lender() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), 1 << 20).unwrap();
     for round in 0..5 {
         let lender = place.lender("a");
@@ -53,20 +53,20 @@ fn a_journal_that_is_opened_and_closed_at_once_tells_its_lender() {
 }
 
 /// A lender that can remember `journals_max` journals.
-fn small(place: &Place, journals_max: u32) -> Lender {
-    let config = Config {
+fn small(place: &TestJournal, journals_max: u32) -> Lender {
+    let config = LenderConfig {
         listen: vec![place.address("small")],
         security: place.security.clone(),
         memory: 64 << 20,
         journals_max,
         store: Some(place.directory.path().join("small.mem")),
-        ..Config::default()
+        ..LenderConfig::default()
     };
     Lender::start(config).unwrap()
 }
 
 /// Programs that each make a journal, commit at the lender, close it and remove its directory, again and again.
-fn come_and_go(place: &Place, programs: usize, rounds: u32) {
+fn come_and_go(place: &TestJournal, programs: usize, rounds: u32) {
     std::thread::scope(|scope| {
         for program in 0..programs {
             let root = place.directory.path().join(format!("journal-{program}"));
@@ -79,7 +79,7 @@ fn come_and_go(place: &Place, programs: usize, rounds: u32) {
     });
 }
 
-fn comes_and_goes(place: &Place, root: &Path, round: u32) {
+fn comes_and_goes(place: &TestJournal, root: &Path, round: u32) {
     Journal::create(root, 16 << 10).unwrap();
     let (journal, _) = Journal::open(root, place.config(&["small"], 1)).unwrap();
     journal
@@ -102,7 +102,7 @@ fn nothing_is_left(lender: &Lender) {
 /// Each took a slot for the life of the lender's memory, so that 1,024 were all that there could be (case 4).
 #[test]
 fn journals_that_come_and_go_leave_nothing_at_their_lender() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let lender = small(&place, 12);
     come_and_go(&place, 4, 25);
     nothing_is_left(&lender);
@@ -111,7 +111,7 @@ fn journals_that_come_and_go_leave_nothing_at_their_lender() {
 #[test]
 #[ignore = "ten minutes: cargo test -p netram-journal --release --test all closing:: -- --ignored"]
 fn a_hundred_thousand_journals_leave_nothing_at_their_lender() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let lender = small(&place, 100);
     come_and_go(&place, 25, 4000);
     nothing_is_left(&lender);

@@ -3,28 +3,28 @@
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use crate::common::{Place, append, commit, payloads};
-use netram_journal::place::{Layout, Place as JournalPlace};
+use crate::common::{TestJournal, append, commit, payloads};
+use netram_journal::paths::{JournalLayout, JournalPaths as JournalPlace};
 use netram_journal::seal::DataKey;
-use netram_journal::{Follower, Journal, JournalConfig, Parts};
+use netram_journal::{Journal, JournalConfig, JournalFollower, JournalInit};
 use netram_proto::id::Lsn;
-use netram_proto::journal::{Slots, View};
+use netram_proto::journal::{SlotPair, View};
 use netram_proto::limit::SLOT_BYTES;
-use netram_proto::port::{Durability, Log, LogError, Record};
+use netram_proto::port::{Durability, LogError, Record, RecordLog};
 
 const LOG_BYTES: u64 = 1 << 20;
 
 /// A journal with records of many sizes, all stable, and an empty follower of it.
-fn pair(place: &Place) -> (Journal, PathBuf) {
+fn pair(place: &TestJournal) -> (Journal, PathBuf) {
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&[], 0));
     for length in 0..200 {
         append(&journal, &vec![length as u8; length * 7]);
     }
     commit(&journal, b"the last", Durability::Disk);
-    let key = JournalPlace::of(&place.journal(), Layout::Directory).key();
+    let key = JournalPlace::of(&place.journal(), JournalLayout::Directory).key();
     let head = journal.state().head;
-    let parts = Parts {
+    let parts = JournalInit {
         journal: journal.id(),
         log_bytes: LOG_BYTES,
         key: DataKey::from_bytes(*DataKey::load(&key).unwrap().as_bytes()),
@@ -32,12 +32,12 @@ fn pair(place: &Place) -> (Journal, PathBuf) {
         start: journal.link_at(head).unwrap(),
     };
     let root = place.directory.path().join("follower");
-    Follower::create(&root, &parts).unwrap();
+    JournalFollower::create(&root, &parts).unwrap();
     (journal, root)
 }
 
 /// Sends what the follower lacks up to `end`, in pieces that cut records, and makes it durable.
-fn ship(journal: &Journal, follower: &Follower, end: Lsn) {
+fn ship(journal: &Journal, follower: &JournalFollower, end: Lsn) {
     let mut at = follower.end().lsn;
     let mut bytes = [0; 1000];
     while at < end {
@@ -49,7 +49,7 @@ fn ship(journal: &Journal, follower: &Follower, end: Lsn) {
     follower.flush(journal.link_at(end).unwrap()).unwrap();
 }
 
-fn followed(follower: &Follower) -> Vec<Vec<u8>> {
+fn followed(follower: &JournalFollower) -> Vec<Vec<u8>> {
     let mut found = Vec::new();
     let mut each = |record: Record<'_>| {
         found.push(record.payload.to_vec());
@@ -61,9 +61,9 @@ fn followed(follower: &Follower) -> Vec<Vec<u8>> {
 
 #[test]
 fn what_was_followed_opens_as_the_journal_itself() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let (journal, root) = pair(&place);
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     ship(&journal, &follower, journal.state().stable);
     assert_eq!(followed(&follower), payloads(&journal));
     // Beyond one lap, with a head that moves.
@@ -93,9 +93,9 @@ fn what_was_followed_opens_as_the_journal_itself() {
 
 #[test]
 fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let (journal, root) = pair(&place);
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     let half = journal.state().stable;
     ship(&journal, &follower, half);
     for _ in 0..3 {
@@ -110,9 +110,9 @@ fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
         .write(true)
         .open(root.join("log"))
         .unwrap();
-    let data = Slots::bytes(SLOT_BYTES);
+    let data = SlotPair::bytes(SLOT_BYTES);
     log.write_all_at(&bytes[100..count], data + half.0 + 100).unwrap();
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     assert_eq!(follower.end(), journal.link_at(half).unwrap());
     drop(follower);
     let (taken, _) = Journal::open(&root, JournalConfig::default()).expect("nothing that counted is damaged");
@@ -121,16 +121,16 @@ fn what_was_not_flushed_is_sent_again_and_is_no_sign_of_damage() {
 
 #[test]
 fn a_log_begun_anew_has_nothing_of_the_one_before() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let (journal, root) = pair(&place);
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     let end = journal.state().stable;
     ship(&journal, &follower, end);
     let start = journal.link_at(journal.state().head).unwrap();
     follower.restart(start).unwrap();
     assert!(followed(&follower).is_empty());
     drop(follower);
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     assert_eq!((follower.head(), follower.end()), (start, start));
     ship(&journal, &follower, end);
     assert_eq!(followed(&follower), payloads(&journal));
@@ -138,10 +138,10 @@ fn a_log_begun_anew_has_nothing_of_the_one_before() {
 
 #[test]
 fn a_follower_has_one_owner_and_no_writer() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let (_journal, root) = pair(&place);
-    let follower = Follower::open(&root).unwrap();
-    assert!(Follower::open(&root).is_err());
+    let follower = JournalFollower::open(&root).unwrap();
+    assert!(JournalFollower::open(&root).is_err());
     assert!(Journal::open(&root, JournalConfig::default()).is_err());
     assert!(follower.append(crate::common::KIND, 1, &mut |_| ()).is_err());
 }
@@ -149,9 +149,9 @@ fn a_follower_has_one_owner_and_no_writer() {
 /// Damage below what had been durable was taken for the end of the log: the copy went on as if it were whole.
 #[test]
 fn damage_below_what_was_durable_is_said_and_nothing_behind_it_is_erased() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let (journal, root) = pair(&place);
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     let stable = journal.state().stable;
     ship(&journal, &follower, stable);
     let (head, end) = (follower.head().lsn, follower.end());
@@ -161,7 +161,7 @@ fn damage_below_what_was_durable_is_said_and_nothing_behind_it_is_erased() {
     let log = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open(JournalPlace::of(&root, Layout::Directory).log())
+        .open(JournalPlace::of(&root, JournalLayout::Directory).log())
         .unwrap();
     let mut before = vec![0; log.metadata().unwrap().len() as usize];
     log.read_exact_at(&mut before, 0).unwrap();
@@ -169,16 +169,16 @@ fn damage_below_what_was_durable_is_said_and_nothing_behind_it_is_erased() {
     before[wrong] ^= 1;
     log.write_all_at(&before[wrong..=wrong], wrong as u64).unwrap();
     for _ in 0..2 {
-        let follower = Follower::open(&root).unwrap();
-        assert_eq!(follower.lost(), Some(stable));
+        let follower = JournalFollower::open(&root).unwrap();
+        assert_eq!(follower.damaged_below(), Some(stable));
         assert!(follower.end().lsn < stable);
         drop(follower);
         let mut after = vec![0; before.len()];
         log.read_exact_at(&mut after, 0).unwrap();
         assert!(before == after, "nothing was touched");
     }
-    let follower = Follower::open(&root).unwrap();
+    let follower = JournalFollower::open(&root).unwrap();
     follower.restart(end).unwrap();
     drop(follower);
-    assert_eq!(Follower::open(&root).unwrap().lost(), None);
+    assert_eq!(JournalFollower::open(&root).unwrap().damaged_below(), None);
 }

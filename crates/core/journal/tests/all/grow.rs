@@ -1,9 +1,9 @@
 //! A journal's log grows on a real disk, and nothing that was there before or comes after is lost.
 
-use crate::common::{Place, commit, payloads};
-use netram_journal::{GrowError, Journal, JournalConfig, Layout};
-use netram_proto::journal::GrowError as Refusal;
-use netram_proto::port::{AppendError, Durability, Log};
+use crate::common::{TestJournal, commit, payloads};
+use netram_journal::{Journal, JournalConfig, JournalGrowError, JournalLayout};
+use netram_proto::journal::LogGrowError as Refusal;
+use netram_proto::port::{AppendError, Durability, RecordLog};
 
 const SMALL: u64 = 16 * 1024;
 const LARGE: u64 = 256 * 1024;
@@ -14,7 +14,7 @@ fn trim_all(journal: &Journal) {
 
 #[test]
 fn a_log_grows_when_it_is_empty_and_goes_on_where_it_was() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let root = place.journal();
     Journal::create(&root, SMALL).unwrap();
     let alone = JournalConfig::default();
@@ -30,7 +30,7 @@ fn a_log_grows_when_it_is_empty_and_goes_on_where_it_was() {
     let refused = Journal::grow(&root, &alone, LARGE).unwrap_err();
     let not_empty = matches!(
         &refused,
-        GrowError::Refused {
+        JournalGrowError::Refused {
             source: Refusal::NotEmpty { .. },
             ..
         }
@@ -61,7 +61,7 @@ fn a_log_grows_when_it_is_empty_and_goes_on_where_it_was() {
 
 #[test]
 fn a_journal_that_somebody_has_open_does_not_grow() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let root = place.journal();
     Journal::create(&root, SMALL).unwrap();
     let alone = JournalConfig::default();
@@ -75,9 +75,9 @@ fn a_journal_that_somebody_has_open_does_not_grow() {
 
 #[test]
 fn a_smaller_or_impossible_size_is_refused_by_name() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let root = place.directory.path().join("bank.log");
-    netram_journal::Place::of(&root, Layout::Beside)
+    netram_journal::JournalPaths::of(&root, JournalLayout::Beside)
         .create(LARGE)
         .unwrap();
     let alone = JournalConfig::default();

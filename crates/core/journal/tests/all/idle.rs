@@ -2,20 +2,20 @@
 
 use std::time::{Duration, Instant};
 
-use netram_journal::{Journal, JournalConfig, OpenError};
-use netram_proto::journal::{RecoveryRefusal, Timing};
-use netram_proto::port::{Durability, Log};
-use netram_proto::time::Span;
+use netram_journal::{Journal, JournalConfig, JournalOpenError};
+use netram_proto::journal::{RecoveryError, WriterTimings};
+use netram_proto::port::{Durability, RecordLog};
+use netram_proto::time::Nanos;
 
-use crate::common::{Place, append, commit, copy_of, payloads};
+use crate::common::{TestJournal, append, commit, copy_of, payloads};
 
 const LOG_BYTES: u64 = 4 << 20;
 
-fn soon_idle(place: &Place) -> JournalConfig {
+fn soon_idle(place: &TestJournal) -> JournalConfig {
     JournalConfig {
-        timing: Timing {
-            idle: Span::from_ms(50),
-            ..Timing::default()
+        timing: WriterTimings {
+            idle: Nanos::from_ms(50),
+            ..WriterTimings::default()
         },
         ..place.config(&["a"], 1)
     }
@@ -32,7 +32,7 @@ pub(crate) fn wait_until_clean(journal: &Journal) {
 /// After a power cut of client and lenders every journal refused, also one that had been complete for hours.
 #[test]
 fn an_idle_journal_opens_although_all_lenders_lost_their_memory() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(soon_idle(&place));
@@ -48,7 +48,7 @@ fn an_idle_journal_opens_although_all_lenders_lost_their_memory() {
 /// The other side: a journal that was written to a moment before is refused, and the refusal says what is known.
 #[test]
 fn a_journal_that_does_not_rest_is_refused_without_its_members() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {
@@ -60,8 +60,8 @@ fn a_journal_that_does_not_rest_is_refused_without_its_members() {
     let copy = copy_of(&place);
     drop((journal, lender));
     match Journal::open(&copy, place.config(&["a"], 1)).map(drop) {
-        Err(OpenError::Refused {
-            refusal: RecoveryRefusal::Missing { shown: None, .. },
+        Err(JournalOpenError::Refused {
+            refusal: RecoveryError::Missing { held_max: None, .. },
             ..
         }) => (),
         other => panic!("{other:?}"),
@@ -70,7 +70,7 @@ fn a_journal_that_does_not_rest_is_refused_without_its_members() {
 
 #[test]
 fn members_count_again_after_the_first_append_and_a_rest_costs_two_views() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(soon_idle(&place));

@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::{KIND, Place, append, commit, copy_of, payloads};
-use netram_journal::{Journal, JournalConfig, Multicast, OpenError};
+use crate::common::{KIND, TestJournal, append, commit, copy_of, payloads};
+use netram_journal::{Journal, JournalConfig, JournalOpenError, MulticastOptions};
 use netram_proto::journal::CommitRule;
-use netram_proto::port::{AppendError, Durability, Log};
+use netram_proto::port::{AppendError, Durability, RecordLog};
 
 const LOG_BYTES: u64 = 4 << 20;
 
 #[test]
 fn commits_come_back_after_closing_whatever_the_durability() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, recovered) = place.open(place.config(&["a", "b"], 2));
@@ -46,11 +46,11 @@ fn commits_come_back_after_closing_whatever_the_durability() {
 
 #[test]
 fn a_group_that_cannot_be_had_keeps_no_journal_shut() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {
-        multicast: Some(Multicast {
+        multicast: Some(MulticastOptions {
             group: "239.77.2.1:7421%nosuch0".parse().unwrap(),
             datagram_bytes: Some(1400),
             ttl: 1,
@@ -64,7 +64,7 @@ fn a_group_that_cannot_be_had_keeps_no_journal_shut() {
 
 #[test]
 fn a_remote_commit_says_who_voted() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {
@@ -81,7 +81,7 @@ fn a_remote_commit_says_who_voted() {
 
 #[test]
 fn without_lenders_the_disk_alone_commits() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&[], 0));
     let ticket = append(&journal, b"alone");
@@ -94,7 +94,7 @@ fn without_lenders_the_disk_alone_commits() {
 fn many_threads_commit_in_order_and_share_syncs() {
     const THREADS: u32 = 8;
     const EACH: u32 = 300;
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&["a"], 1));
@@ -129,7 +129,7 @@ fn many_threads_commit_in_order_and_share_syncs() {
 
 #[test]
 fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), 256 << 10).unwrap();
     let config = JournalConfig {
@@ -149,7 +149,7 @@ fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
     assert!(journal.status().window_stalls > 0);
     let ticket = {
         let end = journal.state().tail;
-        netram_proto::port::Ticket { lsn: end, end }
+        netram_proto::port::CommitTicket { lsn: end, end }
     };
     journal.wait(ticket, Durability::Disk).unwrap();
     assert_eq!(payloads(&journal).len(), 64, "records of 4,096 bytes in 256 KiB");
@@ -174,19 +174,19 @@ fn a_full_window_waits_for_the_disk_and_a_full_log_says_so() {
 
 #[test]
 fn threads_that_trim_at_once_never_move_the_head_back() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), 64 << 10).unwrap();
     let (journal, _) = place.open(place.config(&[], 0));
     let done = std::sync::atomic::AtomicBool::new(false);
     // However the committing thread ends, the trimming ones must: otherwise a failure would show as a test that hangs.
-    struct Done<'a>(&'a std::sync::atomic::AtomicBool);
-    impl Drop for Done<'_> {
+    struct DoneGuard<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for DoneGuard<'_> {
         fn drop(&mut self) {
             self.0.store(true, Ordering::Relaxed);
         }
     }
     std::thread::scope(|scope| {
-        let _ended = Done(&done);
+        let _ended = DoneGuard(&done);
         for _ in 0..4 {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
@@ -230,7 +230,7 @@ fn commit_when_there_is_room(journal: &Journal, payload: &[u8]) {
 
 #[test]
 fn huge_records_are_refused_with_the_bound_and_zero_bytes_are_fine() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&["a"], 1));
@@ -245,18 +245,18 @@ fn huge_records_are_refused_with_the_bound_and_zero_bytes_are_fine() {
 
 #[test]
 fn a_second_writer_is_told_who_has_the_journal() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (_journal, _) = place.open(place.config(&[], 0));
     match Journal::open(&place.journal(), place.config(&[], 0)) {
-        Err(OpenError::InUse { pid, .. }) => assert_eq!(pid, std::process::id().to_string()),
+        Err(JournalOpenError::InUse { pid, .. }) => assert_eq!(pid, std::process::id().to_string()),
         other => panic!("{:?}", other.err()),
     }
 }
 
 #[test]
 fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let (journal, _) = place.open(place.config(&["a"], 1));
@@ -278,7 +278,7 @@ fn a_copy_of_the_journal_fences_the_original_which_never_acknowledges_again() {
 #[test]
 fn what_only_members_hold_comes_back_and_only_with_its_seal() {
     for (seal, reopened_with) in [(true, true), (false, false), (false, true)] {
-        let place = Place::new();
+        let place = TestJournal::new();
         let _lender = place.lender("a");
         Journal::create(&place.journal(), LOG_BYTES).unwrap();
         let config = JournalConfig {
@@ -296,7 +296,7 @@ fn what_only_members_hold_comes_back_and_only_with_its_seal() {
         let outcome = Journal::open(&copy, config);
         if !seal && reopened_with {
             // Whoever lends could have made it up.
-            assert!(matches!(outcome, Err(OpenError::Damaged { .. })));
+            assert!(matches!(outcome, Err(JournalOpenError::Damaged { .. })));
             continue;
         }
         let (newer, recovered) = outcome.unwrap();
@@ -307,7 +307,7 @@ fn what_only_members_hold_comes_back_and_only_with_its_seal() {
 
 #[test]
 fn a_lost_lender_is_replaced_and_no_commit_fails() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let first = place.lender("a");
     let _others = [place.lender("b"), place.lender("c")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
@@ -338,7 +338,7 @@ fn a_lost_lender_is_replaced_and_no_commit_fails() {
 
 #[test]
 fn a_view_in_one_power_domain_does_not_count_unless_allowed() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {
@@ -354,7 +354,7 @@ fn a_view_in_one_power_domain_does_not_count_unless_allowed() {
 
 #[test]
 fn sealed_and_unsealed_records_live_in_one_log() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     for seal in [true, false, true] {
@@ -377,7 +377,7 @@ fn sealed_and_unsealed_records_live_in_one_log() {
 
 #[test]
 fn contradictory_configurations_are_refused_with_the_reason() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let base = place.config(&["a"], 1);
     let wrong = [
@@ -405,7 +405,7 @@ fn contradictory_configurations_are_refused_with_the_reason() {
     for config in wrong {
         assert!(matches!(
             Journal::open(&place.journal(), config),
-            Err(OpenError::Config(_))
+            Err(JournalOpenError::Config(_))
         ));
     }
 }

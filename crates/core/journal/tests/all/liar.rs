@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use netram_journal::{Journal, OpenError};
+use netram_journal::{Journal, JournalOpenError};
 use netram_proto::id::{Epoch, Incarnation, Lsn};
-use netram_proto::journal::{JoinId, PeerAnswer, RecoveryRefusal, Slots, View, ViewMember};
+use netram_proto::journal::{JoinId, PeerAnswer, RecoveryError, SlotPair, View, ViewMember};
 use netram_proto::limit::{FRAME_BODY_BYTES_MAX, SLOT_BYTES};
-use netram_proto::port::{File, IoError};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header};
-use netram_transport::{Link, Listener, Progress, Security};
+use netram_proto::port::{IoError, StorageFile};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind};
+use netram_transport::{HandshakeProgress, Link, Listener, Security};
 
-use crate::common::Place;
+use crate::common::TestJournal;
 
 const WINDOW: u64 = 1 << 20;
 const LIFE: u64 = 7;
@@ -22,7 +22,7 @@ const LIFE: u64 = 7;
 /// The view file, as no program of ours would write it.
 struct ViewFile(OsFile);
 
-impl File for ViewFile {
+impl StorageFile for ViewFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.0.metadata().map_err(|_| IoError::EIO)?.len())
     }
@@ -41,16 +41,16 @@ impl File for ViewFile {
 }
 
 /// A journal whose one member is the lender at "liar".
-fn journal_of_liar(place: &Place) {
+fn journal_of_liar(place: &TestJournal) {
     Journal::create(&place.journal(), 4 << 20).unwrap();
     let path = place.journal().join("view");
     let file = ViewFile(OsFile::options().read(true).write(true).open(path).unwrap());
-    let (mut slots, payload) = Slots::open(&file, View::MAGIC, SLOT_BYTES).unwrap();
+    let (mut slots, payload) = SlotPair::open(&file, View::MAGIC, SLOT_BYTES).unwrap();
     let view = View::decode(&payload).unwrap();
     let member = ViewMember {
         incarnation: Incarnation(LIFE),
         join: Some(JoinId {
-            reign: Epoch(1),
+            epoch: Epoch(1),
             generation: 1,
         }),
         address: place.address("liar").to_string(),
@@ -75,8 +75,8 @@ fn lie(listener: &Listener, held: u64, given: &AtomicU64, ended: &AtomicBool) {
         };
         let link = loop {
             match pending.advance(Instant::now()) {
-                Ok(Progress::Done(link)) => break Some(link),
-                Ok(Progress::NeedRead) => std::thread::sleep(Duration::from_millis(1)),
+                Ok(HandshakeProgress::Done(link)) => break Some(link),
+                Ok(HandshakeProgress::NeedRead) => std::thread::sleep(Duration::from_millis(1)),
                 Err(_) => break None,
             }
         };
@@ -107,36 +107,36 @@ fn serve(mut link: Link, held: u64, given: &AtomicU64) {
     }
 }
 
-fn answer(asked: &Header, held: u64) -> (Header, Vec<u8>) {
-    let header = |kind| Header {
+fn answer(asked: &FrameHeader, held: u64) -> (FrameHeader, Vec<u8>) {
+    let header = |kind| FrameHeader {
         epoch: asked.epoch,
-        who: LIFE,
-        ..Header::new(kind)
+        sender: LIFE,
+        ..FrameHeader::new(kind)
     };
     match asked.kind {
         FrameKind::Bind => (header(FrameKind::Bound), b"elsewhere".to_vec()),
-        FrameKind::Seal => {
-            let sealed = Header {
+        FrameKind::Fence => {
+            let sealed = FrameHeader {
                 flags: Flag::KNOWN,
                 lsn: Lsn(held),
                 mark: 1,
-                ..header(FrameKind::Sealed)
+                ..header(FrameKind::Fenced)
             };
             (sealed, 1u32.to_le_bytes().to_vec())
         }
         // The question before the fence: the same lie.
-        FrameKind::Ping if asked.flags & Flag::ASKS != 0 => {
-            let told = Header {
+        FrameKind::Ping if asked.flags & Flag::PROBE != 0 => {
+            let told = FrameHeader {
                 epoch: Epoch(1),
                 flags: Flag::KNOWN,
                 lsn: Lsn(held),
                 mark: 1,
-                ..header(FrameKind::Told)
+                ..header(FrameKind::ProbeReply)
             };
             (told, [&[0; 8][..], &1u32.to_le_bytes()].concat())
         }
         FrameKind::Read => {
-            let data = Header {
+            let data = FrameHeader {
                 lsn: asked.lsn,
                 ..header(FrameKind::Data)
             };
@@ -147,8 +147,8 @@ fn answer(asked: &Header, held: u64) -> (Header, Vec<u8>) {
 }
 
 /// What a recovery comes to whose one member claims `held`, and what that member was asked to give.
-fn recovery_from_liar(held: u64) -> (OpenError, u64) {
-    let mut place = Place::new();
+fn recovery_from_liar(held: u64) -> (JournalOpenError, u64) {
+    let mut place = TestJournal::new();
     place.security = Security::Insecure;
     journal_of_liar(&place);
     let listener = Listener::bind(&place.address("liar"), place.security.clone()).unwrap();
@@ -170,8 +170,8 @@ fn recovery_from_liar(held: u64) -> (OpenError, u64) {
 fn a_lender_that_claims_to_hold_2_to_the_60_is_not_read_at_all() {
     let (refused, given) = recovery_from_liar(1 << 60);
     match &refused {
-        OpenError::Refused {
-            refusal: RecoveryRefusal::Missing { missing, .. },
+        JournalOpenError::Refused {
+            refusal: RecoveryError::Missing { missing, .. },
             ..
         } => assert_eq!(missing[0].1, PeerAnswer::Overclaims),
         other => panic!("{other}"),
@@ -188,7 +188,7 @@ fn a_lender_that_claims_to_hold_2_to_the_60_is_not_read_at_all() {
 #[test]
 fn a_lender_that_lies_within_its_window_is_read_no_further_than_that() {
     let (refused, given) = recovery_from_liar(WINDOW);
-    assert!(matches!(refused, OpenError::Damaged { .. }), "{refused}");
+    assert!(matches!(refused, JournalOpenError::Damaged { .. }), "{refused}");
     let frames = WINDOW.div_ceil(FRAME_BODY_BYTES_MAX as u64) * FRAME_BODY_BYTES_MAX as u64;
     assert!((WINDOW..=frames + 100).contains(&given), "{given} bytes");
 }

@@ -2,11 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use netram_journal::{Journal, JournalConfig, Reason};
-use netram_proto::journal::Blocked;
-use netram_proto::port::{Durability, Log};
+use netram_journal::{Journal, JournalConfig, UncountedReason};
+use netram_proto::journal::DiskWaitReason;
+use netram_proto::port::{Durability, RecordLog};
 
-use crate::common::{Place, append, commit, copy_of, payloads};
+use crate::common::{TestJournal, append, commit, copy_of, payloads};
 
 const LOG_BYTES: u64 = 4 << 20;
 
@@ -14,7 +14,7 @@ const LOG_BYTES: u64 = 4 << 20;
 /// commit went at the disk's pace, and the status showed two healthy members.
 #[test]
 fn one_lender_under_two_addresses_is_one_member() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender_at("a", &["a", "also-a"]);
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = place.config(&["a", "also-a"], 2);
@@ -29,8 +29,8 @@ fn one_lender_under_two_addresses_is_one_member() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let why = journal.wait_for_members(Duration::from_millis(200)).unwrap_err();
-    assert_eq!(why.blocked, Blocked::TooFewMembers { have: 1, min: 2 });
-    let [(_, Reason::AliasOf(_))] = &why.lenders[..] else {
+    assert_eq!(why.blocked, DiskWaitReason::TooFewMembers { have: 1, min: 2 });
+    let [(_, UncountedReason::AliasOf(_))] = &why.lenders[..] else {
         panic!("{why:?}")
     };
     assert!(
@@ -43,7 +43,7 @@ fn one_lender_under_two_addresses_is_one_member() {
 
 #[test]
 fn another_lender_takes_the_place_of_an_alias_and_members_commit() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender_at("a", &["a", "also-a"]), place.lender("b")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {
@@ -62,7 +62,7 @@ fn another_lender_takes_the_place_of_an_alias_and_members_commit() {
 /// Only the address in the view was asked: a lender that came back by another one had the bytes, and recovery refused.
 #[test]
 fn a_member_that_moved_is_found_by_the_addresses_of_the_settings() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender_at("a", &["a", "moved"]), place.lender("spare")];
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {

@@ -3,13 +3,13 @@
 use std::path::Path as FilePath;
 use std::time::Duration;
 
-use crate::common::{Place, commit, copy_of};
-use netram_journal::over::{Deleting, List, PATIENCE, Windows};
-use netram_journal::{DeleteError, Journal, JournalConfig, Place as JournalPlace};
+use crate::common::{TestJournal, commit, copy_of};
+use netram_journal::forget::{ForgetList, JournalDeletion, PATIENCE, WindowRelease};
+use netram_journal::{Journal, JournalConfig, JournalDeleteError, JournalPaths as JournalPlace};
 use netram_proto::port::Durability;
 
 /// A journal that was cut off with bytes at the lender `a`; nobody has it open. Its directory is `copy`.
-fn cut_off(place: &Place) -> JournalPlace {
+fn cut_off(place: &TestJournal) -> JournalPlace {
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let config = JournalConfig {
         disk_delay: Duration::from_secs(3600),
@@ -24,19 +24,24 @@ fn cut_off(place: &Place) -> JournalPlace {
 }
 
 /// Begins a deletion by which the lenders free everything.
-fn begin(list: &List, place: &Place, journal: &JournalPlace, key: Option<&FilePath>) -> Deleting {
-    begin_with(list, place, journal, key, Windows::All)
+fn begin(
+    list: &ForgetList,
+    place: &TestJournal,
+    journal: &JournalPlace,
+    key: Option<&FilePath>,
+) -> JournalDeletion {
+    begin_with(list, place, journal, key, WindowRelease::All)
 }
 
 fn begin_with(
-    list: &List,
-    place: &Place,
+    list: &ForgetList,
+    place: &TestJournal,
     journal: &JournalPlace,
     key: Option<&FilePath>,
-    windows: Windows,
-) -> Deleting {
+    windows: WindowRelease,
+) -> JournalDeletion {
     let lenders = [place.address("a")];
-    Deleting::begin(
+    JournalDeletion::begin(
         Some(list.clone()),
         journal.root(),
         std::slice::from_ref(journal),
@@ -47,16 +52,16 @@ fn begin_with(
     .unwrap()
 }
 
-fn place_and_list() -> (Place, List) {
-    let place = Place {
+fn paths_and_list() -> (TestJournal, ForgetList) {
+    let place = TestJournal {
         security: netram_transport::Security::Insecure,
-        ..Place::new()
+        ..TestJournal::new()
     };
-    let list = List::at(place.directory.path().join("state/over"));
+    let list = ForgetList::at(place.directory.path().join("state/over"));
     (place, list)
 }
 
-fn files(place: &Place) -> Vec<String> {
+fn files(place: &TestJournal) -> Vec<String> {
     let entries = std::fs::read_dir(place.directory.path().join("state/over"));
     let names = entries
         .into_iter()
@@ -67,7 +72,7 @@ fn files(place: &Place) -> Vec<String> {
 
 /// The lender `a`, started again elsewhere, as the list knows. The process of the original would take its window up again, so it must not
 /// find the lender where it was.
-fn moved(place: &Place) -> netram_lender::Lender {
+fn moved(place: &TestJournal) -> netram_lender::Lender {
     std::fs::remove_file(place.directory.path().join("a.sock")).ok();
     let lender = place.lender_at("a", &["b"]);
     for entry in std::fs::read_dir(place.directory.path().join("state/over")).unwrap() {
@@ -82,7 +87,7 @@ fn moved(place: &Place) -> netram_lender::Lender {
 
 #[test]
 fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
-    let (place, list) = place_and_list();
+    let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let journal = cut_off(&place);
     drop(lender);
@@ -107,16 +112,22 @@ fn a_lender_that_was_away_is_told_later_and_frees_window_and_slot() {
 /// at the moment.
 #[test]
 fn what_counts_on_lenders_is_not_deleted_by_mistake() {
-    let (place, list) = place_and_list();
+    let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let copy = cut_off(&place);
-    let refused = copy.delete(Some(list.clone()), Windows::Logged, &[], None);
-    assert!(matches!(refused, Err(DeleteError::NotClosed(_))), "{refused:?}");
+    let refused = copy.delete(Some(list.clone()), WindowRelease::Logged, &[], None);
+    assert!(
+        matches!(refused, Err(JournalDeleteError::NotClosed(_))),
+        "{refused:?}"
+    );
     let aside = copy.root().with_extension("view");
     std::fs::rename(copy.view(), &aside).unwrap();
     std::fs::create_dir(copy.view()).unwrap();
-    let refused = copy.delete(Some(list.clone()), Windows::Logged, &[], None);
-    assert!(matches!(refused, Err(DeleteError::Journal(_))), "{refused:?}");
+    let refused = copy.delete(Some(list.clone()), WindowRelease::Logged, &[], None);
+    assert!(
+        matches!(refused, Err(JournalDeleteError::Journal(_))),
+        "{refused:?}"
+    );
     std::fs::remove_dir(copy.view()).unwrap();
     std::fs::rename(&aside, copy.view()).unwrap();
     assert!(copy.log().exists() && copy.view().exists() && files(&place).is_empty());
@@ -126,11 +137,11 @@ fn what_counts_on_lenders_is_not_deleted_by_mistake() {
 /// The copy was made while the journal rested, so that it needs nobody. In the same reign the original went on, and was killed.
 #[test]
 fn a_lender_keeps_what_the_deleted_copy_lacked() {
-    let (place, list) = place_and_list();
+    let (place, list) = paths_and_list();
     let lender = place.lender("a");
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let mut config = place.config(&["a"], 1);
-    config.timing.idle = netram_proto::time::Span::from_ms(50);
+    config.timing.idle = netram_proto::time::Nanos::from_ms(50);
     let (journal, _) = place.open(config.clone());
     commit(&journal, b"of both", Durability::Remote);
     crate::idle::wait_until_clean(&journal);
@@ -140,14 +151,14 @@ fn a_lender_keeps_what_the_deleted_copy_lacked() {
     let _running = std::mem::ManuallyDrop::new(journal);
     // It is told later, and so once more.
     let untold = copy
-        .delete(Some(list.clone()), Windows::Logged, &[], None)
+        .delete(Some(list.clone()), WindowRelease::Logged, &[], None)
         .unwrap();
-    assert_eq!((untold.len(), untold[0].holds), (1, None));
+    assert_eq!((untold.len(), untold[0].bytes_held), (1, None));
     let lender = moved(&place);
     for _ in 0..2 {
         let untold = list.tell(PATIENCE);
         assert_eq!(untold.len(), 1);
-        assert!(untold[0].holds > Some(20), "{untold:?}");
+        assert!(untold[0].bytes_held > Some(20), "{untold:?}");
         assert!(lender.report().memory.used > 0);
     }
 }
@@ -155,7 +166,7 @@ fn a_lender_keeps_what_the_deleted_copy_lacked() {
 /// Cut off anywhere before everything is removed, the journal may be opened again: nobody must have been told.
 #[test]
 fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
-    let (place, list) = place_and_list();
+    let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let journal = cut_off(&place);
     drop(begin(&list, &place, &journal, None));
@@ -170,7 +181,7 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
     let before = text();
     for gone in [journal.log(), journal.view()] {
         std::fs::remove_file(gone).unwrap();
-        drop(begin_with(&list, &place, &journal, None, Windows::Logged));
+        drop(begin_with(&list, &place, &journal, None, WindowRelease::Logged));
         assert_eq!(text(), before);
     }
     let deleting = begin(&list, &place, &journal, None);
@@ -184,31 +195,34 @@ fn a_deletion_that_was_cut_off_costs_no_byte_until_it_is_completed() {
 /// The last file was gone and nobody had been told: a second attempt called that no journal, and the lenders kept all of it.
 #[test]
 fn a_deletion_that_was_cut_off_behind_its_last_file_tells_when_it_is_repeated() {
-    for folder_is_left in [true, false] {
-        let (place, list) = place_and_list();
+    for directory_is_left in [true, false] {
+        let (place, list) = paths_and_list();
         let lender = place.lender("a");
         let journal = cut_off(&place);
         drop(lender);
         drop(begin(&list, &place, &journal, None));
         std::fs::remove_dir_all(journal.root()).unwrap();
-        if folder_is_left {
+        if directory_is_left {
             std::fs::create_dir(journal.root()).unwrap();
         }
         let again = JournalPlace::at(journal.root());
         let untold = again
-            .delete(Some(list.clone()), Windows::Logged, &[], None)
+            .delete(Some(list.clone()), WindowRelease::Logged, &[], None)
             .unwrap();
         assert_eq!(untold.len(), 1, "the lender is away");
         assert!(files(&place)[0].ends_with(".over"));
         assert!(!journal.root().exists());
-        let none = again.delete(Some(list), Windows::Logged, &[], None);
-        assert!(matches!(none, Err(DeleteError::NoJournal { .. })), "{none:?}");
+        let none = again.delete(Some(list), WindowRelease::Logged, &[], None);
+        assert!(
+            matches!(none, Err(JournalDeleteError::NoJournal { .. })),
+            "{none:?}"
+        );
     }
 }
 
 #[test]
 fn a_journal_that_no_lender_has_heard_of_leaves_no_entry() {
-    let (place, list) = place_and_list();
+    let (place, list) = paths_and_list();
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let journal = JournalPlace::at(&place.journal());
     let deleting = begin(&list, &place, &journal, None);
@@ -217,7 +231,7 @@ fn a_journal_that_no_lender_has_heard_of_leaves_no_entry() {
 
 #[test]
 fn without_its_key_nobody_is_told_and_the_entry_stays() {
-    let (place, list) = place_and_list();
+    let (place, list) = paths_and_list();
     let lender = place.lender("a");
     let journal = cut_off(&place);
     let deleting = begin(&list, &place, &journal, Some(FilePath::new("/nowhere/key")));

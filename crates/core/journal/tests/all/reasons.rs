@@ -4,38 +4,41 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixListener;
 use std::time::{Duration, Instant};
 
-use netram_journal::{Away, Journal, JournalConfig, OpenError, Reason};
-use netram_lender::{Config, Lender};
+use netram_journal::{Journal, JournalConfig, JournalOpenError, LinkFailure, UncountedReason};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
-use netram_proto::wire::Refusal;
-use netram_transport::{Address, ClusterKey, Security};
+use netram_proto::wire::RefusalReason;
+use netram_transport::{ClusterKey, NetAddress, Security};
 
-use crate::common::{Place, commit, copy_of};
+use crate::common::{TestJournal, commit, copy_of};
 
 const LOG_BYTES: u64 = 4 << 20;
 const PATIENCE: Duration = Duration::from_secs(8);
 
-fn lender(place: &Place, name: &str, change: impl FnOnce(&mut Config)) -> Lender {
-    let mut config = Config {
+fn lender(place: &TestJournal, name: &str, change: impl FnOnce(&mut LenderConfig)) -> Lender {
+    let mut config = LenderConfig {
         name: name.to_owned(),
         listen: vec![place.address(name)],
         security: place.security.clone(),
         memory: 64 << 20,
         store: Some(place.directory.path().join(format!("{name}.mem"))),
-        ..Config::default()
+        ..LenderConfig::default()
     };
     change(&mut config);
     Lender::start(config).expect("a lender starts")
 }
 
 /// Waits until the only lender does not count for a reason like this.
-fn wait_for_reason(journal: &Journal, expected: impl Fn(&Reason) -> bool) -> String {
+fn wait_for_reason(journal: &Journal, expected: impl Fn(&UncountedReason) -> bool) -> String {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let status = journal.status();
         match &status.reasons[..] {
             [Some(reason)] if expected(reason) => {
-                let why = status.uncounted().expect("commits wait for the disk").to_string();
+                let why = status
+                    .quorum_error()
+                    .expect("commits wait for the disk")
+                    .to_string();
                 assert!(why.contains(&reason.to_string()), "{why}");
                 return reason.to_string();
             }
@@ -46,7 +49,7 @@ fn wait_for_reason(journal: &Journal, expected: impl Fn(&Reason) -> bool) -> Str
 }
 
 /// A journal whose only lender does not count.
-fn alone(place: &Place, change: impl FnOnce(&mut JournalConfig)) -> Journal {
+fn alone(place: &TestJournal, change: impl FnOnce(&mut JournalConfig)) -> Journal {
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let mut config = place.config(&["a"], 1);
     change(&mut config);
@@ -55,54 +58,64 @@ fn alone(place: &Place, change: impl FnOnce(&mut JournalConfig)) -> Journal {
 
 #[test]
 fn nothing_listens() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let journal = alone(&place, |_| ());
-    let why = wait_for_reason(&journal, |why| *why == Reason::Away(Away::NothingListens));
+    let why = wait_for_reason(&journal, |why| {
+        *why == UncountedReason::Unreachable(LinkFailure::NothingListens)
+    });
     assert_eq!(why, "nothing listens there: start the lender");
 }
 
 #[test]
 fn nothing_listens_at_a_port() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", free.local_addr().unwrap());
     drop(free);
     let journal = alone(&place, |config| config.lenders = vec![address.parse().unwrap()]);
-    wait_for_reason(&journal, |why| *why == Reason::Away(Away::NothingListens));
+    wait_for_reason(&journal, |why| {
+        *why == UncountedReason::Unreachable(LinkFailure::NothingListens)
+    });
 }
 
 #[test]
 fn the_name_has_no_address() {
-    let place = Place::new();
+    let place = TestJournal::new();
     // A label is too long for any name server to be asked.
     let name = format!("{}.invalid", "a".repeat(64));
-    let address: Address = format!("tcp://{name}:7420").parse().unwrap();
+    let address: NetAddress = format!("tcp://{name}:7420").parse().unwrap();
     let journal = alone(&place, |config| config.lenders = vec![address]);
-    let why = wait_for_reason(&journal, |why| matches!(why, Reason::Away(Away::NameNotFound(_))));
+    let why = wait_for_reason(&journal, |why| {
+        matches!(why, UncountedReason::Unreachable(LinkFailure::NameNotFound(_)))
+    });
     assert!(why.contains(&name), "{why}");
 }
 
 #[test]
 fn another_key() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = lender(&place, "a", |_| ());
     let journal = alone(&place, |config| {
         config.security = Security::Key(ClusterKey::generate())
     });
-    wait_for_reason(&journal, |why| *why == Reason::Away(Away::WrongKey));
+    wait_for_reason(&journal, |why| {
+        *why == UncountedReason::Unreachable(LinkFailure::WrongKey)
+    });
 }
 
 #[test]
 fn a_key_on_one_side_only() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = lender(&place, "a", |_| ());
     let journal = alone(&place, |config| config.security = Security::Insecure);
-    wait_for_reason(&journal, |why| *why == Reason::Away(Away::KeyRequired));
+    wait_for_reason(&journal, |why| {
+        *why == UncountedReason::Unreachable(LinkFailure::KeyRequired)
+    });
 }
 
 #[test]
 fn another_program_listens() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let listener = UnixListener::bind(place.directory.path().join("a.sock")).unwrap();
     // It ends with the test's process.
     std::thread::spawn(move || {
@@ -113,22 +126,26 @@ fn another_program_listens() {
         }
     });
     let journal = alone(&place, |_| ());
-    wait_for_reason(&journal, |why| *why == Reason::Away(Away::NotNetram));
+    wait_for_reason(&journal, |why| {
+        *why == UncountedReason::Unreachable(LinkFailure::NotNetram)
+    });
 }
 
 /// Three seconds: as long as a connection may take.
 #[test]
 fn no_answer() {
-    let place = Place::new();
+    let place = TestJournal::new();
     // It takes connections, and says nothing: as a process that is stopped.
     let _listener = UnixListener::bind(place.directory.path().join("a.sock")).unwrap();
     let journal = alone(&place, |_| ());
-    wait_for_reason(&journal, |why| *why == Reason::Away(Away::NoAnswer));
+    wait_for_reason(&journal, |why| {
+        *why == UncountedReason::Unreachable(LinkFailure::NoAnswer)
+    });
 }
 
 /// A journal that another lender's client has to itself, under the same key.
-fn neighbour(place: &Place) -> (Place, Journal) {
-    let first = Place {
+fn neighbour(place: &TestJournal) -> (TestJournal, Journal) {
+    let first = TestJournal {
         directory: tempfile::tempdir_in("/dev/shm").unwrap(),
         security: place.security.clone(),
     };
@@ -139,21 +156,21 @@ fn neighbour(place: &Place) -> (Place, Journal) {
 
 #[test]
 fn no_room() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = lender(&place, "a", |config| config.memory = 3 << 20);
     let _neighbour = neighbour(&place);
     let journal = alone(&place, |config| config.window_bytes = 3 << 20);
-    let refused = |why: &Reason| matches!(why, Reason::Refused(refused) if refused.why == Refusal::NoRoom);
+    let refused = |why: &UncountedReason| matches!(why, UncountedReason::Refused(refused) if refused.reason == RefusalReason::NoRoom);
     let why = wait_for_reason(&journal, refused);
     assert!(why.starts_with("no room: it has "), "{why}");
 }
 
 #[test]
 fn over_the_quota() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = lender(&place, "a", |config| config.memory = 1 << 20);
     let journal = alone(&place, |config| config.window_bytes = 4 << 20);
-    let refused = |why: &Reason| matches!(why, Reason::Refused(refused) if refused.why == Refusal::OverQuota);
+    let refused = |why: &UncountedReason| matches!(why, UncountedReason::Refused(refused) if refused.reason == RefusalReason::OverQuota);
     let why = wait_for_reason(&journal, refused);
     assert!(
         why.contains("one journal gets 1048576 bytes there, and 4194304 are asked for"),
@@ -163,11 +180,11 @@ fn over_the_quota() {
 
 #[test]
 fn no_slot() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = lender(&place, "a", |config| config.journals_max = 1);
     let _neighbour = neighbour(&place);
     let journal = alone(&place, |_| ());
-    let refused = |why: &Reason| matches!(why, Reason::Refused(refused) if refused.why == Refusal::TooManyJournals && refused.limit == 1);
+    let refused = |why: &UncountedReason| matches!(why, UncountedReason::Refused(refused) if refused.reason == RefusalReason::TooManyJournals && refused.limit == 1);
     let why = wait_for_reason(&journal, refused);
     assert!(why.starts_with("no slot: "), "{why}");
 }
@@ -175,7 +192,7 @@ fn no_slot() {
 /// Whoever opens a journal after a crash, with the wrong key, is told that it is the key.
 #[test]
 fn a_recovery_that_is_refused_says_why_lenders_did_not_answer() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = lender(&place, "a", |_| ());
     Journal::create(&place.journal(), LOG_BYTES).unwrap();
     let config = JournalConfig {
@@ -191,10 +208,13 @@ fn a_recovery_that_is_refused_says_why_lenders_did_not_answer() {
         ..place.config(&["a"], 1)
     };
     let refused = Journal::open(&copy, config).map(drop).unwrap_err();
-    let OpenError::Refused { away, .. } = &refused else {
+    let JournalOpenError::Refused { away, .. } = &refused else {
         panic!("{refused}")
     };
-    assert_eq!(away.0[..], [(place.address("a").to_string(), Away::WrongKey)]);
+    assert_eq!(
+        away.0[..],
+        [(place.address("a").to_string(), LinkFailure::WrongKey)]
+    );
     assert!(
         refused.to_string().contains("cluster key is not ours"),
         "{refused}"

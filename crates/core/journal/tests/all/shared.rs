@@ -3,18 +3,18 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::common::{KIND, Place};
-use netram_journal::error::OpenError;
-use netram_journal::place::{Layout, Place as JournalPlace};
+use crate::common::{KIND, TestJournal};
+use netram_journal::error::JournalOpenError;
+use netram_journal::paths::{JournalLayout, JournalPaths as JournalPlace};
 use netram_journal::seal::DataKey;
-use netram_journal::{Journal, JournalConfig, Left, Remains, RemainsError};
-use netram_proto::journal::{PeerAnswer, RecoveryRefusal, ServerKept, View, Voter};
-use netram_proto::port::{AppendError, Durability, Log, LogError, Ticket, WaitError};
-use netram_proto::wire::Link;
+use netram_journal::{FencedJournal, FencedJournalError, Journal, JournalConfig, OrphanJournal};
+use netram_proto::journal::{PeerAnswer, RecoveryError, ServerAck, View, Voter};
+use netram_proto::port::{AppendError, CommitTicket, Durability, LogError, RecordLog, WaitError};
+use netram_proto::wire::ChainPoint;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn config(place: &Place, names: &[&str], members: usize) -> JournalConfig {
+fn config(place: &TestJournal, names: &[&str], members: usize) -> JournalConfig {
     JournalConfig {
         voter: Voter::Server,
         patience: PATIENCE,
@@ -31,26 +31,29 @@ fn hasty(config: &JournalConfig) -> JournalConfig {
 }
 
 /// What the server has written down of one node.
-struct Server {
+struct ServerEntry {
     view: View,
-    kept: Link,
+    merged_end: ChainPoint,
 }
 
 /// A node that has joined.
-struct Node {
+struct SharedNode {
     journal: Journal,
-    server: Server,
+    server: ServerEntry,
 }
 
-impl Node {
-    fn open(place: &Place, config: JournalConfig) -> Node {
+impl SharedNode {
+    fn open(place: &TestJournal, config: JournalConfig) -> SharedNode {
         let members = config.members;
         let (journal, _) = Journal::open(&place.journal(), config).expect("an empty journal opens");
-        let kept = journal.server_kept().expect("it is shared").end;
+        let kept = journal.server_ack().expect("it is shared").end;
         let view = journal.newest_view();
-        let mut node = Node {
+        let mut node = SharedNode {
             journal,
-            server: Server { view, kept },
+            server: ServerEntry {
+                view,
+                merged_end: kept,
+            },
         };
         let deadline = Instant::now() + PATIENCE;
         while node
@@ -75,24 +78,24 @@ impl Node {
         if let Some(version) = self.journal.view_for_server() {
             self.server.view = self.journal.newest_view();
             assert!(self.server.view.version >= version);
-            self.keep(self.server.kept);
+            self.keep(self.server.merged_end);
         }
     }
 
-    fn keep(&mut self, end: Link) {
-        self.server.kept = end;
+    fn keep(&mut self, end: ChainPoint) {
+        self.server.merged_end = end;
         let version = self.server.view.version;
-        self.journal.set_server_kept(ServerKept { end, version });
+        self.journal.set_server_ack(ServerAck { end, version });
     }
 
-    fn append(&self, payload: &str) -> (Ticket, Link) {
+    fn append(&self, payload: &str) -> (CommitTicket, ChainPoint) {
         let fill = &mut |into: &mut [u8]| into.copy_from_slice(payload.as_bytes());
         self.journal
             .append_linked(KIND, payload.len(), fill)
             .expect("append")
     }
 
-    fn commit(&self, payload: &str) -> Link {
+    fn commit(&self, payload: &str) -> ChainPoint {
         let (ticket, end) = self.append(payload);
         let votes = self.journal.wait(ticket, Durability::Remote).expect("commit");
         assert!(votes.rule);
@@ -100,7 +103,7 @@ impl Node {
     }
 
     /// The local disk has everything. Whether it is acknowledged is another matter.
-    fn synced(&self, end: Link) {
+    fn synced(&self, end: ChainPoint) {
         let deadline = Instant::now() + PATIENCE;
         while self.journal.stable_link().lsn < end.lsn {
             assert!(Instant::now() < deadline, "the disk follows");
@@ -108,19 +111,22 @@ impl Node {
         }
     }
 
-    fn remains(&self, root: &Path) -> Remains {
-        let key = JournalPlace::of(root, Layout::Directory).key();
-        Remains {
+    fn remains(&self, root: &Path) -> FencedJournal {
+        let key = JournalPlace::of(root, JournalLayout::Directory).key();
+        FencedJournal {
             view: self.server.view.clone(),
-            kept: self.server.kept,
+            server_end: self.server.merged_end,
             key: DataKey::load(&key).expect("the server was given it"),
         }
     }
 }
 
-fn found(remains: &Remains, config: &JournalConfig) -> Result<Vec<String>, RemainsError> {
+fn found(remains: &FencedJournal, config: &JournalConfig) -> Result<Vec<String>, FencedJournalError> {
     let found = remains.read(config)?;
-    let last = found.records.last().map_or(remains.kept, |record| record.end);
+    let last = found
+        .records
+        .last()
+        .map_or(remains.server_end, |record| record.end);
     assert_eq!(last, found.end);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     Ok(found.records.iter().map(|record| text(&record.payload)).collect())
@@ -128,9 +134,9 @@ fn found(remains: &Remains, config: &JournalConfig) -> Result<Vec<String>, Remai
 
 #[test]
 fn the_disk_alone_acknowledges_nothing_and_the_server_does() {
-    let place = Place::new();
+    let place = TestJournal::new();
     Journal::create(&place.journal(), 1 << 20).unwrap();
-    let mut node = Node::open(&place, config(&place, &[], 0));
+    let mut node = SharedNode::open(&place, config(&place, &[], 0));
     let (ticket, end) = node.append("a");
     node.synced(end);
     let state = node.journal.state();
@@ -148,7 +154,7 @@ fn the_disk_alone_acknowledges_nothing_and_the_server_does() {
 
 #[test]
 fn members_count_from_when_the_server_has_their_view() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let (journal, _) = Journal::open(&place.journal(), config(&place, &["a", "b"], 2)).unwrap();
@@ -178,8 +184,8 @@ fn members_count_from_when_the_server_has_their_view() {
     while journal.state().acked < ticket.end {
         assert!(Instant::now() < deadline, "it is acknowledged");
         if let Some(version) = journal.view_for_server() {
-            let end = Link::default();
-            journal.set_server_kept(ServerKept { end, version });
+            let end = ChainPoint::default();
+            journal.set_server_ack(ServerAck { end, version });
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -189,10 +195,10 @@ fn members_count_from_when_the_server_has_their_view() {
 
 #[test]
 fn a_window_full_of_what_the_server_lacks_makes_appends_wait_and_keeps_the_log_from_being_trimmed() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), 1 << 20).unwrap();
-    let mut node = Node::open(
+    let mut node = SharedNode::open(
         &place,
         JournalConfig {
             window_bytes: 64 << 10,
@@ -219,14 +225,14 @@ fn a_window_full_of_what_the_server_lacks_makes_appends_wait_and_keeps_the_log_f
         }
         assert!(!appending.is_finished());
         let version = node.server.view.version;
-        journal.set_server_kept(ServerKept {
+        journal.set_server_ack(ServerAck {
             end: ends[1],
             version,
         });
         let ticket = appending.join().expect("no panic").expect("there is room now");
         assert!(journal.wait(ticket, Durability::Remote).is_ok());
     });
-    node.server.kept = ends[1];
+    node.server.merged_end = ends[1];
     assert_eq!(node.journal.trim(ends[1].lsn), Ok(()));
     // The server reads the rest from the member, though the disk had it long ago.
     let remains = node.remains(&place.journal());
@@ -236,10 +242,10 @@ fn a_window_full_of_what_the_server_lacks_makes_appends_wait_and_keeps_the_log_f
 
 #[test]
 fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
-    let mut node = Node::open(&place, config(&place, &["a", "b"], 2));
+    let mut node = SharedNode::open(&place, config(&place, &["a", "b"], 2));
     let first = node.commit("kept");
     node.keep(first);
     let (acked, outcome) = std::thread::scope(|scope| {
@@ -283,7 +289,7 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
         assert!(
             matches!(
                 &refused,
-                Err(RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }, _))
+                Err(FencedJournalError::Refused(RecoveryError::Missing { missing, .. }, _))
                     if missing.iter().any(|(_, answer)| *answer == PeerAnswer::Amnesiac)
             ),
             "{refused:?}"
@@ -297,10 +303,10 @@ fn a_node_that_lives_on_is_fenced_and_everything_it_acknowledged_is_read() {
 
 #[test]
 fn what_too_few_members_give_is_refused_with_names_and_given_up_only_when_told() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let [a, b] = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
-    let node = Node::open(&place, config(&place, &["a", "b"], 2));
+    let node = SharedNode::open(&place, config(&place, &["a", "b"], 2));
     node.commit("a");
     let remains = node.remains(&place.journal());
     let config = config(&place, &[], 0);
@@ -328,21 +334,21 @@ fn what_too_few_members_give_is_refused_with_names_and_given_up_only_when_told()
 
 #[test]
 fn a_restarted_node_offers_what_it_left_whoever_comes_first() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let shared = config(&place, &["a", "b"], 2);
-    let mut node = Node::open(&place, shared.clone());
+    let mut node = SharedNode::open(&place, shared.clone());
     let kept = node.commit("kept");
     node.keep(kept);
     let end = node.commit("left");
     let remains = node.remains(&place.journal());
     node.journal.close().expect("the disk is sound");
     match Journal::open(&place.journal(), shared.clone()) {
-        Err(OpenError::Unmerged { end: at, .. }) => assert_eq!(at, end.lsn),
+        Err(JournalOpenError::Unmerged { end: at, .. }) => assert_eq!(at, end.lsn),
         other => panic!("{:?}", other.map(|_| ())),
     }
-    let (left, _) = Left::open(&place.journal(), &shared).expect("nobody was fenced");
+    let (left, _) = OrphanJournal::open(&place.journal(), &shared).expect("nobody was fenced");
     let mut payloads = Vec::new();
     let each = &mut |record: netram_proto::port::Record<'_>| {
         payloads.push(String::from_utf8_lossy(record.payload).into_owned());
@@ -359,30 +365,30 @@ fn a_restarted_node_offers_what_it_left_whoever_comes_first() {
     assert!(
         matches!(
             Journal::open(&place.journal(), shared.clone()),
-            Err(OpenError::Unmerged { .. })
+            Err(JournalOpenError::Unmerged { .. })
         ),
         "its view names nobody any more, and the log is not empty"
     );
-    let (left, _) = Left::open(&place.journal(), &shared).expect("nobody need be asked");
+    let (left, _) = OrphanJournal::open(&place.journal(), &shared).expect("nobody need be asked");
     left.merged().expect("the disk is sound");
     assert!(Journal::open(&place.journal(), shared).is_ok());
 }
 
 #[test]
 fn a_node_that_is_restarted_after_it_was_fenced_is_told_so() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a"), place.lender("b")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let shared = config(&place, &["a", "b"], 2);
-    let node = Node::open(&place, shared.clone());
+    let node = SharedNode::open(&place, shared.clone());
     node.commit("a");
     let remains = node.remains(&place.journal());
     node.journal.close().expect("the disk is sound");
     assert_eq!(found(&remains, &shared).expect("both answer"), ["a"]);
     let (seen, _) = remains.view.fence();
     for _ in 0..2 {
-        match Left::open(&place.journal(), &shared) {
-            Err(OpenError::NodeFenced { seen: by, .. }) => assert_eq!(by, seen),
+        match OrphanJournal::open(&place.journal(), &shared) {
+            Err(JournalOpenError::NodeFenced { seen: by, .. }) => assert_eq!(by, seen),
             other => panic!("{:?}", other.map(|_| ())),
         }
     }
@@ -390,26 +396,26 @@ fn a_node_that_is_restarted_after_it_was_fenced_is_told_so() {
 
 #[test]
 fn a_node_that_leaves_gives_its_members_back() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lenders = [place.lender("a")];
     Journal::create(&place.journal(), 1 << 20).unwrap();
     let shared = config(&place, &["a"], 1);
-    let mut node = Node::open(&place, shared.clone());
+    let mut node = SharedNode::open(&place, shared.clone());
     let end = node.commit("a");
     node.synced(end);
     node.keep(end);
     node.journal.trim(end.lsn).expect("the server keeps it");
     let remains = node.remains(&place.journal());
     assert_eq!(node.journal.leave(), Ok(true));
-    let mut node = Node::open(&place, shared);
-    assert!(node.server.kept == end && remains.kept == end);
+    let mut node = SharedNode::open(&place, shared);
+    assert!(node.server.merged_end == end && remains.server_end == end);
     let end = node.commit("b");
     assert_eq!(node.journal.leave(), Ok(false), "the server lacks it");
-    node = match Left::open(&place.journal(), &config(&place, &["a"], 1)) {
+    node = match OrphanJournal::open(&place.journal(), &config(&place, &["a"], 1)) {
         Ok((left, _)) => {
             assert_eq!(left.end(), end);
             left.merged().expect("the disk is sound");
-            Node::open(&place, config(&place, &["a"], 1))
+            SharedNode::open(&place, config(&place, &["a"], 1))
         }
         Err(error) => panic!("{error}"),
     };
@@ -418,10 +424,10 @@ fn a_node_that_leaves_gives_its_members_back() {
 
 #[test]
 fn when_the_server_says_fenced_nothing_more_is_acknowledged() {
-    let place = Place::new();
+    let place = TestJournal::new();
     let _lender = place.lender("a");
     Journal::create(&place.journal(), 1 << 20).unwrap();
-    let mut node = Node::open(&place, config(&place, &["a"], 1));
+    let mut node = SharedNode::open(&place, config(&place, &["a"], 1));
     let acked = node.commit("a");
     node.journal.set_fenced_by_server();
     assert!(node.journal.append(KIND, 1, &mut |_| ()).is_err());

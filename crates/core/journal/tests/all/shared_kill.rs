@@ -8,22 +8,22 @@ use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use crate::common::{KIND, Place};
-use netram_journal::error::OpenError;
-use netram_journal::place::{Layout, Place as JournalPlace};
+use crate::common::{KIND, TestJournal};
+use netram_journal::error::JournalOpenError;
+use netram_journal::paths::{JournalLayout, JournalPaths as JournalPlace};
 use netram_journal::seal::DataKey;
-use netram_journal::{Journal, JournalConfig, Left, Remains};
-use netram_proto::journal::{ServerKept, View, Voter};
-use netram_proto::port::{Durability, Log, WaitError};
-use netram_proto::wire::Link;
-use netram_transport::{Address, Security};
+use netram_journal::{FencedJournal, Journal, JournalConfig, OrphanJournal};
+use netram_proto::journal::{ServerAck, View, Voter};
+use netram_proto::port::{Durability, RecordLog, WaitError};
+use netram_proto::wire::ChainPoint;
+use netram_transport::{NetAddress, Security};
 
 const NODE: &str = "NETRAM_TEST_NODE_DIR";
 /// Commits before something happens to the node.
 const COMMITS: u64 = 300;
 
 fn config(root: &Path) -> JournalConfig {
-    let lenders = ["a", "b"].map(|name| Address::Unix(root.join(format!("{name}.sock"))));
+    let lenders = ["a", "b"].map(|name| NetAddress::Unix(root.join(format!("{name}.sock"))));
     JournalConfig {
         one_domain: true,
         voter: Voter::Server,
@@ -45,8 +45,8 @@ fn node_process() {
             writeln!(out, "\nview {hex}").expect("somebody reads");
             // The server has written it down.
             said.next().expect("an answer").expect("text");
-            let end = Link::default();
-            journal.set_server_kept(ServerKept { end, version });
+            let end = ChainPoint::default();
+            journal.set_server_ack(ServerAck { end, version });
         }
         std::thread::sleep(std::time::Duration::from_millis(1));
     }
@@ -66,7 +66,7 @@ fn node_process() {
 }
 
 /// The node's process, killed with the test.
-struct Node {
+struct NodeProcess {
     process: Child,
     input: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
@@ -75,8 +75,8 @@ struct Node {
     fenced: bool,
 }
 
-impl Node {
-    fn start(root: &Path) -> Node {
+impl NodeProcess {
+    fn start(root: &Path) -> NodeProcess {
         let mut process = Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", "shared_kill::node_process", "--nocapture"])
             .env(NODE, root)
@@ -86,7 +86,7 @@ impl Node {
             .expect("the node starts");
         let input = process.stdin.take().expect("it is piped");
         let output = process.stdout.take().expect("it is piped");
-        Node {
+        NodeProcess {
             process,
             input,
             lines: BufReader::new(output).lines(),
@@ -97,7 +97,7 @@ impl Node {
     }
 
     /// Hears one line. `false`: there are no more.
-    fn hear(&mut self) -> bool {
+    fn receive(&mut self) -> bool {
         let Some(Ok(line)) = self.lines.next() else {
             return false;
         };
@@ -117,7 +117,7 @@ impl Node {
 
     fn commits(&mut self) {
         while self.acked.is_none_or(|acked| acked < COMMITS) {
-            assert!(self.hear(), "the node lives");
+            assert!(self.receive(), "the node lives");
         }
     }
 
@@ -129,18 +129,18 @@ impl Node {
     }
 }
 
-impl Drop for Node {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-fn read(place: &Place, view: View) -> Vec<u64> {
-    let key = JournalPlace::of(&place.journal(), Layout::Directory).key();
-    let remains = Remains {
+fn read(place: &TestJournal, view: View) -> Vec<u64> {
+    let key = JournalPlace::of(&place.journal(), JournalLayout::Directory).key();
+    let remains = FencedJournal {
         view,
-        kept: Link::default(),
+        server_end: ChainPoint::default(),
         key: DataKey::load(&key).expect("the server was given it"),
     };
     let found = remains
@@ -154,10 +154,10 @@ fn read(place: &Place, view: View) -> Vec<u64> {
         .collect()
 }
 
-fn place() -> Place {
-    let place = Place {
+fn test_journal() -> TestJournal {
+    let place = TestJournal {
         security: Security::Insecure,
-        ..Place::new()
+        ..TestJournal::new()
     };
     Journal::create(&place.journal(), 16 << 20).expect("a journal");
     place
@@ -165,32 +165,32 @@ fn place() -> Place {
 
 #[test]
 fn what_a_killed_node_had_acknowledged_is_read_from_its_members() {
-    let place = place();
+    let place = test_journal();
     let _lenders = [place.lender("a"), place.lender("b")];
-    let mut node = Node::start(place.directory.path());
+    let mut node = NodeProcess::start(place.directory.path());
     node.commits();
     node.signal("KILL");
-    while node.hear() {}
+    while node.receive() {}
     let acked = node.acked.expect("it said so");
     let found = read(&place, node.view.take().expect("it told its view"));
     assert!(found.len() as u64 > acked, "{} of {acked}", found.len());
     assert!(found.iter().copied().eq(0..found.len() as u64));
-    match Left::open(&place.journal(), &config(place.directory.path())) {
-        Err(OpenError::NodeFenced { .. }) => (),
+    match OrphanJournal::open(&place.journal(), &config(place.directory.path())) {
+        Err(JournalOpenError::NodeFenced { .. }) => (),
         other => panic!("{:?}", other.map(|_| ())),
     }
 }
 
 #[test]
 fn a_stopped_node_that_wakes_is_fenced_and_has_acknowledged_nothing_since() {
-    let place = place();
+    let place = test_journal();
     let _lenders = [place.lender("a"), place.lender("b")];
-    let mut node = Node::start(place.directory.path());
+    let mut node = NodeProcess::start(place.directory.path());
     node.commits();
     node.signal("STOP");
     let found = read(&place, node.view.take().expect("it told its view"));
     node.signal("CONT");
-    while node.hear() {}
+    while node.receive() {}
     assert!(node.fenced, "it has learnt it");
     let acked = node.acked.expect("it said so");
     assert!(found.len() as u64 > acked, "{} of {acked}", found.len());

@@ -2,7 +2,7 @@
 
 use crate::limit::{RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::port::IoError;
-use crate::time::Span;
+use crate::time::Nanos;
 
 /// Doublings after which the pause has passed its maximum.
 const DOUBLINGS_MAX: u32 = 8;
@@ -22,9 +22,9 @@ pub struct RetryBackoff {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryPause {
     /// The time to wait before the work is tried again.
-    pub pause: Span,
+    pub pause: Nanos,
     /// Whether this failure is to be logged: the first one, and each whose cause is another than the one before.
-    pub news: bool,
+    pub should_log: bool,
 }
 
 impl RetryBackoff {
@@ -43,8 +43,8 @@ impl RetryBackoff {
         self.failures = self.failures.saturating_add(1);
         self.last = Some(error);
         RetryPause {
-            pause: Span(grown.min(RETRY_PAUSE_MAX.0)),
-            news,
+            pause: Nanos(grown.min(RETRY_PAUSE_MAX.0)),
+            should_log: news,
         }
     }
 

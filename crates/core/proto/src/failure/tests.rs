@@ -1,7 +1,7 @@
 use super::{FailureClass, RetryBackoff, RetryPolicy, RetryVerdict, SystemCall};
 use crate::limit::{FAILURE_PATIENCE, RETRY_PAUSE_MAX, RETRY_PAUSE_MIN};
 use crate::port::IoError;
-use crate::time::{Span, Time};
+use crate::time::{Nanos, Time};
 
 const CALLS: [SystemCall; 11] = [
     SystemCall::Open,
@@ -70,12 +70,12 @@ fn a_pause_doubles_up_to_its_maximum_and_begins_anew_after_success() {
 #[test]
 fn a_failure_is_news_once_for_each_cause_and_again_after_success() {
     let mut backoff = RetryBackoff::new();
-    assert!(backoff.failed(IoError::ENOSPC).news);
-    assert!(!backoff.failed(IoError::ENOSPC).news);
-    assert!(backoff.failed(IoError::EMFILE).news);
-    assert!(backoff.failed(IoError::ENOSPC).news);
+    assert!(backoff.failed(IoError::ENOSPC).should_log);
+    assert!(!backoff.failed(IoError::ENOSPC).should_log);
+    assert!(backoff.failed(IoError::EMFILE).should_log);
+    assert!(backoff.failed(IoError::ENOSPC).should_log);
     backoff.succeeded();
-    assert!(backoff.failed(IoError::ENOSPC).news);
+    assert!(backoff.failed(IoError::ENOSPC).should_log);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn work_ends_at_a_failed_sync_never_for_want_of_room_and_in_time_for_the_rest() 
         IoError::EIO.of(SystemCall::Sync),
     );
     let bad = IoError::EIO.of(SystemCall::Write);
-    let day = Time(0) + Span::from_ms(86_400_000);
+    let day = Time(0) + Nanos::from_ms(86_400_000);
     let again = |verdict| matches!(verdict, RetryVerdict::Again(_));
 
     assert_eq!(
@@ -101,7 +101,7 @@ fn work_ends_at_a_failed_sync_never_for_want_of_room_and_in_time_for_the_rest() 
     assert!(again(policy.failed(bad, day, false)));
     assert!(again(policy.failed(
         bad,
-        day + Span(FAILURE_PATIENCE.0 - 1),
+        day + Nanos(FAILURE_PATIENCE.0 - 1),
         false
     )));
     assert_eq!(

@@ -5,11 +5,11 @@ use alloc::vec::Vec;
 
 use crate::failure::{FailureClass, SystemCall};
 use crate::id::Lsn;
-use crate::planted::{Fault, Planted};
-use crate::port::{File, IoError};
-use crate::wire::{Checked, Link, Seed, Step, step};
+use crate::planted::{FaultSwitch, PlantedFault};
+use crate::port::{IoError, StorageFile};
+use crate::wire::{ChainPoint, CheckedRecord, CrcSeed, ScanStep, scan_step};
 
-use super::logfile::{LogFile, Scan};
+use super::logfile::{LogFile, LogScan};
 use super::recovery::Recovery;
 
 /// What one member's window held above the local log's end.
@@ -26,10 +26,10 @@ pub struct PeerWindow {
 }
 
 /// Damage of the local log that nobody can repair, as far as the members told when they were asked: found before they are
-/// sealed (rule 18). `durable`: everything below was on this disk, as its own files say. `limit`: as [`Known::limit`].
-pub fn beyond_repair<F: File>(
+/// sealed (rule 18). `durable`: everything below was on this disk, as its own files say. `limit`: as [`AssembleOptions::limit`].
+pub fn beyond_repair<F: StorageFile>(
     log: &LogFile<F>,
-    local: &Scan,
+    local: &LogScan,
     durable: Lsn,
     limit: Lsn,
     inquiry: &Recovery,
@@ -51,9 +51,9 @@ pub fn beyond_repair<F: File>(
 
 /// The log as recovered: on the local file from its head to `end`, synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Assembled {
+pub struct AssembledLog {
     /// Where the next record goes.
-    pub end: Link,
+    pub end: ChainPoint,
     /// Bytes that came from members rather than from the local file.
     pub from_members: u64,
     /// Records that came from members.
@@ -130,7 +130,7 @@ impl From<IoError> for AssembleError {
 
 /// What assembling needs to know beside the log and the windows.
 #[derive(Clone, Copy, Debug)]
-pub struct Known {
+pub struct AssembleOptions {
     /// Everything below was durable, by the superblock or the view.
     pub proof: Lsn,
     /// The end of the log's room: head plus capacity.
@@ -139,7 +139,7 @@ pub struct Known {
     pub accept_loss: bool,
     /// The log's beginning came from another machine, as of a volume that is restored: what view and records call durable was so
     /// on that machine's disk. On this one it was, by its superblock, what lies below this.
-    pub here: Option<Lsn>,
+    pub local_durable: Option<Lsn>,
 }
 
 /// Continues the local log, scanned as `local`, with the members' `windows`; writes what it took to the local file and
@@ -148,15 +148,15 @@ pub struct Known {
 ///
 /// What it takes is the longest chain that starts at the local prefix. It refuses when something had been durable
 /// beyond the end it found (rule 8).
-pub fn assemble<F: File>(
+pub fn assemble<F: StorageFile>(
     log: &LogFile<F>,
-    local: &Scan,
+    local: &LogScan,
     windows: &[PeerWindow],
-    known: Known,
-    planted: Planted,
-    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
-) -> Result<Assembled, AssembleError> {
-    let mut taken = Assembled {
+    known: AssembleOptions,
+    planted: FaultSwitch,
+    genuine: &mut dyn FnMut(CheckedRecord<'_>) -> bool,
+) -> Result<AssembledLog, AssembleError> {
+    let mut taken = AssembledLog {
         end: local.end,
         from_members: 0,
         records_from_members: 0,
@@ -194,7 +194,7 @@ pub fn assemble<F: File>(
         .max()
         .unwrap_or_default();
     let lost = taken.end.lsn < proof.max(promised) || unreadable.is_some();
-    if lost && !known.accept_loss && !planted.is(Fault::CorruptionIsEnd) {
+    if lost && !known.accept_loss && !planted.is(PlantedFault::CorruptionIsEnd) {
         return Err(AssembleError::Corrupt {
             at: taken.end.lsn,
             proof,
@@ -209,22 +209,22 @@ pub fn assemble<F: File>(
     }
     // What was read may be in the page cache only, and marked clean there by a sync that failed: a sync now would not
     // write it. So what nothing of ours proves to have been on the disk is written again (at most one window).
-    let durable = known.here.unwrap_or(known.proof.max(local.proof));
+    let durable = known.local_durable.unwrap_or(known.proof.max(local.proof));
     log.rewrite(durable, taken.end.lsn)?;
     log.sync()?;
     Ok(taken)
 }
 
 /// Takes the longest run of records that any window offers at the end. `false`: none offers any.
-fn continue_from_members<F: File>(
+fn continue_from_members<F: StorageFile>(
     log: &LogFile<F>,
-    taken: &mut Assembled,
+    taken: &mut AssembledLog,
     windows: &[PeerWindow],
     limit: Lsn,
-    planted: Planted,
-    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
+    planted: FaultSwitch,
+    genuine: &mut dyn FnMut(CheckedRecord<'_>) -> bool,
 ) -> Result<bool, AssembleError> {
-    let mut longest: Option<(Link, &[u8], u64)> = None;
+    let mut longest: Option<(ChainPoint, &[u8], u64)> = None;
     for window in windows {
         let Some(bytes) = from(window, taken.end.lsn) else {
             continue;
@@ -253,23 +253,23 @@ pub(super) fn from(window: &PeerWindow, lsn: Lsn) -> Option<&[u8]> {
 
 /// Where the run of valid records at the front of `bytes` ends.
 pub(super) fn walk(
-    seed: Seed,
+    seed: CrcSeed,
     bytes: &[u8],
-    start: Link,
+    start: ChainPoint,
     limit: Lsn,
-    planted: Planted,
-    genuine: &mut dyn FnMut(Checked<'_>) -> bool,
-) -> (Link, u64) {
+    planted: FaultSwitch,
+    genuine: &mut dyn FnMut(CheckedRecord<'_>) -> bool,
+) -> (ChainPoint, u64) {
     let (mut link, mut at, mut records) = (start, 0, 0);
-    while let Step::Record(header) = step(&bytes[at..], link, seed, planted) {
-        let record = Checked {
+    while let ScanStep::Record(header) = scan_step(&bytes[at..], link, seed, planted) {
+        let record = CheckedRecord {
             header,
             bytes: &bytes[at..at + header.length],
         };
-        if header.next() > limit || !(genuine(record) || planted.is(Fault::ForgeryTaken)) {
+        if header.next() > limit || !(genuine(record) || planted.is(PlantedFault::ForgeryAccepted)) {
             break;
         }
-        link = header.link();
+        link = header.next_point();
         at += header.length;
         records += 1;
     }

@@ -9,15 +9,15 @@
 use crate::failure::CallError;
 use crate::id::Lsn;
 use crate::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN};
-use crate::port::{File, IoError};
+use crate::port::{IoError, StorageFile};
 
-use super::logfile::{LogFile, LogFileError, Superblock, check_size};
-use super::slots::Slots;
+use super::logfile::{LogFile, LogFileError, LogSuperblock, check_size};
+use super::slot_pair::SlotPair;
 
 /// Why a log was not given another size. It is as before, unless storing the new superblock failed: then it has the old
 /// size or the new, and either is sound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GrowError {
+pub enum LogGrowError {
     /// The size is out of bounds, or the file failed or is shorter than it must be.
     File(LogFileError),
     /// A log does not become smaller.
@@ -43,21 +43,21 @@ pub enum GrowError {
     },
 }
 
-impl core::fmt::Display for GrowError {
+impl core::fmt::Display for LogGrowError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            GrowError::File(error) => error.fmt(out),
-            GrowError::Smaller { capacity, asked } => write!(
+            LogGrowError::File(error) => error.fmt(out),
+            LogGrowError::Smaller { capacity, asked } => write!(
                 out,
                 "the log has {capacity} bytes, and {asked} are fewer; a log only grows: for a smaller one make a new \
                  journal"
             ),
-            GrowError::NotEmpty { head, end } => write!(
+            LogGrowError::NotEmpty { head, end } => write!(
                 out,
                 "the log holds records from LSN {head} to {end}, which a larger log would look for elsewhere; let its \
                  program truncate it and close it, then try again"
             ),
-            GrowError::Damaged { at, proof } => write!(
+            LogGrowError::Damaged { at, proof } => write!(
                 out,
                 "the log is damaged: LSN {at} to {proof} had been on the disk and is bad now; recover the journal first"
             ),
@@ -65,50 +65,55 @@ impl core::fmt::Display for GrowError {
     }
 }
 
-impl core::error::Error for GrowError {}
+impl core::error::Error for LogGrowError {}
 
-impl From<LogFileError> for GrowError {
-    fn from(error: LogFileError) -> GrowError {
-        GrowError::File(error)
+impl From<LogFileError> for LogGrowError {
+    fn from(error: LogFileError) -> LogGrowError {
+        LogGrowError::File(error)
     }
 }
 
-impl From<IoError> for GrowError {
-    fn from(error: IoError) -> GrowError {
-        GrowError::File(LogFileError::Io(error))
+impl From<IoError> for LogGrowError {
+    fn from(error: IoError) -> LogGrowError {
+        LogGrowError::File(LogFileError::Io(error))
     }
 }
 
-impl From<CallError> for GrowError {
-    fn from(failure: CallError) -> GrowError {
+impl From<CallError> for LogGrowError {
+    fn from(failure: CallError) -> LogGrowError {
         failure.error.into()
     }
 }
 
 /// The leave to grow: only [`LogFile::may_grow`] gives it, so that the log is read through once.
 #[derive(Debug)]
-pub struct Growth {
-    grown: Superblock,
+pub struct GrowPermit {
+    superblock: LogSuperblock,
 }
 
-impl Growth {
+impl GrowPermit {
     /// Bytes that the data area will have.
     pub fn capacity(&self) -> u64 {
-        self.grown.capacity
+        self.superblock.capacity
     }
 }
 
-impl<F: File> LogFile<F> {
+impl<F: StorageFile> LogFile<F> {
     /// Asks for `capacity` bytes. `base` is what the durable view knows to be on the disk.
     ///
     /// To be asked before the file is made longer, so that a refusal changes nothing. Asking for the size that the log
     /// has is granted: its superblock is stored once more, and an attempt that was cut off is complete.
-    pub fn may_grow(&self, superblock: &Superblock, base: Lsn, capacity: u64) -> Result<Growth, GrowError> {
+    pub fn may_grow(
+        &self,
+        superblock: &LogSuperblock,
+        base: Lsn,
+        capacity: u64,
+    ) -> Result<GrowPermit, LogGrowError> {
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) || !capacity.is_multiple_of(LOG_ALIGN) {
             return Err(LogFileError::Size(capacity).into());
         }
         if capacity < self.capacity() {
-            return Err(GrowError::Smaller {
+            return Err(LogGrowError::Smaller {
                 capacity: self.capacity(),
                 asked: capacity,
             });
@@ -122,19 +127,19 @@ impl<F: File> LogFile<F> {
         let proof = superblock.stable.max(base).max(scan.proof);
         let proof = proof.max(self.proof_beyond(scan.end.lsn, limit)?);
         if proof > scan.end.lsn {
-            return Err(GrowError::Damaged {
+            return Err(LogGrowError::Damaged {
                 at: scan.end.lsn,
                 proof,
             });
         }
         if scan.end.lsn > head.lsn {
-            return Err(GrowError::NotEmpty {
+            return Err(LogGrowError::NotEmpty {
                 head: head.lsn,
                 end: scan.end.lsn,
             });
         }
-        Ok(Growth {
-            grown: Superblock {
+        Ok(GrowPermit {
+            superblock: LogSuperblock {
                 capacity,
                 ..*superblock
             },
@@ -143,8 +148,12 @@ impl<F: File> LogFile<F> {
 
     /// Grows, durably. The file is long enough already, and that is synced; nothing was appended since the leave was
     /// given.
-    pub fn grow(self, slots: &mut Slots, growth: &Growth) -> Result<(LogFile<F>, Superblock), GrowError> {
-        let grown = growth.grown;
+    pub fn grow(
+        self,
+        slots: &mut SlotPair,
+        growth: &GrowPermit,
+    ) -> Result<(LogFile<F>, LogSuperblock), LogGrowError> {
+        let grown = growth.superblock;
         assert!(grown.capacity >= self.capacity());
         check_size(self.file(), grown.capacity)?;
         // The old capacity's last act: from the first slot's sync on, records are looked for at their new places.

@@ -16,27 +16,29 @@ use crate::limit::{
     LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, LSN_LAST, PROOF_SAMPLE_BYTES, RECORD_ALIGN, RECORD_HEADER_BYTES,
     SLOT_BYTES, WINDOW_BYTES_MAX,
 };
-use crate::planted::Planted;
-use crate::port::{File, IoError};
-use crate::wire::{Checked, Cursor, Link, RecordHeader, Seed, Short, Step, step};
+use crate::planted::FaultSwitch;
+use crate::port::{IoError, StorageFile};
+use crate::wire::{
+    ByteReader, ChainPoint, CheckedRecord, CrcSeed, RecordHeader, ScanStep, ShortInputError, scan_step,
+};
 
-use super::slots::{SlotError, Slots};
+use super::slot_pair::{SlotError, SlotPair};
 
 const MAGIC: [u8; 8] = *b"NETRAMLG";
 const FORMAT: u16 = 1;
-const DATA_OFFSET: u64 = Slots::bytes(SLOT_BYTES);
+const DATA_OFFSET: u64 = SlotPair::bytes(SLOT_BYTES);
 /// Bytes read at once when scanning: large enough that the disk streams, small enough to stay in the cache.
 const SCAN_BYTES: usize = 512 * 1024;
 
 /// What the superblock says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Superblock {
+pub struct LogSuperblock {
     /// Whose log.
     pub journal: JournalId,
     /// Bytes of the data area.
     pub capacity: u64,
     /// The oldest record kept, and what it chains to.
-    pub head: Link,
+    pub head: ChainPoint,
     /// Everything below was on the disk when this was written.
     pub stable: Lsn,
     /// No record of this log ends farther than this above what its writer knew to be on the disk; zero: not known, up to [`WINDOW_BYTES_MAX`].
@@ -120,8 +122,8 @@ impl From<CallError> for LogFileError {
     }
 }
 
-impl From<Short> for LogFileError {
-    fn from(_: Short) -> LogFileError {
+impl From<ShortInputError> for LogFileError {
+    fn from(_: ShortInputError) -> LogFileError {
         LogFileError::Damaged
     }
 }
@@ -138,9 +140,9 @@ impl From<SlotError> for LogFileError {
 
 /// How far a scan came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scan {
+pub struct LogScan {
     /// Where the valid prefix ends.
-    pub end: Link,
+    pub end: ChainPoint,
     /// Records passed.
     pub records: u64,
     /// The highest LSN below which some record proves that everything was on the disk.
@@ -157,19 +159,23 @@ pub struct LogFile<F> {
     capacity: u64,
     /// As the superblock says.
     window: u64,
-    seed: Seed,
-    planted: Planted,
+    seed: CrcSeed,
+    planted: FaultSwitch,
 }
 
-impl<F: File> LogFile<F> {
+impl<F: StorageFile> LogFile<F> {
     /// Bytes of a log file whose data area has `capacity` bytes.
     pub const fn file_bytes(capacity: u64) -> u64 {
         DATA_OFFSET + capacity
     }
 
     /// Writes the superblocks of an empty log into `file`, which already has its full size, and syncs.
-    pub fn create(file: F, journal: JournalId, capacity: u64) -> Result<(LogFile<F>, Slots), LogFileError> {
-        LogFile::create_at(file, journal, capacity, Link::default())
+    pub fn create(
+        file: F,
+        journal: JournalId,
+        capacity: u64,
+    ) -> Result<(LogFile<F>, SlotPair), LogFileError> {
+        LogFile::create_at(file, journal, capacity, ChainPoint::default())
     }
 
     /// The same for a log whose first record, written elsewhere, stands at `head`.
@@ -177,12 +183,12 @@ impl<F: File> LogFile<F> {
         file: F,
         journal: JournalId,
         capacity: u64,
-        head: Link,
-    ) -> Result<(LogFile<F>, Slots), LogFileError> {
+        head: ChainPoint,
+    ) -> Result<(LogFile<F>, SlotPair), LogFileError> {
         if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) || !capacity.is_multiple_of(LOG_ALIGN) {
             return Err(LogFileError::Size(capacity));
         }
-        let superblock = Superblock {
+        let superblock = LogSuperblock {
             journal,
             capacity,
             head,
@@ -190,36 +196,36 @@ impl<F: File> LogFile<F> {
             window: 0,
         };
         check_size(&file, capacity)?;
-        let slots = Slots::create(&file, MAGIC, SLOT_BYTES, &superblock.encode())?;
+        let slots = SlotPair::create(&file, MAGIC, SLOT_BYTES, &superblock.encode())?;
         Ok((
             LogFile {
                 file,
                 capacity,
                 window: 0,
                 seed: journal.into(),
-                planted: Planted::NONE,
+                planted: FaultSwitch::NONE,
             },
             slots,
         ))
     }
 
     /// Opens a log file.
-    pub fn open(file: F) -> Result<(LogFile<F>, Slots, Superblock), LogFileError> {
-        let (slots, payload) = Slots::open(&file, MAGIC, SLOT_BYTES)?;
-        let superblock = Superblock::decode(&payload)?;
+    pub fn open(file: F) -> Result<(LogFile<F>, SlotPair, LogSuperblock), LogFileError> {
+        let (slots, payload) = SlotPair::open(&file, MAGIC, SLOT_BYTES)?;
+        let superblock = LogSuperblock::decode(&payload)?;
         check_size(&file, superblock.capacity)?;
         let log = LogFile {
             file,
             capacity: superblock.capacity,
             window: superblock.window,
             seed: superblock.journal.into(),
-            planted: Planted::NONE,
+            planted: FaultSwitch::NONE,
         };
         Ok((log, slots, superblock))
     }
 
     /// Plants a fault (tests of the simulator only).
-    pub fn plant(&mut self, planted: Planted) {
+    pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
@@ -229,7 +235,7 @@ impl<F: File> LogFile<F> {
     }
 
     /// The journal's share in its records' CRCs.
-    pub fn seed(&self) -> Seed {
+    pub fn seed(&self) -> CrcSeed {
         self.seed
     }
 
@@ -297,13 +303,18 @@ impl<F: File> LogFile<F> {
     }
 
     /// Makes `superblock` durable.
-    pub fn store(&self, slots: &mut Slots, superblock: &Superblock) -> Result<(), CallError> {
+    pub fn store(&self, slots: &mut SlotPair, superblock: &LogSuperblock) -> Result<(), CallError> {
         slots.store(&self.file, &superblock.encode())
     }
 
     /// Passes every valid record from `from` to `visit`, up to `limit`, until one is bad or `visit` says `false`.
-    pub fn scan(&self, from: Link, limit: Lsn, visit: &mut dyn FnMut(Checked<'_>) -> bool) -> Scan {
-        let mut scan = Scan {
+    pub fn scan(
+        &self,
+        from: ChainPoint,
+        limit: Lsn,
+        visit: &mut dyn FnMut(CheckedRecord<'_>) -> bool,
+    ) -> LogScan {
+        let mut scan = LogScan {
             end: from,
             records: 0,
             proof: Lsn(0),
@@ -313,21 +324,21 @@ impl<F: File> LogFile<F> {
         let mut filled = 0;
         let mut at = 0;
         loop {
-            match step(&buffer[at..filled], scan.end, self.seed, self.planted) {
-                Step::Record(header) => {
-                    if !visit(Checked {
+            match scan_step(&buffer[at..filled], scan.end, self.seed, self.planted) {
+                ScanStep::Record(header) => {
+                    if !visit(CheckedRecord {
                         header,
                         bytes: &buffer[at..at + header.length],
                     }) {
                         return scan;
                     }
                     at += header.length;
-                    scan.end = header.link();
+                    scan.end = header.next_point();
                     scan.records += 1;
                     scan.proof = scan.proof.max(header.stable);
                 }
-                Step::Bad(_) => return scan,
-                Step::Incomplete(length) => {
+                ScanStep::Bad(_) => return scan,
+                ScanStep::Incomplete(length) => {
                     let there = limit.since(scan.end.lsn);
                     if length as u64 > there {
                         return scan;
@@ -415,12 +426,15 @@ impl<F: File> LogFile<F> {
                 continue;
             }
             let mut record = vec![0; header.length];
-            let link = Link {
+            let link = ChainPoint {
                 lsn,
                 chain: header.chain,
             };
             if self.gives(lsn, &mut record)?
-                && matches!(step(&record, link, self.seed, Planted::NONE), Step::Record(_))
+                && matches!(
+                    scan_step(&record, link, self.seed, FaultSwitch::NONE),
+                    ScanStep::Record(_)
+                )
             {
                 proof = proof.max(header.stable);
             }
@@ -437,7 +451,7 @@ impl<F: File> LogFile<F> {
     }
 }
 
-pub(super) fn check_size<F: File>(file: &F, capacity: u64) -> Result<(), LogFileError> {
+pub(super) fn check_size<F: StorageFile>(file: &F, capacity: u64) -> Result<(), LogFileError> {
     let (expected, found) = (LogFile::<F>::file_bytes(capacity), file.size()?);
     if found < expected {
         Err(LogFileError::Truncated { expected, found })
@@ -446,16 +460,16 @@ pub(super) fn check_size<F: File>(file: &F, capacity: u64) -> Result<(), LogFile
     }
 }
 
-impl Superblock {
+impl LogSuperblock {
     /// The same where a writer whose ring has `ring` bytes may append behind `end`. Durable before it appends.
-    pub fn for_ring(&self, ring: u64, end: Lsn) -> Superblock {
+    pub fn for_ring(&self, ring: u64, end: Lsn) -> LogSuperblock {
         let window = match self.window {
             _ if end == self.head.lsn => ring,
             // An earlier release wrote there, with a ring that nobody has noted.
             0 => 0,
             window => window.max(ring),
         };
-        Superblock { window, ..*self }
+        LogSuperblock { window, ..*self }
     }
 
     fn encode(&self) -> Vec<u8> {
@@ -471,8 +485,8 @@ impl Superblock {
         bytes
     }
 
-    fn decode(bytes: &[u8]) -> Result<Superblock, LogFileError> {
-        let mut cursor = Cursor::new(bytes);
+    fn decode(bytes: &[u8]) -> Result<LogSuperblock, LogFileError> {
+        let mut cursor = ByteReader::new(bytes);
         let format = cursor.u16()?;
         if format != FORMAT {
             return Err(LogFileError::Format(format));
@@ -481,7 +495,7 @@ impl Superblock {
         let chain = cursor.u32()?;
         let journal = JournalId(cursor.u128()?);
         let capacity = cursor.u64()?;
-        let head = Link {
+        let head = ChainPoint {
             lsn: Lsn(cursor.u64()?),
             chain,
         };
@@ -492,7 +506,7 @@ impl Superblock {
         if !sizes || stable < head.lsn || stable > LSN_LAST || window > WINDOW_BYTES_MAX {
             return Err(LogFileError::Damaged);
         }
-        Ok(Superblock {
+        Ok(LogSuperblock {
             journal,
             capacity,
             head,

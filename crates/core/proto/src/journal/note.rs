@@ -12,7 +12,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::limit::NOTE_BYTES_MAX;
-use crate::wire::Cursor;
+use crate::wire::ByteReader;
 
 /// Who claimed, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl ClaimNote {
     }
 
     /// What stands behind a view. A view without one is as good.
-    pub(super) fn decode(cursor: &mut Cursor<'_>) -> Option<ClaimNote> {
+    pub(super) fn decode(cursor: &mut ByteReader<'_>) -> Option<ClaimNote> {
         let time = cursor.u64().ok()?;
         let length = cursor.u8().ok()?;
         let text = cursor.bytes(usize::from(length)).ok()?;
@@ -71,9 +71,9 @@ mod tests {
             assert!(note.by().len() <= NOTE_BYTES_MAX && !note.by().contains('\n'));
             let mut bytes = Vec::new();
             note.encode(&mut bytes);
-            assert_eq!(ClaimNote::decode(&mut Cursor::new(&bytes)), Some(note));
+            assert_eq!(ClaimNote::decode(&mut ByteReader::new(&bytes)), Some(note));
             for cut in 0..bytes.len() {
-                assert_eq!(ClaimNote::decode(&mut Cursor::new(&bytes[..cut])), None);
+                assert_eq!(ClaimNote::decode(&mut ByteReader::new(&bytes[..cut])), None);
             }
         }
     }

@@ -4,65 +4,65 @@ use alloc::string::{String, ToString};
 
 use crate::id::{JournalId, Lsn};
 use crate::limit::FRAME_BODY_BYTES_MAX;
-use crate::wire::{FrameKind, Header};
+use crate::wire::{FrameHeader, FrameKind};
 
 use super::assemble::PeerWindow;
-use super::recovery::MemberTold;
+use super::recovery::MemberReport;
 use super::refusal::PeerAnswer;
-use super::{Body, Outgoing};
+use super::{FrameBody, OutgoingFrame};
 
 /// Whose memory is behind an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Identity {
+pub(super) enum PeerIdentity {
     /// That of the view's member with this number, or so the view says.
     Member(usize),
     /// Not known yet.
     Unknown,
     /// Nobody's of the view.
-    Stranger,
+    NotMember,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Peer {
+pub(super) struct RecoveryPeer {
     pub(super) address: String,
-    pub(super) identity: Identity,
+    pub(super) identity: PeerIdentity,
     pub(super) answer: PeerAnswer,
     pub(super) bound: bool,
     /// It is known who sealed it before.
-    pub(super) heard: bool,
+    pub(super) fence_known: bool,
     /// The frame that has been handed out and is not answered yet.
-    pub(super) asked: Option<FrameKind>,
+    pub(super) outstanding: Option<FrameKind>,
     /// Where its window ends, as it says.
     pub(super) held: Lsn,
     /// Up to where it is read.
-    pub(super) goal: Lsn,
+    pub(super) read_end: Lsn,
     pub(super) window: PeerWindow,
     /// What it told when it was only asked.
-    pub(super) told: Option<MemberTold>,
+    pub(super) report: Option<MemberReport>,
     /// It did not answer the question: nothing is waited for.
     pub(super) absent: bool,
 }
 
-impl Peer {
-    pub(super) fn new(address: &str, identity: Identity) -> Peer {
-        Peer {
+impl RecoveryPeer {
+    pub(super) fn new(address: &str, identity: PeerIdentity) -> RecoveryPeer {
+        RecoveryPeer {
             address: address.to_string(),
             identity,
             answer: PeerAnswer::Unreachable,
             bound: false,
-            heard: false,
-            asked: None,
+            fence_known: false,
+            outstanding: None,
             held: Lsn(0),
-            goal: Lsn(0),
+            read_end: Lsn(0),
             window: PeerWindow::default(),
-            told: None,
+            report: None,
             absent: false,
         }
     }
 
     /// Nothing is waited for any more.
     pub(super) fn is_over(&self) -> bool {
-        let silent = matches!(self.answer, PeerAnswer::Unreachable | PeerAnswer::Asked);
+        let silent = matches!(self.answer, PeerAnswer::Unreachable | PeerAnswer::Connected);
         self.is_settled() || self.absent && silent
     }
 
@@ -70,7 +70,7 @@ impl Peer {
     pub(super) fn is_settled(&self) -> bool {
         !matches!(
             self.answer,
-            PeerAnswer::Unreachable | PeerAnswer::Asked | PeerAnswer::Reading
+            PeerAnswer::Unreachable | PeerAnswer::Connected | PeerAnswer::Reading
         )
     }
 }
@@ -80,22 +80,22 @@ pub(super) fn is_answer(asked: FrameKind, kind: FrameKind) -> bool {
     matches!(
         (asked, kind),
         (FrameKind::Bind, FrameKind::Bound)
-            | (FrameKind::Ping, FrameKind::Pong | FrameKind::Told)
-            | (FrameKind::Seal, FrameKind::Sealed)
+            | (FrameKind::Ping, FrameKind::Pong | FrameKind::ProbeReply)
+            | (FrameKind::Fence, FrameKind::Fenced)
             | (FrameKind::Read, FrameKind::Data)
     )
 }
 
 /// The body of a `Bind`.
-pub(super) fn bind_body(journal: JournalId) -> Body {
-    Body::Inline(journal.0.to_le_bytes(), 16)
+pub(super) fn bind_body(journal: JournalId) -> FrameBody {
+    FrameBody::Inline(journal.0.to_le_bytes(), 16)
 }
 
-pub(super) fn read_frame(header: Header, from: Lsn) -> Outgoing {
+pub(super) fn read_frame(header: FrameHeader, from: Lsn) -> OutgoingFrame {
     let mut body = [0; 16];
     body[..4].copy_from_slice(&(FRAME_BODY_BYTES_MAX as u32).to_le_bytes());
-    Outgoing {
-        header: Header { lsn: from, ..header },
-        body: Body::Inline(body, 4),
+    OutgoingFrame {
+        header: FrameHeader { lsn: from, ..header },
+        body: FrameBody::Inline(body, 4),
     }
 }

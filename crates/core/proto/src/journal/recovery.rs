@@ -12,20 +12,20 @@ use alloc::vec::Vec;
 
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{LENDERS_MAX, LSN_LAST, MEMBERS_MAX};
-use crate::planted::{Fault, Planted};
-use crate::time::{Span, Time};
-use crate::wire::{Frame, FrameKind, Header, Refusal};
+use crate::planted::{FaultSwitch, PlantedFault};
+use crate::time::{Nanos, Time};
+use crate::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 
 use super::assemble::PeerWindow;
-use super::peer::{Identity, Peer, bind_body, is_answer, read_frame};
-use super::refusal::{PeerAnswer, RecoveryRefusal};
-use super::reigns;
+use super::epoch_history;
+use super::peer::{PeerIdentity, RecoveryPeer, bind_body, is_answer, read_frame};
+use super::refusal::{PeerAnswer, RecoveryError};
 use super::view::{View, ViewMember};
-use super::{Body, Outgoing};
+use super::{FrameBody, OutgoingFrame};
 
-mod inquiry;
+mod probe;
 
-pub use inquiry::{MemberTold, NotNewest, WindowTold};
+pub use probe::{MemberReport, NotNewestError, WindowReport};
 
 /// Addresses asked: those of a view and of the settings.
 const ADDRESSES_MAX: usize = MEMBERS_MAX + LENDERS_MAX;
@@ -44,24 +44,24 @@ pub struct Recovery {
     /// The log is a replica's: a window must continue it.
     of_replica: bool,
     /// Of a replica: the reign in which its client was last heard, if that is known.
-    last_heard: Option<Epoch>,
+    last_client_epoch: Option<Epoch>,
     /// Of a replica whose view names nobody who could tell.
     unproven: bool,
     /// Of a dead node's journal: the reign whose windows count.
-    of_reign: Option<Epoch>,
+    of_epoch: Option<Epoch>,
     /// Until then it waits for members beyond those needed: they may hold more of what is in doubt.
     grace: Time,
     /// Until then it waits for those needed.
     deadline: Time,
     members: Vec<ViewMember>,
     /// At the members' own addresses, in the view's order; then at others.
-    peers: Vec<Peer>,
+    peers: Vec<RecoveryPeer>,
     /// Bytes that a member's window can hold.
     window_bytes: u64,
     fenced: Option<Epoch>,
     /// Members are asked, and neither sealed nor read.
-    asking: bool,
-    planted: Planted,
+    probing: bool,
+    planted: FaultSwitch,
 }
 
 impl Recovery {
@@ -73,11 +73,12 @@ impl Recovery {
         writer: WriterId,
         from: Lsn,
         now: Time,
-        grace: Span,
-        patience: Span,
+        grace: Nanos,
+        patience: Nanos,
     ) -> Recovery {
-        let peer =
-            |(index, member): (usize, &ViewMember)| Peer::new(&member.address, Identity::Member(index));
+        let peer = |(index, member): (usize, &ViewMember)| {
+            RecoveryPeer::new(&member.address, PeerIdentity::Member(index))
+        };
         Recovery {
             journal: view.journal,
             epoch,
@@ -90,25 +91,25 @@ impl Recovery {
             },
             from,
             of_replica: false,
-            last_heard: None,
+            last_client_epoch: None,
             unproven: false,
-            of_reign: None,
+            of_epoch: None,
             grace: now + grace.min(patience),
             deadline: now + patience,
             members: view.members.clone(),
             peers: view.members.iter().enumerate().map(peer).collect(),
             window_bytes: view.window_bytes_max(),
             fenced: None,
-            asking: false,
-            planted: Planted::NONE,
+            probing: false,
+            planted: FaultSwitch::NONE,
         }
     }
 
     /// Asks at these addresses too, for a member may have moved: whoever has its memory answers for it.
-    pub fn or_at<'a>(mut self, addresses: impl IntoIterator<Item = &'a str>) -> Recovery {
+    pub fn with_addresses<'a>(mut self, addresses: impl IntoIterator<Item = &'a str>) -> Recovery {
         for address in addresses {
             if self.peers.len() < ADDRESSES_MAX && self.peers.iter().all(|peer| peer.address != address) {
-                self.peers.push(Peer::new(address, Identity::Unknown));
+                self.peers.push(RecoveryPeer::new(address, PeerIdentity::Unknown));
             }
         }
         self
@@ -120,8 +121,8 @@ impl Recovery {
     }
 
     /// Plants a fault (tests of the simulator only); before [`Recovery::of_replica`].
-    pub fn plant(&mut self, planted: Planted) {
-        if planted.is(Fault::OneAnswerSuffices) {
+    pub fn plant(&mut self, planted: FaultSwitch) {
+        if planted.is(PlantedFault::OneAnswerSuffices) {
             self.needed = self.needed.min(1);
         }
         self.planted = planted;
@@ -138,14 +139,16 @@ impl Recovery {
     /// A member is asked who sealed it before it is sealed: afterwards it would have forgotten, and the next attempt find
     /// nothing wrong.
     pub fn of_replica(mut self, view: &View, closed: Option<Lsn>) -> Recovery {
-        if self.planted.is(Fault::RestoreUnproven) {
+        if self.planted.is(PlantedFault::RestoreUnproven) {
             return self;
         }
         self.needed = self.members.len();
         self.of_replica = true;
-        let sealed_first = self.planted.is(Fault::SealedBeforeAsked);
-        self.peers.iter_mut().for_each(|peer| peer.heard = sealed_first);
-        self.last_heard = view.reigns.served();
+        let sealed_first = self.planted.is(PlantedFault::FencedBeforeProbe);
+        self.peers
+            .iter_mut()
+            .for_each(|peer| peer.fence_known = sealed_first);
+        self.last_client_epoch = view.epochs.last_served_epoch();
         let complete = closed.is_some_and(|end| end <= self.from);
         let counted = view.counting || view.clean.is_some();
         self.unproven = !complete && (!counted || view.base > self.from);
@@ -153,7 +156,7 @@ impl Recovery {
     }
 
     /// The journal of a node of a shared region, of which the server keeps everything below `kept`, and `view` is the newest
-    /// that it has. No disk is asked: `crate::journal::Writer` keeps a shared journal so that n - k + 1 members suffice
+    /// that it has. No disk is asked: `crate::journal::JournalWriter` keeps a shared journal so that n - k + 1 members suffice
     /// (crates/core/proto/src/journal/writer/shared.rs has the argument).
     ///
     /// Epoch and writer of the seal follow from the view, so nothing need be durable before it, and it may be repeated any
@@ -162,11 +165,11 @@ impl Recovery {
     ///
     /// A window counts that the view's own reign opened and that begins where the server is, or below. Another reign's was
     /// opened by somebody who used the node's directory as a journal of his own: what the view's reign had there is gone.
-    pub fn of_node(view: &View, kept: Lsn, now: Time, grace: Span, patience: Span) -> Recovery {
+    pub fn of_node(view: &View, kept: Lsn, now: Time, grace: Nanos, patience: Nanos) -> Recovery {
         let (epoch, writer) = view.fence();
         let recovery = Recovery::new(view, epoch, writer, kept, now, grace, patience);
         Recovery {
-            of_reign: Some(view.epoch),
+            of_epoch: Some(view.epoch),
             ..recovery
         }
     }
@@ -187,7 +190,7 @@ impl Recovery {
     /// How member `index` stands that has not answered in full.
     fn own_answer(&self, index: usize) -> PeerAnswer {
         let peer = &self.peers[index];
-        match peer.identity == Identity::Member(index) {
+        match peer.identity == PeerIdentity::Member(index) {
             true => peer.answer,
             // Another's memory is at its address.
             false => PeerAnswer::Amnesiac,
@@ -196,8 +199,9 @@ impl Recovery {
 
     /// Where member `index` has answered.
     fn complete(&self, index: usize) -> Option<usize> {
-        let answers =
-            |peer: &Peer| peer.identity == Identity::Member(index) && peer.answer == PeerAnswer::Complete;
+        let answers = |peer: &RecoveryPeer| {
+            peer.identity == PeerIdentity::Member(index) && peer.answer == PeerAnswer::Complete
+        };
         self.peers.iter().position(answers)
     }
 
@@ -205,20 +209,20 @@ impl Recovery {
     pub fn on_connected(&mut self, index: usize) {
         let peer = &mut self.peers[index];
         if peer.answer == PeerAnswer::Unreachable {
-            peer.answer = PeerAnswer::Asked;
+            peer.answer = PeerAnswer::Connected;
         }
         peer.bound = false;
-        peer.asked = None;
+        peer.outstanding = None;
     }
 
     /// The connection to the address `index` broke.
     pub fn on_lost(&mut self, index: usize) {
         let own = index < self.members.len();
         let peer = &mut self.peers[index];
-        peer.asked = None;
+        peer.outstanding = None;
         if matches!(
             peer.answer,
-            PeerAnswer::Complete | PeerAnswer::Beyond | PeerAnswer::Overclaims
+            PeerAnswer::Complete | PeerAnswer::AheadOfReplica | PeerAnswer::Overclaims
         ) {
             return;
         }
@@ -226,45 +230,49 @@ impl Recovery {
         peer.window = PeerWindow::default();
         // Whoever is there next may be somebody else. (A stranger's refusal ends the link that brought it.)
         if own {
-            peer.identity = Identity::Member(index);
-        } else if peer.identity == Identity::Stranger && !peer.bound {
-            peer.identity = Identity::Unknown;
+            peer.identity = PeerIdentity::Member(index);
+        } else if peer.identity == PeerIdentity::NotMember && !peer.bound {
+            peer.identity = PeerIdentity::Unknown;
         }
     }
 
     /// The next frame for the address `index`, if it is time for one. Each is answered by one frame.
-    pub fn next_frame(&mut self, index: usize) -> Option<Outgoing> {
+    pub fn next_frame(&mut self, index: usize) -> Option<OutgoingFrame> {
         let (journal, epoch, writer) = (self.journal, self.epoch, self.writer);
-        let held_up = self.stands_back(index);
+        let held_up = self.yields_to_other(index);
         let peer = &mut self.peers[index];
-        if peer.asked.is_some() || held_up {
+        if peer.outstanding.is_some() || held_up {
             return None;
         }
-        let header = |kind| Header {
+        let header = |kind| FrameHeader {
             epoch,
-            who: writer.0,
-            ..Header::new(kind)
+            sender: writer.0,
+            ..FrameHeader::new(kind)
         };
         let outgoing = match peer.answer {
-            PeerAnswer::Asked if !peer.bound => Outgoing {
+            PeerAnswer::Connected if !peer.bound => OutgoingFrame {
                 header: header(FrameKind::Bind),
                 body: bind_body(journal),
             },
-            PeerAnswer::Asked if self.asking => inquiry::question(),
-            PeerAnswer::Asked if self.planted.is(Fault::ReadBeforeSeal) && peer.window.bytes.is_empty() => {
+            PeerAnswer::Connected if self.probing => probe::probe_frame(),
+            PeerAnswer::Connected
+                if self.planted.is(PlantedFault::ReadBeforeFence) && peer.window.bytes.is_empty() =>
+            {
                 peer.window.from = self.from;
                 read_frame(header(FrameKind::Read), self.from)
             }
-            PeerAnswer::Asked if self.of_replica && !peer.heard || peer.identity == Identity::Unknown => {
-                Outgoing {
+            PeerAnswer::Connected
+                if self.of_replica && !peer.fence_known || peer.identity == PeerIdentity::Unknown =>
+            {
+                OutgoingFrame {
                     // Its refusal names its memory, and the highest epoch that sealed it. Nothing is changed by asking.
                     header: header(FrameKind::Ping),
-                    body: Body::NONE,
+                    body: FrameBody::NONE,
                 }
             }
-            PeerAnswer::Asked => Outgoing {
-                header: header(FrameKind::Seal),
-                body: Body::NONE,
+            PeerAnswer::Connected => OutgoingFrame {
+                header: header(FrameKind::Fence),
+                body: FrameBody::NONE,
             },
             PeerAnswer::Reading => {
                 let next = peer.window.from.plus(peer.window.bytes.len() as u64);
@@ -273,22 +281,22 @@ impl Recovery {
             PeerAnswer::Unreachable
             | PeerAnswer::Complete
             | PeerAnswer::Amnesiac
-            | PeerAnswer::Beyond
+            | PeerAnswer::AheadOfReplica
             | PeerAnswer::Overclaims => return None,
         };
-        peer.asked = Some(outgoing.header.kind);
+        peer.outstanding = Some(outgoing.header.kind);
         Some(outgoing)
     }
 
     /// Whether the address `index` is another one of a member that answers at its own, or is about to.
-    fn stands_back(&self, index: usize) -> bool {
-        let Identity::Member(member) = self.peers[index].identity else {
-            let unknown = self.peers[index].identity == Identity::Unknown;
-            return !unknown || self.planted.is(Fault::MovedIsGone);
+    fn yields_to_other(&self, index: usize) -> bool {
+        let PeerIdentity::Member(member) = self.peers[index].identity else {
+            let unknown = self.peers[index].identity == PeerIdentity::Unknown;
+            return !unknown || self.planted.is(PlantedFault::MovedCountsAsGone);
         };
-        let goes_first = |(other, peer): (usize, &Peer)| {
+        let goes_first = |(other, peer): (usize, &RecoveryPeer)| {
             let able = !matches!(peer.answer, PeerAnswer::Unreachable | PeerAnswer::Amnesiac);
-            peer.identity == Identity::Member(member) && able && (other == member || other < index)
+            peer.identity == PeerIdentity::Member(member) && able && (other == member || other < index)
         };
         index != member
             && self
@@ -302,32 +310,32 @@ impl Recovery {
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>) {
         let peer = &mut self.peers[index];
         let kind = frame.header.kind;
-        if kind != FrameKind::Refuse && !peer.asked.is_some_and(|asked| is_answer(asked, kind)) {
+        if kind != FrameKind::Refuse && !peer.outstanding.is_some_and(|asked| is_answer(asked, kind)) {
             return;
         }
-        peer.asked = None;
-        if self.asking && peer.bound && matches!(kind, FrameKind::Told | FrameKind::Refuse) {
-            return self.on_told(index, frame);
+        peer.outstanding = None;
+        if self.probing && peer.bound && matches!(kind, FrameKind::ProbeReply | FrameKind::Refuse) {
+            return self.on_report(index, frame);
         }
-        if peer.identity == Identity::Unknown && matches!(kind, FrameKind::Pong | FrameKind::Refuse) {
+        if peer.identity == PeerIdentity::Unknown && matches!(kind, FrameKind::Pong | FrameKind::Refuse) {
             return self.on_identity(index, frame);
         }
         let peer = &mut self.peers[index];
         match kind {
             FrameKind::Bound => peer.bound = true,
-            FrameKind::Pong => peer.heard = true,
-            FrameKind::Sealed => self.on_sealed(index, frame),
+            FrameKind::Pong => peer.fence_known = true,
+            FrameKind::Fenced => self.on_fenced(index, frame),
             FrameKind::Data => self.on_data(index, frame),
-            FrameKind::Refuse => match Refusal::from_byte(frame.header.flags) {
-                Some(Refusal::Fenced) => self.fenced = Some(frame.header.epoch),
-                Some(Refusal::NotSealed) if self.of_replica && !peer.heard => {
-                    self.on_heard(index, frame.header.epoch);
+            FrameKind::Refuse => match RefusalReason::from_byte(frame.header.flags) {
+                Some(RefusalReason::Fenced) => self.fenced = Some(frame.header.epoch),
+                Some(RefusalReason::NotFenced) if self.of_replica && !peer.fence_known => {
+                    self.on_fence_epoch(index, frame.header.epoch);
                 }
-                Some(Refusal::OutOfWindow) if self.planted.is(Fault::ReadBeforeSeal) => {
+                Some(RefusalReason::OutOfWindow) if self.planted.is(PlantedFault::ReadBeforeFence) => {
                     peer.window.bytes = alloc::vec![0];
                 }
                 // The same answer again, over a link that doubles. Asked once more it would be sealed, and have forgotten.
-                _ if peer.answer == PeerAnswer::Beyond => (),
+                _ if peer.answer == PeerAnswer::AheadOfReplica => (),
                 _ => peer.answer = PeerAnswer::Unreachable,
             },
             _ => (),
@@ -336,9 +344,9 @@ impl Recovery {
 
     /// Whose memory is behind the address `index`: an answer of any kind names it, once the journal is bound.
     fn on_identity(&mut self, index: usize, frame: &Frame<'_>) {
-        let life = Incarnation(frame.header.who);
+        let life = Incarnation(frame.header.sender);
         let named = self.members.iter().position(|member| member.incarnation == life);
-        let refusal = Refusal::from_byte(frame.header.flags);
+        let refusal = RefusalReason::from_byte(frame.header.flags);
         let peer = &mut self.peers[index];
         if !peer.bound {
             // It would not take the journal at all; it may in a moment.
@@ -347,50 +355,52 @@ impl Recovery {
         }
         match named {
             Some(member) => {
-                peer.identity = Identity::Member(member);
+                peer.identity = PeerIdentity::Member(member);
                 match (frame.header.kind, refusal) {
-                    (FrameKind::Refuse, Some(Refusal::Fenced)) => self.fenced = Some(frame.header.epoch),
-                    _ => self.on_heard(index, frame.header.epoch),
+                    (FrameKind::Refuse, Some(RefusalReason::Fenced)) => {
+                        self.fenced = Some(frame.header.epoch)
+                    }
+                    _ => self.on_fence_epoch(index, frame.header.epoch),
                 }
             }
-            None => peer.identity = Identity::Stranger,
+            None => peer.identity = PeerIdentity::NotMember,
         }
     }
 
     /// The address `index` was last sealed by the reign `seen`, below ours: the last one that the replica was told of or one before,
     /// or an earlier attempt to restore.
-    fn on_heard(&mut self, index: usize, seen: Epoch) {
+    fn on_fence_epoch(&mut self, index: usize, seen: Epoch) {
         let peer = &mut self.peers[index];
-        peer.heard = true;
-        let unheard_of = |last: Epoch| last < seen && seen < reigns::after_any(last);
-        if self.of_replica && self.last_heard.is_some_and(unheard_of) {
-            peer.answer = PeerAnswer::Beyond;
+        peer.fence_known = true;
+        let unheard_of = |last: Epoch| last < seen && seen < epoch_history::epoch_after_any(last);
+        if self.of_replica && self.last_client_epoch.is_some_and(unheard_of) {
+            peer.answer = PeerAnswer::AheadOfReplica;
         }
     }
 
-    fn on_sealed(&mut self, index: usize, frame: &Frame<'_>) {
+    fn on_fenced(&mut self, index: usize, frame: &Frame<'_>) {
         let header = &frame.header;
-        if header.epoch != self.epoch || self.peers[index].answer != PeerAnswer::Asked {
+        if header.epoch != self.epoch || self.peers[index].answer != PeerAnswer::Connected {
             return;
         }
-        let window = WindowTold::of(header, frame.body);
-        self.found(index, Incarnation(header.who), window);
+        let window = WindowReport::of(header, frame.body);
+        self.on_window(index, Incarnation(header.sender), window);
     }
 
     /// The lender at the address `index` has this window, in the memory of this life.
-    fn found(&mut self, index: usize, life: Incarnation, window: Option<WindowTold>) {
+    fn on_window(&mut self, index: usize, life: Incarnation, window: Option<WindowReport>) {
         let from = self.from;
         let Some(member) = self.identify(index, life) else {
             return;
         };
-        let holds = self.holds(member, life, window) || self.planted.is(Fault::AmnesiacCounts);
+        let holds = self.holds(member, life, window) || self.planted.is(PlantedFault::AmnesiacCounts);
         let (trim, held) = window.map_or_else(Default::default, |window| (window.trim, window.held));
         // One window is read once, over whichever of its lender's addresses answers first.
-        let elsewhere = !self.asking && self.complete(member).is_some_and(|other| other != index);
+        let elsewhere = !self.probing && self.complete(member).is_some_and(|other| other != index);
         let counted = elsewhere || self.counts_already(index);
         let window_bytes = self.window_bytes;
-        let believed = self.planted.is(Fault::HeldBelieved);
-        self.drop_other_readings(index, member);
+        let believed = self.planted.is(PlantedFault::OverclaimBelieved);
+        self.drop_other_reads(index, member);
         let peer = &mut self.peers[index];
         if !holds || counted {
             peer.answer = PeerAnswer::Amnesiac;
@@ -403,12 +413,12 @@ impl Recovery {
         peer.held = held;
         // The whole window, though the log may lack room for it: a copy of the directory with an old head must see what it
         // cannot take, and refuse. `window_bytes` bounds what is read.
-        peer.goal = held;
-        if (self.of_replica || self.of_reign.is_some()) && trim > from {
-            peer.answer = PeerAnswer::Beyond;
+        peer.read_end = held;
+        if (self.of_replica || self.of_epoch.is_some()) && trim > from {
+            peer.answer = PeerAnswer::AheadOfReplica;
             return;
         }
-        if self.planted.is(Fault::ReadBeforeSeal) && !peer.window.bytes.is_empty() {
+        if self.planted.is(PlantedFault::ReadBeforeFence) && !peer.window.bytes.is_empty() {
             peer.answer = PeerAnswer::Complete;
             return;
         }
@@ -419,7 +429,7 @@ impl Recovery {
             bytes: Vec::new(),
             promised: Lsn(0),
         };
-        peer.answer = if peer.goal > peer.window.from {
+        peer.answer = if peer.read_end > peer.window.from {
             PeerAnswer::Reading
         } else {
             PeerAnswer::Complete
@@ -428,14 +438,14 @@ impl Recovery {
 
     /// Which member the memory behind the address `index` is. At a member's own address there may be another member's by now.
     fn identify(&mut self, index: usize, life: Incarnation) -> Option<usize> {
-        let Identity::Member(member) = self.peers[index].identity else {
+        let PeerIdentity::Member(member) = self.peers[index].identity else {
             return None;
         };
         let named = self.members.iter().position(|member| member.incarnation == life);
         match named {
             Some(other) if self.members[member].incarnation != life => {
-                self.peers[index].identity = Identity::Member(other);
-                let answers = self.stands_back(index) || self.planted.is(Fault::MovedIsGone);
+                self.peers[index].identity = PeerIdentity::Member(other);
+                let answers = self.yields_to_other(index) || self.planted.is(PlantedFault::MovedCountsAsGone);
                 (!answers).then_some(other)
             }
             _ => Some(member),
@@ -443,45 +453,45 @@ impl Recovery {
     }
 
     /// What the member gave in part over another address is not needed twice.
-    fn drop_other_readings(&mut self, index: usize, member: usize) {
+    fn drop_other_reads(&mut self, index: usize, member: usize) {
         for (other, peer) in self.peers.iter_mut().enumerate() {
-            let same = peer.identity == Identity::Member(member);
+            let same = peer.identity == PeerIdentity::Member(member);
             if same && other != index && peer.answer == PeerAnswer::Reading {
-                peer.answer = PeerAnswer::Asked;
+                peer.answer = PeerAnswer::Connected;
                 peer.window = PeerWindow::default();
             }
         }
     }
 
     /// Whether the lender that was sealed has the window that the view names: of this memory, and as it was joined.
-    fn holds(&self, member: usize, life: Incarnation, window: Option<WindowTold>) -> bool {
+    fn holds(&self, member: usize, life: Incarnation, window: Option<WindowReport>) -> bool {
         let member = &self.members[member];
         let Some(window) = window.filter(|_| life == member.incarnation) else {
             return false;
         };
-        let same_reign = self.of_reign.is_none_or(|wanted| window.epoch == wanted);
+        let same_reign = self.of_epoch.is_none_or(|wanted| window.epoch == wanted);
         let same_join = member
             .join
-            .is_none_or(|join| window.epoch == join.reign && window.generation == join.generation);
-        same_reign && (same_join || self.planted.is(Fault::JoinIgnored))
+            .is_none_or(|join| window.epoch == join.epoch && window.generation == join.generation);
+        same_reign && (same_join || self.planted.is(PlantedFault::JoinIgnored))
     }
 
     /// Whether the memory behind the address `index` answers for another member already. Only a view of an earlier format can
     /// name one memory twice without telling its joins apart.
     fn counts_already(&self, index: usize) -> bool {
-        let Identity::Member(named) = self.peers[index].identity else {
+        let PeerIdentity::Member(named) = self.peers[index].identity else {
             return false;
         };
         let life = self.members[named].incarnation;
-        let other = |peer: &Peer| {
+        let other = |peer: &RecoveryPeer| {
             let answers = matches!(peer.answer, PeerAnswer::Reading | PeerAnswer::Complete);
-            matches!(peer.identity, Identity::Member(member) if answers && member != named && self.members[member].incarnation == life)
+            matches!(peer.identity, PeerIdentity::Member(member) if answers && member != named && self.members[member].incarnation == life)
         };
         self.peers.iter().any(other)
     }
 
     fn on_data(&mut self, index: usize, frame: &Frame<'_>) {
-        let early = self.planted.is(Fault::ReadBeforeSeal);
+        let early = self.planted.is(PlantedFault::ReadBeforeFence);
         let peer = &mut self.peers[index];
         let next = peer.window.from.plus(peer.window.bytes.len() as u64);
         let reading = peer.answer == PeerAnswer::Reading || early;
@@ -497,29 +507,29 @@ impl Recovery {
         let wanted = if early {
             usize::MAX
         } else {
-            peer.goal.since(next) as usize
+            peer.read_end.since(next) as usize
         };
         peer.window
             .bytes
             .extend_from_slice(&frame.body[..frame.body.len().min(wanted)]);
-        if !early && peer.window.from.plus(peer.window.bytes.len() as u64) >= peer.goal {
+        if !early && peer.window.from.plus(peer.window.bytes.len() as u64) >= peer.read_end {
             peer.answer = PeerAnswer::Complete;
         }
     }
 
     /// `None`: not done yet. `Some(Ok)`: enough members answered; their windows are in [`Recovery::windows`].
-    pub fn verdict(&self, now: Time) -> Option<Result<(), RecoveryRefusal>> {
+    pub fn verdict(&self, now: Time) -> Option<Result<(), RecoveryError>> {
         if let Some(seen) = self.fenced
             && self.may_tell_fence(now)
         {
-            return Some(Err(RecoveryRefusal::Fenced { seen }));
+            return Some(Err(RecoveryError::Fenced { seen }));
         }
         let answered = (0..self.members.len())
             .filter(|&member| self.complete(member).is_some())
             .count();
         let all_settled = answered == self.members.len() || self.is_settled(now);
         if self.unproven && (all_settled || now >= self.deadline) {
-            return Some(Err(RecoveryRefusal::Unproven { from: self.from }));
+            return Some(Err(RecoveryError::Unproven { from: self.from }));
         }
         if answered >= self.needed && !self.unproven && (all_settled || now >= self.grace) {
             return Some(Ok(()));
@@ -528,14 +538,14 @@ impl Recovery {
             let missing = self
                 .answers()
                 .filter(|(_, answer)| *answer != PeerAnswer::Complete);
-            return Some(Err(RecoveryRefusal::Missing {
+            return Some(Err(RecoveryError::Missing {
                 needed: self.needed,
                 answered,
                 missing: missing
                     .map(|(address, answer)| (address.to_string(), answer))
                     .collect(),
                 from: self.from,
-                shown: self.held().into_iter().max(),
+                held_max: self.held().into_iter().max(),
             }));
         }
         None
@@ -543,12 +553,12 @@ impl Recovery {
 
     /// Whether nobody can still say more: each member has answered in some way, and nobody else may turn out to be one.
     fn is_settled(&self, now: Time) -> bool {
-        let is_done = |(at, peer): (usize, &Peer)| {
+        let is_done = |(at, peer): (usize, &RecoveryPeer)| {
             let answered =
-                matches!(peer.identity, Identity::Member(member) if self.complete(member).is_some());
+                matches!(peer.identity, PeerIdentity::Member(member) if self.complete(member).is_some());
             // At the own address of a member that answered elsewhere there may be another member by now.
-            let may_be_another = at < self.members.len() && peer.identity == Identity::Member(at);
-            let done = answered && !may_be_another || peer.is_over() || self.stands_back(at);
+            let may_be_another = at < self.members.len() && peer.identity == PeerIdentity::Member(at);
+            let done = answered && !may_be_another || peer.is_over() || self.yields_to_other(at);
             // One that is no missing member's, as far as is known, and cannot be reached is not waited for as long.
             let optional = at >= self.members.len() || answered;
             done || optional && peer.answer == PeerAnswer::Unreachable && now >= self.grace
@@ -583,7 +593,7 @@ impl Recovery {
         let mut held = self.held();
         let missing = self.members.len() - held.len();
         // With `--accept-loss` so many may be missing that nothing can be said.
-        if missing >= self.copies || self.planted.is(Fault::ReadBeforeSeal) {
+        if missing >= self.copies || self.planted.is(PlantedFault::ReadBeforeFence) {
             return Lsn(0);
         }
         held.sort_unstable_by(|a, b| b.cmp(a));

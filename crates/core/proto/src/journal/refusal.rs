@@ -11,7 +11,7 @@ pub enum PeerAnswer {
     /// No connection yet, or it broke.
     Unreachable,
     /// Connected; not sealed yet.
-    Asked,
+    Connected,
     /// Sealed; its window is being read.
     Reading,
     /// Sealed and read.
@@ -21,7 +21,7 @@ pub enum PeerAnswer {
     Amnesiac,
     /// Its window begins above the replica's end, or a reign that the replica was never told of has sealed it: the client went
     /// on without its data lender.
-    Beyond,
+    AheadOfReplica,
     /// It says that it holds more than its window has room for: nothing that it says is believed.
     Overclaims,
 }
@@ -30,10 +30,10 @@ impl core::fmt::Display for PeerAnswer {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         out.write_str(match self {
             PeerAnswer::Unreachable => "unreachable",
-            PeerAnswer::Asked | PeerAnswer::Reading => "no answer",
+            PeerAnswer::Connected | PeerAnswer::Reading => "no answer",
             PeerAnswer::Complete => "answered",
             PeerAnswer::Amnesiac => "restarted without its memory",
-            PeerAnswer::Beyond => "the client went on without its data lender",
+            PeerAnswer::AheadOfReplica => "the client went on without its data lender",
             PeerAnswer::Overclaims => "claims more than its window can hold",
         })
     }
@@ -41,7 +41,7 @@ impl core::fmt::Display for PeerAnswer {
 
 /// Why recovery cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RecoveryRefusal {
+pub enum RecoveryError {
     /// Too few members answered: an acknowledged record could be at those that are missing.
     Missing {
         /// Members that must answer.
@@ -53,7 +53,7 @@ pub enum RecoveryRefusal {
         /// The local log's end: what is in doubt begins here.
         from: Lsn,
         /// The highest LSN that a member that answered holds everything below of; `None`: nobody answered.
-        shown: Option<Lsn>,
+        held_max: Option<Lsn>,
     },
     /// A newer writer owns the journal.
     Fenced {
@@ -67,15 +67,15 @@ pub enum RecoveryRefusal {
     },
 }
 
-impl core::fmt::Display for RecoveryRefusal {
+impl core::fmt::Display for RecoveryError {
     fn fmt(&self, out: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            RecoveryRefusal::Missing {
+            RecoveryError::Missing {
                 needed,
                 answered,
                 missing,
                 from,
-                shown,
+                held_max: shown,
             } => {
                 write!(
                     out,
@@ -100,11 +100,11 @@ impl core::fmt::Display for RecoveryRefusal {
                     "Bring a missing lender back, or give up what only it may hold with --accept-loss",
                 )
             }
-            RecoveryRefusal::Unproven { from } => write!(
+            RecoveryError::Unproven { from } => write!(
                 out,
                 "no member can tell whether the client's disk had more than the replica: commits waited for the disk alone when it was last heard. In doubt: LSN {from} and above. Use the client's disk, or give up what only it may have with --accept-loss"
             ),
-            RecoveryRefusal::Fenced { seen } => {
+            RecoveryError::Fenced { seen } => {
                 write!(
                     out,
                     "another writer fenced this journal with epoch {seen}. If another directory of it is in use (a restored volume, a copy), \
@@ -116,4 +116,4 @@ impl core::fmt::Display for RecoveryRefusal {
     }
 }
 
-impl core::error::Error for RecoveryRefusal {}
+impl core::error::Error for RecoveryError {}

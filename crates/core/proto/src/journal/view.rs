@@ -8,19 +8,19 @@ use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{
     ADDRESS_BYTES_MAX, DOMAIN_BYTES_MAX, EPOCH_MAX, MEMBERS_MAX, VIEW_VERSION_MAX, WINDOW_BYTES_MAX,
 };
-use crate::port::File;
-use crate::wire::{Cursor, Short};
+use crate::port::StorageFile;
+use crate::wire::{ByteReader, ShortInputError};
 
+use super::epoch_history::{self, EpochHistory};
 use super::note::ClaimNote;
-use super::reigns::{self, Reigns};
 use super::rule::CommitRule;
-use super::slots::Slots;
+use super::slot_pair::SlotPair;
 
 const FORMAT: u16 = 3;
 /// The same without joins, window sizes and clean ends.
 const FORMAT_WITHOUT_JOINS: u16 = 2;
 /// The same without reigns, too.
-const FORMAT_WITHOUT_REIGNS: u16 = 1;
+const FORMAT_WITHOUT_EPOCHS: u16 = 1;
 const COUNTING: u8 = 1;
 const CLEAN: u8 = 2;
 
@@ -28,7 +28,7 @@ const CLEAN: u8 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinId {
     /// The reign that joined the window.
-    pub reign: Epoch,
+    pub epoch: Epoch,
     /// The number of the join in that reign, from 1.
     pub generation: u32,
 }
@@ -36,7 +36,7 @@ pub struct JoinId {
 impl JoinId {
     /// No join: they are numbered from 1.
     const NONE: JoinId = JoinId {
-        reign: Epoch(0),
+        epoch: Epoch(0),
         generation: 0,
     };
 }
@@ -79,7 +79,7 @@ pub struct View {
     /// The members, at most [`MEMBERS_MAX`].
     pub members: Vec<ViewMember>,
     /// The reigns up to this one.
-    pub reigns: Reigns,
+    pub epochs: EpochHistory,
     /// Who claimed this reign, for people.
     pub note: Option<ClaimNote>,
 }
@@ -111,8 +111,8 @@ impl core::fmt::Display for ViewError {
 
 impl core::error::Error for ViewError {}
 
-impl From<Short> for ViewError {
-    fn from(_: Short) -> ViewError {
+impl From<ShortInputError> for ViewError {
+    fn from(_: ShortInputError) -> ViewError {
         ViewError::Malformed
     }
 }
@@ -134,7 +134,7 @@ impl View {
             window_bytes: 0,
             base: Lsn(0),
             members: Vec::new(),
-            reigns: Reigns::default(),
+            epochs: EpochHistory::default(),
             note: None,
         }
     }
@@ -148,8 +148,8 @@ impl View {
             note: None,
             ..self.clone()
         };
-        if claim.reigns.is_empty() {
-            claim.reigns = self.adopted().reigns;
+        if claim.epochs.is_empty() {
+            claim.epochs = self.adopted().epochs;
         }
         claim
     }
@@ -179,20 +179,21 @@ impl View {
 
     /// Whether the reign that stored this view has served, as far as the view says: a claim that came to nothing has not.
     pub fn has_served(&self) -> bool {
-        self.reigns.last_served() == Some((self.epoch, self.writer))
+        self.epochs.last_served() == Some((self.epoch, self.writer))
     }
 
     /// Whether a reign served in `other` that this history does not have: then this is not the newest.
-    pub fn lacks_reign_of(&self, other: &View) -> bool {
-        let unknown = |(epoch, writer)| self.adopted().reigns.fork(epoch, writer, Lsn(0)).is_some();
-        other.reigns.last_served().is_some_and(unknown)
+    pub fn lacks_epoch_of(&self, other: &View) -> bool {
+        let unknown = |(epoch, writer)| self.adopted().epochs.fork(epoch, writer, Lsn(0)).is_some();
+        other.epochs.last_served().is_some_and(unknown)
     }
 
     /// The same, with the reign of `other` in its history: it claimed, and never served.
     pub fn with_claim_of(&self, other: &View) -> View {
         let mut view = self.adopted();
         if other.epoch > view.epoch {
-            view.reigns.begin(other.epoch, other.writer, reigns::NOWHERE);
+            view.epochs
+                .begin(other.epoch, other.writer, epoch_history::NEVER_SERVED);
         }
         view
     }
@@ -201,9 +202,9 @@ impl View {
     /// left out, for a nonce is made of epoch and LSN, and so that it stays refused.
     pub fn restored(&self, writer: WriterId) -> View {
         let claim = self.claimed(writer);
-        let heard = self.reigns.served().unwrap_or(self.epoch);
+        let heard = self.epochs.last_served_epoch().unwrap_or(self.epoch);
         View {
-            epoch: claim.epoch.max(reigns::after_any(heard)),
+            epoch: claim.epoch.max(epoch_history::epoch_after_any(heard)),
             ..claim
         }
     }
@@ -211,15 +212,16 @@ impl View {
     /// Epoch and writer under which the server of a shared region seals the members of a node that it fences: after all
     /// that the node's own directory can have claimed. Nothing is written under them, so they need not be anybody's alone.
     pub fn fence(&self) -> (Epoch, WriterId) {
-        (reigns::after_any(self.epoch), self.writer)
+        (epoch_history::epoch_after_any(self.epoch), self.writer)
     }
 
     /// The same view where the reign that stored it need not have served: it is one of this history all the same. So it is
     /// with a reign that claimed a replica in order to restore a volume from it.
     pub fn adopted(&self) -> View {
         let mut view = self.clone();
-        if self.epoch > Epoch(0) && view.reigns.fork(self.epoch, self.writer, Lsn(0)).is_some() {
-            view.reigns.begin(self.epoch, self.writer, reigns::NOWHERE);
+        if self.epoch > Epoch(0) && view.epochs.fork(self.epoch, self.writer, Lsn(0)).is_some() {
+            view.epochs
+                .begin(self.epoch, self.writer, epoch_history::NEVER_SERVED);
         }
         view
     }
@@ -236,7 +238,7 @@ impl View {
             members: Vec::new(),
             ..self.clone()
         };
-        released.reigns.begin(self.epoch, self.writer, end);
+        released.epochs.begin(self.epoch, self.writer, end);
         released
     }
 
@@ -269,7 +271,12 @@ impl View {
     ///
     /// Where that one names the same windows and counts, it may come back in this one's place: it demands more. So a journal
     /// that goes to rest, or wakes, pays one sync.
-    pub fn store<F: File>(&self, slots: &mut Slots, file: &F, full: &mut View) -> Result<(), CallError> {
+    pub fn store<F: StorageFile>(
+        &self,
+        slots: &mut SlotPair,
+        file: &F,
+        full: &mut View,
+    ) -> Result<(), CallError> {
         if full.counting && self.has_windows_of(full) {
             return slots.store_loosely(file, &self.encode());
         }
@@ -312,14 +319,14 @@ impl View {
             assert!(member.address.len() <= ADDRESS_BYTES_MAX && member.domain.len() <= DOMAIN_BYTES_MAX);
             let join = member.join.unwrap_or(JoinId::NONE);
             bytes.extend_from_slice(&member.incarnation.0.to_le_bytes());
-            bytes.extend_from_slice(&join.reign.0.to_le_bytes());
+            bytes.extend_from_slice(&join.epoch.0.to_le_bytes());
             bytes.extend_from_slice(&join.generation.to_le_bytes());
             bytes.extend_from_slice(&(member.address.len() as u16).to_le_bytes());
             bytes.extend_from_slice(member.address.as_bytes());
             bytes.push(member.domain.len() as u8);
             bytes.extend_from_slice(member.domain.as_bytes());
         }
-        self.reigns.encode(&mut bytes);
+        self.epochs.encode(&mut bytes);
         if let Some(note) = &self.note {
             note.encode(&mut bytes);
         }
@@ -328,9 +335,9 @@ impl View {
 
     /// Reads what [`View::encode`] wrote.
     pub fn decode(bytes: &[u8]) -> Result<View, ViewError> {
-        let mut cursor = Cursor::new(bytes);
+        let mut cursor = ByteReader::new(bytes);
         let format = cursor.u16()?;
-        if !(FORMAT_WITHOUT_REIGNS..=FORMAT).contains(&format) {
+        if !(FORMAT_WITHOUT_EPOCHS..=FORMAT).contains(&format) {
             return Err(ViewError::Format(format));
         }
         let rule = match (cursor.u8()?, cursor.u8()?) {
@@ -362,8 +369,10 @@ impl View {
             .map(|_| member(&mut cursor, format))
             .collect::<Result<_, _>>()?;
         let reigns = match format {
-            FORMAT | FORMAT_WITHOUT_JOINS => Reigns::decode(&mut cursor)?.ok_or(ViewError::Malformed)?,
-            _ => Reigns::default(),
+            FORMAT | FORMAT_WITHOUT_JOINS => {
+                EpochHistory::decode(&mut cursor)?.ok_or(ViewError::Malformed)?
+            }
+            _ => EpochHistory::default(),
         };
         Ok(View {
             version,
@@ -376,17 +385,17 @@ impl View {
             window_bytes,
             base,
             members,
-            reigns,
+            epochs: reigns,
             note: ClaimNote::decode(&mut cursor),
         })
     }
 }
 
-fn member(cursor: &mut Cursor<'_>, format: u16) -> Result<ViewMember, ViewError> {
+fn member(cursor: &mut ByteReader<'_>, format: u16) -> Result<ViewMember, ViewError> {
     let incarnation = Incarnation(cursor.u64()?);
     let join = match format {
         FORMAT => JoinId {
-            reign: Epoch(cursor.u32()?),
+            epoch: Epoch(cursor.u32()?),
             generation: cursor.u32()?,
         },
         _ => JoinId::NONE,
@@ -403,7 +412,7 @@ fn member(cursor: &mut Cursor<'_>, format: u16) -> Result<ViewMember, ViewError>
     })
 }
 
-fn text(cursor: &mut Cursor<'_>, length: usize, max: usize) -> Result<String, ViewError> {
+fn text(cursor: &mut ByteReader<'_>, length: usize, max: usize) -> Result<String, ViewError> {
     if length > max {
         return Err(ViewError::Malformed);
     }
@@ -445,7 +454,7 @@ mod tests {
         let member = |n: u64| ViewMember {
             incarnation: Incarnation(n),
             join: Some(JoinId {
-                reign: Epoch(3),
+                epoch: Epoch(3),
                 generation: n as u32 + 1,
             }),
             address: String::from("tcp://10.0.0.1:7700"),
@@ -459,7 +468,7 @@ mod tests {
             members: (0..3).map(member).collect(),
             ..View::first(JournalId(77))
         };
-        view.reigns.begin(Epoch(3), WriterId(4), Lsn(5));
+        view.epochs.begin(Epoch(3), WriterId(4), Lsn(5));
         let bytes = view.encode();
         assert_eq!(View::decode(&bytes), Ok(view));
         for cut in 0..bytes.len() {
@@ -486,13 +495,13 @@ mod tests {
     fn a_claim_that_never_served_is_adopted_and_a_reign_that_did_is_not_ours() {
         let ours = View::first(JournalId(77)).claimed(WriterId(1)).released(Lsn(40));
         let claim = ours.restored(WriterId(9));
-        assert!(ours.is_fenced_by(&claim) && !ours.lacks_reign_of(&claim));
+        assert!(ours.is_fenced_by(&claim) && !ours.lacks_epoch_of(&claim));
         let newest = ours.with_claim_of(&claim).claimed_above(claim.epoch, WriterId(2));
         assert!(newest.epoch > claim.epoch);
         let served = newest.released(Lsn(48));
-        assert_eq!(served.reigns.fork(claim.epoch, claim.writer, Lsn(48)), None);
+        assert_eq!(served.epochs.fork(claim.epoch, claim.writer, Lsn(48)), None);
         let restored = claim.released(Lsn(40));
-        assert!(ours.is_fenced_by(&restored) && ours.lacks_reign_of(&restored));
+        assert!(ours.is_fenced_by(&restored) && ours.lacks_epoch_of(&restored));
         let twin = View {
             writer: WriterId(3),
             ..ours.clone()
@@ -508,7 +517,7 @@ mod tests {
             ..View::first(JournalId(77))
         };
         let mut bytes = view.encode();
-        bytes[..2].copy_from_slice(&FORMAT_WITHOUT_REIGNS.to_le_bytes());
+        bytes[..2].copy_from_slice(&FORMAT_WITHOUT_EPOCHS.to_le_bytes());
         bytes.pop();
         bytes.drain(48..64);
         let read = View::decode(&bytes);
@@ -516,14 +525,14 @@ mod tests {
         let claim = view.claimed(WriterId(9));
         assert_eq!((claim.epoch, claim.version), (Epoch(7), view.version + 1));
         let released = claim.released(Lsn(40));
-        assert_eq!(released.reigns.fork(Epoch(6), WriterId(8), Lsn(40)), None);
+        assert_eq!(released.epochs.fork(Epoch(6), WriterId(8), Lsn(40)), None);
         assert_eq!(
-            released.reigns.fork(Epoch(6), WriterId(8), Lsn(48)),
+            released.epochs.fork(Epoch(6), WriterId(8), Lsn(48)),
             Some(Lsn(40))
         );
         // A claim that came to nothing is none of the reigns.
         let next = released.claimed(WriterId(1)).claimed(WriterId(2));
-        assert_eq!(next.reigns, released.reigns);
+        assert_eq!(next.epochs, released.epochs);
     }
 
     #[test]
@@ -539,7 +548,7 @@ mod tests {
             members: alloc::vec![member],
             ..View::first(JournalId(77))
         };
-        view.reigns.begin(Epoch(3), WriterId(4), Lsn(5));
+        view.epochs.begin(Epoch(3), WriterId(4), Lsn(5));
         let mut bytes = view.encode();
         bytes[..2].copy_from_slice(&FORMAT_WITHOUT_JOINS.to_le_bytes());
         // The member's join, and before it the window's size and the clean end.
@@ -556,7 +565,7 @@ mod tests {
         let heard = first.claimed(WriterId(1)).released(Lsn(0));
         let claim = heard.restored(WriterId(2));
         assert!(claim.epoch > Epoch(heard.epoch.0 + 0xffff), "{}", claim.epoch);
-        assert_eq!(claim.reigns, heard.reigns);
+        assert_eq!(claim.epochs, heard.epochs);
         // Trying again goes on from there.
         let again = claim.adopted().restored(WriterId(3));
         assert_eq!(again.epoch, claim.epoch.next());
@@ -581,7 +590,7 @@ mod tests {
             )),
             ..View::first(JournalId(1))
         };
-        (1..100).for_each(|epoch| view.reigns.begin(Epoch(epoch), WriterId(1), Lsn(0)));
+        (1..100).for_each(|epoch| view.epochs.begin(Epoch(epoch), WriterId(1), Lsn(0)));
         assert!(view.encode().len() + 24 <= crate::limit::SLOT_BYTES);
     }
 }

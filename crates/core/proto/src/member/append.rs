@@ -1,31 +1,31 @@
 //! Taking in bytes of the log: order, room, records, in this order.
 
 use super::window::{Window, copy_out, pieces};
-use super::{Member, Reply};
+use super::{Member, MemberReply};
 use crate::id::Lsn;
 use crate::limit::{LSN_LAST, RECORD_HEADER_BYTES};
-use crate::planted::Fault;
-use crate::wire::{Flag, Frame, Link, RecordHeader, Refusal, Step, check_record, step};
+use crate::planted::PlantedFault;
+use crate::wire::{ChainPoint, Flag, Frame, RecordHeader, RefusalReason, ScanStep, check_record, scan_step};
 
 impl Member {
-    pub(super) fn on_append<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
-        if let Some(refusal) = self.not_mine(frame) {
+    pub(super) fn on_append<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
+        if let Some(refusal) = self.check_writer(frame) {
             return refusal;
         }
         if !self.is_window_of(frame) {
-            return self.refuse(Refusal::NotJoined, Lsn(0), Lsn(0));
+            return self.refuse(RefusalReason::NotJoined, Lsn(0), Lsn(0));
         }
         let from = frame.header.lsn;
         if from > LSN_LAST {
-            return self.refuse(Refusal::Malformed, from, LSN_LAST);
+            return self.refuse(RefusalReason::Malformed, from, LSN_LAST);
         }
         if from > self.state.received {
             if frame.header.flags & Flag::FRESH != 0 && frame.header.stable >= from {
-                self.restart_at(Link {
+                self.restart_at(ChainPoint {
                     lsn: from,
                     chain: frame.header.mark,
                 });
-            } else if self.planted.is(Fault::AcceptGap) {
+            } else if self.planted.is(PlantedFault::AcceptGap) {
                 self.state.received = from;
             } else {
                 return self.ack(Flag::GAP);
@@ -40,8 +40,8 @@ impl Member {
         let end = self.state.received.plus(fresh.len() as u64);
         let room = self.state.trim.plus(window.capacity());
         if end > room {
-            if !self.planted.is(Fault::OverrunAccepted) {
-                return self.refuse(Refusal::Overrun, end, room);
+            if !self.planted.is(PlantedFault::OverrunAccepted) {
+                return self.refuse(RefusalReason::Overrun, end, room);
             }
             self.state.trim = Lsn(end.0 - window.capacity()).min(self.state.held);
         }
@@ -49,7 +49,7 @@ impl Member {
     }
 
     /// Everything below `link` is on the writer's disk and we have fallen behind it: begin anew there.
-    fn restart_at(&mut self, link: Link) {
+    fn restart_at(&mut self, link: ChainPoint) {
         self.state.trim = link.lsn;
         self.state.held = link.lsn;
         self.state.received = link.lsn;
@@ -57,20 +57,20 @@ impl Member {
     }
 
     /// Stores `fresh` behind what was received, and moves `held` over every record that is now whole.
-    fn take<W: Window>(&mut self, fresh: &[u8], window: &mut W) -> Reply {
-        let mut link = self.link();
+    fn take<W: Window>(&mut self, fresh: &[u8], window: &mut W) -> MemberReply {
+        let mut link = self.chain_point();
         if self.state.received == self.state.held {
             // The common case: whole records, still in the cache, checked before they are copied.
             let mut rest = fresh;
             loop {
-                match step(rest, link, self.seed, self.planted) {
-                    Step::Record(header) => {
+                match scan_step(rest, link, self.seed, self.planted) {
+                    ScanStep::Record(header) => {
                         rest = &rest[header.length..];
-                        link = header.link();
+                        link = header.next_point();
                     }
-                    Step::Incomplete(length) if length as u64 <= window.capacity() => break,
-                    Step::Incomplete(_) | Step::Bad(_) => {
-                        return self.refuse(Refusal::BadRecord, link.lsn, Lsn(0));
+                    ScanStep::Incomplete(length) if length as u64 <= window.capacity() => break,
+                    ScanStep::Incomplete(_) | ScanStep::Bad(_) => {
+                        return self.refuse(RefusalReason::BadRecord, link.lsn, Lsn(0));
                     }
                 }
             }
@@ -81,7 +81,7 @@ impl Member {
             self.state.received = self.state.received.plus(fresh.len() as u64);
             while let Some(header) = self.whole_record(link, self.state.received, window) {
                 match header {
-                    Ok(header) => link = header.link(),
+                    Ok(header) => link = header.next_point(),
                     Err(refusal) => {
                         self.state.received = self.state.held;
                         return self.refuse(refusal, link.lsn, Lsn(0));
@@ -98,10 +98,10 @@ impl Member {
     /// The record at `link` in the window, if all of it lies below `end`.
     fn whole_record<W: Window>(
         &self,
-        link: Link,
+        link: ChainPoint,
         end: Lsn,
         window: &W,
-    ) -> Option<Result<RecordHeader, Refusal>> {
+    ) -> Option<Result<RecordHeader, RefusalReason>> {
         let there = end.since(link.lsn);
         if there < RECORD_HEADER_BYTES as u64 {
             return None;
@@ -110,7 +110,7 @@ impl Member {
         copy_out(window, link.lsn, &mut front);
         let header = match RecordHeader::parse(&front) {
             Ok(header) if header.length as u64 <= window.capacity() => header,
-            _ => return Some(Err(Refusal::BadRecord)),
+            _ => return Some(Err(RefusalReason::BadRecord)),
         };
         if there < header.length as u64 {
             return None;
@@ -125,13 +125,13 @@ impl Member {
         Some(if placed && whole {
             Ok(header)
         } else {
-            Err(Refusal::BadRecord)
+            Err(RefusalReason::BadRecord)
         })
     }
 
     /// Whether the bytes `trim..held` are whole records that chain, up to the chain value remembered.
     pub(super) fn window_checks<W: Window>(&self, window: &W) -> bool {
-        let mut link = Link {
+        let mut link = ChainPoint {
             lsn: self.state.trim,
             chain: 0,
         };
@@ -148,7 +148,7 @@ impl Member {
                 link.chain = header.chain;
             }
             match self.whole_record(link, self.state.held, window) {
-                Some(Ok(header)) => link = header.link(),
+                Some(Ok(header)) => link = header.next_point(),
                 _ => return false,
             }
         }

@@ -13,13 +13,13 @@ mod window;
 #[cfg(test)]
 mod tests;
 
-pub use window::{NoWindow, Window, copy_out};
+pub use window::{ReserveError, Window, copy_out};
 
-use crate::cast::Hole;
 use crate::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use crate::limit::{FRAME_BODY_BYTES_MAX, LSN_LAST, WINDOW_BYTES_MAX, WINDOW_BYTES_MIN};
-use crate::planted::{Fault, Planted};
-use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Link, Refusal, Seed};
+use crate::multicast::MissingRange;
+use crate::planted::{FaultSwitch, PlantedFault};
+use crate::wire::{ByteReader, ChainPoint, CrcSeed, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 /// Everything a member must remember beside its bytes. The lender keeps a copy in shared memory, so that its process
 /// may be killed: see [`Member::restore`].
@@ -65,26 +65,26 @@ impl MemberState {
 /// One journal's member at one lender.
 #[derive(Clone, Debug)]
 pub struct Member {
-    seed: Seed,
+    seed: CrcSeed,
     incarnation: Incarnation,
     state: MemberState,
-    planted: Planted,
+    planted: FaultSwitch,
 }
 
 /// What to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum MemberReply {
     /// A frame with a body of at most sixteen bytes.
-    Frame(Header, [u8; 16], usize),
+    Frame(FrameHeader, [u8; 16], usize),
     /// A `Data` frame whose body is `bytes` of the window from the header's LSN.
-    Data(Header, usize),
+    Data(FrameHeader, usize),
 }
 
-impl Reply {
+impl MemberReply {
     /// The answer's header.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &FrameHeader {
         match self {
-            Reply::Frame(header, ..) | Reply::Data(header, _) => header,
+            MemberReply::Frame(header, ..) | MemberReply::Data(header, _) => header,
         }
     }
 }
@@ -96,7 +96,7 @@ impl Member {
             seed: journal.into(),
             incarnation,
             state: MemberState::default(),
-            planted: Planted::NONE,
+            planted: FaultSwitch::NONE,
         }
     }
 
@@ -122,13 +122,13 @@ impl Member {
     }
 
     /// Plants a fault (tests of the simulator only).
-    pub fn plant(&mut self, planted: Planted) {
+    pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
     /// Whether its slot may be another journal's: [`MemberState::may_be_forgotten`].
     pub fn may_be_forgotten(&self) -> bool {
-        self.state.may_be_forgotten() || (self.planted.is(Fault::SealForgotten) && !self.state.joined)
+        self.state.may_be_forgotten() || (self.planted.is(PlantedFault::FenceForgotten) && !self.state.joined)
     }
 
     /// What the member remembers.
@@ -139,66 +139,66 @@ impl Member {
     /// Takes one frame and says what to answer. `window` is this journal's memory.
     ///
     /// About 25 ns plus one CRC and one copy of the body for an append; nothing is allocated.
-    pub fn handle<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
+    pub fn handle<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
         match frame.header.kind {
             FrameKind::Append => self.on_append(frame, window),
             FrameKind::Ping => self.on_ping(frame),
-            FrameKind::Seal => self.on_seal(frame),
+            FrameKind::Fence => self.on_fence(frame),
             FrameKind::Join => self.on_join(frame, window),
             FrameKind::Read => self.on_read(frame),
             FrameKind::Leave => self.on_leave(frame, window),
-            _ => self.refuse(Refusal::Malformed, Lsn(0), Lsn(0)),
+            _ => self.refuse(RefusalReason::Malformed, Lsn(0), Lsn(0)),
         }
     }
 
-    fn on_seal(&mut self, frame: &Frame<'_>) -> Reply {
-        let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.who));
+    fn on_fence(&mut self, frame: &Frame<'_>) -> MemberReply {
+        let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.sender));
         let higher = epoch > self.state.epoch;
         let again = epoch == self.state.epoch && writer == self.state.writer;
         if epoch == Epoch(0) {
-            return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
+            return self.refuse(RefusalReason::Malformed, Lsn(0), Lsn(0));
         }
         if !higher && !again {
-            return self.refuse(Refusal::Fenced, Lsn(0), Lsn(0));
+            return self.refuse(RefusalReason::Fenced, Lsn(0), Lsn(0));
         }
         self.state.epoch = epoch;
         self.state.writer = writer;
         self.state.ended &= !higher;
         self.state.closed &= !higher;
-        let mut header = self.header(FrameKind::Sealed);
+        let mut header = self.header(FrameKind::Fenced);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
         header.stable = self.state.trim;
         let mut body = [0; 16];
         body[..4].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
-        Reply::Frame(header, body, 4)
+        MemberReply::Frame(header, body, 4)
     }
 
     /// Says what there is, to whoever knows the journal's id. Nothing changes (rule 18): whoever wants to fence this member asks first.
-    fn tell(&self) -> Reply {
-        let mut header = self.header(FrameKind::Told);
+    fn probe_reply(&self) -> MemberReply {
+        let mut header = self.header(FrameKind::ProbeReply);
         header.flags = if self.state.joined { Flag::KNOWN } else { 0 };
         header.lsn = self.state.held;
         header.stable = self.state.trim;
         let mut body = [0; 16];
         body[..8].copy_from_slice(&self.state.writer.0.to_le_bytes());
         body[8..12].copy_from_slice(&self.state.window_epoch.0.to_le_bytes());
-        Reply::Frame(header, body, 12)
+        MemberReply::Frame(header, body, 12)
     }
 
-    fn on_join<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
-        if let Some(refusal) = self.not_mine(frame) {
+    fn on_join<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
+        if let Some(refusal) = self.check_writer(frame) {
             return refusal;
         }
-        let mut body = Cursor::new(frame.body);
+        let mut body = ByteReader::new(frame.body);
         let (Ok(bytes), Ok(generation)) = (body.u64(), u32::try_from(frame.header.stable.0)) else {
-            return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
+            return self.refuse(RefusalReason::Malformed, Lsn(0), Lsn(0));
         };
         if frame.header.lsn > LSN_LAST {
-            return self.refuse(Refusal::Malformed, frame.header.lsn, LSN_LAST);
+            return self.refuse(RefusalReason::Malformed, frame.header.lsn, LSN_LAST);
         }
         if !(WINDOW_BYTES_MIN..=WINDOW_BYTES_MAX).contains(&bytes) || generation == 0 {
-            return self.refuse(Refusal::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
+            return self.refuse(RefusalReason::OverQuota, Lsn(bytes), Lsn(WINDOW_BYTES_MAX));
         }
         // A join that was delayed or doubled must not empty a window that has been filled since.
         let stale = self.state.window_epoch == frame.header.epoch && generation <= self.state.generation;
@@ -227,50 +227,50 @@ impl Member {
         self.ack(0)
     }
 
-    fn on_ping(&mut self, frame: &Frame<'_>) -> Reply {
-        if frame.header.epoch == Epoch(0) && frame.header.flags & Flag::ASKS != 0 {
-            return self.tell();
+    fn on_ping(&mut self, frame: &Frame<'_>) -> MemberReply {
+        if frame.header.epoch == Epoch(0) && frame.header.flags & Flag::PROBE != 0 {
+            return self.probe_reply();
         }
-        if let Some(refusal) = self.not_mine(frame) {
+        if let Some(refusal) = self.check_writer(frame) {
             return refusal;
         }
         if self.is_window_of(frame) {
             self.trim_below(frame.header.stable);
         }
-        let Reply::Frame(mut header, ..) = self.ack(0) else {
+        let MemberReply::Frame(mut header, ..) = self.ack(0) else {
             unreachable!("an acknowledgement is a frame")
         };
         header.kind = FrameKind::Pong;
         let mut body = [0; 16];
         body[..8].copy_from_slice(&frame.header.lsn.0.to_le_bytes());
-        Reply::Frame(header, body, 8)
+        MemberReply::Frame(header, body, 8)
     }
 
-    fn on_read(&mut self, frame: &Frame<'_>) -> Reply {
-        if !self.planted.is(Fault::ReadBeforeSeal)
-            && let Some(refusal) = self.not_mine(frame)
+    fn on_read(&mut self, frame: &Frame<'_>) -> MemberReply {
+        if !self.planted.is(PlantedFault::ReadBeforeFence)
+            && let Some(refusal) = self.check_writer(frame)
         {
             return refusal;
         }
-        let Ok(asked) = Cursor::new(frame.body).u32() else {
-            return self.refuse(Refusal::Malformed, Lsn(0), Lsn(0));
+        let Ok(asked) = ByteReader::new(frame.body).u32() else {
+            return self.refuse(RefusalReason::Malformed, Lsn(0), Lsn(0));
         };
         let from = frame.header.lsn;
         if !self.state.joined || from < self.state.trim || from > self.state.held {
-            return self.refuse(Refusal::OutOfWindow, self.state.trim, self.state.held);
+            return self.refuse(RefusalReason::OutOfWindow, self.state.trim, self.state.held);
         }
         let mut bytes = (asked as usize).min(FRAME_BODY_BYTES_MAX);
-        if !self.planted.is(Fault::LengthBelieved) {
+        if !self.planted.is(PlantedFault::LengthBelieved) {
             bytes = bytes.min(usize::try_from(self.state.held.since(from)).unwrap_or(usize::MAX));
         }
         let mut header = self.header(FrameKind::Data);
         header.lsn = from;
         header.stable = self.state.held;
-        Reply::Data(header, bytes)
+        MemberReply::Data(header, bytes)
     }
 
-    fn on_leave<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> Reply {
-        if let Some(refusal) = self.not_mine(frame) {
+    fn on_leave<W: Window>(&mut self, frame: &Frame<'_>, window: &mut W) -> MemberReply {
+        if let Some(refusal) = self.check_writer(frame) {
             return refusal;
         }
         // A `Leave` delayed past the next join must not empty the new window: it names the reign and generation it means.
@@ -280,25 +280,25 @@ impl Member {
             self.state.joined = false;
         }
         let over = frame.header.flags & Flag::ENDED != 0;
-        let whole = frame.header.flags & Flag::LEFT_WHOLE != 0;
+        let whole = frame.header.flags & Flag::CLOSED_CLEAN != 0;
         self.state.ended |= over && !self.state.joined;
         self.state.closed |= whole && !self.state.joined;
-        Reply::Frame(self.header(FrameKind::Left), [0; 16], 0)
+        MemberReply::Frame(self.header(FrameKind::LeaveAck), [0; 16], 0)
     }
 
     /// A refusal if the frame is not from the writer that sealed this member.
-    fn not_mine(&self, frame: &Frame<'_>) -> Option<Reply> {
-        let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.who));
+    fn check_writer(&self, frame: &Frame<'_>) -> Option<MemberReply> {
+        let (epoch, writer) = (frame.header.epoch, WriterId(frame.header.sender));
         if epoch == self.state.epoch && writer == self.state.writer && epoch != Epoch(0) {
             return None;
         }
-        if epoch < self.state.epoch && self.planted.is(Fault::SealIgnored) {
+        if epoch < self.state.epoch && self.planted.is(PlantedFault::MemberFenceIgnored) {
             return None;
         }
         let refusal = if epoch > self.state.epoch {
-            Refusal::NotSealed
+            RefusalReason::NotFenced
         } else {
-            Refusal::Fenced
+            RefusalReason::Fenced
         };
         Some(self.refuse(refusal, Lsn(0), Lsn(0)))
     }
@@ -313,40 +313,40 @@ impl Member {
         self.state.trim = self.state.trim.max(stable.min(self.state.held));
     }
 
-    fn header(&self, kind: FrameKind) -> Header {
-        Header {
+    fn header(&self, kind: FrameKind) -> FrameHeader {
+        FrameHeader {
             epoch: self.state.epoch,
             mark: self.state.generation,
-            who: self.incarnation.0,
-            ..Header::new(kind)
+            sender: self.incarnation.0,
+            ..FrameHeader::new(kind)
         }
     }
 
     /// Whether an append is this reign's, for the window that it joined. Any other is refused.
-    pub fn takes(&self, frame: &Frame<'_>) -> bool {
-        self.not_mine(frame).is_none() && self.is_window_of(frame)
+    pub fn accepts(&self, frame: &Frame<'_>) -> bool {
+        self.check_writer(frame).is_none() && self.is_window_of(frame)
     }
 
     /// The answer to whoever says that the journal is over while another session speaks for it. Nothing changes.
-    pub fn in_use(&self) -> Reply {
-        self.refuse(Refusal::InUse, Lsn(0), Lsn(0))
+    pub fn in_use(&self) -> MemberReply {
+        self.refuse(RefusalReason::InUse, Lsn(0), Lsn(0))
     }
 
     /// Says again what is held.
-    pub fn acknowledge(&self) -> Reply {
+    pub fn acknowledge(&self) -> MemberReply {
         self.ack(0)
     }
 
     /// Tells the writer that bytes of the channel were missed.
-    pub fn missing(&self, hole: Hole) -> Header {
-        let mut header = self.spoken(FrameKind::Missing);
+    pub fn missing(&self, hole: MissingRange) -> FrameHeader {
+        let mut header = self.window_header(FrameKind::Missing);
         header.lsn = hole.from;
         header.stable = hole.to;
         header
     }
 
     /// A header that names the window which this reign joined.
-    fn spoken(&self, kind: FrameKind) -> Header {
+    fn window_header(&self, kind: FrameKind) -> FrameHeader {
         let mut header = self.header(kind);
         // Each reign numbers its joins from 1: the number of an earlier reign's, or of one that has left, would pass for
         // the acknowledgement of a join that is still on its way.
@@ -356,28 +356,28 @@ impl Member {
         header
     }
 
-    fn ack(&self, flags: u8) -> Reply {
-        let mut header = self.spoken(FrameKind::Ack);
+    fn ack(&self, flags: u8) -> MemberReply {
+        let mut header = self.window_header(FrameKind::Ack);
         header.flags = flags;
-        header.lsn = if self.planted.is(Fault::AckUnverified) {
+        header.lsn = if self.planted.is(PlantedFault::AckUnverified) {
             self.state.received
         } else {
             self.state.held
         };
         header.stable = self.state.received;
-        Reply::Frame(header, [0; 16], 0)
+        MemberReply::Frame(header, [0; 16], 0)
     }
 
-    fn refuse(&self, refusal: Refusal, first: Lsn, second: Lsn) -> Reply {
+    fn refuse(&self, refusal: RefusalReason, first: Lsn, second: Lsn) -> MemberReply {
         let mut header = self.header(FrameKind::Refuse);
         header.flags = refusal as u8;
         header.lsn = first;
         header.stable = second;
-        Reply::Frame(header, [0; 16], 0)
+        MemberReply::Frame(header, [0; 16], 0)
     }
 
-    fn link(&self) -> Link {
-        Link {
+    fn chain_point(&self) -> ChainPoint {
+        ChainPoint {
             lsn: self.state.held,
             chain: self.state.chain,
         }

@@ -2,7 +2,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
-use crate::port::Kind;
+use crate::port::RecordKind;
 use crate::wire::{RecordHeader, finish_record};
 
 const JOURNAL: JournalId = JournalId(0xABCD);
@@ -13,7 +13,7 @@ const WINDOW: u64 = WINDOW_BYTES_MIN;
 struct Ring(Vec<u8>);
 
 impl Window for Ring {
-    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
         self.0 = vec![0; bytes as usize];
         Ok(())
     }
@@ -41,16 +41,16 @@ impl Window for Ring {
 }
 
 /// A writer's side: makes records and remembers where the log stands.
-struct Hand {
+struct RecordMaker {
     epoch: Epoch,
-    link: Link,
+    link: ChainPoint,
 }
 
-impl Hand {
-    fn new(epoch: u32) -> Hand {
-        Hand {
+impl RecordMaker {
+    fn new(epoch: u32) -> RecordMaker {
+        RecordMaker {
             epoch: Epoch(epoch),
-            link: Link {
+            link: ChainPoint {
                 lsn: Lsn(64),
                 chain: 9,
             },
@@ -58,23 +58,30 @@ impl Hand {
     }
 
     fn record(&mut self, payload: &[u8]) -> Vec<u8> {
-        let header = RecordHeader::new(self.link, self.epoch, Lsn(0), Kind(16), false, payload.len());
+        let header = RecordHeader::new(
+            self.link,
+            self.epoch,
+            Lsn(0),
+            RecordKind(16),
+            false,
+            payload.len(),
+        );
         let mut bytes = vec![0; header.length];
         header.write(&mut bytes);
         bytes[crate::limit::RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
         let chain = finish_record(&mut bytes, JOURNAL.into());
-        self.link = Link {
+        self.link = ChainPoint {
             lsn: header.next(),
             chain,
         };
         bytes
     }
 
-    fn header(&self, kind: FrameKind) -> Header {
-        Header {
+    fn header(&self, kind: FrameKind) -> FrameHeader {
+        FrameHeader {
             epoch: self.epoch,
-            who: 1,
-            ..Header::new(kind)
+            sender: 1,
+            ..FrameHeader::new(kind)
         }
     }
 }
@@ -85,18 +92,18 @@ struct Bench {
 }
 
 impl Bench {
-    fn joined(hand: &Hand) -> Bench {
+    fn joined(hand: &RecordMaker) -> Bench {
         let mut bench = Bench {
             member: Member::new(JOURNAL, INCARNATION),
             ring: Ring::default(),
         };
-        bench.send(hand.header(FrameKind::Seal), &[]);
+        bench.send(hand.header(FrameKind::Fence), &[]);
         bench.join(hand, 1);
         bench
     }
 
-    fn join(&mut self, hand: &Hand, generation: u64) -> Header {
-        let header = Header {
+    fn join(&mut self, hand: &RecordMaker, generation: u64) -> FrameHeader {
+        let header = FrameHeader {
             lsn: hand.link.lsn,
             mark: hand.link.chain,
             stable: Lsn(generation),
@@ -105,9 +112,9 @@ impl Bench {
         self.send(header, &WINDOW.to_le_bytes())
     }
 
-    fn append(&mut self, hand: &Hand, at: Lsn, stable: Lsn, body: &[u8]) -> Header {
+    fn append(&mut self, hand: &RecordMaker, at: Lsn, stable: Lsn, body: &[u8]) -> FrameHeader {
         self.send(
-            Header {
+            FrameHeader {
                 lsn: at,
                 stable,
                 ..hand.header(FrameKind::Append)
@@ -116,7 +123,7 @@ impl Bench {
         )
     }
 
-    fn send(&mut self, header: Header, body: &[u8]) -> Header {
+    fn send(&mut self, header: FrameHeader, body: &[u8]) -> FrameHeader {
         *self
             .member
             .handle(&Frame { header, body }, &mut self.ring)
@@ -124,18 +131,18 @@ impl Bench {
     }
 }
 
-fn refusal(header: &Header) -> Option<Refusal> {
-    (header.kind == FrameKind::Refuse).then(|| Refusal::from_byte(header.flags).unwrap())
+fn refusal(header: &FrameHeader) -> Option<RefusalReason> {
+    (header.kind == FrameKind::Refuse).then(|| RefusalReason::from_byte(header.flags).unwrap())
 }
 
 #[test]
 fn only_whole_checked_contiguous_records_are_acknowledged() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
     let bytes = [hand.record(b"one"), hand.record(b"two two two")].concat();
     for cut in 1..bytes.len() {
-        let mut bench = Bench::joined(&Hand::new(1));
+        let mut bench = Bench::joined(&RecordMaker::new(1));
         let first = bench.append(&hand, at, Lsn(0), &bytes[..cut]);
         assert!(
             first.lsn == at || first.lsn == at.plus(48),
@@ -151,7 +158,7 @@ fn only_whole_checked_contiguous_records_are_acknowledged() {
 
 #[test]
 fn doubled_and_overlapping_appends_change_nothing() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
     let bytes = [hand.record(b"one"), hand.record(b"two")].concat();
@@ -162,13 +169,13 @@ fn doubled_and_overlapping_appends_change_nothing() {
 
 #[test]
 fn a_bad_record_is_refused_and_leaves_the_window_as_it_was() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
     let mut bytes = hand.record(b"payload");
     bytes[45] ^= 1;
     let answer = bench.append(&hand, at, Lsn(0), &bytes);
-    assert_eq!(refusal(&answer), Some(Refusal::BadRecord));
+    assert_eq!(refusal(&answer), Some(RefusalReason::BadRecord));
     bytes[45] ^= 1;
     assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
     // The same in two halves.
@@ -177,58 +184,58 @@ fn a_bad_record_is_refused_and_leaves_the_window_as_it_was() {
     bytes[45] ^= 1;
     bench.append(&hand, at, Lsn(0), &bytes[..42]);
     let answer = bench.append(&hand, at.plus(42), Lsn(0), &bytes[42..]);
-    assert_eq!(refusal(&answer), Some(Refusal::BadRecord));
+    assert_eq!(refusal(&answer), Some(RefusalReason::BadRecord));
     bytes[45] ^= 1;
     assert_eq!(bench.append(&hand, at, Lsn(0), &bytes).lsn, hand.link.lsn);
 }
 
 #[test]
 fn a_higher_epoch_fences_the_lower_and_a_twin_of_the_same_epoch() {
-    let mut old = Hand::new(1);
+    let mut old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     let at = old.link.lsn;
     let bytes = old.record(b"one");
     bench.append(&old, at, Lsn(0), &bytes);
-    let new = Hand::new(2);
-    let sealed = bench.send(new.header(FrameKind::Seal), &[]);
+    let new = RecordMaker::new(2);
+    let sealed = bench.send(new.header(FrameKind::Fence), &[]);
     assert_eq!(
         (sealed.kind, sealed.flags, sealed.lsn),
-        (FrameKind::Sealed, Flag::KNOWN, old.link.lsn)
+        (FrameKind::Fenced, Flag::KNOWN, old.link.lsn)
     );
     let late_at = old.link.lsn;
     let late = old.record(b"late");
     assert_eq!(
         refusal(&bench.append(&old, late_at, Lsn(0), &late)),
-        Some(Refusal::Fenced)
+        Some(RefusalReason::Fenced)
     );
     assert_eq!(
-        refusal(&bench.send(old.header(FrameKind::Seal), &[])),
-        Some(Refusal::Fenced)
+        refusal(&bench.send(old.header(FrameKind::Fence), &[])),
+        Some(RefusalReason::Fenced)
     );
-    let twin = Header {
-        who: 99,
-        ..new.header(FrameKind::Seal)
+    let twin = FrameHeader {
+        sender: 99,
+        ..new.header(FrameKind::Fence)
     };
-    assert_eq!(refusal(&bench.send(twin, &[])), Some(Refusal::Fenced));
+    assert_eq!(refusal(&bench.send(twin, &[])), Some(RefusalReason::Fenced));
 }
 
 /// A new reign's stable LSN trimmed the window that an earlier one had left, in the middle of a record of a history that
 /// had been given up; the lender's next process then took all of its memory for damaged (simulator seed 3018930).
 #[test]
 fn a_later_reign_reads_a_window_that_it_did_not_join_and_changes_nothing() {
-    let mut old = Hand::new(1);
+    let mut old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     let body = [old.record(b"one"), old.record(b"two")].concat();
     bench.append(&old, Lsn(64), Lsn(0), &body);
-    let mut new = Hand {
+    let mut new = RecordMaker {
         link: old.link,
-        ..Hand::new(2)
+        ..RecordMaker::new(2)
     };
-    bench.send(new.header(FrameKind::Seal), &[]);
+    bench.send(new.header(FrameKind::Fence), &[]);
     let before = *bench.member.state();
     let stable = Lsn(70);
     bench.send(
-        Header {
+        FrameHeader {
             stable,
             ..new.header(FrameKind::Ping)
         },
@@ -236,21 +243,21 @@ fn a_later_reign_reads_a_window_that_it_did_not_join_and_changes_nothing() {
     );
     let (at, record) = (new.link.lsn, new.record(b"three"));
     let answer = bench.append(&new, at, stable, &record);
-    assert_eq!(refusal(&answer), Some(Refusal::NotJoined));
+    assert_eq!(refusal(&answer), Some(RefusalReason::NotJoined));
     assert_eq!(*bench.member.state(), before);
 }
 
 #[test]
 fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
-    let start = Hand::new(1);
+    let start = RecordMaker::new(1);
     let at = hand.link.lsn;
     let bytes = hand.record(b"one");
     bench.append(&hand, at, Lsn(0), &bytes);
     assert_eq!(bench.join(&start, 1).lsn, hand.link.lsn);
     bench.send(
-        Header {
+        FrameHeader {
             lsn: Lsn(1),
             mark: 7,
             ..hand.header(FrameKind::Leave)
@@ -259,7 +266,7 @@ fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
     );
     assert!(bench.member.state().joined);
     bench.send(
-        Header {
+        FrameHeader {
             lsn: Lsn(1),
             mark: 1,
             ..hand.header(FrameKind::Leave)
@@ -269,13 +276,13 @@ fn a_delayed_join_or_leave_does_not_empty_a_filled_window() {
     assert!(!bench.member.state().joined);
     assert_eq!(
         refusal(&bench.append(&hand, at, Lsn(0), &bytes)),
-        Some(Refusal::NotJoined)
+        Some(RefusalReason::NotJoined)
     );
 }
 
 #[test]
 fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let start = hand.link.lsn;
     let mut ends = Vec::new();
@@ -283,7 +290,7 @@ fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
         let at = hand.link.lsn;
         let bytes = hand.record(&[7; 1000]);
         let answer = bench.append(&hand, at, Lsn(0), &bytes);
-        if refusal(&answer) == Some(Refusal::Overrun) {
+        if refusal(&answer) == Some(RefusalReason::Overrun) {
             assert_eq!(answer.stable, start.plus(WINDOW));
             let answer = bench.append(&hand, at, ends[0], &bytes);
             assert_eq!(answer.lsn, hand.link.lsn, "room was made by the stable LSN");
@@ -296,12 +303,12 @@ fn a_window_refuses_more_than_it_holds_until_the_writer_is_stable() {
 
 #[test]
 fn a_member_that_fell_behind_the_disk_begins_anew_there() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     hand.record(b"never sent");
     let link = hand.link;
     let bytes = hand.record(b"next");
-    let header = Header {
+    let header = FrameHeader {
         lsn: link.lsn,
         mark: link.chain,
         stable: link.lsn,
@@ -312,7 +319,7 @@ fn a_member_that_fell_behind_the_disk_begins_anew_there() {
         Flag::GAP,
         "it is not told that it may"
     );
-    let header = Header {
+    let header = FrameHeader {
         flags: Flag::FRESH,
         ..header
     };
@@ -322,12 +329,12 @@ fn a_member_that_fell_behind_the_disk_begins_anew_there() {
 
 #[test]
 fn reads_stay_inside_the_window_whatever_length_is_asked() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
     let bytes = hand.record(b"one");
     bench.append(&hand, at, Lsn(0), &bytes);
-    let read = Header {
+    let read = FrameHeader {
         lsn: at,
         ..hand.header(FrameKind::Read)
     };
@@ -335,31 +342,31 @@ fn reads_stay_inside_the_window_whatever_length_is_asked() {
         header: read,
         body: &u32::MAX.to_le_bytes(),
     };
-    let Reply::Data(header, count) = bench.member.handle(&frame, &mut bench.ring) else {
+    let MemberReply::Data(header, count) = bench.member.handle(&frame, &mut bench.ring) else {
         panic!("no data")
     };
     assert_eq!((header.lsn, count), (at, bytes.len()));
-    let outside = Header {
+    let outside = FrameHeader {
         lsn: hand.link.lsn.plus(1),
         ..read
     };
     assert_eq!(
         refusal(&bench.send(outside, &8u32.to_le_bytes())),
-        Some(Refusal::OutOfWindow)
+        Some(RefusalReason::OutOfWindow)
     );
-    let unsealed = Header {
+    let unsealed = FrameHeader {
         epoch: Epoch(9),
         ..read
     };
     assert_eq!(
         refusal(&bench.send(unsealed, &8u32.to_le_bytes())),
-        Some(Refusal::NotSealed)
+        Some(RefusalReason::NotFenced)
     );
 }
 
 #[test]
 fn a_killed_lender_process_takes_up_its_windows_only_if_they_check() {
-    let mut hand = Hand::new(1);
+    let mut hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     let at = hand.link.lsn;
     let bytes = [hand.record(b"one"), hand.record(b"two")].concat();
@@ -378,33 +385,33 @@ fn a_killed_lender_process_takes_up_its_windows_only_if_they_check() {
 
 #[test]
 fn positions_that_no_log_reaches_are_refused_before_they_overflow() {
-    let hand = Hand::new(1);
+    let hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
     for at in [Lsn(u64::MAX), Lsn(u64::MAX - 8), LSN_LAST.plus(1)] {
         let refused = bench.append(&hand, at, at, &[0; 64]);
-        assert_eq!(refusal(&refused), Some(Refusal::Malformed));
-        let mut far = Hand::new(1);
+        assert_eq!(refusal(&refused), Some(RefusalReason::Malformed));
+        let mut far = RecordMaker::new(1);
         far.link.lsn = at;
-        assert_eq!(refusal(&bench.join(&far, 2)), Some(Refusal::Malformed));
+        assert_eq!(refusal(&bench.join(&far, 2)), Some(RefusalReason::Malformed));
     }
     assert_eq!(bench.member.state().received, hand.link.lsn, "nothing has moved");
 }
 
 #[test]
 fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
-    let old = Hand::new(1);
+    let old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
     assert_eq!(bench.send(old.header(FrameKind::Ping), &[]).mark, 1);
-    let new = Hand::new(2);
+    let new = RecordMaker::new(2);
     assert_eq!(
-        bench.send(new.header(FrameKind::Seal), &[]).mark,
+        bench.send(new.header(FrameKind::Fence), &[]).mark,
         1,
         "whoever recovers must know"
     );
     assert_eq!(bench.send(new.header(FrameKind::Ping), &[]).mark, 0);
     bench.join(&new, 1);
     assert_eq!(bench.send(new.header(FrameKind::Ping), &[]).mark, 1);
-    let leave = Header {
+    let leave = FrameHeader {
         lsn: Lsn(2),
         mark: 1,
         ..new.header(FrameKind::Leave)
@@ -419,16 +426,16 @@ fn an_answer_names_a_join_only_of_the_present_reign_and_only_while_it_lasts() {
 
 #[test]
 fn a_journal_is_over_when_whoever_sealed_it_says_so_and_goes_on_with_the_next_who_seals() {
-    let old = Hand::new(1);
+    let old = RecordMaker::new(1);
     let mut bench = Bench::joined(&old);
-    let new = Hand::new(2);
-    let over = |reign: u64, hand: &Hand| Header {
+    let new = RecordMaker::new(2);
+    let over = |reign: u64, hand: &RecordMaker| FrameHeader {
         flags: Flag::ENDED,
         lsn: Lsn(reign),
         mark: 1,
         ..hand.header(FrameKind::Leave)
     };
-    bench.send(new.header(FrameKind::Seal), &[]);
+    bench.send(new.header(FrameKind::Fence), &[]);
     assert_eq!(bench.send(over(1, &old), &[]).kind, FrameKind::Refuse);
     bench.send(over(2, &new), &[]);
     assert!(
@@ -438,24 +445,24 @@ fn a_journal_is_over_when_whoever_sealed_it_says_so_and_goes_on_with_the_next_wh
     bench.send(over(1, &new), &[]);
     assert!(bench.member.may_be_forgotten());
     assert_eq!(
-        bench.send(old.header(FrameKind::Seal), &[]).kind,
+        bench.send(old.header(FrameKind::Fence), &[]).kind,
         FrameKind::Refuse,
         "while it is remembered it is sealed"
     );
-    bench.send(new.header(FrameKind::Seal), &[]);
+    bench.send(new.header(FrameKind::Fence), &[]);
     assert!(bench.member.may_be_forgotten(), "nobody new");
-    let next = Hand::new(3);
-    bench.send(next.header(FrameKind::Seal), &[]);
+    let next = RecordMaker::new(3);
+    bench.send(next.header(FrameKind::Fence), &[]);
     assert!(!bench.member.may_be_forgotten());
 }
 
 /// A seal of a journal that was closed took a slot for the life of a lender's memory.
 #[test]
 fn a_journal_that_was_closed_whole_may_be_forgotten_until_somebody_seals_it_anew() {
-    let hand = Hand::new(1);
+    let hand = RecordMaker::new(1);
     let mut bench = Bench::joined(&hand);
-    let leave = |generation| Header {
-        flags: Flag::LEFT_WHOLE,
+    let leave = |generation| FrameHeader {
+        flags: Flag::CLOSED_CLEAN,
         lsn: Lsn(1),
         mark: generation,
         ..hand.header(FrameKind::Leave)
@@ -464,8 +471,8 @@ fn a_journal_that_was_closed_whole_may_be_forgotten_until_somebody_seals_it_anew
     assert!(!bench.member.may_be_forgotten(), "another join's window");
     bench.send(leave(1), &[]);
     assert!(bench.member.may_be_forgotten());
-    let next = Hand::new(2);
-    bench.send(next.header(FrameKind::Seal), &[]);
+    let next = RecordMaker::new(2);
+    bench.send(next.header(FrameKind::Fence), &[]);
     assert!(!bench.member.may_be_forgotten());
     bench.join(&next, 1);
     assert!(!bench.member.state().closed);

@@ -2,13 +2,13 @@
 //! vector.
 
 use crate::id::Lsn;
-use crate::wire::Refusal;
+use crate::wire::RefusalReason;
 
 /// A ring of bytes addressed by LSN: byte `n` lies at `n` modulo the capacity.
 pub trait Window {
     /// Makes the window hold `bytes`, giving up what it held before. On refusal the numbers are what was asked
     /// and what could be had.
-    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow>;
+    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError>;
     /// Gives all memory back; the capacity becomes zero.
     fn release(&mut self);
     /// Bytes the window can hold.
@@ -21,9 +21,9 @@ pub trait Window {
 
 /// Why a window could not be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoWindow {
+pub struct ReserveError {
     /// `NoRoom` or `OverQuota`.
-    pub refusal: Refusal,
+    pub refusal: RefusalReason,
     /// Bytes asked for.
     pub asked: u64,
     /// Bytes that could be had.

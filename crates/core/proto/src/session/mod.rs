@@ -5,23 +5,23 @@
 //! that has not bound costs a lender nothing but its connection.
 
 use crate::id::{JournalId, WriterId};
-use crate::wire::{Cursor, Frame, FrameKind};
+use crate::wire::{ByteReader, Frame, FrameKind};
 
 /// The lender's side of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Session {
+pub struct LenderSession {
     journal: Option<JournalId>,
 }
 
 /// What the lender should do with a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admit {
+pub enum SessionAction {
     /// Bind this connection to the journal and answer `Bound`.
     Bind(JournalId, WriterId),
     /// Answer with the lender's status.
     Status,
-    /// Listen to the channel that the frame names, for the journal, and answer `Tuned`.
-    Tune(JournalId),
+    /// Listen to the channel that the frame names, for the journal, and answer `Listening`.
+    Invite(JournalId),
     /// Hand this and all that follows to whoever keeps volumes on this machine's disk: a data session.
     Data,
     /// The session is to be that of a node of a shared region, whose server is another program: answer `Refuse(NoRegion)`.
@@ -58,98 +58,104 @@ impl core::fmt::Display for SessionError {
 
 impl core::error::Error for SessionError {}
 
-impl Session {
+impl LenderSession {
     /// The journal this session is bound to.
     pub fn journal(&self) -> Option<JournalId> {
         self.journal
     }
 
     /// Judges a frame by its place in the session.
-    pub fn handle(&mut self, frame: &Frame<'_>) -> Result<Admit, SessionError> {
+    pub fn handle(&mut self, frame: &Frame<'_>) -> Result<SessionAction, SessionError> {
         match frame.header.kind {
             FrameKind::Bind => self.on_bind(frame),
-            FrameKind::Status => Ok(Admit::Status),
-            FrameKind::Tune => self.journal.map(Admit::Tune).ok_or(SessionError::NotBound),
+            FrameKind::Status => Ok(SessionAction::Status),
+            FrameKind::Invite => self
+                .journal
+                .map(SessionAction::Invite)
+                .ok_or(SessionError::NotBound),
             FrameKind::Follow | FrameKind::Inquire => match self.journal {
-                None => Ok(Admit::Data),
+                None => Ok(SessionAction::Data),
                 Some(_) => Err(SessionError::BoundTwice),
             },
             FrameKind::Share => match self.journal {
-                None => Ok(Admit::Share),
+                None => Ok(SessionAction::Share),
                 Some(_) => Err(SessionError::BoundTwice),
             },
             FrameKind::Deposit => match self.journal {
-                None => Ok(Admit::Deposit),
+                None => Ok(SessionAction::Deposit),
                 Some(_) => Err(SessionError::BoundTwice),
             },
             FrameKind::Resize | FrameKind::Put | FrameKind::Get | FrameKind::Gather => {
                 Err(SessionError::NotBound)
             }
             FrameKind::Records
-            | FrameKind::KeepView
+            | FrameKind::StoreView
             | FrameKind::Resync
             | FrameKind::Digests
             | FrameKind::Blocks
-            | FrameKind::Resynced
+            | FrameKind::ResyncEnd
             | FrameKind::Fetch => Err(SessionError::NotBound),
-            FrameKind::Seal
+            FrameKind::Fence
             | FrameKind::Join
             | FrameKind::Append
             | FrameKind::Ping
             | FrameKind::Read
-            | FrameKind::Leave => self.journal.map(Admit::Member).ok_or(SessionError::NotBound),
+            | FrameKind::Leave => self
+                .journal
+                .map(SessionAction::Member)
+                .ok_or(SessionError::NotBound),
             FrameKind::Bound
-            | FrameKind::Sealed
+            | FrameKind::Fenced
             | FrameKind::Ack
             | FrameKind::Pong
             | FrameKind::Data
-            | FrameKind::Left
+            | FrameKind::LeaveAck
             | FrameKind::Report
             | FrameKind::Refuse
             | FrameKind::Withdraw
-            | FrameKind::Tuned
+            | FrameKind::Listening
             | FrameKind::Missing
             | FrameKind::Following
             | FrameKind::Flushed
-            | FrameKind::Kept
-            | FrameKind::Differ
+            | FrameKind::ViewStored
+            | FrameKind::DigestReply
             | FrameKind::Stored
             | FrameKind::Fetched
-            | FrameKind::Bad
+            | FrameKind::BadBlocks
             | FrameKind::Replica
-            | FrameKind::Shared
-            | FrameKind::Deposited
-            | FrameKind::Stashed
-            | FrameKind::Got
-            | FrameKind::Gathered
-            | FrameKind::Told => Err(SessionError::WrongDirection),
+            | FrameKind::ShareAck
+            | FrameKind::DepositAck
+            | FrameKind::PutAck
+            | FrameKind::GetReply
+            | FrameKind::GatherReply
+            | FrameKind::ProbeReply => Err(SessionError::WrongDirection),
         }
     }
 
-    fn on_bind(&mut self, frame: &Frame<'_>) -> Result<Admit, SessionError> {
+    fn on_bind(&mut self, frame: &Frame<'_>) -> Result<SessionAction, SessionError> {
         if self.journal.is_some() {
             return Err(SessionError::BoundTwice);
         }
-        let mut body = Cursor::new(frame.body);
+        let mut body = ByteReader::new(frame.body);
         let journal = JournalId(body.u128().map_err(|_| SessionError::BadBind)?);
         if !body.rest().is_empty() {
             return Err(SessionError::BadBind);
         }
         self.journal = Some(journal);
-        Ok(Admit::Bind(journal, WriterId(frame.header.who)))
+        Ok(SessionAction::Bind(journal, WriterId(frame.header.sender)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Header;
+    use crate::wire::FrameHeader;
 
     fn frame(kind: FrameKind, body: &[u8]) -> Frame<'_> {
         Frame {
-            header: Header {
-                who: 5,
-                ..Header::new(kind)
+            header: FrameHeader {
+                sender: 5,
+                ..FrameHeader::new(kind)
             },
             body,
         }
@@ -157,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_session_binds_once_and_then_speaks_for_its_journal() {
-        let mut session = Session::default();
+        let mut session = LenderSession::default();
         assert_eq!(
             session.handle(&frame(FrameKind::Append, &[])),
             Err(SessionError::NotBound)
@@ -165,7 +171,7 @@ mod tests {
         let id = 7u128.to_le_bytes();
         assert_eq!(
             session.handle(&frame(FrameKind::Bind, &id)),
-            Ok(Admit::Bind(JournalId(7), WriterId(5)))
+            Ok(SessionAction::Bind(JournalId(7), WriterId(5)))
         );
         assert_eq!(
             session.handle(&frame(FrameKind::Bind, &id)),
@@ -173,17 +179,17 @@ mod tests {
         );
         assert_eq!(
             session.handle(&frame(FrameKind::Append, &[])),
-            Ok(Admit::Member(JournalId(7)))
+            Ok(SessionAction::Member(JournalId(7)))
         );
         assert_eq!(
-            session.handle(&frame(FrameKind::Tune, &[])),
-            Ok(Admit::Tune(JournalId(7)))
+            session.handle(&frame(FrameKind::Invite, &[])),
+            Ok(SessionAction::Invite(JournalId(7)))
         );
     }
 
     #[test]
     fn misplaced_frames_are_refused() {
-        let mut session = Session::default();
+        let mut session = LenderSession::default();
         assert_eq!(
             session.handle(&frame(FrameKind::Bind, &[1, 2])),
             Err(SessionError::BadBind)
@@ -197,21 +203,33 @@ mod tests {
             Err(SessionError::WrongDirection)
         );
         assert_eq!(
-            session.handle(&frame(FrameKind::Tune, &[])),
+            session.handle(&frame(FrameKind::Invite, &[])),
             Err(SessionError::NotBound)
         );
-        assert_eq!(session.handle(&frame(FrameKind::Status, &[])), Ok(Admit::Status));
+        assert_eq!(
+            session.handle(&frame(FrameKind::Status, &[])),
+            Ok(SessionAction::Status)
+        );
     }
 
     #[test]
     fn a_session_is_a_members_or_a_replicas() {
-        let mut session = Session::default();
-        assert_eq!(session.handle(&frame(FrameKind::Follow, &[])), Ok(Admit::Data));
-        assert_eq!(session.handle(&frame(FrameKind::Inquire, &[])), Ok(Admit::Data));
-        assert_eq!(session.handle(&frame(FrameKind::Share, &[])), Ok(Admit::Share));
+        let mut session = LenderSession::default();
+        assert_eq!(
+            session.handle(&frame(FrameKind::Follow, &[])),
+            Ok(SessionAction::Data)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Inquire, &[])),
+            Ok(SessionAction::Data)
+        );
+        assert_eq!(
+            session.handle(&frame(FrameKind::Share, &[])),
+            Ok(SessionAction::Share)
+        );
         assert_eq!(
             session.handle(&frame(FrameKind::Deposit, &[])),
-            Ok(Admit::Deposit)
+            Ok(SessionAction::Deposit)
         );
         assert_eq!(
             session.handle(&frame(FrameKind::Put, &[])),

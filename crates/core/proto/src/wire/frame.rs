@@ -12,7 +12,7 @@
 //! `docs/protocol.md` says what each field means in each kind of frame. Little endian. Integrity is the link's
 //! (AEAD, or a local socket); records inside have their own CRC.
 
-use super::bytes::{Cursor, Short};
+use super::bytes::{ByteReader, ShortInputError};
 use crate::id::{Epoch, Lsn};
 use crate::limit::{FRAME_BODY_BYTES_MAX, FRAME_HEADER_BYTES};
 
@@ -23,13 +23,13 @@ pub enum FrameKind {
     /// Binds this session to a journal. Body: journal id (16). Must be the first frame.
     Bind = 1,
     /// Fences every lower epoch, and reports what the member holds.
-    Seal = 2,
+    Fence = 2,
     /// Empties the window and starts it at `lsn`. Body: window bytes (8). `mark`: chain at `lsn`; `stable`: generation.
     Join = 3,
     /// Bytes of the log from `lsn`. `stable`: drop below it. Flag `FRESH`, and then `mark` is the chain at `lsn`.
     Append = 4,
-    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it. With flag `ASKS` and epoch 0: a question that changes
-    /// nothing, answered by `Told`.
+    /// Are you there? `lsn`: a number to be sent back. `stable`: drop below it. With flag `PROBE` and epoch 0: a question that changes
+    /// nothing, answered by `ProbeReply`.
     Ping = 5,
     /// Asks for bytes of the window from `lsn`. Body: byte count (4). Only after a seal.
     Read = 6,
@@ -37,23 +37,23 @@ pub enum FrameKind {
     Leave = 7,
     /// Asks for the lender's status. Needs no bind.
     Status = 8,
-    /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body: a [`Tune`](crate::cast::Tune).
-    Tune = 9,
+    /// Asks to listen to a channel, over which appends come by multicast. `lsn`: the channel's number. Body: a [`ChannelInvite`](crate::multicast::ChannelInvite).
+    Invite = 9,
     /// Opens a data session: the sender's volume is to be followed. Must be the first frame. `docs/protocol.md` draws the bodies
     /// of this and of all that follow it.
     Follow = 10,
     /// Raw bytes of the volume's log from `lsn`, all of them on the client's disk.
     Records = 11,
     /// The view to keep. `lsn`: its number; `stable`: bytes of the volume; `mark`: the highest epoch, where a claim raised it. Flag `CLOSED`.
-    KeepView = 12,
-    /// Begins the replica anew at `lsn`, whose chain is `mark`: blocks follow. Flag `WHOLE`.
+    StoreView = 12,
+    /// Begins the replica anew at `lsn`, whose chain is `mark`: blocks follow. Flag `FULL`.
     Resync = 13,
     /// Digests of the blocks from number `lsn` on. `mark`: a number to be sent back.
     Digests = 14,
     /// Blocks, or with flag `HOLES` the numbers of blocks that are all zeros. `mark`: a number to be sent back.
     Blocks = 15,
     /// All blocks were sent; with the log up to `lsn` the replica is whole.
-    Resynced = 16,
+    ResyncEnd = 16,
     /// Asks for blocks from number `lsn` on, as of a log that has reached `stable`. `mark`: a number to be sent back. Body: count (4).
     Fetch = 17,
     /// Asks what replicas there are, or for one (body: volume id, 16). May be the first frame.
@@ -73,8 +73,8 @@ pub enum FrameKind {
     Gather = 24,
     /// Answers `Bind`. `who`: incarnation. Body: the lender's power domain.
     Bound = 64,
-    /// Answers `Seal`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
-    Sealed = 65,
+    /// Answers `Fence`. `lsn`: held; `stable`: trim; `mark`: generation. Body: epoch of the window (4). Flag `KNOWN`.
+    Fenced = 65,
     /// Answers `Join`, `Append`. `lsn`: held; `stable`: received; `mark`: generation. Flags `GAP`, `HEARD`.
     Ack = 66,
     /// Answers `Ping`. As `Ack`, and the body is the ping's number (8).
@@ -82,15 +82,15 @@ pub enum FrameKind {
     /// Answers `Read`. Body: the bytes from `lsn`.
     Data = 68,
     /// Answers `Leave`.
-    Left = 69,
+    LeaveAck = 69,
     /// Answers `Status`. Body: JSON.
     Report = 70,
-    /// The request was refused. `flags`: a [`Refusal`]; `epoch`: the epoch seen; `lsn`, `stable`: its numbers.
+    /// The request was refused. `flags`: a [`RefusalReason`]; `epoch`: the epoch seen; `lsn`, `stable`: its numbers.
     Refuse = 71,
-    /// The lender is about to stop lending: move away. No answer expected. To a deposit's owner with flag `SOME`: it wants slots back from `lsn` on.
+    /// The lender is about to stop lending: move away. No answer expected. To a deposit's owner with flag `PARTIAL`: it wants slots back from `lsn` on.
     Withdraw = 72,
-    /// Answers `Tune`. `lsn`: the channel's number. The lender listens.
-    Tuned = 73,
+    /// Answers `ChannelInvite`. `lsn`: the channel's number. The lender listens.
+    Listening = 73,
     /// Bytes from `lsn` to `stable` were missed on the channel. `mark`: generation.
     Missing = 74,
     /// Answers `Follow`, and says that a resync has begun or ended. `lsn`: flushed; `mark`: the chain there; `stable`: the end of its log's room;
@@ -98,32 +98,32 @@ pub enum FrameKind {
     Following = 75,
     /// The replica's log is durable below `lsn`, and has room up to `stable`. Body: what its image has (8).
     Flushed = 76,
-    /// Answers `KeepView`. `lsn`: the view's number.
-    Kept = 77,
+    /// Answers `StoreView`. `lsn`: the view's number.
+    ViewStored = 77,
     /// Answers `Digests`. `lsn`, `mark`: as asked. Body: a bit a block that differs.
-    Differ = 78,
+    DigestReply = 78,
     /// Answers `Blocks`. `mark`: as sent.
     Stored = 79,
     /// Answers `Fetch`. `lsn`, `mark`: as asked. Body: the blocks. Flag `BAD`: the replica has not got them either; `LATER`: not now.
     Fetched = 80,
     /// Blocks of the replica that do not check. Body: their numbers (8 each).
-    Bad = 81,
+    BadBlocks = 81,
     /// Answers `Inquire`: with flag `KNOWN` the replica asked for, otherwise JSON that names all.
     Replica = 82,
     /// Answers `Share`: what follows are the session's messages, both ways.
-    Shared = 83,
+    ShareAck = 83,
     /// Answers `Deposit` and `Resize`. `lsn`: slots that the deposit has; `stable`: the life of what is in them; `mark`: of `Deposit`, the
     /// seconds that it outlives a session.
-    Deposited = 84,
+    DepositAck = 84,
     /// Answers `Put`: all of it is kept. `mark`: as sent.
-    Stashed = 85,
+    PutAck = 85,
     /// Answers `Get`. `mark`: as sent. Body: the pages, those that are not there as of no bytes.
-    Got = 86,
+    GetReply = 86,
     /// Answers `Gather`. `mark`: as sent. Body: of each page the blocks, or none.
-    Gathered = 87,
-    /// Answers `Ping` with flag `ASKS`. `epoch`: the highest that sealed the member; `lsn`: held; `stable`: trim; `mark`: generation. Body: who
+    GatherReply = 87,
+    /// Answers `Ping` with flag `PROBE`. `epoch`: the highest that sealed the member; `lsn`: held; `stable`: trim; `mark`: generation. Body: who
     /// sealed it (8), epoch of the window (4). Flag `KNOWN`.
-    Told = 88,
+    ProbeReply = 88,
 }
 
 impl FrameKind {
@@ -131,21 +131,21 @@ impl FrameKind {
         use FrameKind::*;
         Some(match byte {
             1 => Bind,
-            2 => Seal,
+            2 => Fence,
             3 => Join,
             4 => Append,
             5 => Ping,
             6 => Read,
             7 => Leave,
             8 => Status,
-            9 => Tune,
+            9 => Invite,
             10 => Follow,
             11 => Records,
-            12 => KeepView,
+            12 => StoreView,
             13 => Resync,
             14 => Digests,
             15 => Blocks,
-            16 => Resynced,
+            16 => ResyncEnd,
             17 => Fetch,
             18 => Inquire,
             19 => Share,
@@ -155,60 +155,60 @@ impl FrameKind {
             23 => Get,
             24 => Gather,
             64 => Bound,
-            65 => Sealed,
+            65 => Fenced,
             66 => Ack,
             67 => Pong,
             68 => Data,
-            69 => Left,
+            69 => LeaveAck,
             70 => Report,
             71 => Refuse,
             72 => Withdraw,
-            73 => Tuned,
+            73 => Listening,
             74 => Missing,
             75 => Following,
             76 => Flushed,
-            77 => Kept,
-            78 => Differ,
+            77 => ViewStored,
+            78 => DigestReply,
             79 => Stored,
             80 => Fetched,
-            81 => Bad,
+            81 => BadBlocks,
             82 => Replica,
-            83 => Shared,
-            84 => Deposited,
-            85 => Stashed,
-            86 => Got,
-            87 => Gathered,
-            88 => Told,
+            83 => ShareAck,
+            84 => DepositAck,
+            85 => PutAck,
+            86 => GetReply,
+            87 => GatherReply,
+            88 => ProbeReply,
             _ => return None,
         })
     }
 }
 
-/// Bits of a header's `flags` (except in `Refuse`, where the byte is a [`Refusal`]).
+/// Bits of a header's `flags` (except in `Refuse`, where the byte is a [`RefusalReason`]).
 pub struct Flag;
 
 impl Flag {
-    /// `Sealed`, `Told`: the member has a window for this journal.
+    /// `Fenced`, `ProbeReply`: the member has a window for this journal.
     pub const KNOWN: u8 = 1;
     /// `Ping`: what does the member hold, and who sealed it? Of no reign: epoch 0.
-    pub const ASKS: u8 = 1;
+    pub const PROBE: u8 = 1;
     /// `Leave`: the journal is over, and nobody needs its seal any more.
     pub const ENDED: u8 = 1;
     /// `Leave`: the journal was closed: its writer's disk has everything, and its durable view names nobody.
-    pub const LEFT_WHOLE: u8 = 2;
+    pub const CLOSED_CLEAN: u8 = 2;
     /// `Leave`: not if another session speaks for the journal.
-    pub const ALONE: u8 = 4;
+    pub const UNLESS_IN_USE: u8 = 4;
     /// `Ack`: the append lay beyond what was received; send again from `stable` (received).
     pub const GAP: u8 = 2;
     /// `Withdraw`: the lender goes on, and wants some slots of the deposit back.
-    pub const SOME: u8 = 1;
+    pub const PARTIAL: u8 = 1;
     /// `Ack`, `Pong`: datagrams of the channel have come since the last such answer.
     pub const HEARD: u8 = 128;
     /// `Append`: everything before is on the writer's disk; a member that lacks some of it begins anew here.
     pub const FRESH: u8 = 4;
     /// `Resync`: what the replica has is not built upon; `Follow`: make the replica if there is none.
-    pub const WHOLE: u8 = 8;
-    /// `KeepView`: the volume was closed, and the replica has all of it. `Follow`: it is closed, if it was.
+    pub const FULL: u8 = 8;
+    /// `StoreView`: the volume was closed, and the replica has all of it. `Follow`: it is closed, if it was.
     pub const CLOSED: u8 = 16;
     /// `Blocks`: only numbers, of blocks that are all zeros. `Fetch`, `Fetched`: not the blocks, but a bit for each that is data.
     pub const HOLES: u8 = 32;
@@ -221,7 +221,7 @@ impl Flag {
 /// Why a lender refused a request. The client's reaction differs for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Refusal {
+pub enum RefusalReason {
     /// A newer writer sealed this member: stop. `epoch`: its epoch.
     Fenced = 1,
     /// The member holds no window for this journal: join first.
@@ -243,8 +243,8 @@ pub enum Refusal {
     /// The lender is stopping.
     Stopping = 10,
     /// A seal must come first.
-    NotSealed = 11,
-    /// The lender does not listen to the group that a `Tune` names.
+    NotFenced = 11,
+    /// The lender does not listen to the group that a `ChannelInvite` names.
     NoGroup = 12,
     /// The lender keeps no volumes on a disk, or not this one.
     NoReplica = 13,
@@ -266,10 +266,10 @@ pub enum Refusal {
     InUse = 21,
 }
 
-impl Refusal {
+impl RefusalReason {
     /// The refusal that a `Refuse` frame's `flags` stand for.
-    pub fn from_byte(byte: u8) -> Option<Refusal> {
-        use Refusal::*;
+    pub fn from_byte(byte: u8) -> Option<RefusalReason> {
+        use RefusalReason::*;
         Some(match byte {
             1 => Fenced,
             2 => NotJoined,
@@ -281,7 +281,7 @@ impl Refusal {
             8 => OutOfWindow,
             9 => Malformed,
             10 => Stopping,
-            11 => NotSealed,
+            11 => NotFenced,
             12 => NoGroup,
             13 => NoReplica,
             14 => Diverged,
@@ -299,10 +299,10 @@ impl Refusal {
 
 /// The fixed part of every frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
+pub struct FrameHeader {
     /// What the frame is.
     pub kind: FrameKind,
-    /// Bits of [`Flag`], or a [`Refusal`].
+    /// Bits of [`Flag`], or a [`RefusalReason`].
     pub flags: u8,
     /// A position in the log.
     pub lsn: Lsn,
@@ -313,14 +313,14 @@ pub struct Header {
     /// A second position, by kind.
     pub stable: Lsn,
     /// The writer's id (from a client) or the incarnation (from a lender).
-    pub who: u64,
+    pub sender: u64,
 }
 
 /// A frame as received: a checked header and its body.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
     /// The fixed part.
-    pub header: Header,
+    pub header: FrameHeader,
     /// What follows it; at most [`FRAME_BODY_BYTES_MAX`] bytes.
     pub body: &'a [u8],
 }
@@ -351,23 +351,23 @@ impl core::fmt::Display for FrameError {
 
 impl core::error::Error for FrameError {}
 
-impl From<Short> for FrameError {
-    fn from(_: Short) -> FrameError {
+impl From<ShortInputError> for FrameError {
+    fn from(_: ShortInputError) -> FrameError {
         FrameError::Short
     }
 }
 
-impl Header {
+impl FrameHeader {
     /// A header of `kind` with every other field zero.
-    pub const fn new(kind: FrameKind) -> Header {
-        Header {
+    pub const fn new(kind: FrameKind) -> FrameHeader {
+        FrameHeader {
             kind,
             flags: 0,
             lsn: Lsn(0),
             epoch: Epoch(0),
             mark: 0,
             stable: Lsn(0),
-            who: 0,
+            sender: 0,
         }
     }
 
@@ -382,7 +382,7 @@ impl Header {
         bytes[16..20].copy_from_slice(&self.epoch.0.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.mark.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.stable.0.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.who.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.sender.to_le_bytes());
         bytes
     }
 }
@@ -390,21 +390,21 @@ impl Header {
 impl<'a> Frame<'a> {
     /// Checks that `packet` is exactly one frame.
     pub fn parse(packet: &'a [u8]) -> Result<Frame<'a>, FrameError> {
-        let mut cursor = Cursor::new(packet);
+        let mut cursor = ByteReader::new(packet);
         let kind = cursor.u8()?;
         let flags = cursor.u8()?;
         if cursor.u16()? != 0 {
             return Err(FrameError::Reserved);
         }
         let body = cursor.u32()? as usize;
-        let header = Header {
+        let header = FrameHeader {
             kind: FrameKind::from_byte(kind).ok_or(FrameError::UnknownKind(kind))?,
             flags,
             lsn: Lsn(cursor.u64()?),
             epoch: Epoch(cursor.u32()?),
             mark: cursor.u32()?,
             stable: Lsn(cursor.u64()?),
-            who: cursor.u64()?,
+            sender: cursor.u64()?,
         };
         if body > FRAME_BODY_BYTES_MAX || cursor.rest().len() > body {
             return Err(FrameError::Long);
@@ -421,15 +421,15 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    fn sample() -> Header {
-        Header {
+    fn sample() -> FrameHeader {
+        FrameHeader {
             kind: FrameKind::Append,
             flags: 3,
             lsn: Lsn(0x0102_0304_0506_0708),
             epoch: Epoch(9),
             mark: 0xDEAD_BEEF,
             stable: Lsn(77),
-            who: u64::MAX,
+            sender: u64::MAX,
         }
     }
 
@@ -473,9 +473,12 @@ mod tests {
     #[test]
     fn every_refusal_survives_its_byte() {
         for byte in 1..=21 {
-            assert_eq!(Refusal::from_byte(byte).map(|refusal| refusal as u8), Some(byte));
+            assert_eq!(
+                RefusalReason::from_byte(byte).map(|refusal| refusal as u8),
+                Some(byte)
+            );
         }
-        assert_eq!(Refusal::from_byte(0), None);
-        assert_eq!(Refusal::from_byte(22), None);
+        assert_eq!(RefusalReason::from_byte(0), None);
+        assert_eq!(RefusalReason::from_byte(22), None);
     }
 }

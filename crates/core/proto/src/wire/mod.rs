@@ -8,9 +8,10 @@ mod crc;
 mod frame;
 mod record;
 
-pub use bytes::{Cursor, Short, put_varint};
+pub use bytes::{ByteReader, ShortInputError, put_varint};
 pub use crc::{Crc, crc32c};
-pub use frame::{Flag, Frame, FrameError, FrameKind, Header, Refusal};
+pub use frame::{Flag, Frame, FrameError, FrameHeader, FrameKind, RefusalReason};
 pub use record::{
-    Checked, Link, RecordError, RecordHeader, Seed, Step, check_record, finish_record, record_bytes, step,
+    ChainPoint, CheckedRecord, CrcSeed, RecordError, RecordHeader, ScanStep, check_record, finish_record,
+    record_bytes, scan_step,
 };

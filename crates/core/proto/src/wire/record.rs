@@ -15,8 +15,8 @@
 
 use crate::id::{Epoch, JournalId, Lsn};
 use crate::limit::{RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, SEAL_TAG_BYTES};
-use crate::planted::{Fault, Planted};
-use crate::port::Kind;
+use crate::planted::{FaultSwitch, PlantedFault};
+use crate::port::RecordKind;
 
 use super::crc::{Crc, crc32c};
 
@@ -24,17 +24,17 @@ const FLAG_SEALED: u8 = 1;
 
 /// The journal's share in every CRC: a record of another journal does not check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seed(u32);
+pub struct CrcSeed(u32);
 
-impl From<JournalId> for Seed {
-    fn from(id: JournalId) -> Seed {
-        Seed(crc32c(&id.0.to_le_bytes()))
+impl From<JournalId> for CrcSeed {
+    fn from(id: JournalId) -> CrcSeed {
+        CrcSeed(crc32c(&id.0.to_le_bytes()))
     }
 }
 
 /// Where a record must stand and what it must chain to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Link {
+pub struct ChainPoint {
     /// Where the record begins.
     pub lsn: Lsn,
     /// The crc field of the record before it.
@@ -57,7 +57,7 @@ pub struct RecordHeader {
     /// Everything below was on the writer's disk when the record was made.
     pub stable: Lsn,
     /// What the payload is.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// Whether the payload is sealed (encrypted, with a tag behind it).
     pub sealed: bool,
     /// Bytes of the payload, without tag and padding.
@@ -84,10 +84,10 @@ pub const fn record_bytes(payload: usize, sealed: bool) -> usize {
 impl RecordHeader {
     /// A header for a record of `payload` bytes at `link`. Its CRC is set by [`finish_record`].
     pub fn new(
-        link: Link,
+        link: ChainPoint,
         epoch: Epoch,
         stable: Lsn,
-        kind: Kind,
+        kind: RecordKind,
         sealed: bool,
         payload: usize,
     ) -> RecordHeader {
@@ -117,7 +117,7 @@ impl RecordHeader {
             epoch: Epoch(u32_at(16)),
             chain: u32_at(20),
             stable: Lsn(u64_at(24)),
-            kind: Kind(bytes[32]),
+            kind: RecordKind(bytes[32]),
             sealed: bytes[33] & FLAG_SEALED != 0,
             payload: u32_at(36) as usize,
         };
@@ -155,31 +155,31 @@ impl RecordHeader {
     }
 
     /// What the next record must be.
-    pub fn link(&self) -> Link {
-        Link {
+    pub fn next_point(&self) -> ChainPoint {
+        ChainPoint {
             lsn: self.next(),
             chain: self.crc,
         }
     }
 
     /// Whether the record stands where `link` says; the CRC is a separate question.
-    pub fn stands_at(&self, link: Link) -> bool {
+    pub fn stands_at(&self, link: ChainPoint) -> bool {
         self.lsn == link.lsn && self.chain == link.chain
     }
 
     /// As [`RecordHeader::stands_at`], with the fault that this crate's users may plant.
-    pub(crate) fn follows(&self, link: Link, planted: Planted) -> bool {
-        self.stands_at(link) || self.lsn == link.lsn && planted.is(Fault::ChainUnchecked)
+    pub(crate) fn follows(&self, link: ChainPoint, planted: FaultSwitch) -> bool {
+        self.stands_at(link) || self.lsn == link.lsn && planted.is(PlantedFault::ChainUnchecked)
     }
 
     /// Whether the record's CRC is `body`'s, the CRC of bytes 8 to the end.
-    pub fn matches(&self, body: u32, seed: Seed) -> bool {
+    pub fn matches(&self, body: u32, seed: CrcSeed) -> bool {
         self.crc == body ^ seed.0
     }
 }
 
 /// Computes the CRC of a record whose other bytes are final, stores it, and returns it: the next record's chain.
-pub fn finish_record(record: &mut [u8], seed: Seed) -> u32 {
+pub fn finish_record(record: &mut [u8], seed: CrcSeed) -> u32 {
     assert!(record.len() >= RECORD_HEADER_BYTES);
     let crc = crc32c(&record[8..]) ^ seed.0;
     record[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -188,7 +188,7 @@ pub fn finish_record(record: &mut [u8], seed: Seed) -> u32 {
 
 /// What stands at the front of some bytes of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum ScanStep {
     /// A whole record that checks and chains.
     Record(RecordHeader),
     /// The front may be a record; this many bytes are needed to tell.
@@ -198,37 +198,37 @@ pub enum Step {
 }
 
 /// Judges the record at the front of `bytes`, which must stand at `link`.
-pub fn step(bytes: &[u8], link: Link, seed: Seed, planted: Planted) -> Step {
+pub fn scan_step(bytes: &[u8], link: ChainPoint, seed: CrcSeed, planted: FaultSwitch) -> ScanStep {
     let Some(front) = bytes.first_chunk::<RECORD_HEADER_BYTES>() else {
-        return Step::Incomplete(RECORD_HEADER_BYTES);
+        return ScanStep::Incomplete(RECORD_HEADER_BYTES);
     };
     let header = match RecordHeader::parse(front) {
         Ok(header) => header,
-        Err(error) => return Step::Bad(error),
+        Err(error) => return ScanStep::Bad(error),
     };
     if !header.follows(link, planted) {
-        return Step::Bad(RecordError::Misplaced);
+        return ScanStep::Bad(RecordError::Misplaced);
     }
     let Some(record) = bytes.get(..header.length) else {
-        return Step::Incomplete(header.length);
+        return ScanStep::Incomplete(header.length);
     };
-    if header.matches(crc32c(&record[8..]), seed) || planted.is(Fault::TornRecordTaken) {
-        Step::Record(header)
+    if header.matches(crc32c(&record[8..]), seed) || planted.is(PlantedFault::TornRecordAccepted) {
+        ScanStep::Record(header)
     } else {
-        Step::Bad(RecordError::Crc)
+        ScanStep::Bad(RecordError::Crc)
     }
 }
 
 /// A record that has passed every check, with its bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct Checked<'a> {
+pub struct CheckedRecord<'a> {
     /// The fixed part.
     pub header: RecordHeader,
     /// The whole record.
     pub bytes: &'a [u8],
 }
 
-impl<'a> Checked<'a> {
+impl<'a> CheckedRecord<'a> {
     /// The payload, with the seal's tag behind it when sealed.
     pub fn payload(&self) -> &'a [u8] {
         let tag = if self.header.sealed { SEAL_TAG_BYTES } else { 0 };
@@ -240,8 +240,8 @@ impl<'a> Checked<'a> {
 pub fn check_record<'a>(
     header: &RecordHeader,
     mut pieces: impl Iterator<Item = &'a [u8]>,
-    seed: Seed,
-    planted: Planted,
+    seed: CrcSeed,
+    planted: FaultSwitch,
 ) -> bool {
     let mut crc = Crc::new();
     let mut skip = 8;
@@ -253,7 +253,7 @@ pub fn check_record<'a>(
         crc.update(&piece[skipped..]);
     }
     assert_eq!(seen, header.length);
-    header.matches(crc.finish(), seed) || planted.is(Fault::TornRecordTaken)
+    header.matches(crc.finish(), seed) || planted.is(PlantedFault::TornRecordAccepted)
 }
 
 #[cfg(test)]
@@ -262,10 +262,10 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
-    const SEED: Seed = Seed(0x1234_5678);
+    const SEED: CrcSeed = CrcSeed(0x1234_5678);
 
-    fn record(link: Link, payload: &[u8]) -> Vec<u8> {
-        let header = RecordHeader::new(link, Epoch(3), Lsn(8), Kind(16), false, payload.len());
+    fn record(link: ChainPoint, payload: &[u8]) -> Vec<u8> {
+        let header = RecordHeader::new(link, Epoch(3), Lsn(8), RecordKind(16), false, payload.len());
         let mut bytes = vec![0; header.length];
         header.write(&mut bytes);
         bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
@@ -275,25 +275,28 @@ mod tests {
 
     #[test]
     fn a_record_comes_back_and_its_successor_chains() {
-        let first = Link {
+        let first = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
         };
         let mut log = record(first, b"abc");
-        let Step::Record(header) = step(&log, first, SEED, Planted::NONE) else {
+        let ScanStep::Record(header) = scan_step(&log, first, SEED, FaultSwitch::NONE) else {
             panic!("not a record")
         };
-        assert_eq!((header.payload, header.length, header.kind), (3, 48, Kind(16)));
-        log.extend(record(header.link(), b""));
+        assert_eq!(
+            (header.payload, header.length, header.kind),
+            (3, 48, RecordKind(16))
+        );
+        log.extend(record(header.next_point(), b""));
         assert!(matches!(
-            step(&log[48..], header.link(), SEED, Planted::NONE),
-            Step::Record(_)
+            scan_step(&log[48..], header.next_point(), SEED, FaultSwitch::NONE),
+            ScanStep::Record(_)
         ));
     }
 
     #[test]
     fn any_flipped_bit_ends_the_prefix() {
-        let link = Link {
+        let link = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
         };
@@ -302,7 +305,10 @@ mod tests {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(
-                !matches!(step(&bad, link, SEED, Planted::NONE), Step::Record(_)),
+                !matches!(
+                    scan_step(&bad, link, SEED, FaultSwitch::NONE),
+                    ScanStep::Record(_)
+                ),
                 "bit {bit}"
             );
         }
@@ -310,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_cut_record_is_incomplete_and_says_how_much_it_needs() {
-        let link = Link {
+        let link = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
         };
@@ -322,46 +328,46 @@ mod tests {
                 good.len()
             };
             assert_eq!(
-                step(&good[..cut], link, SEED, Planted::NONE),
-                Step::Incomplete(needed)
+                scan_step(&good[..cut], link, SEED, FaultSwitch::NONE),
+                ScanStep::Incomplete(needed)
             );
         }
     }
 
     #[test]
     fn stale_and_foreign_records_do_not_check() {
-        let link = Link {
+        let link = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
         };
         let good = record(link, b"some payload");
-        let elsewhere = Link {
+        let elsewhere = ChainPoint {
             lsn: Lsn(128),
             ..link
         };
         assert_eq!(
-            step(&good, elsewhere, SEED, Planted::NONE),
-            Step::Bad(RecordError::Misplaced)
+            scan_step(&good, elsewhere, SEED, FaultSwitch::NONE),
+            ScanStep::Bad(RecordError::Misplaced)
         );
-        let other = Link { chain: 8, ..link };
+        let other = ChainPoint { chain: 8, ..link };
         assert_eq!(
-            step(&good, other, SEED, Planted::NONE),
-            Step::Bad(RecordError::Misplaced)
+            scan_step(&good, other, SEED, FaultSwitch::NONE),
+            ScanStep::Bad(RecordError::Misplaced)
         );
         assert_eq!(
-            step(&good, link, Seed(1), Planted::NONE),
-            Step::Bad(RecordError::Crc)
+            scan_step(&good, link, CrcSeed(1), FaultSwitch::NONE),
+            ScanStep::Bad(RecordError::Crc)
         );
     }
 
     #[test]
     fn pieces_check_as_the_whole_does() {
-        let link = Link {
+        let link = ChainPoint {
             lsn: Lsn(64),
             chain: 7,
         };
         let good = record(link, b"some payload that is cut somewhere");
-        let Step::Record(header) = step(&good, link, SEED, Planted::NONE) else {
+        let ScanStep::Record(header) = scan_step(&good, link, SEED, FaultSwitch::NONE) else {
             panic!("not a record")
         };
         for cut in 0..good.len() {
@@ -370,7 +376,7 @@ mod tests {
                 &header,
                 [left, right].into_iter(),
                 SEED,
-                Planted::NONE
+                FaultSwitch::NONE
             ));
         }
     }

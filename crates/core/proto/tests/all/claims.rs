@@ -2,16 +2,16 @@
 //! only as it was joined.
 
 use netram_proto::id::{Epoch, Incarnation, Lsn, WriterId};
-use netram_proto::journal::{JoinId, PeerAnswer, Recovery, RecoveryRefusal, View};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use netram_proto::journal::{JoinId, PeerAnswer, Recovery, RecoveryError, View};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use crate::recovery::{bind, connect, recovery, sealed, view};
 
 fn data(recovery: &mut Recovery, index: usize, lsn: u64, bytes: usize) {
-    let header = Header {
+    let header = FrameHeader {
         lsn: Lsn(lsn),
-        ..Header::new(FrameKind::Data)
+        ..FrameHeader::new(FrameKind::Data)
     };
     let body = vec![9; bytes];
     recovery.on_frame(index, &Frame { header, body: &body });
@@ -19,7 +19,7 @@ fn data(recovery: &mut Recovery, index: usize, lsn: u64, bytes: usize) {
 
 fn missing(recovery: &Recovery, now: Time) -> Vec<(String, PeerAnswer)> {
     match recovery.verdict(now) {
-        Some(Err(RecoveryRefusal::Missing { missing, .. })) => missing,
+        Some(Err(RecoveryError::Missing { missing, .. })) => missing,
         other => panic!("{other:?}"),
     }
 }
@@ -39,8 +39,8 @@ fn a_member_that_claims_more_than_its_window_can_hold_is_no_answer() {
             WriterId(5),
             Lsn(100),
             Time(0),
-            Span(10),
-            Span(100),
+            Nanos(10),
+            Nanos(100),
         );
         bind(&mut recovery, 0);
         sealed(&mut recovery, 0, 0, Flag::KNOWN, trim, held);
@@ -76,10 +76,10 @@ fn identified(recovery: &mut Recovery, index: usize, incarnation: u64) {
         .next_frame(index)
         .expect("a question that changes nothing");
     assert_eq!(ping.header.kind, FrameKind::Ping);
-    let header = Header {
-        flags: Refusal::NotSealed as u8,
-        who: incarnation,
-        ..Header::new(FrameKind::Refuse)
+    let header = FrameHeader {
+        flags: RefusalReason::NotFenced as u8,
+        sender: incarnation,
+        ..FrameHeader::new(FrameKind::Refuse)
     };
     recovery.on_frame(index, &Frame { header, body: b"" });
     // So does the driver with whoever refuses.
@@ -90,7 +90,7 @@ fn identified(recovery: &mut Recovery, index: usize, incarnation: u64) {
 #[test]
 fn a_member_that_moved_is_found_at_an_address_of_the_settings() {
     let settings = ["unix:/lender-0", "unix:/spare", "unix:/moved"];
-    let mut recovery = recovery(1, "all").or_at(settings);
+    let mut recovery = recovery(1, "all").with_addresses(settings);
     assert_eq!(
         recovery.addresses().count(),
         3,
@@ -110,7 +110,7 @@ fn a_member_that_moved_is_found_at_an_address_of_the_settings() {
 
 #[test]
 fn another_address_of_a_member_that_answers_is_left_alone() {
-    let mut recovery = recovery(2, "any").or_at(["unix:/alias"]);
+    let mut recovery = recovery(2, "any").with_addresses(["unix:/alias"]);
     bind(&mut recovery, 0);
     identified(&mut recovery, 2, 0);
     recovery.on_connected(2);
@@ -126,7 +126,7 @@ fn another_address_of_a_member_that_answers_is_left_alone() {
 /// The member's own address came back when its window had been read over another, and it was read again (seed 10194582).
 #[test]
 fn a_window_is_read_over_one_address() {
-    let mut recovery = recovery(2, "any").or_at(["unix:/moved"]);
+    let mut recovery = recovery(2, "any").with_addresses(["unix:/moved"]);
     identified(&mut recovery, 2, 0);
     bind(&mut recovery, 2);
     sealed(&mut recovery, 2, 0, Flag::KNOWN, 60, 120);
@@ -157,8 +157,8 @@ fn a_memory_that_an_old_view_names_twice_answers_once() {
         WriterId(5),
         Lsn(100),
         Time(0),
-        Span(10),
-        Span(100),
+        Nanos(10),
+        Nanos(100),
     );
     for index in 0..2 {
         bind(&mut recovery, index);
@@ -174,7 +174,7 @@ fn a_memory_that_an_old_view_names_twice_answers_once() {
 #[test]
 fn a_window_counts_only_as_it_was_joined() {
     let joined = |reign, generation| JoinId {
-        reign: Epoch(reign),
+        epoch: Epoch(reign),
         generation,
     };
     for (join, counts) in [(joined(1, 4), true), (joined(1, 5), false), (joined(2, 4), false)] {
@@ -186,17 +186,17 @@ fn a_window_counts_only_as_it_was_joined() {
             WriterId(5),
             Lsn(100),
             Time(0),
-            Span(10),
-            Span(100),
+            Nanos(10),
+            Nanos(100),
         );
         bind(&mut recovery, 0);
-        let header = Header {
+        let header = FrameHeader {
             flags: Flag::KNOWN,
             epoch: Epoch(3),
             lsn: Lsn(100),
             stable: Lsn(60),
             mark: 4,
-            ..Header::new(FrameKind::Sealed)
+            ..FrameHeader::new(FrameKind::Fenced)
         };
         let body = &1u32.to_le_bytes();
         recovery.on_frame(0, &Frame { header, body });

@@ -4,10 +4,10 @@
 use std::cell::{Cell, RefCell};
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::{GrowError, LogFile, LogFileError, Slots, Superblock};
+use netram_proto::journal::{LogFile, LogFileError, LogGrowError, LogSuperblock, SlotPair};
 use netram_proto::limit::LOG_BYTES_MIN;
-use netram_proto::port::{File, IoError, Kind};
-use netram_proto::wire::{Link, RecordHeader, finish_record};
+use netram_proto::port::{IoError, RecordKind, StorageFile};
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record};
 
 const JOURNAL: JournalId = JournalId(7);
 /// Where the data area begins.
@@ -16,38 +16,38 @@ const SECTOR: usize = 512;
 const SEEDS: u64 = 40;
 
 /// A file that loses, keeps or tears what was not synced. The `fuse`-th write, extension or sync and all after it fail.
-struct Disk {
+struct TornDisk {
     durable: RefCell<Vec<u8>>,
     current: RefCell<Vec<u8>>,
     unsynced: RefCell<Vec<(usize, Vec<u8>)>>,
-    fuse: Cell<usize>,
+    operations_left: Cell<usize>,
 }
 
-impl Disk {
-    fn new(bytes: Vec<u8>) -> Disk {
-        Disk {
+impl TornDisk {
+    fn new(bytes: Vec<u8>) -> TornDisk {
+        TornDisk {
             durable: RefCell::new(bytes.clone()),
             current: RefCell::new(bytes),
             unsynced: RefCell::default(),
-            fuse: Cell::new(usize::MAX),
+            operations_left: Cell::new(usize::MAX),
         }
     }
 
-    fn burn(&self) -> Result<(), IoError> {
-        let left = self.fuse.get().checked_sub(1).ok_or(IoError::EIO)?;
-        self.fuse.set(left);
+    fn count_operation(&self) -> Result<(), IoError> {
+        let left = self.operations_left.get().checked_sub(1).ok_or(IoError::EIO)?;
+        self.operations_left.set(left);
         Ok(())
     }
 
     /// What a driver does before a log grows: the file becomes longer, with zeros, and that is synced.
     fn lengthen(&self, bytes: u64) -> Result<(), IoError> {
-        self.burn()?;
+        self.count_operation()?;
         self.current.borrow_mut().resize(bytes as usize, 0);
         self.sync()
     }
 
     /// The disk after a crash: of what was not synced, each write whole, torn or not at all, as `random` says.
-    fn crash(&self, random: &mut Random) -> Disk {
+    fn crash(&self, random: &mut TestRng) -> TornDisk {
         let mut bytes = self.durable.borrow().clone();
         if random.below(2) == 1 && bytes.len() < self.current.borrow().len() {
             bytes.resize(self.current.borrow().len(), 0);
@@ -62,11 +62,11 @@ impl Disk {
                 bytes[*at..at + kept].copy_from_slice(&written[..kept]);
             }
         }
-        Disk::new(bytes)
+        TornDisk::new(bytes)
     }
 }
 
-impl File for &Disk {
+impl StorageFile for &TornDisk {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.current.borrow().len() as u64)
     }
@@ -77,23 +77,23 @@ impl File for &Disk {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
-        self.burn()?;
+        self.count_operation()?;
         self.current.borrow_mut()[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         self.unsynced.borrow_mut().push((offset as usize, bytes.to_vec()));
         Ok(())
     }
 
     fn sync(&self) -> Result<(), IoError> {
-        self.burn()?;
+        self.count_operation()?;
         self.unsynced.borrow_mut().clear();
         *self.durable.borrow_mut() = self.current.borrow().clone();
         Ok(())
     }
 }
 
-struct Random(u64);
+struct TestRng(u64);
 
-impl Random {
+impl TestRng {
     fn below(&mut self, bound: u64) -> u64 {
         self.0 = self
             .0
@@ -104,23 +104,23 @@ impl Random {
 }
 
 /// A log under way: its file, its slots, and where the next record goes.
-struct Story<'d> {
-    disk: &'d Disk,
-    log: LogFile<&'d Disk>,
-    slots: Slots,
-    superblock: Superblock,
-    end: Link,
+struct GrowRun<'d> {
+    disk: &'d TornDisk,
+    log: LogFile<&'d TornDisk>,
+    slots: SlotPair,
+    superblock: LogSuperblock,
+    end: ChainPoint,
     epoch: u32,
 }
 
-impl<'d> Story<'d> {
-    fn create(disk: &'d Disk) -> Story<'d> {
+impl<'d> GrowRun<'d> {
+    fn create(disk: &'d TornDisk) -> GrowRun<'d> {
         LogFile::create(disk, JOURNAL, (&disk).size().unwrap() - DATA).unwrap();
-        Story::open(disk)
+        GrowRun::open(disk)
     }
 
     /// Opens the log and finds its end, as recovery would; nothing may look like damage.
-    fn open(disk: &'d Disk) -> Story<'d> {
+    fn open(disk: &'d TornDisk) -> GrowRun<'d> {
         let (log, slots, superblock) = LogFile::open(disk).unwrap();
         let limit = superblock.head.lsn.plus(log.capacity());
         let scan = log.scan(superblock.head, limit, &mut |_| true);
@@ -132,7 +132,7 @@ impl<'d> Story<'d> {
             "LSN {} is no damage: {proof}",
             scan.end.lsn
         );
-        Story {
+        GrowRun {
             disk,
             log,
             slots,
@@ -148,7 +148,7 @@ impl<'d> Story<'d> {
             self.end,
             Epoch(self.epoch),
             self.end.lsn,
-            Kind(16),
+            RecordKind(16),
             false,
             payload,
         );
@@ -157,7 +157,7 @@ impl<'d> Story<'d> {
         let chain = finish_record(&mut record, self.log.seed());
         self.log.write(self.end.lsn, &record).unwrap();
         self.log.sync().unwrap();
-        self.end = Link {
+        self.end = ChainPoint {
             lsn: header.next(),
             chain,
         };
@@ -165,13 +165,20 @@ impl<'d> Story<'d> {
 
     /// A record whole on the disk behind one that never arrived: left behind by a crash of the reign before.
     fn leave_behind(&mut self, gap: usize, payload: usize) {
-        let absent = RecordHeader::new(self.end, Epoch(self.epoch), self.end.lsn, Kind(16), false, gap);
+        let absent = RecordHeader::new(
+            self.end,
+            Epoch(self.epoch),
+            self.end.lsn,
+            RecordKind(16),
+            false,
+            gap,
+        );
         let (end, before) = (self.end, absent.next());
-        let link = Link {
+        let link = ChainPoint {
             lsn: before,
             chain: 99,
         };
-        let header = RecordHeader::new(link, Epoch(self.epoch), end.lsn, Kind(16), false, payload);
+        let header = RecordHeader::new(link, Epoch(self.epoch), end.lsn, RecordKind(16), false, payload);
         let mut record = vec![b'x'; header.length];
         header.write(&mut record);
         finish_record(&mut record, self.log.seed());
@@ -187,8 +194,8 @@ impl<'d> Story<'d> {
     }
 
     /// Makes the file longer and gives the log the room, as a driver does.
-    fn grow(self, capacity: u64) -> Result<Story<'d>, GrowError> {
-        let Story {
+    fn grow(self, capacity: u64) -> Result<GrowRun<'d>, LogGrowError> {
+        let GrowRun {
             disk,
             log,
             mut slots,
@@ -197,9 +204,9 @@ impl<'d> Story<'d> {
             epoch,
         } = self;
         let growth = log.may_grow(&superblock, Lsn(0), capacity)?;
-        disk.lengthen(LogFile::<&Disk>::file_bytes(capacity))?;
+        disk.lengthen(LogFile::<&TornDisk>::file_bytes(capacity))?;
         let (log, superblock) = log.grow(&mut slots, &growth)?;
-        Ok(Story {
+        Ok(GrowRun {
             disk,
             log,
             slots,
@@ -210,14 +217,14 @@ impl<'d> Story<'d> {
     }
 
     /// Appends until the log has been all round and more, trimming on the way, and opens it again and again.
-    fn go_round(mut self, random: &mut Random) {
+    fn go_round(mut self, random: &mut TestRng) {
         let target = self.end.lsn.plus(2 * self.log.capacity() + 4096);
         while self.end.lsn < target {
             for _ in 0..1 + random.below(4) {
                 self.append(random.below(1000) as usize);
             }
             let (end, head) = (self.end, self.superblock.head);
-            self = Story::open(self.disk);
+            self = GrowRun::open(self.disk);
             assert_eq!(
                 (self.end, self.superblock.head),
                 (end, head),
@@ -232,8 +239,8 @@ impl<'d> Story<'d> {
 }
 
 /// A log that has been used for `rounds` of its capacity, and is empty; its data area is full of its past.
-fn used(disk: &Disk, random: &mut Random, rounds: u64) -> Link {
-    let mut story = Story::create(disk);
+fn used(disk: &TornDisk, random: &mut TestRng, rounds: u64) -> ChainPoint {
+    let mut story = GrowRun::create(disk);
     let target = Lsn(rounds * story.log.capacity() + random.below(story.log.capacity()));
     while story.end.lsn < target {
         story.append(random.below(1500) as usize);
@@ -255,17 +262,17 @@ fn grown(asked: u64) -> u64 {
 #[test]
 fn a_log_that_grows_is_crashed_at_every_operation_and_goes_on() {
     for seed in 0..SEEDS {
-        let mut random = Random(seed);
+        let mut random = TestRng(seed);
         let (rounds, capacity) = (random.below(4), grown(1 + random.below(8)));
-        let disk = Disk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
+        let disk = TornDisk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
         let end = used(&disk, &mut random, rounds);
         let image = disk.durable.borrow().clone();
         for fuse in 0.. {
-            let disk = Disk::new(image.clone());
-            disk.fuse.set(fuse);
-            let done = Story::open(&disk).grow(capacity).is_ok();
+            let disk = TornDisk::new(image.clone());
+            disk.operations_left.set(fuse);
+            let done = GrowRun::open(&disk).grow(capacity).is_ok();
             let after = disk.crash(&mut random);
-            let mut story = Story::open(&after);
+            let mut story = GrowRun::open(&after);
             let place = format!("seed {seed}, cut at operation {fuse}");
             assert_eq!(story.end, end, "{place}: the empty log is still empty");
             let found = story.log.capacity();
@@ -287,21 +294,21 @@ fn a_log_that_grows_is_crashed_at_every_operation_and_goes_on() {
 
 #[test]
 fn a_log_that_holds_records_or_damage_is_refused_and_left_alone() {
-    let disk = Disk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
-    let mut story = Story::create(&disk);
+    let disk = TornDisk::new(vec![0; (DATA + LOG_BYTES_MIN) as usize]);
+    let mut story = GrowRun::create(&disk);
     for _ in 0..5 {
         story.append(100);
     }
     let (first, end) = (story.superblock.head.lsn, story.end.lsn);
     let image = disk.durable.borrow().clone();
-    let refused = Story::open(&disk).grow(grown(1)).map(drop);
-    assert_eq!(refused, Err(GrowError::NotEmpty { head: first, end }));
+    let refused = GrowRun::open(&disk).grow(grown(1)).map(drop);
+    assert_eq!(refused, Err(LogGrowError::NotEmpty { head: first, end }));
 
     disk.current.borrow_mut()[DATA as usize + 50] ^= 1;
     let (log, _, superblock) = LogFile::open(&disk).unwrap();
     let damaged = log.may_grow(&superblock, Lsn(0), grown(1));
     assert!(
-        matches!(damaged, Err(GrowError::Damaged { at: Lsn(0), .. })),
+        matches!(damaged, Err(LogGrowError::Damaged { at: Lsn(0), .. })),
         "{damaged:?}"
     );
     disk.current.borrow_mut()[DATA as usize + 50] ^= 1;
@@ -310,13 +317,13 @@ fn a_log_that_holds_records_or_damage_is_refused_and_left_alone() {
 
 #[test]
 fn a_size_that_is_smaller_or_out_of_bounds_or_not_there_is_refused() {
-    let disk = Disk::new(vec![0; (DATA + grown(2)) as usize]);
-    let story = Story::create(&disk);
+    let disk = TornDisk::new(vec![0; (DATA + grown(2)) as usize]);
+    let story = GrowRun::create(&disk);
     let may = |capacity| {
         let leave = story.log.may_grow(&story.superblock, Lsn(0), capacity);
         leave.map(|growth| growth.capacity())
     };
-    let smaller = GrowError::Smaller {
+    let smaller = LogGrowError::Smaller {
         capacity: grown(2),
         asked: grown(1),
     };
@@ -324,16 +331,16 @@ fn a_size_that_is_smaller_or_out_of_bounds_or_not_there_is_refused() {
     assert_eq!(may(grown(2) + 1), Err(LogFileError::Size(grown(2) + 1).into()));
     assert_eq!(may(grown(2)), Ok(grown(2)), "the size that it has");
 
-    let Story {
+    let GrowRun {
         log,
         mut slots,
         superblock,
         ..
-    } = Story::open(&disk);
+    } = GrowRun::open(&disk);
     let growth = log.may_grow(&superblock, Lsn(0), grown(3)).unwrap();
     let short = log.grow(&mut slots, &growth).map(drop);
     assert!(
-        matches!(short, Err(GrowError::File(LogFileError::Truncated { .. }))),
+        matches!(short, Err(LogGrowError::File(LogFileError::Truncated { .. }))),
         "{short:?}"
     );
 }

@@ -2,11 +2,11 @@
 //!
 //! One program, because each is linked to everything: a module is a story or several of one kind.
 
-mod cast;
 mod claims;
 mod grow;
-mod inquiry;
+mod multicast;
 mod node;
 mod page_cache;
+mod probe;
 mod proof;
 mod recovery;

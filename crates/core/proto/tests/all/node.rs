@@ -2,25 +2,27 @@
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
-    Body, CommitRule, Forget, NodeReadError, Outgoing, PeerAnswer, PeerWindow, Recovery, RecoveryRefusal,
-    View, ViewMember, node_records,
+    CommitRule, ForgetNotice, FrameBody, NodeReadError, OutgoingFrame, PeerAnswer, PeerWindow, Recovery,
+    RecoveryError, View, ViewMember, node_records,
 };
 use netram_proto::limit::{RECORD_HEADER_BYTES, WINDOW_BYTES_MIN};
-use netram_proto::member::{Member, NoWindow, Reply, Window, copy_out};
-use netram_proto::planted::Planted;
-use netram_proto::port::Kind;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Frame, FrameKind, Header, Link, RecordHeader, Refusal, finish_record};
+use netram_proto::member::{Member, MemberReply, ReserveError, Window, copy_out};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::RecordKind;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{
+    ChainPoint, Frame, FrameHeader, FrameKind, RecordHeader, RefusalReason, finish_record,
+};
 
 const JOURNAL: JournalId = JournalId(0x5EED);
 const NODE: WriterId = WriterId(3);
 const REIGN: Epoch = Epoch(5);
 
 #[derive(Default)]
-struct Ring(Vec<u8>);
+struct WindowBuffer(Vec<u8>);
 
-impl Window for Ring {
-    fn reserve(&mut self, bytes: u64) -> Result<(), NoWindow> {
+impl Window for WindowBuffer {
+    fn reserve(&mut self, bytes: u64) -> Result<(), ReserveError> {
         self.0 = vec![0; bytes as usize];
         Ok(())
     }
@@ -45,27 +47,27 @@ impl Window for Ring {
 }
 
 /// A lender's side of the journal.
-struct Lender {
+struct TestLender {
     member: Member,
-    window: Ring,
+    window: WindowBuffer,
 }
 
-impl Lender {
-    fn new(incarnation: u64) -> Lender {
-        Lender {
+impl TestLender {
+    fn new(incarnation: u64) -> TestLender {
+        TestLender {
             member: Member::new(JOURNAL, Incarnation(incarnation)),
-            window: Ring::default(),
+            window: WindowBuffer::default(),
         }
     }
 
     /// Says a frame to the member; a bind is the session's, and answered here.
-    fn answer(&mut self, header: Header, body: &[u8]) -> (Header, Vec<u8>) {
+    fn answer(&mut self, header: FrameHeader, body: &[u8]) -> (FrameHeader, Vec<u8>) {
         if header.kind == FrameKind::Bind {
-            return (Header::new(FrameKind::Bound), Vec::new());
+            return (FrameHeader::new(FrameKind::Bound), Vec::new());
         }
         match self.member.handle(&Frame { header, body }, &mut self.window) {
-            Reply::Frame(header, body, length) => (header, body[..length].to_vec()),
-            Reply::Data(header, bytes) => {
+            MemberReply::Frame(header, body, length) => (header, body[..length].to_vec()),
+            MemberReply::Data(header, bytes) => {
                 let mut body = vec![0; bytes];
                 copy_out(&self.window, header.lsn, &mut body);
                 (header, body)
@@ -77,47 +79,48 @@ impl Lender {
         &mut self,
         kind: FrameKind,
         epoch: Epoch,
-        change: impl FnOnce(&mut Header),
+        change: impl FnOnce(&mut FrameHeader),
         body: &[u8],
-    ) -> Header {
-        let mut header = Header {
+    ) -> FrameHeader {
+        let mut header = FrameHeader {
             epoch,
-            who: NODE.0,
-            ..Header::new(kind)
+            sender: NODE.0,
+            ..FrameHeader::new(kind)
         };
         change(&mut header);
         self.answer(header, body).0
     }
 
     /// The node's reign `epoch` opens a window at `start` and fills it with `records`.
-    fn joins(&mut self, epoch: Epoch, start: Link, records: &[u8]) {
-        self.takes(FrameKind::Seal, epoch, |_| (), b"");
+    fn joins(&mut self, epoch: Epoch, start: ChainPoint, records: &[u8]) {
+        self.takes(FrameKind::Fence, epoch, |_| (), b"");
         let bytes = WINDOW_BYTES_MIN.to_le_bytes();
-        let join =
-            |header: &mut Header| (header.lsn, header.mark, header.stable) = (start.lsn, start.chain, Lsn(1));
+        let join = |header: &mut FrameHeader| {
+            (header.lsn, header.mark, header.stable) = (start.lsn, start.chain, Lsn(1))
+        };
         self.takes(FrameKind::Join, epoch, join, &bytes);
         let held = self.appended(epoch, start.lsn, records);
         assert_eq!(held.lsn, start.lsn.plus(records.len() as u64));
     }
 
-    fn appended(&mut self, epoch: Epoch, at: Lsn, records: &[u8]) -> Header {
+    fn appended(&mut self, epoch: Epoch, at: Lsn, records: &[u8]) -> FrameHeader {
         self.takes(FrameKind::Append, epoch, |header| header.lsn = at, records)
     }
 }
 
 /// Records, one behind the other, of the reign `epoch`; and where each ends, the beginning first.
-fn records(epoch: Epoch, start: Link, payloads: &[&str]) -> (Vec<u8>, Vec<Link>) {
+fn records(epoch: Epoch, start: ChainPoint, payloads: &[&str]) -> (Vec<u8>, Vec<ChainPoint>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![start]);
     for payload in payloads {
         let end = ends[ends.len() - 1];
-        let header = RecordHeader::new(end, epoch, Lsn(0), Kind(16), false, payload.len());
+        let header = RecordHeader::new(end, epoch, Lsn(0), RecordKind(16), false, payload.len());
         let mut record = vec![0; header.length];
         header.write(&mut record);
         record[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload.as_bytes());
         let chain = finish_record(&mut record, JOURNAL.into());
         bytes.extend_from_slice(&record);
         let lsn = header.next();
-        ends.push(Link { lsn, chain });
+        ends.push(ChainPoint { lsn, chain });
     }
     (bytes, ends)
 }
@@ -139,15 +142,19 @@ fn view(members: u64, rule: CommitRule, counting: bool) -> View {
     }
 }
 
-fn sent(outgoing: &Outgoing) -> (Header, &[u8]) {
+fn sent(outgoing: &OutgoingFrame) -> (FrameHeader, &[u8]) {
     match &outgoing.body {
-        Body::Inline(body, length) => (outgoing.header, &body[..*length]),
+        FrameBody::Inline(body, length) => (outgoing.header, &body[..*length]),
         _ => panic!("there is no ring here"),
     }
 }
 
-fn read(view: &View, kept: Link, lenders: &mut [Option<&mut Lender>]) -> Result<(Vec<String>, Link), String> {
-    let mut recovery = Recovery::of_node(view, kept.lsn, Time(0), Span(10), Span(1000));
+fn read(
+    view: &View,
+    kept: ChainPoint,
+    lenders: &mut [Option<&mut TestLender>],
+) -> Result<(Vec<String>, ChainPoint), String> {
+    let mut recovery = Recovery::of_node(view, kept.lsn, Time(0), Nanos(10), Nanos(1000));
     for (index, lender) in lenders.iter_mut().enumerate() {
         let Some(lender) = lender else { continue };
         recovery.on_connected(index);
@@ -172,7 +179,7 @@ fn read(view: &View, kept: Link, lenders: &mut [Option<&mut Lender>]) -> Result<
         kept,
         view.epoch,
         JOURNAL.into(),
-        Planted::NONE,
+        FaultSwitch::NONE,
         &mut |_| true,
         &mut |record| found.push(String::from_utf8_lossy(record.payload()).into_owned()),
     );
@@ -182,9 +189,9 @@ fn read(view: &View, kept: Link, lenders: &mut [Option<&mut Lender>]) -> Result<
 
 #[test]
 fn one_of_two_members_gives_all_that_the_server_lacks_and_the_node_is_fenced() {
-    let (bytes, ends) = records(REIGN, Link::default(), &["a", "b", "c"]);
-    let mut lender = Lender::new(1);
-    lender.joins(REIGN, Link::default(), &bytes);
+    let (bytes, ends) = records(REIGN, ChainPoint::default(), &["a", "b", "c"]);
+    let mut lender = TestLender::new(1);
+    lender.joins(REIGN, ChainPoint::default(), &bytes);
     let view = view(2, CommitRule::All, true);
     // Any number of times, and from wherever the server was.
     for (kept, rest) in [(0, "abc"), (1, "bc"), (3, ""), (0, "abc")] {
@@ -193,23 +200,27 @@ fn one_of_two_members_gives_all_that_the_server_lacks_and_the_node_is_fenced() {
     }
     // The node lives, and so does the library that opens its directory again.
     for epoch in [REIGN, Epoch(REIGN.0 + 1), Epoch(60_000)] {
-        let refused = lender.takes(FrameKind::Seal, epoch, |_| (), b"");
-        assert_eq!(refused.flags, Refusal::Fenced as u8);
+        let refused = lender.takes(FrameKind::Fence, epoch, |_| (), b"");
+        assert_eq!(refused.flags, RefusalReason::Fenced as u8);
     }
     let refused = lender.appended(REIGN, ends[3].lsn, &records(REIGN, ends[3], &["d"]).0);
     assert_eq!(
         (refused.kind, refused.flags),
-        (FrameKind::Refuse, Refusal::Fenced as u8)
+        (FrameKind::Refuse, RefusalReason::Fenced as u8)
     );
 }
 
 #[test]
 fn with_the_rule_any_both_members_must_answer_and_the_refusal_names_who_did_not() {
-    let mut lender = Lender::new(0);
-    lender.joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
+    let mut lender = TestLender::new(0);
+    lender.joins(
+        REIGN,
+        ChainPoint::default(),
+        &records(REIGN, ChainPoint::default(), &["a"]).0,
+    );
     let refused = read(
         &view(2, CommitRule::Any, true),
-        Link::default(),
+        ChainPoint::default(),
         &mut [Some(&mut lender), None],
     );
     let said = refused.expect_err("the other may hold more");
@@ -218,17 +229,21 @@ fn with_the_rule_any_both_members_must_answer_and_the_refusal_names_who_did_not(
 
 #[test]
 fn under_a_view_that_does_not_count_everything_acknowledged_was_kept() {
-    let found = read(&view(1, CommitRule::All, false), Link::default(), &mut [None]);
-    assert_eq!(found, Ok((Vec::new(), Link::default())));
+    let found = read(
+        &view(1, CommitRule::All, false),
+        ChainPoint::default(),
+        &mut [None],
+    );
+    assert_eq!(found, Ok((Vec::new(), ChainPoint::default())));
 }
 
 #[test]
 fn a_window_that_begins_above_what_the_server_has_is_no_answer() {
-    let (bytes, ends) = records(REIGN, Link::default(), &["a", "b"]);
-    let mut lender = Lender::new(0);
+    let (bytes, ends) = records(REIGN, ChainPoint::default(), &["a", "b"]);
+    let mut lender = TestLender::new(0);
     lender.joins(REIGN, ends[1], &bytes[ends[1].lsn.0 as usize..]);
     let view = view(1, CommitRule::All, true);
-    let refused = read(&view, Link::default(), &mut [Some(&mut lender)]);
+    let refused = read(&view, ChainPoint::default(), &mut [Some(&mut lender)]);
     assert!(refused.is_err(), "{refused:?}");
     let (found, _) = read(&view, ends[1], &mut [Some(&mut lender)]).expect("it continues that");
     assert_eq!(found, ["b"]);
@@ -237,12 +252,16 @@ fn a_window_that_begins_above_what_the_server_has_is_no_answer() {
 /// The node's directory was opened by somebody as a journal of his own: his window says nothing of the node's.
 #[test]
 fn a_window_of_another_reign_is_no_answer() {
-    let mut lender = Lender::new(0);
+    let mut lender = TestLender::new(0);
     let later = Epoch(REIGN.0 + 1);
-    lender.joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
+    lender.joins(
+        later,
+        ChainPoint::default(),
+        &records(later, ChainPoint::default(), &["x"]).0,
+    );
     let refused = read(
         &view(1, CommitRule::All, true),
-        Link::default(),
+        ChainPoint::default(),
         &mut [Some(&mut lender)],
     );
     assert!(refused.is_err(), "{refused:?}");
@@ -257,14 +276,14 @@ fn window(from: Lsn, bytes: &[u8], promised: Lsn) -> PeerWindow {
     }
 }
 
-fn found(windows: &[PeerWindow], kept: Link) -> (String, Link, Result<(), NodeReadError>) {
+fn found(windows: &[PeerWindow], kept: ChainPoint) -> (String, ChainPoint, Result<(), NodeReadError>) {
     let mut found = String::new();
     let (end, all) = node_records(
         windows,
         kept,
         REIGN,
         JOURNAL.into(),
-        Planted::NONE,
+        FaultSwitch::NONE,
         &mut |_| true,
         &mut |record| found.push_str(&String::from_utf8_lossy(record.payload())),
     );
@@ -273,7 +292,7 @@ fn found(windows: &[PeerWindow], kept: Link) -> (String, Link, Result<(), NodeRe
 
 #[test]
 fn what_one_window_gives_damaged_another_gives_whole_and_what_none_gives_is_said() {
-    let start = Link::default();
+    let start = ChainPoint::default();
     let (bytes, ends) = records(REIGN, start, &["a", "b", "c"]);
     let (mut first, mut second) = (bytes.clone(), bytes.clone());
     first[ends[1].lsn.0 as usize + RECORD_HEADER_BYTES] ^= 1;
@@ -296,7 +315,7 @@ fn what_one_window_gives_damaged_another_gives_whole_and_what_none_gives_is_said
 
 #[test]
 fn records_of_another_reign_are_none_of_the_node() {
-    let start = Link::default();
+    let start = ChainPoint::default();
     let (mut bytes, ends) = records(REIGN, start, &["a"]);
     bytes.extend_from_slice(&records(Epoch(REIGN.0 + 1), ends[1], &["x"]).0);
     let windows = [window(Lsn(0), &bytes, Lsn(0))];
@@ -306,16 +325,33 @@ fn records_of_another_reign_are_none_of_the_node() {
 #[test]
 fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
     let view = view(2, CommitRule::All, true);
-    let mut lenders = [Lender::new(0), Lender::new(1), Lender::new(2), Lender::new(3)];
+    let mut lenders = [
+        TestLender::new(0),
+        TestLender::new(1),
+        TestLender::new(2),
+        TestLender::new(3),
+    ];
     // One that was about to become a member when the node died, and one that the node never reached.
     let spares = [String::from("spare"), String::from("stranger")];
-    lenders[2].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
-    lenders[0].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
+    lenders[2].joins(
+        REIGN,
+        ChainPoint::default(),
+        &records(REIGN, ChainPoint::default(), &["a"]).0,
+    );
+    lenders[0].joins(
+        REIGN,
+        ChainPoint::default(),
+        &records(REIGN, ChainPoint::default(), &["a"]).0,
+    );
     let later = Epoch(REIGN.0 + 1);
-    lenders[1].joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
+    lenders[1].joins(
+        later,
+        ChainPoint::default(),
+        &records(later, ChainPoint::default(), &["x"]).0,
+    );
     let named = view.members.iter().map(|member| member.address.clone());
     let named: Vec<String> = named.chain(spares).collect();
-    let mut forget = Forget::new(&view, &named);
+    let mut forget = ForgetNotice::new(&view, &named);
     assert!(
         forget.addresses().eq(named.iter().map(String::as_str)),
         "each is told once"
@@ -334,7 +370,7 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
     assert!(!lenders[0].member.state().joined);
     assert!(lenders[1].member.state().joined);
     assert!(!lenders[2].member.state().joined);
-    let over = |lender: &Lender| lender.member.may_be_forgotten();
+    let over = |lender: &TestLender| lender.member.may_be_forgotten();
     assert_eq!(
         [
             over(&lenders[0]),
@@ -345,10 +381,10 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
         [true, false, true, true]
     );
     // A node that stood still wakes up, and asks the one that it has never reached for a window.
-    let seal = lenders[3].takes(FrameKind::Seal, REIGN, |_| (), b"");
+    let seal = lenders[3].takes(FrameKind::Fence, REIGN, |_| (), b"");
     assert_eq!(seal.kind, FrameKind::Refuse);
     // Whoever comes to read after that learns that it is too late.
-    let refused = read(&view, Link::default(), &mut [Some(&mut lenders[0]), None]);
+    let refused = read(&view, ChainPoint::default(), &mut [Some(&mut lenders[0]), None]);
     assert!(refused.is_err());
 }
 
@@ -357,17 +393,25 @@ fn lenders_forget_when_they_are_told_and_not_the_window_of_another_reign() {
 fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
     let view = view(1, CommitRule::All, true);
     let later = Epoch(REIGN.0 + 1);
-    let mut lenders = [Lender::new(0), Lender::new(1), Lender::new(2)];
+    let mut lenders = [TestLender::new(0), TestLender::new(1), TestLender::new(2)];
     let earlier = Epoch(REIGN.0 - 1);
-    lenders[0].joins(REIGN, Link::default(), &records(REIGN, Link::default(), &["a"]).0);
+    lenders[0].joins(
+        REIGN,
+        ChainPoint::default(),
+        &records(REIGN, ChainPoint::default(), &["a"]).0,
+    );
     lenders[1].joins(
         earlier,
-        Link::default(),
-        &records(earlier, Link::default(), &["a"]).0,
+        ChainPoint::default(),
+        &records(earlier, ChainPoint::default(), &["a"]).0,
     );
-    lenders[2].joins(later, Link::default(), &records(later, Link::default(), &["x"]).0);
+    lenders[2].joins(
+        later,
+        ChainPoint::default(),
+        &records(later, ChainPoint::default(), &["x"]).0,
+    );
     let named: Vec<String> = ["a", "b", "c"].map(String::from).into();
-    let mut forget = Forget::deleted(JOURNAL, (view.epoch, view.writer), Forget::ALL, &named);
+    let mut forget = ForgetNotice::deleted(JOURNAL, (view.epoch, view.writer), ForgetNotice::ALL, &named);
     for (index, lender) in lenders.iter_mut().enumerate() {
         forget.on_connected(index);
         while let Some(outgoing) = forget.next_frame(index) {
@@ -390,11 +434,11 @@ fn whoever_deletes_ends_windows_of_all_reigns_but_none_of_a_newer_writer() {
 /// Two servers by mistake, or one whose attempt before was cut off: both read, neither stops the other.
 #[test]
 fn two_at_once_read_the_same() {
-    let (bytes, ends) = records(REIGN, Link::default(), &["a", "b"]);
-    let mut lender = Lender::new(0);
-    lender.joins(REIGN, Link::default(), &bytes);
+    let (bytes, ends) = records(REIGN, ChainPoint::default(), &["a", "b"]);
+    let mut lender = TestLender::new(0);
+    lender.joins(REIGN, ChainPoint::default(), &bytes);
     let view = view(1, CommitRule::All, true);
-    let begin = || Recovery::of_node(&view, Lsn(0), Time(0), Span(0), Span(1000));
+    let begin = || Recovery::of_node(&view, Lsn(0), Time(0), Nanos(0), Nanos(1000));
     let mut both = [begin(), begin()];
     both.iter_mut().for_each(|recovery| recovery.on_connected(0));
     for _ in 0..8 {
@@ -415,10 +459,10 @@ fn two_at_once_read_the_same() {
 
 #[test]
 fn a_later_fence_is_said() {
-    let mut lender = Lender::new(0);
-    lender.takes(FrameKind::Seal, Epoch(1 << 20), |_| (), b"");
+    let mut lender = TestLender::new(0);
+    lender.takes(FrameKind::Fence, Epoch(1 << 20), |_| (), b"");
     let view = view(1, CommitRule::All, true);
-    let mut recovery = Recovery::of_node(&view, Lsn(0), Time(0), Span(0), Span(1000));
+    let mut recovery = Recovery::of_node(&view, Lsn(0), Time(0), Nanos(0), Nanos(1000));
     recovery.on_connected(0);
     while let Some(outgoing) = recovery.next_frame(0) {
         let (header, body) = lender.answer(outgoing.header, b"");
@@ -430,7 +474,7 @@ fn a_later_fence_is_said() {
     let seen = Epoch(1 << 20);
     assert_eq!(
         recovery.verdict(Time(1)),
-        Some(Err(RecoveryRefusal::Fenced { seen }))
+        Some(Err(RecoveryError::Fenced { seen }))
     );
     assert!(
         recovery

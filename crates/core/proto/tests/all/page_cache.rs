@@ -3,10 +3,10 @@
 use std::cell::{Cell, RefCell};
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
-use netram_proto::journal::{AssembleError, Assembled, Known, LogFile, assemble};
-use netram_proto::planted::Planted;
-use netram_proto::port::{File, IoError, Kind};
-use netram_proto::wire::{Link, RecordHeader, finish_record};
+use netram_proto::journal::{AssembleError, AssembleOptions, AssembledLog, LogFile, assemble};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::{IoError, RecordKind, StorageFile};
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record};
 
 const JOURNAL: JournalId = JournalId(7);
 const CAPACITY: u64 = 16 * 1024;
@@ -15,7 +15,7 @@ const LIMIT: Lsn = Lsn(CAPACITY);
 const DATA: usize = 8192;
 
 /// A file behind a page cache. A sync that fails marks clean what it did not carry, as Linux does.
-struct Cached {
+struct CachedFile {
     cache: RefCell<Vec<u8>>,
     platter: RefCell<Vec<u8>>,
     written: RefCell<Vec<(usize, usize)>>,
@@ -23,7 +23,7 @@ struct Cached {
     unreadable: Cell<Option<usize>>,
 }
 
-impl File for &Cached {
+impl StorageFile for &CachedFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.cache.borrow().len() as u64)
     }
@@ -58,9 +58,9 @@ impl File for &Cached {
     }
 }
 
-impl Cached {
-    fn new() -> Cached {
-        let file = Cached {
+impl CachedFile {
+    fn new() -> CachedFile {
+        let file = CachedFile {
             cache: RefCell::new(vec![0; DATA + CAPACITY as usize]),
             platter: RefCell::new(vec![0; DATA + CAPACITY as usize]),
             written: RefCell::default(),
@@ -72,15 +72,15 @@ impl Cached {
     }
 
     /// Writes `count` records behind `link`, each of which says that everything below `stable` was on the disk.
-    fn records(&self, mut link: Link, count: usize, stable: Lsn) -> Link {
+    fn records(&self, mut link: ChainPoint, count: usize, stable: Lsn) -> ChainPoint {
         let (log, ..) = LogFile::open(self).unwrap();
         for _ in 0..count {
-            let header = RecordHeader::new(link, Epoch(1), stable, Kind(16), false, 60);
+            let header = RecordHeader::new(link, Epoch(1), stable, RecordKind(16), false, 60);
             let mut record = vec![b'r'; header.length];
             header.write(&mut record);
             let chain = finish_record(&mut record, log.seed());
             log.write(link.lsn, &record).unwrap();
-            link = Link {
+            link = ChainPoint {
                 lsn: header.next(),
                 chain,
             };
@@ -88,20 +88,20 @@ impl Cached {
         link
     }
 
-    fn assemble(&self, accept_loss: bool) -> Result<Assembled, AssembleError> {
+    fn assemble(&self, accept_loss: bool) -> Result<AssembledLog, AssembleError> {
         self.assemble_of(accept_loss, false)
     }
 
-    fn assemble_of(&self, accept_loss: bool, restored: bool) -> Result<Assembled, AssembleError> {
+    fn assemble_of(&self, accept_loss: bool, restored: bool) -> Result<AssembledLog, AssembleError> {
         let (log, _, superblock) = LogFile::open(self).unwrap();
         let scan = log.scan(superblock.head, LIMIT, &mut |_| true);
-        let known = Known {
+        let known = AssembleOptions {
             proof: superblock.stable,
             limit: LIMIT,
             accept_loss,
-            here: restored.then_some(superblock.stable),
+            local_durable: restored.then_some(superblock.stable),
         };
-        assemble(&log, &scan, &[], known, Planted::NONE, &mut |_| true)
+        assemble(&log, &scan, &[], known, FaultSwitch::NONE, &mut |_| true)
     }
 
     fn platter_has(&self, end: Lsn) -> bool {
@@ -114,8 +114,8 @@ impl Cached {
 /// power cut then lost acknowledged records (simulator seed 51).
 #[test]
 fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
-    let file = Cached::new();
-    let end = file.records(Link::default(), 5, Lsn(0));
+    let file = CachedFile::new();
+    let end = file.records(ChainPoint::default(), 5, Lsn(0));
     file.sync_fails.set(true);
     assert!((&file).sync().is_err());
     assert!(!file.platter_has(end.lsn));
@@ -127,8 +127,8 @@ fn what_was_read_from_the_cache_is_on_the_platter_before_anything_is_served() {
 /// the client that was lost (simulator seed 8030341).
 #[test]
 fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_volume() {
-    let file = Cached::new();
-    let middle = file.records(Link::default(), 5, Lsn(0));
+    let file = CachedFile::new();
+    let middle = file.records(ChainPoint::default(), 5, Lsn(0));
     let end = file.records(middle, 5, middle.lsn);
     file.sync_fails.set(true);
     assert!((&file).sync().is_err());
@@ -140,8 +140,8 @@ fn the_word_of_a_lost_clients_records_is_no_proof_about_the_disk_of_a_restored_v
 /// lost without a word (simulator seed 56).
 #[test]
 fn a_sector_that_cannot_be_read_is_never_the_end() {
-    let file = Cached::new();
-    let middle = file.records(Link::default(), 5, Lsn(0));
+    let file = CachedFile::new();
+    let middle = file.records(ChainPoint::default(), 5, Lsn(0));
     file.records(middle, 5, Lsn(0));
     (&file).sync().unwrap();
     file.unreadable.set(Some(DATA + middle.lsn.0 as usize));
@@ -156,8 +156,8 @@ fn a_sector_that_cannot_be_read_is_never_the_end() {
 /// seed 186).
 #[test]
 fn a_loss_is_accepted_once() {
-    let file = Cached::new();
-    let middle = file.records(Link::default(), 5, Lsn(0));
+    let file = CachedFile::new();
+    let middle = file.records(ChainPoint::default(), 5, Lsn(0));
     let end = file.records(middle, 5, Lsn(0));
     file.records(end, 5, end.lsn);
     (&file).sync().unwrap();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::journal::LogFile;
-use netram_proto::port::{File, IoError, Kind};
-use netram_proto::wire::{Link, RecordHeader, finish_record};
+use netram_proto::port::{IoError, RecordKind, StorageFile};
+use netram_proto::wire::{ChainPoint, RecordHeader, finish_record};
 
 const JOURNAL: JournalId = JournalId(0x5EED);
 const GIB: u64 = 1 << 30;
@@ -14,13 +14,13 @@ const MIB: u64 = 1 << 20;
 const SECTOR: u64 = 4096;
 
 /// A file of any length: zeros but where something was written. Counts what is read.
-struct Sparse {
+struct ZeroFile {
     length: u64,
     sectors: RefCell<BTreeMap<u64, Vec<u8>>>,
     read: Cell<u64>,
 }
 
-impl File for &Sparse {
+impl StorageFile for &ZeroFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.length)
     }
@@ -60,7 +60,7 @@ impl File for &Sparse {
 }
 
 /// A log of `capacity` whose writer's ring is `window`.
-fn log(file: &Sparse, capacity: u64, window: u64) -> LogFile<&Sparse> {
+fn log(file: &ZeroFile, capacity: u64, window: u64) -> LogFile<&ZeroFile> {
     LogFile::create(file, JOURNAL, capacity).unwrap();
     let (log, mut slots, superblock) = LogFile::open(file).unwrap();
     let noted = superblock.for_ring(window, superblock.head.lsn);
@@ -70,18 +70,18 @@ fn log(file: &Sparse, capacity: u64, window: u64) -> LogFile<&Sparse> {
     log
 }
 
-fn sparse(capacity: u64) -> Sparse {
-    Sparse {
-        length: LogFile::<&Sparse>::file_bytes(capacity),
+fn sparse(capacity: u64) -> ZeroFile {
+    ZeroFile {
+        length: LogFile::<&ZeroFile>::file_bytes(capacity),
         sectors: RefCell::default(),
         read: Cell::new(0),
     }
 }
 
 /// A record at `at`, whose writer knew everything below `stable` to be on the disk.
-fn record(log: &LogFile<&Sparse>, at: Lsn, stable: Lsn, payload: usize) -> Lsn {
-    let before = Link { lsn: at, chain: 7 };
-    let header = RecordHeader::new(before, Epoch(1), stable, Kind(16), false, payload);
+fn record(log: &LogFile<&ZeroFile>, at: Lsn, stable: Lsn, payload: usize) -> Lsn {
+    let before = ChainPoint { lsn: at, chain: 7 };
+    let header = RecordHeader::new(before, Epoch(1), stable, RecordKind(16), false, payload);
     let mut bytes = vec![0; header.length];
     header.write(&mut bytes);
     finish_record(&mut bytes, JOURNAL.into());

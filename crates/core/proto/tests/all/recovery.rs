@@ -4,26 +4,28 @@ use std::cell::RefCell;
 
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{
-    AssembleError, Known, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery, RecoveryRefusal, View,
-    ViewMember, assemble,
+    AssembleError, AssembleOptions, LogFile, LogFileError, PeerAnswer, PeerWindow, Recovery, RecoveryError,
+    View, ViewMember, assemble,
 };
 use netram_proto::limit::RECORD_HEADER_BYTES;
-use netram_proto::planted::Planted;
-use netram_proto::port::{File, IoError, Kind};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Flag, Frame, FrameKind, Header, Link, RecordHeader, Refusal, finish_record};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::port::{IoError, RecordKind, StorageFile};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{
+    ChainPoint, Flag, Frame, FrameHeader, FrameKind, RecordHeader, RefusalReason, finish_record,
+};
 
 const JOURNAL: JournalId = JournalId(0x5EED);
 const CAPACITY: u64 = 16 * 1024;
 
 /// A file that keeps everything, with sectors that may be made unreadable.
 #[derive(Default)]
-struct Memory {
+struct MemoryFile {
     bytes: RefCell<Vec<u8>>,
     bad: RefCell<Option<std::ops::Range<u64>>>,
 }
 
-impl File for Memory {
+impl StorageFile for MemoryFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.bytes.borrow().len() as u64)
     }
@@ -55,29 +57,29 @@ impl File for Memory {
 }
 
 /// A log file, and the records that were ever made for it.
-struct Bench {
-    log: LogFile<Memory>,
-    end: Link,
+struct RecoveryBench {
+    log: LogFile<MemoryFile>,
+    end: ChainPoint,
     records: Vec<(Lsn, Vec<u8>)>,
 }
 
-impl Bench {
-    fn new() -> Bench {
-        let file = Memory::default();
+impl RecoveryBench {
+    fn new() -> RecoveryBench {
+        let file = MemoryFile::default();
         file.bytes
             .borrow_mut()
-            .resize(LogFile::<Memory>::file_bytes(CAPACITY) as usize, 0);
+            .resize(LogFile::<MemoryFile>::file_bytes(CAPACITY) as usize, 0);
         let (log, _) = LogFile::create(file, JOURNAL, CAPACITY).expect("a log");
-        Bench {
+        RecoveryBench {
             log,
-            end: Link::default(),
+            end: ChainPoint::default(),
             records: Vec::new(),
         }
     }
 
     /// Makes a record, and writes it to the local file if `local`.
     fn record(&mut self, payload: &[u8], stable: Lsn, local: bool) {
-        let header = RecordHeader::new(self.end, Epoch(1), stable, Kind(16), false, payload.len());
+        let header = RecordHeader::new(self.end, Epoch(1), stable, RecordKind(16), false, payload.len());
         let mut bytes = vec![0; header.length];
         header.write(&mut bytes);
         bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
@@ -86,7 +88,7 @@ impl Bench {
             self.log.write(self.end.lsn, &bytes).expect("room");
         }
         self.records.push((self.end.lsn, bytes));
-        self.end = Link {
+        self.end = ChainPoint {
             lsn: header.next(),
             chain,
         };
@@ -115,21 +117,23 @@ impl Bench {
     }
 
     fn recover(&self, windows: &[PeerWindow], proof: Lsn) -> Result<(Lsn, u64), AssembleError> {
-        let local = self.log.scan(Link::default(), Lsn(CAPACITY), &mut |_| true);
-        let known = Known {
+        let local = self.log.scan(ChainPoint::default(), Lsn(CAPACITY), &mut |_| true);
+        let known = AssembleOptions {
             proof,
             limit: Lsn(CAPACITY),
             accept_loss: false,
-            here: None,
+            local_durable: None,
         };
-        let taken = assemble(&self.log, &local, windows, known, Planted::NONE, &mut |_| true)?;
+        let taken = assemble(&self.log, &local, windows, known, FaultSwitch::NONE, &mut |_| {
+            true
+        })?;
         Ok((taken.end.lsn, taken.from_members))
     }
 }
 
 #[test]
 fn members_continue_the_local_log_and_it_is_whole_afterwards() {
-    let mut bench = Bench::new();
+    let mut bench = RecoveryBench::new();
     for index in 0..6 {
         bench.record(&[index; 100], Lsn(0), index < 3);
     }
@@ -141,7 +145,7 @@ fn members_continue_the_local_log_and_it_is_whole_afterwards() {
 
 #[test]
 fn the_longest_of_several_windows_is_taken() {
-    let mut bench = Bench::new();
+    let mut bench = RecoveryBench::new();
     for index in 0..6 {
         bench.record(&[index; 100], Lsn(0), index < 2);
     }
@@ -155,7 +159,7 @@ fn the_longest_of_several_windows_is_taken() {
 
 #[test]
 fn a_torn_end_is_an_end_and_nothing_behind_it_is_taken() {
-    let mut bench = Bench::new();
+    let mut bench = RecoveryBench::new();
     for index in 0..4 {
         bench.record(&[index; 100], Lsn(0), true);
     }
@@ -169,7 +173,7 @@ fn a_torn_end_is_an_end_and_nothing_behind_it_is_taken() {
 #[test]
 fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
     let make = |stable_of_last: u64| {
-        let mut bench = Bench::new();
+        let mut bench = RecoveryBench::new();
         for index in 0..4 {
             let stable = if index == 3 { Lsn(stable_of_last) } else { Lsn(0) };
             bench.record(&[index; 100], stable, true);
@@ -211,7 +215,7 @@ fn a_bad_record_that_had_been_durable_is_damage_however_that_is_known() {
 fn a_bad_record_in_the_only_window_that_holds_it_is_damage_and_no_end() {
     // Once it was taken for the end of the log: a bit that flipped in a lender's memory cost every acknowledged record
     // behind it, and nobody was told.
-    let mut bench = Bench::new();
+    let mut bench = RecoveryBench::new();
     for index in 0..4 {
         bench.record(&[index; 100], Lsn(0), index < 1);
     }
@@ -247,7 +251,7 @@ fn a_bad_record_in_the_only_window_that_holds_it_is_damage_and_no_end() {
 
 #[test]
 fn a_sector_that_cannot_be_read_is_named_or_repaired() {
-    let mut bench = Bench::new();
+    let mut bench = RecoveryBench::new();
     for index in 0..4 {
         bench.record(&[index; 100], Lsn(0), true);
     }
@@ -260,8 +264,8 @@ fn a_sector_that_cannot_be_read_is_named_or_repaired() {
 
 #[test]
 fn a_log_wraps_and_is_read_across_the_wrap() {
-    let mut bench = Bench::new();
-    let mut head = Link::default();
+    let mut bench = RecoveryBench::new();
+    let mut head = ChainPoint::default();
     for index in 0..200u8 {
         if index == 150 {
             head = bench.end;
@@ -280,14 +284,14 @@ fn a_log_wraps_and_is_read_across_the_wrap() {
 #[test]
 fn files_that_are_no_log_of_ours_are_told_apart() {
     let open = |bytes: Vec<u8>| {
-        LogFile::open(Memory {
+        LogFile::open(MemoryFile {
             bytes: RefCell::new(bytes),
             bad: RefCell::default(),
         })
         .map(drop)
         .unwrap_err()
     };
-    let good = Bench::new().log.file().bytes.borrow().clone();
+    let good = RecoveryBench::new().log.file().bytes.borrow().clone();
     assert_eq!(open(vec![7; 40_000]), LogFileError::NotALog);
     assert_eq!(open(good[..100].to_vec()), LogFileError::Damaged);
     let expected = good.len() as u64;
@@ -321,7 +325,7 @@ pub(crate) fn view(members: u64, rule: &str) -> View {
 
 /// Recovery of a view of `members`, all counting.
 pub(crate) fn recovery(members: u64, rule: &str) -> Recovery {
-    let (grace, patience) = (Span(10), Span(100));
+    let (grace, patience) = (Nanos(10), Nanos(100));
     let view = view(members, rule);
     Recovery::new(&view, Epoch(2), WriterId(5), Lsn(100), Time(0), grace, patience)
 }
@@ -335,10 +339,10 @@ fn sealed_by(recovery: &mut Recovery, index: usize, epoch: u32) {
     connect(recovery, index);
     let ping = recovery.next_frame(index).expect("a question");
     assert_eq!(ping.header.kind, FrameKind::Ping);
-    let header = Header {
-        flags: Refusal::NotSealed as u8,
+    let header = FrameHeader {
+        flags: RefusalReason::NotFenced as u8,
         epoch: Epoch(epoch),
-        ..Header::new(FrameKind::Refuse)
+        ..FrameHeader::new(FrameKind::Refuse)
     };
     recovery.on_frame(index, &Frame { header, body: b"" });
     // So does the driver with whoever refuses.
@@ -353,7 +357,7 @@ pub(crate) fn bind(recovery: &mut Recovery, index: usize) {
             .expect("a seal comes before any read")
             .header
             .kind,
-        FrameKind::Seal
+        FrameKind::Fence
     );
 }
 
@@ -366,7 +370,7 @@ pub(crate) fn connect(recovery: &mut Recovery, index: usize) {
     recovery.on_frame(
         index,
         &Frame {
-            header: Header::new(FrameKind::Bound),
+            header: FrameHeader::new(FrameKind::Bound),
             body: b"",
         },
     );
@@ -380,13 +384,13 @@ pub(crate) fn sealed(
     trim: u64,
     held: u64,
 ) {
-    let header = Header {
+    let header = FrameHeader {
         flags,
         epoch: Epoch(2),
         lsn: Lsn(held),
         stable: Lsn(trim),
-        who: incarnation,
-        ..Header::new(FrameKind::Sealed)
+        sender: incarnation,
+        ..FrameHeader::new(FrameKind::Fenced)
     };
     recovery.on_frame(
         index,
@@ -405,9 +409,9 @@ fn one_member_suffices_for_all_and_its_window_is_read() {
     let read = recovery.next_frame(1).expect("a read").header;
     assert_eq!((read.kind, read.lsn), (FrameKind::Read, Lsn(100)));
     assert_eq!(recovery.verdict(Time(5)), None);
-    let data = Header {
+    let data = FrameHeader {
         lsn: Lsn(100),
-        ..Header::new(FrameKind::Data)
+        ..FrameHeader::new(FrameKind::Data)
     };
     recovery.on_frame(
         1,
@@ -428,12 +432,12 @@ fn any_needs_every_member_and_the_refusal_names_who_is_missing() {
     sealed(&mut recovery, 0, 0, Flag::KNOWN, 60, 100);
     assert_eq!(recovery.verdict(Time(99)), None);
     match recovery.verdict(Time(100)) {
-        Some(Err(RecoveryRefusal::Missing {
+        Some(Err(RecoveryError::Missing {
             needed,
             answered,
             missing,
             from,
-            shown,
+            held_max: shown,
         })) => {
             assert_eq!((needed, answered, from, shown), (2, 1, Lsn(100), Some(Lsn(100))));
             assert_eq!(missing, [("unix:/lender-1".to_string(), PeerAnswer::Unreachable)]);
@@ -449,7 +453,7 @@ fn a_lender_that_restarted_without_its_memory_is_no_answer() {
         bind(&mut recovery, 0);
         sealed(&mut recovery, 0, incarnation, flags, 0, 0);
         match recovery.verdict(Time(1)) {
-            Some(Err(RecoveryRefusal::Missing { missing, .. })) => {
+            Some(Err(RecoveryError::Missing { missing, .. })) => {
                 assert_eq!(missing[0].1, PeerAnswer::Amnesiac);
             }
             other => panic!("{other:?}"),
@@ -461,10 +465,10 @@ fn a_lender_that_restarted_without_its_memory_is_no_answer() {
 fn a_newer_writer_ends_recovery() {
     let mut recovery = recovery(2, "all");
     bind(&mut recovery, 0);
-    let refuse = Header {
-        flags: Refusal::Fenced as u8,
+    let refuse = FrameHeader {
+        flags: RefusalReason::Fenced as u8,
         epoch: Epoch(9),
-        ..Header::new(FrameKind::Refuse)
+        ..FrameHeader::new(FrameKind::Refuse)
     };
     recovery.on_frame(
         0,
@@ -475,7 +479,7 @@ fn a_newer_writer_ends_recovery() {
     );
     assert_eq!(
         recovery.verdict(Time(0)),
-        Some(Err(RecoveryRefusal::Fenced { seen: Epoch(9) }))
+        Some(Err(RecoveryError::Fenced { seen: Epoch(9) }))
     );
 }
 
@@ -494,9 +498,12 @@ fn a_replica_needs_every_member_with_a_window_that_continues_it() {
     bind(&mut recovery, 1);
     sealed(&mut recovery, 1, 1, Flag::KNOWN, 101, 130);
     match recovery.verdict(Time(99)) {
-        Some(Err(RecoveryRefusal::Missing { needed, missing, .. })) => {
+        Some(Err(RecoveryError::Missing { needed, missing, .. })) => {
             assert_eq!(needed, 2);
-            assert_eq!(missing, [("unix:/lender-1".to_string(), PeerAnswer::Beyond)]);
+            assert_eq!(
+                missing,
+                [("unix:/lender-1".to_string(), PeerAnswer::AheadOfReplica)]
+            );
         }
         other => panic!("{other:?}"),
     }
@@ -514,19 +521,19 @@ fn a_replica_needs_every_member_with_a_window_that_continues_it() {
 #[test]
 fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked() {
     let mut view = view(2, "all");
-    view.reigns.begin(Epoch(7), WriterId(1), Lsn(0));
+    view.epochs.begin(Epoch(7), WriterId(1), Lsn(0));
     view.epoch = Epoch(7);
     for _ in 0..3 {
         view = view.restored(WriterId(5));
-        let (grace, patience) = (Span(10), Span(100));
+        let (grace, patience) = (Nanos(10), Nanos(100));
         let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
             .of_replica(&view, None);
         sealed_by(&mut recovery, 0, 8);
         // Its refusal comes twice; then it comes back, and is not sealed either.
-        let again = Header {
-            flags: Refusal::NotSealed as u8,
+        let again = FrameHeader {
+            flags: RefusalReason::NotFenced as u8,
             epoch: Epoch(8),
-            ..Header::new(FrameKind::Refuse)
+            ..FrameHeader::new(FrameKind::Refuse)
         };
         let frame = Frame {
             header: again,
@@ -538,16 +545,16 @@ fn a_member_that_a_later_reign_has_sealed_is_no_proof_however_often_it_is_asked(
         assert!(recovery.next_frame(0).is_none());
         assert_eq!(
             recovery.answers().next(),
-            Some(("unix:/lender-0", PeerAnswer::Beyond))
+            Some(("unix:/lender-0", PeerAnswer::AheadOfReplica))
         );
         match recovery.verdict(Time(100)) {
-            Some(Err(RecoveryRefusal::Missing { missing, .. })) => assert_eq!(missing.len(), 2),
+            Some(Err(RecoveryError::Missing { missing, .. })) => assert_eq!(missing.len(), 2),
             other => panic!("{other:?}"),
         }
     }
     // What the replica knew of, or another attempt, proves nothing.
     for seen in [0, 6, 7, view.epoch.0 - 1] {
-        let (grace, patience) = (Span(10), Span(100));
+        let (grace, patience) = (Nanos(10), Nanos(100));
         let mut recovery = Recovery::new(&view, view.epoch, view.writer, Lsn(100), Time(0), grace, patience)
             .of_replica(&view, None);
         sealed_by(&mut recovery, 0, seen);
@@ -560,11 +567,11 @@ fn a_view_that_did_not_count_proves_nothing_unless_the_volume_was_closed() {
     let mut view = view(0, "all");
     view.counting = false;
     let begin = |closed| {
-        let (grace, patience) = (Span(10), Span(100));
+        let (grace, patience) = (Nanos(10), Nanos(100));
         Recovery::new(&view, Epoch(4), WriterId(1), Lsn(100), Time(0), grace, patience)
             .of_replica(&view, closed)
     };
-    let unproven = Some(Err(RecoveryRefusal::Unproven { from: Lsn(100) }));
+    let unproven = Some(Err(RecoveryError::Unproven { from: Lsn(100) }));
     assert_eq!(begin(None).verdict(Time(0)), unproven);
     assert_eq!(begin(Some(Lsn(101))).verdict(Time(0)), unproven);
     assert_eq!(begin(Some(Lsn(100))).verdict(Time(0)), Some(Ok(())));

@@ -7,20 +7,20 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use netram_transport::{
-    Address, BindError, ClusterKey, ConnectError, HANDSHAKE_TIMEOUT, HandshakeError, Listener, PENDING_MAX,
-    Pending, Progress, Security, Versions, connect,
+    ClusterKey, ConnectError, HANDSHAKE_TIMEOUT, HandshakeError, HandshakeProgress, ListenError, Listener,
+    NetAddress, PENDING_MAX, PendingHandshake, Security, VersionRange, connect,
 };
 
 const HELLO_PLAIN: [u8; 16] = *b"NETRAM\x01\x00\x00\x00\x01\x00\x01\x00\x00\x00";
 const HELLO_SECURE: [u8; 16] = *b"NETRAM\x01\x00\x01\x00\x01\x00\x01\x00\x00\x00";
-const V1: Versions = Versions { oldest: 1, newest: 1 };
+const V1: VersionRange = VersionRange { oldest: 1, newest: 1 };
 
 fn key() -> Security {
     Security::Key(ClusterKey::generate())
 }
 
 /// A lender, and a raw connection to it.
-fn stranger(place: &Place, security: Security) -> (Listener, Pending, UnixStream) {
+fn stranger(place: &SocketDir, security: Security) -> (Listener, PendingHandshake, UnixStream) {
     let listener = Listener::bind(&place.unix("lender"), security).unwrap();
     let raw = UnixStream::connect(place.path("lender")).unwrap();
     let pending = accept(&listener);
@@ -28,7 +28,10 @@ fn stranger(place: &Place, security: Security) -> (Listener, Pending, UnixStream
 }
 
 /// A client, and a raw connection from it.
-fn impostor(place: &Place, security: Security) -> (thread::JoinHandle<Result<(), ConnectError>>, UnixStream) {
+fn impostor(
+    place: &SocketDir,
+    security: Security,
+) -> (thread::JoinHandle<Result<(), ConnectError>>, UnixStream) {
     let listener = std::os::unix::net::UnixListener::bind(place.path("impostor")).unwrap();
     let address = place.unix("impostor");
     let client = thread::spawn(move || connect(&address, &security, PATIENCE).map(drop));
@@ -36,7 +39,7 @@ fn impostor(place: &Place, security: Security) -> (thread::JoinHandle<Result<(),
 }
 
 /// Everything the lender has answered.
-fn answers(pending: Pending, mut raw: UnixStream) -> Vec<u8> {
+fn answers(pending: PendingHandshake, mut raw: UnixStream) -> Vec<u8> {
     drop(pending);
     let mut answers = Vec::new();
     // A reset after unread bytes is an end too.
@@ -46,7 +49,7 @@ fn answers(pending: Pending, mut raw: UnixStream) -> Vec<u8> {
 
 #[test]
 fn another_key_is_named_on_both_sides() {
-    let place = Place::new();
+    let place = SocketDir::new();
     for address in [tcp(), place.unix("a")] {
         let (client, lender) = meet(&address, key(), key());
         assert!(matches!(client, Err(ConnectError::WrongKey)), "{client:?}");
@@ -77,7 +80,7 @@ fn a_client_with_a_key_never_talks_in_the_clear() {
     );
 
     // Nor when somebody in between says that all is well.
-    let place = Place::new();
+    let place = SocketDir::new();
     let (client, mut raw) = impostor(&place, key());
     raw.read_exact(&mut [0; 16]).unwrap();
     raw.write_all(&HELLO_PLAIN).unwrap();
@@ -92,12 +95,12 @@ fn a_client_with_a_key_never_talks_in_the_clear() {
 
 #[test]
 fn different_versions_are_named_with_the_remedy_on_both_sides() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (_listener, mut pending, mut raw) = stranger(&place, key());
     raw.write_all(b"NETRAM\x04\x00\x09\x00\x03\x00\x04\x00\x07\x07")
         .unwrap();
     let error = finish(&mut pending).unwrap_err();
-    let theirs = Versions { oldest: 3, newest: 4 };
+    let theirs = VersionRange { oldest: 3, newest: 4 };
     assert!(matches!(error, HandshakeError::WrongVersion { ours: V1, theirs: seen } if seen == theirs));
     assert!(
         error.to_string().contains("3 to 4, this process 1; run the same"),
@@ -121,7 +124,7 @@ fn different_versions_are_named_with_the_remedy_on_both_sides() {
 fn a_client_cut_off_at_any_byte_is_known_as_such() {
     for (security, length) in [(Security::Insecure, 16), (key(), 16 + 48 + 16)] {
         for cut in 0..length {
-            let place = Place::new();
+            let place = SocketDir::new();
             let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
             let (client, mut from_client) = impostor(&place, security.clone());
             let mut to_lender = UnixStream::connect(place.path("lender")).unwrap();
@@ -136,7 +139,10 @@ fn a_client_cut_off_at_any_byte_is_known_as_such() {
                 if bytes.len() < asked || passed == cut && answered == 0 {
                     break;
                 }
-                assert!(matches!(pending.advance(Instant::now()), Ok(Progress::NeedRead)));
+                assert!(matches!(
+                    pending.advance(Instant::now()),
+                    Ok(HandshakeProgress::NeedRead)
+                ));
                 let mut answer = vec![0; answered];
                 to_lender.read_exact(&mut answer).unwrap();
                 from_client.write_all(&answer).unwrap();
@@ -156,7 +162,7 @@ fn a_client_cut_off_at_any_byte_is_known_as_such() {
 #[test]
 fn a_lender_cut_off_at_any_byte_is_known_as_such() {
     for cut in 0..16 + 48 {
-        let place = Place::new();
+        let place = SocketDir::new();
         let security = key();
         let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
         let (client, mut from_client) = impostor(&place, security);
@@ -167,7 +173,10 @@ fn a_lender_cut_off_at_any_byte_is_known_as_such() {
             let mut bytes = vec![0; exchanged];
             from_client.read_exact(&mut bytes).unwrap();
             to_lender.write_all(&bytes).unwrap();
-            assert!(matches!(pending.advance(Instant::now()), Ok(Progress::NeedRead)));
+            assert!(matches!(
+                pending.advance(Instant::now()),
+                Ok(HandshakeProgress::NeedRead)
+            ));
             to_lender.read_exact(&mut bytes).unwrap();
             let passing = exchanged.min(cut - passed);
             from_client.write_all(&bytes[..passing]).unwrap();
@@ -187,7 +196,7 @@ fn a_lender_cut_off_at_any_byte_is_known_as_such() {
 
 #[test]
 fn a_replayed_handshake_gets_no_session() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let security = key();
     let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
     let (client, mut from_client) = impostor(&place, security);
@@ -200,7 +209,10 @@ fn a_replayed_handshake_gets_no_session() {
         recorded.extend_from_slice(&bytes);
         to_lender.write_all(&bytes).unwrap();
         if answered > 0 {
-            assert!(matches!(pending.advance(Instant::now()), Ok(Progress::NeedRead)));
+            assert!(matches!(
+                pending.advance(Instant::now()),
+                Ok(HandshakeProgress::NeedRead)
+            ));
             let mut answer = vec![0; answered];
             to_lender.read_exact(&mut answer).unwrap();
             from_client.write_all(&answer).unwrap();
@@ -229,13 +241,13 @@ fn other_programs_are_sent_away_at_once_and_unanswered() {
         &[0; 100],
         &[0x16, 3, 1],
     ] {
-        let place = Place::new();
+        let place = SocketDir::new();
         let (_listener, mut pending, mut raw) = stranger(&place, key());
         raw.write_all(greeting).unwrap();
         assert!(matches!(finish(&mut pending), Err(HandshakeError::NotNetram)));
         assert!(answers(pending, raw).is_empty());
     }
-    let place = Place::new();
+    let place = SocketDir::new();
     let (client, mut raw) = impostor(&place, key());
     raw.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian-2").unwrap();
     assert!(matches!(client.join().unwrap(), Err(ConnectError::NotNetram)));
@@ -245,7 +257,7 @@ fn other_programs_are_sent_away_at_once_and_unanswered() {
 fn no_stranger_gets_more_bytes_than_it_sent() {
     for hello in [HELLO_PLAIN, HELLO_SECURE] {
         for security in [Security::Insecure, key()] {
-            let place = Place::new();
+            let place = SocketDir::new();
             let (_listener, mut pending, mut raw) = stranger(&place, security);
             let noise: Vec<u8> = (0..64).collect();
             raw.write_all(&hello).unwrap();
@@ -258,13 +270,13 @@ fn no_stranger_gets_more_bytes_than_it_sent() {
 
 #[test]
 fn a_dripping_stranger_is_cut_at_the_deadline() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (_listener, mut pending, mut raw) = stranger(&place, key());
     let start = Instant::now();
     for (at, byte) in HELLO_SECURE[..15].iter().enumerate() {
         raw.write_all(&[*byte]).unwrap();
         let now = start + HANDSHAKE_TIMEOUT * at as u32 / 16;
-        assert!(matches!(pending.advance(now), Ok(Progress::NeedRead)));
+        assert!(matches!(pending.advance(now), Ok(HandshakeProgress::NeedRead)));
     }
     assert!(pending.deadline() <= Instant::now() + HANDSHAKE_TIMEOUT);
     let late = pending.deadline();
@@ -273,7 +285,7 @@ fn a_dripping_stranger_is_cut_at_the_deadline() {
 
 #[test]
 fn a_silent_lender_is_left_at_the_timeout() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let _silent = std::os::unix::net::UnixListener::bind(place.path("silent")).unwrap();
     let start = Instant::now();
     let outcome = connect(&place.unix("silent"), &key(), Duration::from_millis(50));
@@ -283,7 +295,7 @@ fn a_silent_lender_is_left_at_the_timeout() {
 
 #[test]
 fn nobody_listening_is_unreachable() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let outcome = connect(&place.unix("none"), &key(), PATIENCE);
     assert!(
         matches!(outcome, Err(ConnectError::Unreachable { .. })),
@@ -293,7 +305,7 @@ fn nobody_listening_is_unreachable() {
 
 #[test]
 fn a_busy_lender_says_so() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let security = key();
     let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
     let address = place.unix("lender");
@@ -307,10 +319,10 @@ fn a_busy_lender_says_so() {
 #[test]
 fn without_a_key_only_local_addresses_are_served_or_spoken_to() {
     for text in ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:7"] {
-        let address: Address = text.parse().unwrap();
+        let address: NetAddress = text.parse().unwrap();
         let bound = Listener::bind(&address, Security::Insecure);
         assert!(
-            matches!(bound, Err(BindError::InsecureRefused { .. })),
+            matches!(bound, Err(ListenError::InsecureRefused { .. })),
             "{bound:?}"
         );
         let connected = connect(&address, &Security::Insecure, PATIENCE);
@@ -324,11 +336,11 @@ fn without_a_key_only_local_addresses_are_served_or_spoken_to() {
 #[test]
 fn thousands_of_strangers_are_bounded_and_leave_room_again() {
     assert!(
-        size_of::<Pending>() <= 256,
+        size_of::<PendingHandshake>() <= 256,
         "{} bytes a stranger",
-        size_of::<Pending>()
+        size_of::<PendingHandshake>()
     );
-    let place = Place::new();
+    let place = SocketDir::new();
     let listener = Listener::bind(&place.unix("lender"), key()).unwrap();
     let (mut strangers, mut pending) = (Vec::new(), Vec::new());
     for _ in 0..2 * PENDING_MAX {
@@ -349,21 +361,21 @@ fn thousands_of_strangers_are_bounded_and_leave_room_again() {
 
 #[test]
 fn a_socket_file_is_replaced_only_when_its_lender_is_dead() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let address = place.unix("lender");
     // A socket whose owner died: the file stays, nobody listens.
     drop(std::os::unix::net::UnixListener::bind(place.path("lender")).unwrap());
     let alive = Listener::bind(&address, key()).unwrap();
     assert!(matches!(
         Listener::bind(&address, key()),
-        Err(BindError::InUse { .. })
+        Err(ListenError::InUse { .. })
     ));
     drop(alive);
     assert!(!place.path("lender").exists());
     std::fs::write(place.path("lender"), b"precious").unwrap();
     assert!(matches!(
         Listener::bind(&address, key()),
-        Err(BindError::Failed { .. })
+        Err(ListenError::Failed { .. })
     ));
     assert_eq!(std::fs::read(place.path("lender")).unwrap(), b"precious");
 }

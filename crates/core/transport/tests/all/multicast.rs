@@ -4,30 +4,30 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
-use netram_proto::cast::Tune;
 use netram_proto::id::Lsn;
 use netram_proto::limit::{
     DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, DATAGRAM_OVERHEAD_BYTES, FRAME_BODY_BYTES_MAX,
 };
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::multicast::ChannelInvite;
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 use netram_transport::multicast::DATAGRAM_BYTES_ETHERNET;
-use netram_transport::{Caster, Dropped, Ear, Group};
+use netram_transport::{DropCounts, MulticastGroup, MulticastReceiver, MulticastSender};
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
 /// How long loopback may take: it needs microseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A group of one test alone: several tests, and several programs, hear each other otherwise.
-struct Place {
-    group: Group,
+struct TestGroup {
+    group: MulticastGroup,
     /// Keeps the port for this test.
     _port: Socket,
 }
 
-impl Place {
+impl TestGroup {
     /// `None`: nothing can be multicast over this machine's loopback, and the test has said so.
-    fn new(last: u8) -> Option<Place> {
-        match Place::open(last) {
+    fn new(last: u8) -> Option<TestGroup> {
+        match TestGroup::open(last) {
             Ok(place) => Some(place),
             Err(error) => {
                 // Not `eprintln`: whoever runs the tests is to see it where they pass.
@@ -40,36 +40,36 @@ impl Place {
         }
     }
 
-    fn open(last: u8) -> std::io::Result<Place> {
+    fn open(last: u8) -> std::io::Result<TestGroup> {
         let address = Ipv4Addr::new(239, 77, std::process::id() as u8, last);
         let port = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
         port.set_reuse_address(true)?;
         port.bind(&SocketAddrV4::new(address, 0).into())?;
         let bound = port.local_addr()?.as_socket_ipv4();
         let bound = bound.ok_or_else(|| std::io::Error::other("an IPv4 socket has no IPv4 address"))?;
-        let group = Group {
+        let group = MulticastGroup {
             address: bound,
             interface: Some("lo".to_owned()),
         };
-        let mut caster = Caster::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)?;
-        let mut ear = Ear::open(&group)?;
-        ear.listen(&caster.tune(1), 0);
+        let mut caster = MulticastSender::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)?;
+        let mut ear = MulticastReceiver::open(&group)?;
+        ear.listen(&caster.invite(1), 0);
         if caster.send(&append(0), &[0]).sent != 1 || hear(&mut ear).is_none() {
             return Err(std::io::Error::other("what was sent was not heard"));
         }
-        Ok(Place { group, _port: port })
+        Ok(TestGroup { group, _port: port })
     }
 }
 
-fn append(lsn: u64) -> Header {
-    Header {
+fn append(lsn: u64) -> FrameHeader {
+    FrameHeader {
         lsn: Lsn(lsn),
-        ..Header::new(FrameKind::Append)
+        ..FrameHeader::new(FrameKind::Append)
     }
 }
 
 /// The next datagram within a generous time: loopback loses none as long as its buffers suffice.
-fn hear(ear: &mut Ear) -> Option<(usize, Vec<u8>)> {
+fn hear(ear: &mut MulticastReceiver) -> Option<(usize, Vec<u8>)> {
     let until = Instant::now() + PATIENCE;
     while Instant::now() < until {
         if let Some(heard) = ear.receive().unwrap() {
@@ -81,9 +81,9 @@ fn hear(ear: &mut Ear) -> Option<(usize, Vec<u8>)> {
 }
 
 /// Waits until so many datagrams were dropped; none may be believed meanwhile.
-fn drops(ear: &mut Ear, count: u64) {
+fn drops(ear: &mut MulticastReceiver, count: u64) {
     let until = Instant::now() + PATIENCE;
-    let sum = |dropped: Dropped| dropped.strange + dropped.doubled + dropped.forged;
+    let sum = |dropped: DropCounts| dropped.unknown + dropped.duplicate + dropped.forged;
     while sum(ear.dropped()) < count && Instant::now() < until {
         assert!(ear.receive().unwrap().is_none());
         std::thread::yield_now();
@@ -93,12 +93,15 @@ fn drops(ear: &mut Ear, count: u64) {
 
 #[test]
 fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
-    let Some(place) = Place::new(1) else { return };
+    let Some(place) = TestGroup::new(1) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let tune = caster.tune(1);
+    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let tune = caster.invite(1);
     assert!(group.is_named_by(&tune));
-    let mut ears = [Ear::open(group).unwrap(), Ear::open(group).unwrap()];
+    let mut ears = [
+        MulticastReceiver::open(group).unwrap(),
+        MulticastReceiver::open(group).unwrap(),
+    ];
     for (index, ear) in ears.iter_mut().enumerate() {
         assert!(ear.listen(&tune, 7 + index));
     }
@@ -116,17 +119,17 @@ fn a_frame_goes_once_and_every_ear_hears_all_of_it() {
             got.extend_from_slice(frame.body);
         }
         assert_eq!(got, body);
-        assert_eq!(ear.dropped(), Dropped::default());
+        assert_eq!(ear.dropped(), DropCounts::default());
     }
 }
 
 #[test]
 fn more_than_one_call_takes_goes_in_several_and_none_is_left_in_between() {
-    let Some(place) = Place::new(7) else { return };
+    let Some(place) = TestGroup::new(7) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_MIN), 1).unwrap();
-    let mut ear = Ear::open(group).unwrap();
-    assert!(ear.listen(&caster.tune(1), 0));
+    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_MIN), 1).unwrap();
+    let mut ear = MulticastReceiver::open(group).unwrap();
+    assert!(ear.listen(&caster.invite(1), 0));
     // More datagrams than one call sends, and more than one takes.
     let body: Vec<u8> = (0..FRAME_BODY_BYTES_MAX).map(|index| index as u8).collect();
     let sent = caster.send(&append(0), &body);
@@ -143,8 +146,8 @@ fn more_than_one_call_takes_goes_in_several_and_none_is_left_in_between() {
 
 #[test]
 fn a_datagram_is_as_long_as_the_interface_carries_unless_it_is_told() {
-    let Some(place) = Place::new(8) else { return };
-    let caster = Caster::open(&place.group, None, 1).unwrap();
+    let Some(place) = TestGroup::new(8) else { return };
+    let caster = MulticastSender::open(&place.group, None, 1).unwrap();
     let name = std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap();
     let mtu: usize = name.trim().parse().unwrap();
     let whole = (mtu - 28).min(DATAGRAM_BYTES_MAX);
@@ -154,17 +157,17 @@ fn a_datagram_is_as_long_as_the_interface_carries_unless_it_is_told() {
         whole.min(DATAGRAM_BYTES_ETHERNET)
     };
     assert_eq!(caster.datagram_bytes(), fits);
-    let told = Caster::open(&place.group, Some(2000), 1).unwrap();
+    let told = MulticastSender::open(&place.group, Some(2000), 1).unwrap();
     assert_eq!(told.datagram_bytes(), 2000);
 }
 
 #[test]
 fn the_largest_datagram_passes() {
-    let Some(place) = Place::new(2) else { return };
+    let Some(place) = TestGroup::new(2) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_MAX), 1).unwrap();
-    let mut ear = Ear::open(group).unwrap();
-    assert!(ear.listen(&caster.tune(1), 0));
+    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_MAX), 1).unwrap();
+    let mut ear = MulticastReceiver::open(group).unwrap();
+    assert!(ear.listen(&caster.invite(1), 0));
     let body = vec![5; DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES];
     assert_eq!(caster.send(&append(0), &body).sent, 1);
     let (_, packet) = hear(&mut ear).unwrap();
@@ -173,37 +176,37 @@ fn the_largest_datagram_passes() {
 
 #[test]
 fn another_channel_has_another_key_and_whoever_was_not_told_hears_nothing() {
-    let Some(place) = Place::new(3) else { return };
+    let Some(place) = TestGroup::new(3) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let first = caster.tune(1);
-    assert_eq!(caster.tune(1), first, "asked again, the same");
-    let mut left = Ear::open(group).unwrap();
+    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let first = caster.invite(1);
+    assert_eq!(caster.invite(1), first, "asked again, the same");
+    let mut left = MulticastReceiver::open(group).unwrap();
     assert!(left.listen(&first, 0));
-    let second = caster.tune(2);
+    let second = caster.invite(2);
     assert_ne!((first.channel, first.key), (second.channel, second.key));
     assert_eq!(
-        caster.tune(1),
+        caster.invite(1),
         second,
         "a late invitation does not replace the key"
     );
-    let mut stayed = Ear::open(group).unwrap();
+    let mut stayed = MulticastReceiver::open(group).unwrap();
     assert!(stayed.listen(&second, 0));
     caster.send(&append(0), b"secret");
     assert!(hear(&mut stayed).is_some());
     drops(&mut left, 1);
-    assert_eq!(left.dropped().strange, 1);
+    assert_eq!(left.dropped().unknown, 1);
     stayed.forget(0);
     assert_eq!(stayed.channels(), 0);
 }
 
 #[test]
 fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
-    let Some(place) = Place::new(4) else { return };
+    let Some(place) = TestGroup::new(4) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let tune = caster.tune(1);
-    let mut ear = Ear::open(group).unwrap();
+    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let tune = caster.invite(1);
+    let mut ear = MulticastReceiver::open(group).unwrap();
     assert!(ear.listen(&tune, 0));
     // An eavesdropper on the same machine, who takes a genuine datagram and sends what it likes.
     let spy = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
@@ -240,21 +243,21 @@ fn what_is_forged_changed_replayed_or_no_datagram_is_dropped_and_counted() {
     send(&vec![0; 20_000]);
     let dropped = ear.dropped();
     // The genuine one again, its sealed bytes changed (its number is known), and its last byte cut off.
-    assert_eq!(dropped.doubled, 1 + (length as u64 - 16) + 1);
+    assert_eq!(dropped.duplicate, 1 + (length as u64 - 16) + 1);
     // Changed numbers do not open; changed channels are nobody's, and so is what is short or not ours.
     assert_eq!(dropped.forged, 8);
-    assert_eq!(dropped.strange, 8 + 4 + 1);
+    assert_eq!(dropped.unknown, 8 + 4 + 1);
 }
 
 #[test]
 fn a_channels_name_cannot_be_taken_with_another_key() {
-    let Some(place) = Place::new(5) else { return };
+    let Some(place) = TestGroup::new(5) else { return };
     let group = &place.group;
-    let mut caster = Caster::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
-    let tune = caster.tune(1);
-    let mut ear = Ear::open(group).unwrap();
+    let mut caster = MulticastSender::open(group, Some(DATAGRAM_BYTES_ETHERNET), 1).unwrap();
+    let tune = caster.invite(1);
+    let mut ear = MulticastReceiver::open(group).unwrap();
     assert!(ear.listen(&tune, 1));
-    let thief = Tune { key: [1; 32], ..tune };
+    let thief = ChannelInvite { key: [1; 32], ..tune };
     assert!(!ear.listen(&thief, 2));
     assert!(ear.listen(&tune, 3), "the client's next connection");
     caster.send(&append(0), b"x");
@@ -264,10 +267,10 @@ fn a_channels_name_cannot_be_taken_with_another_key() {
 
 #[test]
 fn an_interface_that_there_is_not_is_named() {
-    let group: Group = "239.77.2.6:20000%nosuch0".parse().unwrap();
-    let error = Ear::open(&group).unwrap_err().to_string();
+    let group: MulticastGroup = "239.77.2.6:20000%nosuch0".parse().unwrap();
+    let error = MulticastReceiver::open(&group).unwrap_err().to_string();
     assert!(error.contains("nosuch0"), "{error}");
-    let error = Caster::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)
+    let error = MulticastSender::open(&group, Some(DATAGRAM_BYTES_ETHERNET), 1)
         .unwrap_err()
         .to_string();
     assert!(error.contains("nosuch0"), "{error}");
@@ -276,7 +279,7 @@ fn an_interface_that_there_is_not_is_named() {
 #[test]
 fn groups_print_as_they_were_parsed_and_others_are_refused_with_the_reason() {
     for text in ["239.1.2.3:7421", "232.0.0.1:1%eth1"] {
-        assert_eq!(text.parse::<Group>().unwrap().to_string(), text);
+        assert_eq!(text.parse::<MulticastGroup>().unwrap().to_string(), text);
     }
     for (text, problem) in [
         ("10.0.0.1:7421", "multicast"),
@@ -288,7 +291,7 @@ fn groups_print_as_they_were_parsed_and_others_are_refused_with_the_reason() {
         ("239.1.2.3:7421%abcdefghijklmnop", "1 to 15"),
         ("[ff02::1]:7421", "IPv4"),
     ] {
-        let error = text.parse::<Group>().unwrap_err().to_string();
+        let error = text.parse::<MulticastGroup>().unwrap_err().to_string();
         assert!(error.contains(problem), "{text}: {error}");
     }
 }

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use netram_transport::{Address, ClusterKey, ConnectError, Link, Listener, Progress, Security, connect};
+use netram_transport::{
+    ClusterKey, ConnectError, HandshakeProgress, Link, Listener, NetAddress, Security, connect,
+};
 
 use crate::common::PATIENCE;
 
@@ -21,7 +23,7 @@ const DEAF: &str = "127.0.0.66";
 
 /// The addresses that a name has in each family; `None`: whoever asks for them hears nothing.
 #[derive(Clone, Default)]
-struct Says {
+struct NameAnswers {
     v4: Option<Vec<IpAddr>>,
     v6: Option<Vec<IpAddr>>,
 }
@@ -97,7 +99,7 @@ fn in_namespaces() {
         "nft",
         &["add", "rule", "inet", "cut", "input", "ip", "daddr", DEAF, "drop"],
     );
-    let says = Arc::new(Mutex::new(Says::default()));
+    let says = Arc::new(Mutex::new(NameAnswers::default()));
     let (server, heard) = (UdpSocket::bind("127.0.0.1:53").unwrap(), Arc::clone(&says));
     thread::spawn(move || answer(&server, &heard));
     let key = Security::Key(ClusterKey::generate());
@@ -106,7 +108,8 @@ fn in_namespaces() {
         thread::spawn(move || welcome(&listener));
     }
     let [v4, v6, deaf]: [IpAddr; 3] = ["127.0.0.1", "::1", DEAF].map(|text| text.parse().unwrap());
-    let says = |v4: Option<Vec<IpAddr>>, v6: Option<Vec<IpAddr>>| *says.lock().unwrap() = Says { v4, v6 };
+    let says =
+        |v4: Option<Vec<IpAddr>>, v6: Option<Vec<IpAddr>>| *says.lock().unwrap() = NameAnswers { v4, v6 };
 
     let (outcome, took) = reach("none", &key, Duration::from_millis(300));
     assert!(
@@ -142,7 +145,7 @@ fn at_once(name: &str, key: &Security, place: &str) {
 }
 
 fn reach(name: &str, key: &Security, patience: Duration) -> (Result<Link, ConnectError>, Duration) {
-    let address: Address = format!("tcp://{name}.lender.test:{PORT}").parse().unwrap();
+    let address: NetAddress = format!("tcp://{name}.lender.test:{PORT}").parse().unwrap();
     let since = Instant::now();
     (connect(&address, key, patience), since.elapsed())
 }
@@ -154,7 +157,7 @@ fn welcome(listener: &Listener) {
         if let Some(mut pending) = listener.accept(Instant::now()).unwrap() {
             let link = loop {
                 match pending.advance(Instant::now()) {
-                    Ok(Progress::Done(link)) => break Some(link),
+                    Ok(HandshakeProgress::Done(link)) => break Some(link),
                     Ok(_) => thread::sleep(Duration::from_micros(100)),
                     Err(_) => break None,
                 }
@@ -166,7 +169,7 @@ fn welcome(listener: &Listener) {
 }
 
 /// Answers questions for addresses (RFC 1035, RFC 3596) as it is told to.
-fn answer(server: &UdpSocket, says: &Mutex<Says>) {
+fn answer(server: &UdpSocket, says: &Mutex<NameAnswers>) {
     let mut question = [0; 512];
     loop {
         let (length, from) = server.recv_from(&mut question).unwrap();

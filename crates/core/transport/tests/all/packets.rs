@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::common::*;
 use netram_transport::link::SEND_BUFFER_BYTES;
-use netram_transport::{ClusterKey, Link, LinkError, PACKET_BYTES_MAX, Security, Sent};
+use netram_transport::{ClusterKey, Link, LinkError, PACKET_BYTES_MAX, Security, SendProgress};
 use proptest::prelude::*;
 use socket2::SockRef;
 
@@ -26,7 +26,7 @@ fn carry(from: &mut Link, to: &mut Link, packet: &[u8]) -> Vec<u8> {
 
 #[test]
 fn packets_of_every_size_arrive_unchanged_on_every_kind_of_link() {
-    let place = Place::new();
+    let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
         let near_limits = PACKET_BYTES_MAX - 40..=PACKET_BYTES_MAX;
@@ -51,10 +51,13 @@ fn packets_of_every_size_arrive_unchanged_on_every_kind_of_link() {
 
 #[test]
 fn parts_arrive_as_one_packet() {
-    let place = Place::new();
+    let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
-        assert_eq!(client.send(&[b"head", b"", b"er and ", b"body"]), Ok(Sent::Whole));
+        assert_eq!(
+            client.send(&[b"head", b"", b"er and ", b"body"]),
+            Ok(SendProgress::Whole)
+        );
         assert_eq!(receive(&mut lender).unwrap(), b"header and body");
     }
 }
@@ -77,7 +80,7 @@ fn one_receive_brings_many_packets() {
 
 #[test]
 fn a_slow_peer_congests_and_nothing_is_lost() {
-    let place = Place::new();
+    let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
         // The smallest send buffer the kernel gives: every packet crosses in pieces. The receive buffer stays:
@@ -118,7 +121,7 @@ fn a_slow_peer_congests_and_nothing_is_lost() {
 
 #[test]
 fn congestion_takes_nothing_and_comes_only_when_half_the_buffer_is_full() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (mut client, _lender) = pair(&place.unix("a"), &key());
     SockRef::from(&client).set_send_buffer_size(1).unwrap();
     let mut sent = 0;
@@ -135,7 +138,7 @@ fn congestion_takes_nothing_and_comes_only_when_half_the_buffer_is_full() {
 #[test]
 fn a_changed_bit_anywhere_in_a_sealed_packet_is_found() {
     for bit in (0..8 * (2 + 24 + 16)).step_by(5).chain(0..16) {
-        let place = Place::new();
+        let place = SocketDir::new();
         let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
         client.send(&[&[42; 24]]).unwrap();
         client.send(&[&[43; 24]]).unwrap();
@@ -165,7 +168,7 @@ fn a_changed_bit_anywhere_in_a_sealed_packet_is_found() {
 fn packets_dropped_doubled_or_swapped_on_the_way_are_found() {
     const ON_WIRE: usize = 2 + 10 + 16;
     for order in [&[1][..], &[0, 0], &[1, 0], &[0, 2], &[0, 1, 1]] {
-        let place = Place::new();
+        let place = SocketDir::new();
         let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
         for number in 0..3 {
             client.send(&[&packet(number, 10)]).unwrap();
@@ -187,7 +190,7 @@ fn packets_dropped_doubled_or_swapped_on_the_way_are_found() {
 
 #[test]
 fn what_was_said_is_not_on_the_wire() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
     client.send(&[b"attack at dawn"]).unwrap();
     let wire = middleman.take_from_client(2 + 14 + 16);
@@ -205,7 +208,7 @@ fn impossible_lengths_end_the_link() {
             16
         };
         for length in [0, overhead, PACKET_BYTES_MAX + overhead + 1, 65535] {
-            let place = Place::new();
+            let place = SocketDir::new();
             let (_client, mut lender, mut middleman) = pair_with_middleman(&place, &security);
             middleman
                 .lender_side
@@ -223,7 +226,7 @@ fn impossible_lengths_end_the_link() {
 
 #[test]
 fn packets_that_arrive_byte_by_byte_are_put_together() {
-    let place = Place::new();
+    let place = SocketDir::new();
     let (mut client, mut lender, mut middleman) = pair_with_middleman(&place, &key());
     client.send(&[&packet(1, 300)]).unwrap();
     client.send(&[&packet(2, 1)]).unwrap();
@@ -240,7 +243,7 @@ fn packets_that_arrive_byte_by_byte_are_put_together() {
 
 #[test]
 fn what_arrived_before_the_end_is_delivered_and_then_the_end() {
-    let place = Place::new();
+    let place = SocketDir::new();
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
         client.send(&[b"one"]).unwrap();
@@ -261,7 +264,7 @@ proptest! {
     /// Whatever a peer writes, a plain link gives packets or an error and never panics.
     #[test]
     fn any_bytes_are_packets_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-        let place = Place::new();
+        let place = SocketDir::new();
         let (_client, mut lender, mut middleman) = pair_with_middleman(&place, &Security::Insecure);
         middleman.lender_side.write_all(&bytes).unwrap();
         drop(middleman);

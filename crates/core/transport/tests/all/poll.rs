@@ -5,12 +5,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use netram_transport::{Events, Interest, Poller, Waker};
+use netram_transport::{Interest, Poller, ReadyEvents, Waker};
 
 #[test]
 fn a_link_is_ready_when_its_packet_has_come_and_silent_when_drained() {
-    let place = Place::new();
-    let mut events = Events::with_capacity(8);
+    let place = SocketDir::new();
+    let mut events = ReadyEvents::with_capacity(8);
     for (token, (address, security)) in kinds(&place).into_iter().enumerate() {
         let (mut client, mut lender) = pair(&address, &security);
         let poller = Poller::new().unwrap();
@@ -51,8 +51,8 @@ fn a_link_is_ready_when_its_packet_has_come_and_silent_when_drained() {
 
 #[test]
 fn what_is_not_wanted_is_not_reported() {
-    let place = Place::new();
-    let mut events = Events::with_capacity(8);
+    let place = SocketDir::new();
+    let mut events = ReadyEvents::with_capacity(8);
     for (address, security) in kinds(&place) {
         let (mut client, mut lender) = pair(&address, &security);
         let poller = Poller::new().unwrap();
@@ -83,7 +83,7 @@ fn a_waker_ends_a_wait_in_another_thread_once() {
         other.wake().unwrap();
         other.wake().unwrap();
     });
-    let mut events = Events::with_capacity(1);
+    let mut events = ReadyEvents::with_capacity(1);
     let start = Instant::now();
     poller.wait(&mut events, Some(PATIENCE)).unwrap();
     assert!(start.elapsed() < PATIENCE);

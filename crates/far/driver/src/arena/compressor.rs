@@ -3,12 +3,12 @@
 
 use std::time::Instant;
 
-use netram_far_machine::arena::Effort;
+use netram_far_machine::arena::CompressionBackoff;
 use netram_far_machine::limit::PAGE_BYTES;
 
-use super::moves::Core;
-use crate::pack::Clear;
-use crate::seal::Bytes;
+use super::moves::ArenaCore;
+use crate::compression::PlainPage;
+use crate::seal::PageBytes;
 
 /// One page in so many is compressed to learn what that takes, and saves.
 const SAMPLE: u32 = 64;
@@ -16,7 +16,7 @@ const SAMPLE: u32 = 64;
 /// The evictor's.
 #[derive(Debug, Default)]
 pub(super) struct Compressor {
-    effort: Effort,
+    effort: CompressionBackoff,
     packs: bool,
     for_link: bool,
     pages: u32,
@@ -27,10 +27,10 @@ pub(super) struct Compressor {
 
 impl Compressor {
     /// Pages are about to leave, a batch.
-    pub(super) fn begin(&mut self, core: &Core) {
-        self.packs = core.packs && core.hub.lock().machine.packs();
+    pub(super) fn begin(&mut self, core: &ArenaCore) {
+        self.packs = core.packs && core.monitor.lock().machine.packs();
         // What is saved is saved twice: on its way there, and back.
-        let spared_ns = 2 * self.saves * core.depot.byte_ps() / 1000;
+        let spared_ns = 2 * self.saves * core.remote_pages.byte_ps() / 1000;
         self.for_link = core.compresses && spared_ns > self.took;
     }
 
@@ -40,23 +40,23 @@ impl Compressor {
     }
 
     /// The page compressed, if that is of use.
-    pub(super) fn compress(&mut self, core: &Core, bytes: &Bytes) -> Option<Clear> {
+    pub(super) fn compress(&mut self, core: &ArenaCore, bytes: &PageBytes) -> Option<PlainPage> {
         self.pages = self.pages.wrapping_add(1);
         let of_use = self.packs || self.for_link;
         if core.compresses && self.pages % SAMPLE == 1 {
             return self.sample(core, bytes).filter(|_| of_use);
         }
-        if !of_use || !self.effort.is_worth_it() {
+        if !of_use || !self.effort.should_try() {
             return None;
         }
-        let packed = Clear::pack(bytes);
-        self.effort.tried(packed.is_some());
+        let packed = PlainPage::pack(bytes);
+        self.effort.record(packed.is_some());
         packed
     }
 
-    fn sample(&mut self, core: &Core, bytes: &Bytes) -> Option<Clear> {
+    fn sample(&mut self, core: &ArenaCore, bytes: &PageBytes) -> Option<PlainPage> {
         let began = Instant::now();
-        let packed = Clear::pack(bytes);
+        let packed = PlainPage::pack(bytes);
         let ns = began.elapsed().as_nanos() as u64;
         let length = packed.as_ref().map_or(PAGE_BYTES, |packed| packed.parts().len());
         let saved = (PAGE_BYTES - length) as u64;
@@ -65,9 +65,9 @@ impl Compressor {
         }
         self.took = self.took - self.took / 8 + ns / 8;
         self.saves = self.saves - self.saves / 8 + saved / 8;
-        self.effort.tried(packed.is_some());
+        self.effort.record(packed.is_some());
         if core.packs {
-            core.hub.lock().machine.packing_took(ns, length as u32);
+            core.monitor.lock().machine.packing_took(ns, length as u32);
         }
         packed
     }

@@ -12,17 +12,17 @@
 //! | `words.rs` | words of pages that stay away |
 //! | `patches.rs` | words that are written to them |
 //!
-//! Whether a page has changed since it came is not watched: sealing it again under its version tells (`Depot::keep`). Write protection would
+//! Whether a page has changed since it came is not watched: sealing it again under its version tells (`RemotePages::keep`). Write protection would
 //! cost the program a fault a written page, and if the kernel resolves that itself, a write between the look and the move would be missed, for the move
 //! takes the mark off.
 
-mod ahead;
 mod compressor;
-mod ear;
 mod evictor;
+mod fault_listener;
 mod handler;
 mod moves;
 mod patches;
+mod prefetcher;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -32,39 +32,41 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_far_machine::arena::{Arena as Machine, Page, Replacement, Serve, Settings, Tally};
+use netram_far_machine::arena::{
+    ArenaMachine as Machine, ArenaSettings, ArenaTally, FaultAction, Page, Replacement,
+};
 use netram_far_machine::limit::{ARENA_FRAMES_MIN, ARENA_PAGES_MAX, COUNTER_MAX, COUNTER_MIN, PAGE_BYTES};
 use netram_transport::{WaitPolicy, Waker};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use self::moves::{Core, Hub, ZEROS, offset};
-pub(crate) use self::patches::Written;
+use self::moves::{ArenaCore, ArenaMonitor, ZEROS, offset};
+pub(crate) use self::patches::PageWrite;
 pub use self::words::WordAccess;
-pub(crate) use self::words::{Found, NUMBERS};
-use crate::config::Config;
-use crate::depot::{Depot, GetError};
-use crate::seal::Form;
-use crate::sys::{Area, Areas, Features, Memory, Uffd, UffdError};
+pub(crate) use self::words::{BlockValues, NUMBERS};
+use crate::config::RemotePagesConfig;
+use crate::remote_pages::{PageGetError, RemotePages};
+use crate::seal::SealForm;
+use crate::sys::{AreaAllocator, ArenaArea, MappedMemory, Uffd, UffdError, UffdFeatures};
 use crate::threads;
 
 /// Handlers that an arena may have.
 const HANDLERS_MAX: usize = 64;
 /// One frame in so many may be hidden, by default.
-const HIDDEN_SHARE: u32 = 8;
+const INACTIVE_SHARE: u32 = 8;
 /// One frame in so many may be taken by compressed pages, by default. With pages that take a third, as much more fits into the cap as these take.
 const PACKED_SHARE: u32 = 4;
 /// One frame in so many may be taken by words that were written to pages that are away, by default, if what is hidden and packed leaves so many.
 const PATCHED_SHARE: u32 = 4;
 /// What every arena needs of the kernel.
-const NEEDED: Features = Features::REMOVE
-    .and(Features::UNMAP)
-    .and(Features::REMAP)
-    .and(Features::THREAD_ID);
+const NEEDED: UffdFeatures = UffdFeatures::REMOVE
+    .and(UffdFeatures::UNMAP)
+    .and(UffdFeatures::REMAP)
+    .and(UffdFeatures::THREAD_ID);
 /// What it uses where it is to be had.
-const WELCOME: Features = Features::POISON
-    .and(Features::PROTECT)
-    .and(Features::EXACT_ADDRESS);
+const WELCOME: UffdFeatures = UffdFeatures::POISON
+    .and(UffdFeatures::PROTECT)
+    .and(UffdFeatures::EXACT_ADDRESS);
 
 /// Settings of an arena. Take the default, and name lenders and sizes.
 #[derive(Clone, Debug)]
@@ -75,7 +77,7 @@ pub struct ArenaConfig {
     pub local_bytes: u64,
     /// Bytes of the cap for pages that are on their way out, and come back without a lender if they are referenced; at most half of it. `None`:
     /// an eighth.
-    pub hidden_bytes: Option<u64>,
+    pub inactive_bytes: Option<u64>,
     /// Bytes of the cap for pages that stay here compressed, and come back without a lender; with the hidden ones at most three quarters of it. Pages that do not
     /// compress take none of it. `None`: a quarter, while that spares more than it costs.
     pub packed_bytes: Option<u64>,
@@ -99,7 +101,7 @@ pub struct ArenaConfig {
     /// How long an access that can fail waits for a frame while no lender has room.
     pub patience: Duration,
     /// The lenders.
-    pub depot: Config,
+    pub remote_pages: RemotePagesConfig,
 }
 
 impl Default for ArenaConfig {
@@ -107,7 +109,7 @@ impl Default for ArenaConfig {
         ArenaConfig {
             bytes: 1 << 30,
             local_bytes: 64 << 20,
-            hidden_bytes: None,
+            inactive_bytes: None,
             packed_bytes: None,
             patched_bytes: None,
             look_ahead: true,
@@ -117,7 +119,7 @@ impl Default for ArenaConfig {
             words: WordAccess::Never,
             wait: WaitPolicy::default(),
             patience: Duration::from_secs(30),
-            depot: Config::default(),
+            remote_pages: RemotePagesConfig::default(),
         }
     }
 }
@@ -150,7 +152,7 @@ pub enum ArenaError {
     },
     /// There is no depot.
     #[error(transparent)]
-    Depot(#[from] crate::depot::OpenError),
+    RemotePages(#[from] crate::remote_pages::RemotePagesOpenError),
     /// The system refused something that every program needs.
     #[error("the arena cannot {step}")]
     System {
@@ -163,10 +165,10 @@ pub enum ArenaError {
 
 /// Why a value cannot be had, or stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AccessError {
+pub enum FarAccessError {
     /// Its page is lost, and stays so until it is thrown away.
     #[error(transparent)]
-    Lost(GetError),
+    Lost(PageGetError),
     /// No lender has had room for so long that the cap is full of pages that have to leave. Add a lender, and try again.
     #[error("no lender has room: {aside} pages of an arena wait to leave")]
     NoRoom {
@@ -179,7 +181,7 @@ pub enum AccessError {
 #[derive(Clone, Debug)]
 pub struct ArenaStatus {
     /// What has happened so far.
-    pub tally: Tally,
+    pub tally: ArenaTally,
     /// Frames with a page, or one on its way.
     pub used: u32,
     /// Frames that compressed pages take.
@@ -189,7 +191,7 @@ pub struct ArenaStatus {
     /// The cap, in pages.
     pub frames: u32,
     /// Pages whose bytes are here because not all of their places have them.
-    pub aside: usize,
+    pub pending: usize,
 }
 
 /// Addresses of which a part has memory here. Handles are cheap: all are one arena, which ends with the last.
@@ -197,8 +199,8 @@ pub struct ArenaStatus {
 pub struct Arena(Arc<Inner>);
 
 struct Inner {
-    core: Arc<Core>,
-    areas: Arc<Areas>,
+    core: Arc<ArenaCore>,
+    areas: Arc<AreaAllocator>,
     handlers: Vec<JoinHandle<()>>,
     /// Those who evict and bring ahead.
     movers: Vec<JoinHandle<()>>,
@@ -219,54 +221,55 @@ impl fmt::Debug for Arena {
 impl Arena {
     /// An arena of zeros. Returns at once; lenders are connected meanwhile, and until then what does not fit waits.
     pub fn open(config: ArenaConfig) -> Result<Arena, ArenaError> {
-        Arena::open_without(config, Features::NONE)
+        Arena::open_without(config, UffdFeatures::NONE)
     }
 
     /// Whether these settings hold, and whether this process may have such an arena. Lenders are not asked.
     pub fn check(config: &ArenaConfig) -> Result<(), ArenaError> {
         check(config)?;
-        offered(config.user_faults_only, Features::NONE).map(drop)
+        offered(config.user_faults_only, UffdFeatures::NONE).map(drop)
     }
 
     /// The same, as if the kernel lacked something.
-    pub(crate) fn open_without(config: ArenaConfig, lacking: Features) -> Result<Arena, ArenaError> {
+    pub(crate) fn open_without(config: ArenaConfig, lacking: UffdFeatures) -> Result<Arena, ArenaError> {
         let (pages, settings) = check(&config)?;
         let system = |step| move |source| ArenaError::System { step, source };
         let user_only = config.user_faults_only;
         let offered = offered(user_only, lacking)?;
-        let moves = offered.has(Features::MOVE);
-        let memory = Arc::new(Memory::map(pages as usize).map_err(system("map its addresses"))?);
-        let backstage = Memory::map(Machine::berths(&settings) as usize).map_err(system("map its berths"))?;
+        let moves = offered.has(UffdFeatures::MOVE);
+        let memory = Arc::new(MappedMemory::map(pages as usize).map_err(system("map its addresses"))?);
+        let backstage = MappedMemory::map(Machine::staging_frames(&settings) as usize)
+            .map_err(system("map its berths"))?;
         let features = NEEDED.and(WELCOME.common(offered));
         let sight = Uffd::open(user_only, features).map_err(refused)?;
         sight
             .register(&memory, !moves)
             .map_err(system("watch its addresses"))?;
         let exchange = match moves {
-            true => Some(exchange(user_only, offered, &backstage)?),
+            true => Some(open_move_uffd(user_only, offered, &backstage)?),
             false => None,
         };
         let form = match config.words {
-            WordAccess::Never => Form::AsGiven,
-            _ => Form::Whole,
+            WordAccess::Never => SealForm::AsGiven,
+            _ => SealForm::Whole,
         };
         let bell = Waker::new().map_err(system("make a waker"))?;
-        let core = Arc::new(Core {
-            hub: Arc::new(Hub::new(Machine::new(settings), bell)),
-            depot: Depot::open_in_form(config.depot, form)?,
+        let core = Arc::new(ArenaCore {
+            monitor: Arc::new(ArenaMonitor::new(Machine::new(settings), bell)),
+            remote_pages: RemotePages::open_in_form(config.remote_pages, form)?,
             memory: Arc::clone(&memory),
-            backstage,
-            sight,
-            exchange,
+            staging: backstage,
+            uffd: sight,
+            move_uffd: exchange,
             measures: config.words == WordAccess::Measured,
             packs: settings.pack > 0,
-            compresses: settings.pack > 0 || form == Form::AsGiven,
+            compresses: settings.pack > 0 || form == SealForm::AsGiven,
             pack: Default::default(),
-            poisons: offered.has(Features::POISON),
-            shape: Default::default(),
+            poisons: offered.has(UffdFeatures::POISON),
+            layout_lock: Default::default(),
         });
         let mut inner = Inner {
-            areas: Areas::new(memory),
+            areas: AreaAllocator::new(memory),
             handlers: Vec::new(),
             movers: Vec::new(),
             frames: settings.frames,
@@ -283,20 +286,20 @@ impl Arena {
 
     /// How it stands.
     pub fn status(&self) -> ArenaStatus {
-        let state = self.0.core.hub.lock();
+        let state = self.0.core.monitor.lock();
         ArenaStatus {
             tally: state.machine.tally(),
             used: state.machine.used(),
             packed: state.machine.pack_frames(),
             patched: state.machine.patch_frames(),
             frames: self.0.frames,
-            aside: self.0.core.depot.aside(),
+            pending: self.0.core.remote_pages.pending(),
         }
     }
 
     /// Its depot: how lenders stand.
-    pub fn depot(&self) -> &Depot {
-        &self.0.core.depot
+    pub fn remote_pages(&self) -> &RemotePages {
+        &self.0.core.remote_pages
     }
 
     /// How many pages it has.
@@ -306,68 +309,68 @@ impl Arena {
 
     /// Whether a page is zeros, and nowhere.
     pub(crate) fn is_blank(&self, page: usize) -> bool {
-        self.0.core.hub.lock().machine.is_blank(Page(page as u32))
+        self.0.core.monitor.lock().machine.is_blank(Page(page as u32))
     }
 
     /// A part of it. `None`: so many pages in a row are not free.
-    pub(crate) fn take(&self, pages: usize) -> Option<Area> {
+    pub(crate) fn take(&self, pages: usize) -> Option<ArenaArea> {
         self.0.areas.take(pages)
     }
 
     /// Waits until more can be kept: not while so many pages wait for room at lenders that nothing more may leave.
-    pub(crate) fn room(&self) -> Result<(), AccessError> {
+    pub(crate) fn room(&self) -> Result<(), FarAccessError> {
         let core = &self.0.core;
         let start = Instant::now();
-        let mut state = core.hub.lock();
+        let mut state = core.monitor.lock();
         loop {
-            let aside = core.depot.aside();
+            let aside = core.remote_pages.pending();
             state.machine.stashing(aside as u32);
             if !state.machine.is_crowded() {
                 return Ok(());
             }
             if start.elapsed() > self.0.patience {
-                return Err(AccessError::NoRoom { aside });
+                return Err(FarAccessError::NoRoom { aside });
             }
-            state = core.hub.wait_a_while(state);
+            state = core.monitor.wait_a_while(state);
         }
     }
 
     /// Brings a page, and keeps it in sight until [`Arena::unpin`]: 50 ns for one that is here.
-    pub(crate) fn pin(&self, page: Page) -> Result<(), AccessError> {
+    pub(crate) fn pin(&self, page: Page) -> Result<(), FarAccessError> {
         let core = &self.0.core;
-        let mut state = core.hub.lock();
+        let mut state = core.monitor.lock();
         let mut serve = state.machine.want(page);
-        if serve != Serve::There {
+        if serve != FaultAction::Resident {
             let thread = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
             state
                 .machine
                 .note(thread, offset(page) as u64, serve, &(0..core.pages()));
-            core.hub.spread(&state);
+            core.monitor.notify_waiting(&state);
         }
         let mut since = None;
         loop {
             match serve {
-                Serve::There => {
+                FaultAction::Resident => {
                     state.machine.pin(page);
                     return Ok(());
                 }
-                Serve::Lost => {
+                FaultAction::Lost => {
                     drop(state);
-                    return Err(AccessError::Lost(self.loss(page)));
+                    return Err(FarAccessError::Lost(self.loss(page)));
                 }
-                Serve::Wait | Serve::Starved => {
+                FaultAction::Wait | FaultAction::Starved => {
                     let start = *since.get_or_insert_with(Instant::now);
                     if state.machine.is_crowded() && start.elapsed() > self.0.patience {
-                        let aside = core.depot.aside();
-                        return Err(AccessError::NoRoom { aside });
+                        let aside = core.remote_pages.pending();
+                        return Err(FarAccessError::NoRoom { aside });
                     }
-                    state = core.hub.wait_a_while(state);
+                    state = core.monitor.wait_a_while(state);
                 }
                 serve => {
                     drop(state);
                     // Nobody is told by a signal: a page that is lost was met above.
                     core.serve(page, serve, 0, &mut ());
-                    state = core.hub.lock();
+                    state = core.monitor.lock();
                 }
             }
             serve = state.machine.want(page);
@@ -375,14 +378,14 @@ impl Arena {
     }
 
     /// Pages that are about to be pinned are asked for together, so that their round trips overlap.
-    pub(crate) fn soon(&self, pages: impl IntoIterator<Item = Page>) {
-        let mut state = self.0.core.hub.lock();
-        state.machine.soon(pages);
-        self.0.core.hub.spread(&state);
+    pub(crate) fn will_need(&self, pages: impl IntoIterator<Item = Page>) {
+        let mut state = self.0.core.monitor.lock();
+        state.machine.will_need(pages);
+        self.0.core.monitor.notify_waiting(&state);
     }
 
     pub(crate) fn unpin(&self, page: Page) {
-        let hub = &self.0.core.hub;
+        let hub = &self.0.core.monitor;
         let mut state = hub.lock();
         state.machine.unpin(page);
         hub.may_leave(&state);
@@ -394,7 +397,11 @@ impl Arena {
         if pages.is_empty() || rustix::process::getpid() != self.0.process {
             return;
         }
-        let Core { memory, shape, .. } = &*self.0.core;
+        let ArenaCore {
+            memory,
+            layout_lock: shape,
+            ..
+        } = &*self.0.core;
         loop {
             match memory.empty(pages.start, pages.len()) {
                 // The kernel lets go when a handler has read the word of it, which has this lock until it is known: who came between found a page that was lost lost still.
@@ -412,20 +419,20 @@ impl Arena {
         }
     }
 
-    fn loss(&self, page: Page) -> GetError {
+    fn loss(&self, page: Page) -> PageGetError {
         let mut bytes = ZEROS;
-        match self.0.core.depot.get(page, &mut bytes) {
+        match self.0.core.remote_pages.get(page, &mut bytes) {
             Err(error) => error,
             // The program has thrown it away meanwhile.
-            Ok(_) => GetError::Failed,
+            Ok(_) => PageGetError::Failed,
         }
     }
 }
 
 impl Inner {
     fn start(&mut self, handlers: usize, wait: WaitPolicy) -> std::io::Result<()> {
-        let hub = Arc::clone(&self.core.hub);
-        self.core.depot.on_less_aside(move || {
+        let hub = Arc::clone(&self.core.monitor);
+        self.core.remote_pages.on_less_pending(move || {
             // Under the lock, so that who is about to wait hears it.
             let waiting = hub.lock().waiting;
             hub.evict.notify_one();
@@ -444,7 +451,7 @@ impl Inner {
             .push(threads::begin("netram-evict", move || evictor::run(&core))?);
         let core = Arc::clone(&self.core);
         self.movers
-            .push(threads::begin("netram-ahead", move || ahead::run(&core))?);
+            .push(threads::begin("netram-ahead", move || prefetcher::run(&core))?);
         Ok(())
     }
 }
@@ -456,7 +463,7 @@ impl Drop for Inner {
             return;
         }
         handler::stop(&self.core);
-        self.core.depot.close();
+        self.core.remote_pages.close();
         // A thread that failed has ended the process.
         self.movers.drain(..).for_each(|thread| drop(thread.join()));
         handler::end(&self.core);
@@ -464,7 +471,7 @@ impl Drop for Inner {
     }
 }
 
-fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
+fn check(config: &ArenaConfig) -> Result<(u32, ArenaSettings), ArenaError> {
     let bad = |what, must| Err(ArenaError::BadConfig { what, must });
     let pages = config.bytes.div_ceil(PAGE_BYTES as u64);
     if pages == 0 || pages > u64::from(ARENA_PAGES_MAX) {
@@ -479,7 +486,7 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
     if local < ARENA_FRAMES_MIN {
         return bad("the cap of local memory", "256 KiB at least");
     }
-    let hidden = config.hidden_bytes.map_or(local / HIDDEN_SHARE, frames);
+    let hidden = config.inactive_bytes.map_or(local / INACTIVE_SHARE, frames);
     if hidden > local / 2 {
         return bad("the memory for hidden pages", "at most half of the cap");
     }
@@ -504,9 +511,9 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
             "at most three quarters of the cap",
         );
     }
-    let settings = Settings {
+    let settings = ArenaSettings {
         frames: local,
-        hidden,
+        inactive: hidden,
         pack,
         packs_always: config.packed_bytes.is_some(),
         looks_ahead: config.look_ahead,
@@ -521,14 +528,14 @@ fn check(config: &ArenaConfig) -> Result<(u32, Settings), ArenaError> {
 }
 
 /// What the kernel has for an arena.
-fn offered(user_only: bool, lacking: Features) -> Result<Features, ArenaError> {
+fn offered(user_only: bool, lacking: UffdFeatures) -> Result<UffdFeatures, ArenaError> {
     let offered = Uffd::offered(user_only).map_err(refused)?.without(lacking);
     if !offered.has(NEEDED) {
         return Err(ArenaError::Kernel {
             what: "word of memory that is thrown away (UFFD_FEATURE_EVENT_REMOVE and its like)",
         });
     }
-    if !offered.has(Features::MOVE) && !offered.has(Features::PROTECT) {
+    if !offered.has(UffdFeatures::MOVE) && !offered.has(UffdFeatures::PROTECT) {
         return Err(ArenaError::Kernel {
             what: "UFFDIO_MOVE and no write protection by userfaultfd",
         });
@@ -537,8 +544,12 @@ fn offered(user_only: bool, lacking: Features) -> Result<Features, ArenaError> {
 }
 
 /// What moves pages into berths. It tells nothing: what is missed there is a defect, and a bus error.
-fn exchange(user_only: bool, offered: Features, backstage: &Memory) -> Result<Uffd, ArenaError> {
-    let uffd = Uffd::open(user_only, Features::SIGBUS.common(offered)).map_err(refused)?;
+fn open_move_uffd(
+    user_only: bool,
+    offered: UffdFeatures,
+    backstage: &MappedMemory,
+) -> Result<Uffd, ArenaError> {
+    let uffd = Uffd::open(user_only, UffdFeatures::SIGBUS.common(offered)).map_err(refused)?;
     let watched = uffd.register(backstage, false);
     watched.map_err(|source| ArenaError::System {
         step: "watch its berths",

@@ -5,29 +5,31 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use netram_far_machine::arena::{Arena as Machine, Arrive, Berth, Next, Page, Serve, Worth};
+use netram_far_machine::arena::{
+    ArenaMachine as Machine, ArrivalAction, CostModel, FaultAction, MoveFollowUp, Page, StagingFrame,
+};
 use netram_far_machine::limit::PAGE_BYTES;
 use netram_transport::Waker;
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use crate::depot::{Depot, GetError, Meanwhile};
-use crate::pack::Clear;
-use crate::seal::Bytes;
-use crate::sys::{Memory, Message, Uffd, signal_thread};
+use crate::compression::PlainPage;
+use crate::remote_pages::{IdleWork, PageGetError, RemotePages};
+use crate::seal::PageBytes;
+use crate::sys::{MappedMemory, Uffd, UffdMessage, signal_thread};
 
-pub(super) static ZEROS: Bytes = [0; PAGE_BYTES];
+pub(super) static ZEROS: PageBytes = [0; PAGE_BYTES];
 
 /// How often a thread that waits looks whether its patience is over.
-const LOOK: Duration = Duration::from_millis(100);
+const PATIENCE_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// One page in so many is measured where words are not counted by what it costs: that takes 0.1 us.
 const MEASURED: u32 = 8;
 /// Between two attempts when the machine has no memory at all.
 const NO_MEMORY_WAIT: Duration = Duration::from_millis(5);
 
 /// What is decided, and who waits for it.
-pub(super) struct Hub {
-    state: Mutex<State>,
+pub(super) struct ArenaMonitor {
+    state: Mutex<ArenaState>,
     /// A page has come, or is lost, or all is over.
     pub(super) changed: Condvar,
     /// Eviction has work, or the depot has less aside.
@@ -37,29 +39,29 @@ pub(super) struct Hub {
     /// A handler that does not hear is to look.
     pub(super) idle: Condvar,
     /// Faults wait that no message tells of, and whoever hears sleeps.
-    pub(super) bell: Waker,
+    pub(super) waker: Waker,
     /// Nothing is evicted or brought ahead any more.
     pub(super) stopping: AtomicBool,
     /// No fault is served any more. It comes after: eviction waits for what only handlers read.
     pub(super) ended: AtomicBool,
 }
 
-pub(super) struct State {
+pub(super) struct ArenaState {
     pub(super) machine: Machine,
     /// What pages and words cost.
-    pub(super) worth: Worth,
+    pub(super) costs: CostModel,
     /// Faults that were read by who had no time for them.
-    pub(super) deferred: VecDeque<Fault>,
+    pub(super) deferred: VecDeque<PageFault>,
     /// A handler hears of faults.
-    pub(super) hearing: bool,
+    pub(super) listening: bool,
     /// It sleeps until it does.
     pub(super) sleeps: bool,
-    /// Handlers that wait for [`Hub::idle`].
+    /// Handlers that wait for [`ArenaMonitor::idle`].
     pub(super) idle: usize,
-    /// Threads of the program that wait for [`Hub::changed`].
+    /// Threads of the program that wait for [`ArenaMonitor::changed`].
     pub(super) waiting: usize,
     /// Threads that serve the arena. Whatever they need must not lie in it.
-    pub(super) ours: Vec<u32>,
+    pub(super) own_threads: Vec<u32>,
     /// The one of them that copies pages out, where pages cannot be moved.
     pub(super) copier: Option<u32>,
     /// A page that it empties: the kernel tells of that as if the program did.
@@ -68,23 +70,23 @@ pub(super) struct State {
 
 /// A thread waits for a page.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fault {
+pub(super) struct PageFault {
     pub(super) page: Page,
     /// The byte of the arena, if the kernel tells it; else where the page begins.
     pub(super) at: u64,
     pub(super) thread: u32,
 }
 
-pub(super) struct Core {
-    pub(super) hub: Arc<Hub>,
-    pub(super) depot: Depot,
+pub(super) struct ArenaCore {
+    pub(super) monitor: Arc<ArenaMonitor>,
+    pub(super) remote_pages: RemotePages,
     /// What the program sees.
-    pub(super) memory: Arc<Memory>,
+    pub(super) memory: Arc<MappedMemory>,
     /// The berths.
-    pub(super) backstage: Memory,
-    pub(super) sight: Uffd,
+    pub(super) staging: MappedMemory,
+    pub(super) uffd: Uffd,
     /// By this pages are moved into berths. `None`: the kernel cannot; they are copied.
-    pub(super) exchange: Option<Uffd>,
+    pub(super) move_uffd: Option<Uffd>,
     /// What a page costs is measured, for words are counted by it.
     pub(super) measures: bool,
     /// Pages that leave are compressed: to stay here, or to take less of a link.
@@ -92,26 +94,26 @@ pub(super) struct Core {
     /// Pages stay here compressed.
     pub(super) packs: bool,
     /// Those that do. Whoever has the hub may take this, and never the other way round.
-    pub(super) pack: Mutex<BTreeMap<Page, Clear>>,
+    pub(super) pack: Mutex<BTreeMap<Page, PlainPage>>,
     /// A lost page can be made a bus error once and for all.
     pub(super) poisons: bool,
     /// Held to read messages, and shared to put pages into sight: what the program throws away is known before it is asked whether a page may come,
     /// or is thrown away after it came.
-    pub(super) shape: RwLock<()>,
+    pub(super) layout_lock: RwLock<()>,
 }
 
-impl Hub {
-    pub(super) fn new(machine: Machine, bell: Waker) -> Hub {
-        Hub {
-            state: Mutex::new(State {
+impl ArenaMonitor {
+    pub(super) fn new(machine: Machine, bell: Waker) -> ArenaMonitor {
+        ArenaMonitor {
+            state: Mutex::new(ArenaState {
                 machine,
-                worth: Worth::default(),
+                costs: CostModel::default(),
                 deferred: VecDeque::new(),
-                hearing: false,
+                listening: false,
                 sleeps: false,
                 idle: 0,
                 waiting: 0,
-                ours: Vec::new(),
+                own_threads: Vec::new(),
                 copier: None,
                 emptying: None,
             }),
@@ -119,13 +121,13 @@ impl Hub {
             evict: Condvar::new(),
             ahead: Condvar::new(),
             idle: Condvar::new(),
-            bell,
+            waker: bell,
             stopping: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, ArenaState> {
         // A panic of a thread that serves ends the process (`handler.rs`).
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -139,37 +141,40 @@ impl Hub {
     }
 
     /// A handler looks what it can do: one that has nothing to do, or else the one that hears.
-    pub(super) fn ring(&self, state: &State) {
+    pub(super) fn notify_handler(&self, state: &ArenaState) {
         match state.idle {
-            0 if state.sleeps => self.wake_who_hears(),
+            0 if state.sleeps => self.wake_listener(),
             0 => (),
             _ => self.idle.notify_one(),
         }
     }
 
     /// All handlers look.
-    pub(super) fn ring_all(&self) {
+    pub(super) fn notify_all_handlers(&self) {
         self.idle.notify_all();
-        self.wake_who_hears();
+        self.wake_listener();
     }
 
-    fn wake_who_hears(&self) {
-        if let Err(error) = self.bell.wake() {
+    fn wake_listener(&self) {
+        if let Err(error) = self.waker.wake() {
             tracing::error!(%error, "the arena's handlers could not be woken");
         }
     }
 
     /// Another one is to serve it.
-    pub(super) fn defer(&self, fault: Fault) {
+    pub(super) fn defer(&self, fault: PageFault) {
         let mut state = self.lock();
         state.deferred.push_back(fault);
-        self.ring(&state);
+        self.notify_handler(&state);
     }
 
     /// Waits until something has come, or room has been made; or for a little, for patience ends without word.
-    pub(super) fn wait_a_while<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub(super) fn wait_a_while<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, ArenaState>,
+    ) -> MutexGuard<'a, ArenaState> {
         state.waiting += 1;
-        let waited = self.changed.wait_timeout(state, LOOK);
+        let waited = self.changed.wait_timeout(state, PATIENCE_POLL_INTERVAL);
         let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
         state.waiting -= 1;
         state
@@ -177,15 +182,15 @@ impl Hub {
 
     /// A page may leave that could not a moment ago: it has come, or somebody has let it go. While somebody waits for a frame, the evictor looks again. It
     /// may have found none that may leave, and heard of nothing since.
-    pub(super) fn may_leave(&self, state: &State) {
+    pub(super) fn may_leave(&self, state: &ArenaState) {
         if state.machine.has_starved() {
             self.evict.notify_one();
         }
     }
 
     /// Whoever has something to do after a fault was noted is woken.
-    pub(super) fn spread(&self, state: &State) {
-        if state.machine.is_low() && !state.machine.flows() {
+    pub(super) fn notify_waiting(&self, state: &ArenaState) {
+        if state.machine.is_low() && !state.machine.has_enough_in_flight() {
             self.evict.notify_one();
         }
         if state.machine.has_ahead() {
@@ -194,33 +199,33 @@ impl Hub {
     }
 }
 
-impl State {
+impl ArenaState {
     /// Whether there are faults that no message tells of, and that can be served.
     pub(super) fn has_waiting(&self) -> bool {
         !self.deferred.is_empty() || self.machine.has_starved() && self.machine.free() > 0
     }
 }
 
-impl Core {
+impl ArenaCore {
     /// How many pages it has.
     pub(super) fn pages(&self) -> u32 {
         (self.memory.bytes() / PAGE_BYTES) as u32
     }
 
     /// Gives a fault what the machine says.
-    pub(super) fn serve(&self, page: Page, serve: Serve, thread: u32, meanwhile: &mut dyn Meanwhile) {
+    pub(super) fn serve(&self, page: Page, serve: FaultAction, thread: u32, meanwhile: &mut dyn IdleWork) {
         match serve {
-            Serve::There | Serve::Wait | Serve::Starved => (),
-            Serve::Check | Serve::Zero => self.put_into_sight(page, &ZEROS),
-            Serve::Show(berth) => self.show(page, berth),
-            Serve::Unpack => self.unpack(page),
+            FaultAction::Resident | FaultAction::Wait | FaultAction::Starved => (),
+            FaultAction::Check | FaultAction::Zero => self.map_page(page, &ZEROS),
+            FaultAction::Activate(berth) => self.activate(page, berth),
+            FaultAction::Unpack => self.unpack(page),
             // By what a page costs words are counted, and pages are packed.
-            Serve::Fetch if self.measures || page.0.is_multiple_of(MEASURED) => {
+            FaultAction::Fetch if self.measures || page.0.is_multiple_of(MEASURED) => {
                 self.fetch_measured(page, meanwhile);
             }
-            Serve::Fetch => self.fetch(page, meanwhile),
-            Serve::Lost if self.poisons => self.wake(page),
-            Serve::Lost => signal_thread(thread, Signal::BUS),
+            FaultAction::Fetch => self.fetch(page, meanwhile),
+            FaultAction::Lost if self.poisons => self.wake(page),
+            FaultAction::Lost => signal_thread(thread, Signal::BUS),
         }
     }
 
@@ -231,57 +236,57 @@ impl Core {
         packed
             .expect("a page that is packed is in the pack")
             .unpack(&mut bytes);
-        self.put_into_sight(page, &bytes);
+        self.map_page(page, &bytes);
     }
 
-    pub(super) fn pack(&self) -> MutexGuard<'_, BTreeMap<Page, Clear>> {
+    pub(super) fn pack(&self) -> MutexGuard<'_, BTreeMap<Page, PlainPage>> {
         // A panic of a thread that serves ends the process (`handler.rs`).
         self.pack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Brings a page that somebody waits for.
-    fn fetch_measured(&self, page: Page, meanwhile: &mut dyn Meanwhile) {
+    fn fetch_measured(&self, page: Page, meanwhile: &mut dyn IdleWork) {
         let began = Instant::now();
         self.fetch(page, meanwhile);
         let ns = began.elapsed().as_nanos() as u64;
-        let mut state = self.hub.lock();
-        state.worth.page_took(ns);
+        let mut state = self.monitor.lock();
+        state.costs.page_took(ns);
         state.machine.fetch_took(ns);
     }
 
     /// Brings a page from the depot.
-    pub(super) fn fetch(&self, page: Page, meanwhile: &mut dyn Meanwhile) {
+    pub(super) fn fetch(&self, page: Page, meanwhile: &mut dyn IdleWork) {
         let mut bytes = ZEROS;
-        match self.depot.get_while(page, &mut bytes, meanwhile) {
+        match self.remote_pages.get_while(page, &mut bytes, meanwhile) {
             Ok(_) => {
-                self.mend(page, &mut bytes);
-                self.put_into_sight(page, &bytes);
+                self.apply_patch(page, &mut bytes);
+                self.map_page(page, &bytes);
             }
             Err(error) => self.not_fetched(page, &error),
         }
     }
 
-    pub(super) fn not_fetched(&self, page: Page, error: &GetError) {
+    pub(super) fn not_fetched(&self, page: Page, error: &PageGetError) {
         match error {
-            GetError::Lost { .. } => self.lose(page, error),
-            GetError::Failed if self.hub.is_stopping() => (),
-            GetError::Failed => panic!("the depot has failed, and with it the arena"),
+            PageGetError::Lost { .. } => self.lose(page, error),
+            PageGetError::Failed if self.monitor.is_stopping() => (),
+            PageGetError::Failed => panic!("the depot has failed, and with it the arena"),
         }
     }
 
-    pub(super) fn put_into_sight(&self, page: Page, bytes: &Bytes) {
+    pub(super) fn map_page(&self, page: Page, bytes: &PageBytes) {
         let mut bytes = bytes;
         loop {
-            let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
+            let shape = self.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
             let put = match self.arrive(page) {
-                Arrive::Bytes => self.sight.copy(&self.memory, offset(page), bytes),
-                Arrive::Zeros => {
+                ArrivalAction::Bytes => self.uffd.copy(&self.memory, offset(page), bytes),
+                ArrivalAction::Zeros => {
                     bytes = &ZEROS;
-                    self.sight.copy(&self.memory, offset(page), bytes)
+                    self.uffd.copy(&self.memory, offset(page), bytes)
                 }
-                Arrive::Hold(berth) => {
+                ArrivalAction::Stage(berth) => {
                     drop(shape);
-                    return self.hold(page, berth, bytes);
+                    return self.stage(page, berth, bytes);
                 }
             };
             drop(shape);
@@ -292,17 +297,14 @@ impl Core {
     }
 
     /// Shows a page that was hidden.
-    pub(super) fn show(&self, page: Page, berth: Berth) {
+    pub(super) fn activate(&self, page: Page, berth: StagingFrame) {
         let mut zeros = false;
         loop {
-            let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
-            zeros |= self.arrive(page) == Arrive::Zeros;
+            let shape = self.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
+            zeros |= self.arrive(page) == ArrivalAction::Zeros;
             let put = match zeros {
-                true => self
-                    .sight
-                    .copy(&self.memory, offset(page), &ZEROS)
-                    .map(|()| false),
-                false => self.unhide(page, berth),
+                true => self.uffd.copy(&self.memory, offset(page), &ZEROS).map(|()| false),
+                false => self.move_in(page, berth),
             };
             drop(shape);
             let moved = put == Ok(true);
@@ -316,19 +318,17 @@ impl Core {
     }
 
     /// Whether the berth is empty by that.
-    fn unhide(&self, page: Page, berth: Berth) -> Result<bool, Errno> {
-        let (to, from) = (offset(page), berth_offset(berth));
-        if self.exchange.is_some() {
-            let moved = self
-                .sight
-                .take(&self.memory, to, &self.backstage, from, PAGE_BYTES);
+    fn move_in(&self, page: Page, berth: StagingFrame) -> Result<bool, Errno> {
+        let (to, from) = (offset(page), staging_offset(berth));
+        if self.move_uffd.is_some() {
+            let moved = self.uffd.take(&self.memory, to, &self.staging, from, PAGE_BYTES);
             // Somebody has it in use, or has locked the arena: it is copied.
             if !matches!(moved, Err(Errno::BUSY | Errno::INVAL)) {
                 return moved.map(|()| true);
             }
         }
-        self.sight
-            .copy_from(&self.memory, to, &self.backstage, from, PAGE_BYTES)
+        self.uffd
+            .copy_from(&self.memory, to, &self.staging, from, PAGE_BYTES)
             .map(|()| false)
     }
 
@@ -343,8 +343,8 @@ impl Core {
             }
             // The program is throwing something away, and waits until somebody has read that.
             Err(Errno::AGAIN) => {
-                if let Some(fault) = self.hear() {
-                    self.hub.defer(fault);
+                if let Some(fault) = self.next_fault() {
+                    self.monitor.defer(fault);
                 }
                 std::thread::yield_now();
                 false
@@ -361,35 +361,35 @@ impl Core {
     }
 
     /// Keeps a page that nobody waits for out of sight.
-    pub(super) fn hold(&self, page: Page, berth: Berth, bytes: &Bytes) {
-        let held = match &self.exchange {
+    pub(super) fn stage(&self, page: Page, berth: StagingFrame, bytes: &PageBytes) {
+        let held = match &self.move_uffd {
             Some(exchange) => loop {
-                match exchange.copy(&self.backstage, berth_offset(berth), bytes) {
+                match exchange.copy(&self.staging, staging_offset(berth), bytes) {
                     Err(Errno::NOMEM | Errno::AGAIN) => std::thread::sleep(NO_MEMORY_WAIT),
                     held => break held,
                 }
             },
             None => {
-                self.backstage.write(berth_offset(berth), bytes);
+                self.staging.write(staging_offset(berth), bytes);
                 Ok(())
             }
         };
         if let Err(error) = held {
             panic!("a free berth took no page: {error}");
         }
-        let next = self.tell(page, |machine| machine.held(page));
+        let next = self.tell(page, |machine| machine.staged(page));
         self.follow(page, next);
     }
 
-    fn lose(&self, page: Page, why: &GetError) {
-        let shape = self.shape.read().unwrap_or_else(PoisonError::into_inner);
-        if self.arrive_by(page, Machine::arrive_lost) == Arrive::Zeros {
+    fn lose(&self, page: Page, why: &PageGetError) {
+        let shape = self.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
+        if self.arrive_by(page, Machine::arrive_lost) == ArrivalAction::Zeros {
             drop(shape);
-            return self.put_into_sight(page, &ZEROS);
+            return self.map_page(page, &ZEROS);
         }
         tracing::error!(error = %why, "a reference to it is a bus error");
         let poisoned = match self.poisons {
-            true => self.sight.poison(&self.memory, offset(page), PAGE_BYTES),
+            true => self.uffd.poison(&self.memory, offset(page), PAGE_BYTES),
             false => Ok(()),
         };
         drop(shape);
@@ -411,140 +411,149 @@ impl Core {
     pub(super) fn tell_all(
         &self,
         pages: impl Iterator<Item = Page>,
-        what: impl Fn(&mut Machine, Page) -> Next,
+        what: impl Fn(&mut Machine, Page) -> MoveFollowUp,
     ) {
-        let mut state = self.hub.lock();
+        let mut state = self.monitor.lock();
         let tell = |page| (page, self.ask(&mut state, page, |machine| what(machine, page)));
-        let next: Vec<(Page, Next)> = pages.map(tell).collect();
-        self.told(&state);
+        let next: Vec<(Page, MoveFollowUp)> = pages.map(tell).collect();
+        self.wake_after_tell(&state);
         drop(state);
         let mut dropped = Vec::new();
         for (page, next) in next {
             match next {
-                Next::Done => (),
-                Next::Drop(berth) | Next::Forget(berth) => dropped.push(berth),
+                MoveFollowUp::Done => (),
+                MoveFollowUp::Drop(berth) | MoveFollowUp::Forget(berth) => dropped.push(berth),
                 next => self.follow(page, next),
             }
         }
-        self.drop_berths(dropped);
+        self.drop_staging(dropped);
     }
 
     /// Does what is left to do for a page.
-    pub(super) fn follow(&self, page: Page, next: Next) {
+    pub(super) fn follow(&self, page: Page, next: MoveFollowUp) {
         match next {
-            Next::Done | Next::Abandon => (),
-            Next::Wake => self.wake(page),
-            Next::Zero => self.put_into_sight(page, &ZEROS),
-            Next::Show(berth) => self.show(page, berth),
-            Next::Drop(berth) | Next::Forget(berth) => self.drop_berths(vec![berth]),
+            MoveFollowUp::Done | MoveFollowUp::Abandon => (),
+            MoveFollowUp::Wake => self.wake(page),
+            MoveFollowUp::Zero => self.map_page(page, &ZEROS),
+            MoveFollowUp::Activate(berth) => self.activate(page, berth),
+            MoveFollowUp::Drop(berth) | MoveFollowUp::Forget(berth) => self.drop_staging(vec![berth]),
         }
     }
 
     /// Tells the machine of a move; what the depot is to forget is forgotten before anybody else asks.
-    pub(super) fn tell(&self, page: Page, what: impl FnOnce(&mut Machine) -> Next) -> Next {
-        let mut state = self.hub.lock();
+    pub(super) fn tell(&self, page: Page, what: impl FnOnce(&mut Machine) -> MoveFollowUp) -> MoveFollowUp {
+        let mut state = self.monitor.lock();
         let next = self.ask(&mut state, page, what);
-        self.told(&state);
+        self.wake_after_tell(&state);
         next
     }
 
-    fn ask(&self, state: &mut State, page: Page, what: impl FnOnce(&mut Machine) -> Next) -> Next {
+    fn ask(
+        &self,
+        state: &mut ArenaState,
+        page: Page,
+        what: impl FnOnce(&mut Machine) -> MoveFollowUp,
+    ) -> MoveFollowUp {
         let next = what(&mut state.machine);
-        if let Next::Forget(_) | Next::Abandon = next {
-            self.depot.forget(page);
+        if let MoveFollowUp::Forget(_) | MoveFollowUp::Abandon = next {
+            self.remote_pages.forget(page);
         }
         next
     }
 
-    fn told(&self, state: &State) {
+    fn wake_after_tell(&self, state: &ArenaState) {
         if state.waiting > 0 {
-            self.hub.changed.notify_all();
+            self.monitor.changed.notify_all();
         }
         if state.has_waiting() {
-            self.hub.ring(state);
+            self.monitor.notify_handler(state);
         }
-        self.hub.may_leave(state);
+        self.monitor.may_leave(state);
     }
 
-    pub(super) fn arrive(&self, page: Page) -> Arrive {
+    pub(super) fn arrive(&self, page: Page) -> ArrivalAction {
         self.arrive_by(page, Machine::arrive)
     }
 
-    fn arrive_by(&self, page: Page, arrive: impl FnOnce(&mut Machine, Page) -> Arrive) -> Arrive {
-        let mut state = self.hub.lock();
+    fn arrive_by(
+        &self,
+        page: Page,
+        arrive: impl FnOnce(&mut Machine, Page) -> ArrivalAction,
+    ) -> ArrivalAction {
+        let mut state = self.monitor.lock();
         let arrive = arrive(&mut state.machine, page);
-        if arrive == Arrive::Zeros {
-            self.depot.forget(page);
+        if arrive == ArrivalAction::Zeros {
+            self.remote_pages.forget(page);
         }
         arrive
     }
 
     pub(super) fn wake(&self, page: Page) {
         // What is not there any more has nobody waiting.
-        let _ = self.sight.wake(&self.memory, offset(page), PAGE_BYTES);
+        let _ = self.uffd.wake(&self.memory, offset(page), PAGE_BYTES);
     }
 
     /// Empties berths, and tells who waits for a frame.
-    pub(super) fn drop_berths(&self, mut berths: Vec<Berth>) {
+    pub(super) fn drop_staging(&self, mut berths: Vec<StagingFrame>) {
         if berths.is_empty() {
             return;
         }
         berths.sort_unstable();
         self.empty(&berths);
-        let mut state = self.hub.lock();
+        let mut state = self.monitor.lock();
         berths.iter().for_each(|berth| state.machine.dropped(*berth));
         if state.machine.has_starved() {
-            self.hub.ring(&state);
+            self.monitor.notify_handler(&state);
         }
     }
 
     /// Berths that stand together are emptied together. They are in order.
-    fn empty(&self, berths: &[Berth]) {
+    fn empty(&self, berths: &[StagingFrame]) {
         for run in berths.chunk_by(|one, next| one.0 + 1 == next.0) {
             let Some(first) = run.first() else { continue };
-            if let Err(error) = self.backstage.empty(first.0 as usize, run.len()) {
+            if let Err(error) = self.staging.empty(first.0 as usize, run.len()) {
                 panic!("berths could not be emptied: {error}");
             }
         }
     }
 
     /// Reads what the kernel tells, up to the next fault. `None`: it tells nothing more.
-    pub(super) fn hear(&self) -> Option<Fault> {
+    pub(super) fn next_fault(&self) -> Option<PageFault> {
         loop {
             let mut dropped = Vec::new();
-            let shape = self.shape.write().unwrap_or_else(PoisonError::into_inner);
-            let message = match self.sight.read() {
+            let shape = self.layout_lock.write().unwrap_or_else(PoisonError::into_inner);
+            let message = match self.uffd.read() {
                 Ok(message) => message?,
                 Err(error) => panic!("the kernel does not tell of faults any more: {error}"),
             };
             match message {
-                Message::Fault { address, thread, .. } => {
-                    if let Some((page, at)) = self.place_of(address) {
-                        return Some(Fault { page, at, thread });
+                UffdMessage::Fault { address, thread, .. } => {
+                    if let Some((page, at)) = self.page_at(address) {
+                        return Some(PageFault { page, at, thread });
                     }
                     // A part of the arena that was moved away from it.
                     signal_thread(thread, Signal::BUS);
                 }
-                Message::Removed { start, end } | Message::Unmapped { start, end } => {
-                    dropped = self.throw_away(start, end);
+                UffdMessage::Removed { start, end } | UffdMessage::Unmapped { start, end } => {
+                    dropped = self.discard_range(start, end);
                 }
-                Message::Remapped { from, bytes } => {
+                UffdMessage::Remapped { from, bytes } => {
                     tracing::error!(
                         "a part of an arena was moved by mremap: what was not here of it is a bus error"
                     );
-                    dropped = self.throw_away(from, from + bytes);
+                    dropped = self.discard_range(from, from + bytes);
                 }
             }
             drop(shape);
-            self.drop_berths(dropped);
+            self.drop_staging(dropped);
         }
     }
 
     /// The program throws away what is there. What is to be dropped for it.
-    fn throw_away(&self, start: usize, end: usize) -> Vec<Berth> {
+    fn discard_range(&self, start: usize, end: usize) -> Vec<StagingFrame> {
         let base = self.memory.address();
         let page = |address: usize| (address.max(base) - base) / PAGE_BYTES;
-        let mut state = self.hub.lock();
+        let mut state = self.monitor.lock();
         let known = state.machine.extent() as usize;
         let pages = page(start).min(known)..page(end).min(known);
         let single = pages.len() == 1;
@@ -559,10 +568,10 @@ impl Core {
         dropped
     }
 
-    pub(super) fn discard(&self, state: &mut State, page: Page) -> Option<Berth> {
+    pub(super) fn discard(&self, state: &mut ArenaState, page: Page) -> Option<StagingFrame> {
         let discarded = state.machine.discard(page);
         if discarded.forget {
-            self.depot.forget(page);
+            self.remote_pages.forget(page);
         }
         if discarded.packed {
             self.pack().remove(&page);
@@ -570,7 +579,7 @@ impl Core {
         discarded.drop
     }
 
-    fn place_of(&self, address: usize) -> Option<(Page, u64)> {
+    fn page_at(&self, address: usize) -> Option<(Page, u64)> {
         let offset = address.checked_sub(self.memory.address())?;
         (offset < self.memory.bytes()).then_some((Page((offset / PAGE_BYTES) as u32), offset as u64))
     }
@@ -581,6 +590,6 @@ pub(super) fn offset(page: Page) -> usize {
     page.0 as usize * PAGE_BYTES
 }
 
-pub(super) fn berth_offset(berth: Berth) -> usize {
+pub(super) fn staging_offset(berth: StagingFrame) -> usize {
     berth.0 as usize * PAGE_BYTES
 }

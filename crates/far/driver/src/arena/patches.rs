@@ -2,18 +2,18 @@
 
 use std::sync::PoisonError;
 
-use netram_far_machine::arena::{Page, Patch};
+use netram_far_machine::arena::{Page, PagePatch};
 use netram_far_machine::limit::BLOCK_BYTES;
 
 use super::Arena;
-use super::moves::Core;
-use crate::seal::Bytes;
+use super::moves::ArenaCore;
+use crate::seal::PageBytes;
 
 /// Pages that are written while faults wait for the lock.
 const WRITTEN_AT_ONCE: usize = 256;
 
 /// What is to be written to one page.
-pub(crate) struct Written<'a> {
+pub(crate) struct PageWrite<'a> {
     pub(crate) page: Page,
     /// Blocks in which that lies.
     pub(crate) words: u32,
@@ -23,17 +23,17 @@ pub(crate) struct Written<'a> {
 
 impl Arena {
     /// Writes to pages that are away, as long as they have not earned to come. Tells of each, in order, whether that was done; else its page has to come.
-    pub(crate) fn patch(&self, pages: &[Written<'_>], mut tell: impl FnMut(bool)) {
+    pub(crate) fn patch(&self, pages: &[PageWrite<'_>], mut tell: impl FnMut(bool)) {
         let core = &self.0.core;
         let all = pages.iter().map(|written| written.words as usize).sum();
         for pages in pages.chunks(WRITTEN_AT_ONCE) {
             // What the program has thrown away may have been heard and not be known yet; what is written now would go with it.
-            let shape = core.shape.read().unwrap_or_else(PoisonError::into_inner);
-            let mut state = core.hub.lock();
+            let shape = core.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
+            let mut state = core.monitor.lock();
             drop(shape);
             if state.machine.free() == 0 {
                 // The evictor tells of it only when it has done what it does.
-                state.machine.stashing(core.depot.aside() as u32);
+                state.machine.stashing(core.remote_pages.pending() as u32);
             }
             let initial = self.counter(&state, all);
             for written in pages {
@@ -45,15 +45,15 @@ impl Arena {
                 }
                 tell(stays);
             }
-            core.hub.spread(&state);
+            core.monitor.notify_waiting(&state);
         }
     }
 }
 
-impl Core {
+impl ArenaCore {
     /// Puts into a page that has come from the depot what was written to it meanwhile.
-    pub(super) fn mend(&self, page: Page, bytes: &mut Bytes) {
-        let patch = self.hub.lock().machine.take_patch(page);
+    pub(super) fn apply_patch(&self, page: Page, bytes: &mut PageBytes) {
+        let patch = self.monitor.lock().machine.take_patch(page);
         if let Some(patch) = patch {
             patch.apply(bytes);
         }
@@ -61,12 +61,12 @@ impl Core {
 }
 
 /// Whether the block has to be fetched: not all of its bytes were written.
-pub(super) fn is_missing(number: u8, patch: &Patch) -> bool {
+pub(super) fn is_missing(number: u8, patch: &PagePatch) -> bool {
     !patch.is_whole(number)
 }
 
 /// The blocks as they are, out of those that were missing.
-pub(super) fn complete(numbers: &[u8], patch: &Patch, came: &[u8], bytes: &mut Vec<u8>) {
+pub(super) fn complete(numbers: &[u8], patch: &PagePatch, came: &[u8], bytes: &mut Vec<u8>) {
     let mut came = came.chunks_exact(BLOCK_BYTES);
     bytes.clear();
     for number in numbers {

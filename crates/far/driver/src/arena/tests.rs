@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use netram_far_machine::arena::Page;
 use netram_lender::Lender;
-use netram_transport::{Address, WaitPolicy};
+use netram_transport::{NetAddress, WaitPolicy};
 use tempfile::TempDir;
 
-use super::moves::Core;
-use super::{Arena, ArenaConfig, ArenaError, Found, WordAccess};
-use crate::sys::Features;
-use crate::{Config, FarVec};
+use super::moves::ArenaCore;
+use super::{Arena, ArenaConfig, ArenaError, BlockValues, WordAccess};
+use crate::sys::UffdFeatures;
+use crate::{FarVec, RemotePagesConfig};
 
 const PAGES: usize = 256;
 const WORDS: usize = 512;
@@ -24,19 +24,19 @@ pub(super) struct Setup {
 
 impl Setup {
     /// What its threads share.
-    pub(super) fn core(&self) -> &Core {
+    pub(super) fn core(&self) -> &ArenaCore {
         &self.arena.0.core
     }
 }
 
 /// An arena at a quarter of `PAGES`, as if the kernel lacked something. `None`: this process has no right to one, and that was said.
-pub(super) fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
+pub(super) fn setup(lacking: UffdFeatures, change: impl FnOnce(&mut ArenaConfig)) -> Option<Setup> {
     let dir = tempfile::Builder::new()
         .prefix("netram-test-")
         .tempdir_in("/dev/shm")
         .unwrap();
-    let address = Address::Unix(dir.path().join("socket"));
-    let lender = Lender::start(netram_lender::Config {
+    let address = NetAddress::Unix(dir.path().join("socket"));
+    let lender = Lender::start(netram_lender::LenderConfig {
         name: "lender".to_owned(),
         listen: vec![address.clone()],
         memory: 8 << 20,
@@ -44,17 +44,17 @@ pub(super) fn setup(lacking: Features, change: impl FnOnce(&mut ArenaConfig)) ->
         chunk_bytes: 16 * 1024,
         journals_max: 4,
         store: Some(dir.path().join("store")),
-        ..netram_lender::Config::default()
+        ..netram_lender::LenderConfig::default()
     })
     .unwrap();
     let mut config = ArenaConfig {
         bytes: (2 * PAGES * 4096) as u64,
         local_bytes: (PAGES / 4 * 4096) as u64,
-        depot: Config {
+        remote_pages: RemotePagesConfig {
             lenders: vec![address],
             copies: 1,
             grow: 128,
-            ..Config::default()
+            ..RemotePagesConfig::default()
         },
         ..ArenaConfig::default()
     };
@@ -95,10 +95,10 @@ fn check(vec: &FarVec<u64>, round: u64) {
 
 #[test]
 fn where_pages_cannot_be_moved_they_are_copied() {
-    let Some(setup) = setup(Features::MOVE, |_| ()) else {
+    let Some(setup) = setup(UffdFeatures::MOVE, |_| ()) else {
         return;
     };
-    assert!(setup.arena.0.core.exchange.is_none());
+    assert!(setup.arena.0.core.move_uffd.is_none());
     let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
     for round in 1..4 {
         fill(&mut vec, round);
@@ -128,7 +128,7 @@ fn where_pages_cannot_be_moved_they_are_copied() {
 
 #[test]
 fn an_arena_without_the_right_to_faults_of_system_calls_serves_the_programs_own() {
-    let Some(setup) = setup(Features::NONE, |config| config.user_faults_only = true) else {
+    let Some(setup) = setup(UffdFeatures::NONE, |config| config.user_faults_only = true) else {
         return;
     };
     let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
@@ -139,7 +139,7 @@ fn an_arena_without_the_right_to_faults_of_system_calls_serves_the_programs_own(
 #[test]
 fn a_kernel_that_does_not_tell_what_is_thrown_away_is_refused() {
     let config = ArenaConfig::default();
-    let refused = Arena::open_without(config, Features::REMOVE).unwrap_err();
+    let refused = Arena::open_without(config, UffdFeatures::REMOVE).unwrap_err();
     assert!(
         matches!(refused, ArenaError::Kernel { .. } | ArenaError::Refused { .. }),
         "{refused}"
@@ -148,7 +148,7 @@ fn a_kernel_that_does_not_tell_what_is_thrown_away_is_refused() {
 
 #[test]
 fn a_lock_on_an_arena_is_taken_off_and_the_cap_holds() {
-    let Some(setup) = setup(Features::NONE, |_| ()) else {
+    let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
         return;
     };
     let mut vec = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
@@ -164,7 +164,7 @@ fn a_lock_on_an_arena_is_taken_off_and_the_cap_holds() {
 
 #[test]
 fn what_is_unmapped_is_given_up_and_the_rest_stays() {
-    let Some(setup) = setup(Features::NONE, |_| ()) else {
+    let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
         return;
     };
     let mut kept = FarVec::zeros(&setup.arena, PAGES * WORDS).unwrap();
@@ -174,7 +174,7 @@ fn what_is_unmapped_is_given_up_and_the_rest_stays() {
     setup.arena.0.core.memory.unmap(PAGES, PAGES).unwrap();
     check(&kept, 1);
     let deadline = Instant::now() + Duration::from_secs(60);
-    while setup.arena.depot().status().lenders[0].used as usize > PAGES {
+    while setup.arena.remote_pages().status().lenders[0].used as usize > PAGES {
         assert!(
             Instant::now() < deadline,
             "lenders keep what nobody can reference"
@@ -185,7 +185,7 @@ fn what_is_unmapped_is_given_up_and_the_rest_stays() {
 
 #[test]
 fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
-    let Some(setup) = setup(Features::NONE, |_| ()) else {
+    let Some(setup) = setup(UffdFeatures::NONE, |_| ()) else {
         return;
     };
     let (arena, frames) = (&setup.arena, PAGES as u32 / 4);
@@ -197,7 +197,7 @@ fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
             arena.pin(Page(frames)).unwrap();
             sender.send(()).unwrap();
         });
-        let starved = || arena.0.core.hub.lock().machine.has_starved();
+        let starved = || arena.0.core.monitor.lock().machine.has_starved();
         while !starved() {
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -207,7 +207,7 @@ fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
         (0..frames).for_each(|page| arena.unpin(Page(page)));
         let served = came.recv_timeout(Duration::from_secs(60));
         // Who was not called is called now: the thread has to end.
-        arena.0.core.hub.evict.notify_one();
+        arena.0.core.monitor.evict.notify_one();
         assert!(served.is_ok(), "a frame is free, and nobody looked");
         arena.unpin(Page(frames));
     });
@@ -216,14 +216,14 @@ fn who_waits_for_a_frame_gets_it_when_a_page_is_let_go() {
 #[test]
 fn what_was_thrown_away_is_known_to_be_when_that_returns() {
     // Handlers that sleep would wait for the hub before they hear.
-    let Some(setup) = setup(Features::NONE, |config| config.wait = WaitPolicy::Spin) else {
+    let Some(setup) = setup(UffdFeatures::NONE, |config| config.wait = WaitPolicy::Spin) else {
         return;
     };
     let arena = &setup.arena;
     let mut vec = FarVec::<u64>::zeros(arena, WORDS).unwrap();
     vec.set(0, 1).unwrap();
     std::thread::scope(|scope| {
-        let hub = arena.0.core.hub.lock();
+        let hub = arena.0.core.monitor.lock();
         let (sender, thrown) = std::sync::mpsc::channel();
         scope.spawn(move || {
             arena.empty(0..1);
@@ -240,7 +240,9 @@ fn what_was_thrown_away_is_known_to_be_when_that_returns() {
 #[test]
 fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
     // The kernel lets the program go on when a handler has heard, which has not told the arena then: its page was there still, and at lenders.
-    let Some(setup) = setup(Features::NONE, |config| config.words = WordAccess::Counted(256)) else {
+    let Some(setup) = setup(UffdFeatures::NONE, |config| {
+        config.words = WordAccess::Counted(256)
+    }) else {
         return;
     };
     let arena = &setup.arena;
@@ -248,16 +250,20 @@ fn words_of_a_page_that_is_thrown_away_are_not_given_once_that_was_heard() {
     for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
         *value = (index as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     }
-    assert!(arena.depot().flush(Duration::from_secs(60)));
+    assert!(arena.remote_pages().flush(Duration::from_secs(60)));
     let page = Page(3);
-    assert!(arena.word(page, &[0], |found| matches!(found, Found::Blocks(_))));
+    assert!(arena.word(page, &[0], |found| matches!(found, BlockValues::Blocks(_))));
     let core = &arena.0.core;
     std::thread::scope(|scope| {
-        let heard = core.shape.write().unwrap();
+        let heard = core.layout_lock.write().unwrap();
         let (sender, found) = std::sync::mpsc::channel();
-        scope.spawn(move || arena.word(page, &[0], |found| sender.send(found == Found::Zeros).unwrap()));
+        scope.spawn(move || {
+            arena.word(page, &[0], |found| {
+                sender.send(found == BlockValues::Zeros).unwrap()
+            })
+        });
         let early = found.recv_timeout(Duration::from_millis(300));
-        assert_eq!(core.discard(&mut core.hub.lock(), page), None);
+        assert_eq!(core.discard(&mut core.monitor.lock(), page), None);
         drop(heard);
         assert!(early.is_err(), "these words are of nobody any more");
         assert_eq!(found.recv(), Ok(true));

@@ -3,15 +3,15 @@
 use std::sync::PoisonError;
 use std::time::Instant;
 
-use netram_far_machine::arena::{Page, Patch, Reach};
-use netram_far_machine::deposit::Wanted;
+use netram_far_machine::arena::{Page, PagePatch, WordSource};
+use netram_far_machine::deposit::BlockRequest;
 use netram_far_machine::limit::{BLOCK_BYTES, COUNTER_MIN, PAGE_BLOCKS};
 
 use super::Arena;
-use super::moves::{State, ZEROS};
+use super::moves::{ArenaState, ZEROS};
 use super::patches::{complete, is_missing};
-use crate::depot::Words;
-use crate::pack::Clear;
+use crate::compression::PlainPage;
+use crate::remote_pages::GatheredWords;
 
 /// Whether values of pages that are away may come by themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub enum WordAccess {
 
 /// What was found of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found<'b> {
+pub(crate) enum BlockValues<'b> {
     /// They are zeros.
     Zeros,
     /// They stayed away, and this is in them, in their order.
@@ -37,20 +37,20 @@ pub(crate) enum Found<'b> {
 }
 
 /// Where blocks are to be had.
-enum Whence {
+enum BlockSource {
     Zeros,
     Page,
     /// In a page of the pack, which this is.
-    Packed(Clear),
+    Packed(PlainPage),
     /// In the depot, but for what was written of them since.
-    Depot(Option<Patch>),
+    Remote(Option<PagePatch>),
 }
 
 /// Blocks of some pages, and where they are to be had.
-struct Sought<'w> {
-    wanted: &'w Wanted,
+struct BlockLookup<'w> {
+    wanted: &'w BlockRequest,
     /// One a page.
-    whences: Vec<Whence>,
+    sources: Vec<BlockSource>,
 }
 
 /// The numbers of all blocks of a page: a part of this names blocks that stand one behind the other.
@@ -71,21 +71,21 @@ impl Arena {
     }
 
     /// Blocks of one page: a look at where it is costs no allocation.
-    pub(crate) fn word<R>(&self, page: Page, numbers: &[u8], tell: impl FnOnce(Found<'_>) -> R) -> R {
+    pub(crate) fn word<R>(&self, page: Page, numbers: &[u8], tell: impl FnOnce(BlockValues<'_>) -> R) -> R {
         let mut state = self.look();
         let initial = self.counter(&state, numbers.len());
-        let whence = self.whence(&mut state, page, numbers, initial);
+        let whence = self.block_source(&mut state, page, numbers, initial);
         drop(state);
         match whence {
-            Whence::Zeros => tell(Found::Zeros),
-            Whence::Page => tell(Found::Page),
-            Whence::Packed(clear) => tell(Found::Blocks(&cut(&clear, numbers))),
-            depot @ Whence::Depot(_) => {
-                let mut wanted = Wanted::with_capacity(1, numbers.len());
+            BlockSource::Zeros => tell(BlockValues::Zeros),
+            BlockSource::Page => tell(BlockValues::Page),
+            BlockSource::Packed(clear) => tell(BlockValues::Blocks(&cut(&clear, numbers))),
+            depot @ BlockSource::Remote(_) => {
+                let mut wanted = BlockRequest::with_capacity(1, numbers.len());
                 wanted.extend(page, numbers);
-                let sought = Sought {
+                let sought = BlockLookup {
                     wanted: &wanted,
-                    whences: vec![depot],
+                    sources: vec![depot],
                 };
                 let mut tell = Some(tell);
                 let mut told = None;
@@ -96,66 +96,75 @@ impl Arena {
     }
 
     /// Blocks of pages: those that are away in one round trip a lender. Tells of each page, in order.
-    pub(crate) fn words(&self, wanted: &Wanted, tell: impl FnMut(Found<'_>)) {
+    pub(crate) fn words(&self, wanted: &BlockRequest, tell: impl FnMut(BlockValues<'_>)) {
         let mut state = self.look();
         let initial = self.counter(&state, wanted.blocks());
         // All of it is true of one moment.
-        let whence = |(page, numbers)| self.whence(&mut state, page, numbers, initial);
+        let whence = |(page, numbers)| self.block_source(&mut state, page, numbers, initial);
         let whences = wanted.iter().map(whence).collect();
         drop(state);
-        self.fetch_words(Sought { wanted, whences }, tell);
+        self.fetch_words(
+            BlockLookup {
+                wanted,
+                sources: whences,
+            },
+            tell,
+        );
     }
 
     /// The lock, for a look at where pages are.
-    fn look(&self) -> std::sync::MutexGuard<'_, State> {
+    fn look(&self) -> std::sync::MutexGuard<'_, ArenaState> {
         let core = &self.0.core;
         // What the program has thrown away may have been heard and not be known yet; its words would still be given.
-        let shape = core.shape.read().unwrap_or_else(PoisonError::into_inner);
-        let state = core.hub.lock();
+        let shape = core.layout_lock.read().unwrap_or_else(PoisonError::into_inner);
+        let state = core.monitor.lock();
         drop(shape);
         state
     }
 
-    fn whence(&self, state: &mut State, page: Page, numbers: &[u8], initial: u32) -> Whence {
+    fn block_source(&self, state: &mut ArenaState, page: Page, numbers: &[u8], initial: u32) -> BlockSource {
         let count = numbers.len() as u32;
-        match state.machine.reach(page, count, initial) {
-            Reach::Zeros => Whence::Zeros,
-            Reach::Page => Whence::Page,
-            Reach::Words => Whence::Depot(state.machine.patched(page, numbers.iter().copied())),
-            Reach::Packed => {
+        match state.machine.word_source(page, count, initial) {
+            WordSource::Zeros => BlockSource::Zeros,
+            WordSource::Page => BlockSource::Page,
+            WordSource::Words => BlockSource::Remote(state.machine.patched(page, numbers.iter().copied())),
+            WordSource::Packed => {
                 state.machine.words_came(count);
                 let packed = self.0.core.pack().get(&page).cloned();
-                Whence::Packed(packed.expect("a page that is packed is in the pack"))
+                BlockSource::Packed(packed.expect("a page that is packed is in the pack"))
             }
         }
     }
 
     /// What a page's counter begins with, for so many blocks together.
-    pub(super) fn counter(&self, state: &State, all: usize) -> u32 {
+    pub(super) fn counter(&self, state: &ArenaState, all: usize) -> u32 {
         match self.0.words {
             WordAccess::Never => COUNTER_MIN,
             WordAccess::Counted(initial) => initial,
-            WordAccess::Measured => state.worth.initial(all),
+            WordAccess::Measured => state.costs.initial(all),
         }
     }
 
     /// What a page is wanted for that nobody has any more is given where nothing of it is missing.
-    fn fetch_words(&self, sought: Sought<'_>, mut tell: impl FnMut(Found<'_>)) {
+    fn fetch_words(&self, sought: BlockLookup<'_>, mut tell: impl FnMut(BlockValues<'_>)) {
         let missing = sought.missing();
         let came = self.fetch_missing(missing);
-        let mut came = came.iter().flat_map(Words::pages);
+        let mut came = came.iter().flat_map(GatheredWords::pages);
         let mut words = 0;
         let mut completed = Vec::new();
-        for ((_, numbers), whence) in sought.wanted.iter().zip(&sought.whences) {
+        for ((_, numbers), whence) in sought.wanted.iter().zip(&sought.sources) {
             let found = match whence {
-                Whence::Zeros => Found::Zeros,
-                Whence::Page => Found::Page,
-                Whence::Packed(clear) => {
+                BlockSource::Zeros => BlockValues::Zeros,
+                BlockSource::Page => BlockValues::Page,
+                BlockSource::Packed(clear) => {
                     completed = cut(clear, numbers);
-                    Found::Blocks(&completed)
+                    BlockValues::Blocks(&completed)
                 }
-                Whence::Depot(None) => came.next().flatten().map_or(Found::Page, Found::Blocks),
-                Whence::Depot(Some(patch)) => {
+                BlockSource::Remote(None) => came
+                    .next()
+                    .flatten()
+                    .map_or(BlockValues::Page, BlockValues::Blocks),
+                BlockSource::Remote(Some(patch)) => {
                     let bytes = match { numbers.iter() }.any(|number| is_missing(*number, patch)) {
                         true => came.next().flatten(),
                         false => Some(&[][..]),
@@ -163,51 +172,51 @@ impl Arena {
                     match bytes {
                         Some(bytes) => {
                             complete(numbers, patch, bytes, &mut completed);
-                            Found::Blocks(&completed)
+                            BlockValues::Blocks(&completed)
                         }
-                        None => Found::Page,
+                        None => BlockValues::Page,
                     }
                 }
             };
-            if let (Whence::Depot(_), Found::Blocks(_)) = (whence, found) {
+            if let (BlockSource::Remote(_), BlockValues::Blocks(_)) = (whence, found) {
                 words += numbers.len() as u32;
             }
             tell(found);
         }
         if words > 0 {
-            self.0.core.hub.lock().machine.words_came(words);
+            self.0.core.monitor.lock().machine.words_came(words);
         }
     }
 
     /// `None`: nothing is to be had without its page.
-    fn fetch_missing(&self, missing: Wanted) -> Option<Words> {
+    fn fetch_missing(&self, missing: BlockRequest) -> Option<GatheredWords> {
         let core = &self.0.core;
-        if missing.is_empty() || !core.depot.may_gather() {
+        if missing.is_empty() || !core.remote_pages.may_gather() {
             return None;
         }
         let count = missing.blocks();
         let began = Instant::now();
-        let words = core.depot.gather(missing);
+        let words = core.remote_pages.gather(missing);
         let ns = began.elapsed().as_nanos() as u64;
         if words.pages().all(|page| page.is_some()) {
-            core.hub.lock().worth.words_took(count, ns);
+            core.monitor.lock().costs.words_took(count, ns);
         }
         Some(words)
     }
 }
 
-impl Sought<'_> {
+impl BlockLookup<'_> {
     /// What is to be asked of lenders.
-    fn missing(&self) -> Wanted {
-        let mut missing = Wanted::with_capacity(self.wanted.len(), self.wanted.blocks());
-        for ((page, numbers), whence) in self.wanted.iter().zip(&self.whences) {
+    fn missing(&self) -> BlockRequest {
+        let mut missing = BlockRequest::with_capacity(self.wanted.len(), self.wanted.blocks());
+        for ((page, numbers), whence) in self.wanted.iter().zip(&self.sources) {
             match whence {
-                Whence::Depot(None) => missing.extend(page, numbers),
-                Whence::Depot(Some(patch)) => {
+                BlockSource::Remote(None) => missing.extend(page, numbers),
+                BlockSource::Remote(Some(patch)) => {
                     let of_patch = numbers.iter().filter(|number| is_missing(**number, patch));
                     of_patch.for_each(|number| missing.add(page, *number));
                 }
-                Whence::Zeros | Whence::Page | Whence::Packed(_) => (),
+                BlockSource::Zeros | BlockSource::Page | BlockSource::Packed(_) => (),
             }
         }
         missing
@@ -215,7 +224,7 @@ impl Sought<'_> {
 }
 
 /// Blocks of a page that is here compressed.
-fn cut(clear: &Clear, numbers: &[u8]) -> Vec<u8> {
+fn cut(clear: &PlainPage, numbers: &[u8]) -> Vec<u8> {
     let mut bytes = ZEROS;
     clear.unpack(&mut bytes);
     let block = |number: &u8| {

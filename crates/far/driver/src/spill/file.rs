@@ -7,7 +7,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use netram_far_machine::deposit::{Asked, NoSlots, SlotFile, Stored};
+use netram_far_machine::deposit::{NoSlotsError, SlotFile, SlotRequest, StoredPage};
 use netram_far_machine::limit::{FRAME_PAGES_MAX, PAGE_BYTES};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, Mode, OFlags, fallocate, fcntl_getfl, fcntl_setfl, unlinkat};
@@ -77,7 +77,7 @@ impl SpillFile {
 }
 
 impl SlotFile for SpillFile {
-    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         let Err(error) = self.reserve(slots) else {
             self.slots = slots;
             return Ok(());
@@ -89,11 +89,11 @@ impl SlotFile for SpillFile {
         }
         // Whoever asked asks for that.
         let possible = self.slots + (slots - self.slots) / 2;
-        Err(NoSlots { possible })
+        Err(NoSlotsError { possible })
     }
 
-    fn write(&mut self, pages: &[Stored<'_>]) -> bool {
-        let mut order: Vec<&Stored<'_>> = pages.iter().collect();
+    fn write(&mut self, pages: &[StoredPage<'_>]) -> bool {
+        let mut order: Vec<&StoredPage<'_>> = pages.iter().collect();
         order.sort_unstable_by_key(|page| page.slot);
         for run in order.chunk_by(|one, next| one.slot + 1 == next.slot) {
             for (page, place) in run.iter().zip(self.batch.0.chunks_exact_mut(PAGE_BYTES)) {
@@ -109,7 +109,7 @@ impl SlotFile for SpillFile {
         true
     }
 
-    fn read(&mut self, pages: &[Asked], each: &mut dyn FnMut(&[u8])) {
+    fn read(&mut self, pages: &[SlotRequest], each: &mut dyn FnMut(&[u8])) {
         let mut order: Vec<usize> = (0..pages.len()).filter(|index| pages[*index].bytes > 0).collect();
         order.sort_unstable_by_key(|index| pages[*index].slot);
         let mut places = [None; FRAME_PAGES_MAX];
@@ -162,8 +162,8 @@ fn open_and_unlink(dir: &Path, flags: OFlags) -> Result<File, Errno> {
 mod tests {
     use super::*;
 
-    fn stored(slot: u32, bytes: &[u8]) -> Stored<'_> {
-        Stored {
+    fn stored(slot: u32, bytes: &[u8]) -> StoredPage<'_> {
+        StoredPage {
             slot,
             version: 1,
             bytes,
@@ -171,8 +171,8 @@ mod tests {
     }
 
     fn read(file: &mut SpillFile, asked: &[(u32, u16)]) -> Vec<Vec<u8>> {
-        let asked: Vec<Asked> = { asked.iter() }
-            .map(|(slot, bytes)| Asked {
+        let asked: Vec<SlotRequest> = { asked.iter() }
+            .map(|(slot, bytes)| SlotRequest {
                 slot: *slot,
                 version: 1,
                 bytes: *bytes,
@@ -192,7 +192,7 @@ mod tests {
             let contents: Vec<(u32, Vec<u8>)> = [7, 8, 3, 99, 9, 0]
                 .map(|slot| (slot, vec![slot as u8 + 1; PAGE_BYTES - 13 * slot as usize]))
                 .to_vec();
-            let pages: Vec<Stored<'_>> = contents
+            let pages: Vec<StoredPage<'_>> = contents
                 .iter()
                 .map(|(slot, bytes)| stored(*slot, bytes))
                 .collect();

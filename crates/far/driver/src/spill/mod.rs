@@ -6,7 +6,7 @@ use std::io;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 
-use netram_far_machine::deposit::Spill;
+use netram_far_machine::deposit::SpillServer;
 use netram_proto::id::Epoch;
 use netram_proto::wire::Frame;
 
@@ -16,7 +16,7 @@ pub(crate) use file::SpillFile;
 
 /// What the file says.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct SpillReply {
     /// In which session.
     pub(crate) epoch: Epoch,
     /// A frame. `None`: something could not be written, and the session is over.
@@ -26,18 +26,18 @@ pub(crate) struct Answer {
 /// The thread. It ends with this, when it has done what it was asked: no session has more frames on their way than
 /// [`DEPOSIT_FRAMES_MAX`](netram_far_machine::limit::DEPOSIT_FRAMES_MAX).
 #[derive(Debug)]
-pub(crate) struct Clerk {
+pub(crate) struct SpillThread {
     sender: Option<Sender<Vec<u8>>>,
-    answers: Receiver<Answer>,
+    answers: Receiver<SpillReply>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Clerk {
+impl SpillThread {
     /// Starts it. `answered` is called after each answer.
     pub(crate) fn start(
-        mut spill: Spill<SpillFile>,
+        mut spill: SpillServer<SpillFile>,
         answered: impl Fn() + Send + 'static,
-    ) -> io::Result<Clerk> {
+    ) -> io::Result<SpillThread> {
         let (sender, asked) = channel::<Vec<u8>>();
         let (answer, answers) = channel();
         let body = move || {
@@ -47,13 +47,13 @@ impl Clerk {
                 };
                 let epoch = frame.header.epoch;
                 let packet = spill.handle(&frame);
-                if answer.send(Answer { epoch, packet }).is_err() {
+                if answer.send(SpillReply { epoch, packet }).is_err() {
                     return;
                 }
                 answered();
             }
         };
-        Ok(Clerk {
+        Ok(SpillThread {
             sender: Some(sender),
             answers,
             thread: Some(threads::begin("netram-spill", body)?),
@@ -67,7 +67,7 @@ impl Clerk {
     }
 
     /// The next answer, if there is one.
-    pub(crate) fn answer(&self) -> Option<Answer> {
+    pub(crate) fn answer(&self) -> Option<SpillReply> {
         match self.answers.try_recv() {
             Ok(answer) => Some(answer),
             Err(TryRecvError::Empty) => None,
@@ -76,7 +76,7 @@ impl Clerk {
     }
 }
 
-impl Drop for Clerk {
+impl Drop for SpillThread {
     fn drop(&mut self) {
         self.sender = None;
         if let Some(thread) = self.thread.take() {

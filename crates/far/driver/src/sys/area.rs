@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use netram_far_machine::limit::PAGE_BYTES;
 
-use super::Memory;
+use super::MappedMemory;
 
 /// What may be kept in an arena: any bytes are a value, zeros too, and it has no padding.
 ///
@@ -16,29 +16,29 @@ impl<T: zerocopy::FromBytes + zerocopy::IntoBytes + zerocopy::Immutable + Copy> 
 
 /// The parts of a memory that nobody holds: first page and pages, none next to another.
 #[derive(Debug)]
-pub(crate) struct Areas {
-    memory: Arc<Memory>,
+pub(crate) struct AreaAllocator {
+    memory: Arc<MappedMemory>,
     free: Mutex<BTreeMap<usize, usize>>,
 }
 
 /// Whole pages of a memory that belong to this alone.
 #[derive(Debug)]
-pub(crate) struct Area {
-    areas: Arc<Areas>,
+pub(crate) struct ArenaArea {
+    areas: Arc<AreaAllocator>,
     pages: Range<usize>,
 }
 
-impl Areas {
-    pub(crate) fn new(memory: Arc<Memory>) -> Arc<Areas> {
+impl AreaAllocator {
+    pub(crate) fn new(memory: Arc<MappedMemory>) -> Arc<AreaAllocator> {
         let pages = memory.bytes() / PAGE_BYTES;
-        Arc::new(Areas {
+        Arc::new(AreaAllocator {
             memory,
             free: Mutex::new(BTreeMap::from([(0, pages)])),
         })
     }
 
     /// The first part of so many pages that is free. `None`: there is none.
-    pub(crate) fn take(self: &Arc<Self>, pages: usize) -> Option<Area> {
+    pub(crate) fn take(self: &Arc<Self>, pages: usize) -> Option<ArenaArea> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (first, length) = free
             .iter()
@@ -49,7 +49,7 @@ impl Areas {
             free.insert(first + pages, length - pages);
         }
         self.memory.dump(first, pages, true);
-        Some(Area {
+        Some(ArenaArea {
             areas: Arc::clone(self),
             pages: first..first + pages,
         })
@@ -73,7 +73,7 @@ impl Areas {
     }
 }
 
-impl Area {
+impl ArenaArea {
     /// Its pages, as the memory counts them.
     pub(crate) fn pages(&self) -> Range<usize> {
         self.pages.clone()
@@ -102,7 +102,7 @@ impl Area {
     /// The same, to be written.
     pub(crate) fn slice_mut<T: Pod>(&mut self, count: usize) -> &mut [T] {
         let at = self.check::<T>(count);
-        // SAFETY: as above; and no two areas share a page (`Areas::take`), so that `&mut self` is the only way to them.
+        // SAFETY: as above; and no two areas share a page (`AreaAllocator::take`), so that `&mut self` is the only way to them.
         unsafe { std::slice::from_raw_parts_mut(at.cast_mut(), count) }
     }
 
@@ -123,7 +123,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for ArenaArea {
     fn drop(&mut self) {
         self.areas.give(&self.pages);
     }
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn areas_are_apart_and_what_is_given_back_is_whole_again() {
-        let areas = Areas::new(Arc::new(Memory::map(100).unwrap()));
+        let areas = AreaAllocator::new(Arc::new(MappedMemory::map(100).unwrap()));
         let (first, second, third) = (
             areas.take(30).unwrap(),
             areas.take(30).unwrap(),
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn an_area_holds_values_from_its_beginning_to_its_end() {
-        let areas = Areas::new(Arc::new(Memory::map(4).unwrap()));
+        let areas = AreaAllocator::new(Arc::new(MappedMemory::map(4).unwrap()));
         let (mut first, mut second) = (areas.take(2).unwrap(), areas.take(2).unwrap());
         first.slice_mut::<u64>(1024).fill(1);
         second.slice_mut::<u32>(2048).fill(2);

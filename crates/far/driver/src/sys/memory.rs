@@ -8,27 +8,27 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 /// Pages of memory, until this is dropped. Other threads may write what a program holds slices of; so what is here is copied in and out.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct MappedMemory {
     base: NonNull<u8>,
     bytes: usize,
 }
 
 // SAFETY: it is an address and a length; what is behind is only ever copied, under the rules of each method.
-unsafe impl Send for Memory {}
+unsafe impl Send for MappedMemory {}
 // SAFETY: as above: no method makes a reference to what is behind.
-unsafe impl Sync for Memory {}
+unsafe impl Sync for MappedMemory {}
 
-impl Memory {
+impl MappedMemory {
     /// So many pages of zeros, none of which takes memory yet. A child of this process does not get them: whoever touches them there gets a
-    /// segmentation fault. Nor does a core dump, unless that is asked for ([`Memory::dump`]).
-    pub(crate) fn map(pages: usize) -> io::Result<Memory> {
+    /// segmentation fault. Nor does a core dump, unless that is asked for ([`MappedMemory::dump`]).
+    pub(crate) fn map(pages: usize) -> io::Result<MappedMemory> {
         let bytes = pages.checked_mul(PAGE_BYTES).ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // Nothing may be read at first: else a process that locks all its memory would get it all now.
         // SAFETY: a new mapping, where the kernel finds room: no memory that anything refers to changes.
         let base = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), bytes, ProtFlags::empty(), flags) }?;
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        let memory = Memory { base, bytes };
+        let memory = MappedMemory { base, bytes };
         memory.unlock()?;
         // SAFETY: the mapping is ours, and nothing refers to it yet.
         unsafe { rustix::mm::mprotect(memory.at(0), bytes, MprotectFlags::READ | MprotectFlags::WRITE) }?;
@@ -124,7 +124,7 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
         // SAFETY: whoever had a part of it borrowed this or held its `Arc`: nothing refers to it any more.
         if let Err(error) = unsafe { rustix::mm::munmap(self.at(0), self.bytes) } {
@@ -143,7 +143,7 @@ pub(crate) fn locked_bytes() -> u64 {
 
 /// What a program may do to memory of an arena.
 #[cfg(test)]
-impl Memory {
+impl MappedMemory {
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: the mapping is ours; what is in it stays.
         Ok(unsafe { rustix::mm::mlock(self.at(0), self.bytes) }?)
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn bytes_go_in_and_out_and_what_is_emptied_is_zeros() {
-        let memory = Memory::map(3).unwrap();
+        let memory = MappedMemory::map(3).unwrap();
         memory.write(4000, &[7; 200]);
         let mut bytes = [0; 200];
         memory.read(4000, &mut bytes);
@@ -178,7 +178,7 @@ mod tests {
     /// A child would see zeros where its parent's pages are away.
     #[test]
     fn a_child_that_looks_gets_a_segmentation_fault_and_no_zeros() {
-        let memory = Memory::map(1).unwrap();
+        let memory = MappedMemory::map(1).unwrap();
         memory.write(0, &[7]);
         // SAFETY: the child only reads memory, and exits: it takes no lock and allocates nothing.
         let child = unsafe { libc::fork() };
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_kernel_tells_of_a_lock() {
-        let memory = Memory::map(16).unwrap();
+        let memory = MappedMemory::map(16).unwrap();
         // So little that no usual limit is lower.
         match memory.lock() {
             // Another test of this process may lock memory, too, but never less than this.

@@ -10,10 +10,10 @@ mod signals;
 mod uffd;
 
 pub use area::Pod;
-pub(crate) use area::{Area, Areas};
-pub(crate) use memory::{Memory, locked_bytes};
+pub(crate) use area::{AreaAllocator, ArenaArea};
+pub(crate) use memory::{MappedMemory, locked_bytes};
 pub(crate) use signals::SignalsBlocked;
-pub(crate) use uffd::{Features, Message, Uffd, UffdError};
+pub(crate) use uffd::{Uffd, UffdError, UffdFeatures, UffdMessage};
 
 use rustix::process::{Pid, Signal};
 

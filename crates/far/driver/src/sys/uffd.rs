@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
 
-use super::Memory;
+use super::MappedMemory;
 
 /// `UFFDIO` of linux/userfaultfd.h.
 const GROUP: u8 = 0xAA;
@@ -29,37 +29,37 @@ const MESSAGE_BYTES: usize = 32;
 
 /// What a kernel can do: bits of `struct uffdio_api`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Features(u64);
+pub(crate) struct UffdFeatures(u64);
 
-impl Features {
-    pub(crate) const NONE: Features = Features(0);
-    pub(crate) const PROTECT: Features = Features(1);
-    pub(crate) const REMAP: Features = Features(1 << 2);
-    pub(crate) const REMOVE: Features = Features(1 << 3);
-    pub(crate) const UNMAP: Features = Features(1 << 6);
+impl UffdFeatures {
+    pub(crate) const NONE: UffdFeatures = UffdFeatures(0);
+    pub(crate) const PROTECT: UffdFeatures = UffdFeatures(1);
+    pub(crate) const REMAP: UffdFeatures = UffdFeatures(1 << 2);
+    pub(crate) const REMOVE: UffdFeatures = UffdFeatures(1 << 3);
+    pub(crate) const UNMAP: UffdFeatures = UffdFeatures(1 << 6);
     /// A page that is missed is a bus error, and is not told.
-    pub(crate) const SIGBUS: Features = Features(1 << 7);
-    pub(crate) const THREAD_ID: Features = Features(1 << 8);
+    pub(crate) const SIGBUS: UffdFeatures = UffdFeatures(1 << 7);
+    pub(crate) const THREAD_ID: UffdFeatures = UffdFeatures(1 << 8);
     /// Faults are told by the byte, not by the page.
-    pub(crate) const EXACT_ADDRESS: Features = Features(1 << 11);
-    pub(crate) const POISON: Features = Features(1 << 14);
-    pub(crate) const MOVE: Features = Features(1 << 16);
+    pub(crate) const EXACT_ADDRESS: UffdFeatures = UffdFeatures(1 << 11);
+    pub(crate) const POISON: UffdFeatures = UffdFeatures(1 << 14);
+    pub(crate) const MOVE: UffdFeatures = UffdFeatures(1 << 16);
 
-    pub(crate) const fn and(self, other: Features) -> Features {
-        Features(self.0 | other.0)
+    pub(crate) const fn and(self, other: UffdFeatures) -> UffdFeatures {
+        UffdFeatures(self.0 | other.0)
     }
 
-    pub(crate) fn without(self, other: Features) -> Features {
-        Features(self.0 & !other.0)
+    pub(crate) fn without(self, other: UffdFeatures) -> UffdFeatures {
+        UffdFeatures(self.0 & !other.0)
     }
 
-    pub(crate) fn has(self, other: Features) -> bool {
+    pub(crate) fn has(self, other: UffdFeatures) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Those that both have.
-    pub(crate) fn common(self, other: Features) -> Features {
-        Features(self.0 & other.0)
+    pub(crate) fn common(self, other: UffdFeatures) -> UffdFeatures {
+        UffdFeatures(self.0 & other.0)
     }
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum UffdError {
 
 /// What the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Message {
+pub(crate) enum UffdMessage {
     /// A thread waits for what is at this address.
     Fault {
         address: usize,
@@ -91,7 +91,7 @@ pub(crate) enum Message {
 }
 
 #[repr(C)]
-struct Handshake {
+struct UffdApi {
     api: u64,
     features: u64,
     ioctls: u64,
@@ -104,7 +104,7 @@ struct Extent {
 }
 
 #[repr(C)]
-struct Registration {
+struct UffdRegister {
     extent: Extent,
     mode: u64,
     ioctls: u64,
@@ -112,7 +112,7 @@ struct Registration {
 
 /// `uffdio_copy` and `uffdio_move`.
 #[repr(C)]
-struct Transfer {
+struct UffdCopy {
     target: u64,
     source: u64,
     bytes: u64,
@@ -122,32 +122,32 @@ struct Transfer {
 
 /// `uffdio_poison`.
 #[repr(C)]
-struct Poison {
+struct UffdPoison {
     extent: Extent,
     mode: u64,
     done: i64,
 }
 
 #[repr(C)]
-struct Protection {
+struct UffdWriteProtect {
     extent: Extent,
     mode: u64,
 }
 
 const IOC_NEW: Opcode = opcode::none(GROUP, 0x00);
-const IOC_API: Opcode = opcode::read_write::<Handshake>(GROUP, 0x3F);
-const IOC_REGISTER: Opcode = opcode::read_write::<Registration>(GROUP, 0x00);
+const IOC_API: Opcode = opcode::read_write::<UffdApi>(GROUP, 0x3F);
+const IOC_REGISTER: Opcode = opcode::read_write::<UffdRegister>(GROUP, 0x00);
 const IOC_WAKE: Opcode = opcode::read::<Extent>(GROUP, 0x02);
-const IOC_COPY: Opcode = opcode::read_write::<Transfer>(GROUP, 0x03);
-const IOC_MOVE: Opcode = opcode::read_write::<Transfer>(GROUP, 0x05);
-const IOC_PROTECT: Opcode = opcode::read_write::<Protection>(GROUP, 0x06);
-const IOC_POISON: Opcode = opcode::read_write::<Poison>(GROUP, 0x08);
+const IOC_COPY: Opcode = opcode::read_write::<UffdCopy>(GROUP, 0x03);
+const IOC_MOVE: Opcode = opcode::read_write::<UffdCopy>(GROUP, 0x05);
+const IOC_PROTECT: Opcode = opcode::read_write::<UffdWriteProtect>(GROUP, 0x06);
+const IOC_POISON: Opcode = opcode::read_write::<UffdPoison>(GROUP, 0x08);
 
-const _: () = assert!(size_of::<Handshake>() == 24);
-const _: () = assert!(size_of::<Registration>() == 32);
-const _: () = assert!(size_of::<Transfer>() == 40);
-const _: () = assert!(size_of::<Poison>() == 32);
-const _: () = assert!(size_of::<Protection>() == 24);
+const _: () = assert!(size_of::<UffdApi>() == 24);
+const _: () = assert!(size_of::<UffdRegister>() == 32);
+const _: () = assert!(size_of::<UffdCopy>() == 40);
+const _: () = assert!(size_of::<UffdPoison>() == 32);
+const _: () = assert!(size_of::<UffdWriteProtect>() == 24);
 
 /// One `userfaultfd`. Calls that name a part of memory panic if it is not inside.
 #[derive(Debug)]
@@ -161,31 +161,31 @@ impl AsFd for Uffd {
 
 impl Uffd {
     /// What the kernel can do for this process.
-    pub(crate) fn offered(user_only: bool) -> Result<Features, UffdError> {
-        Uffd(descriptor(user_only)?).shake_hands(Features::NONE)
+    pub(crate) fn offered(user_only: bool) -> Result<UffdFeatures, UffdError> {
+        Uffd(descriptor(user_only)?).negotiate(UffdFeatures::NONE)
     }
 
     /// One with these features, of those that are offered.
-    pub(crate) fn open(user_only: bool, features: Features) -> Result<Uffd, UffdError> {
+    pub(crate) fn open(user_only: bool, features: UffdFeatures) -> Result<Uffd, UffdError> {
         let uffd = Uffd(descriptor(user_only)?);
-        uffd.shake_hands(features)?;
+        uffd.negotiate(features)?;
         Ok(uffd)
     }
 
-    fn shake_hands(&self, features: Features) -> Result<Features, UffdError> {
-        let mut shake = Handshake {
+    fn negotiate(&self, features: UffdFeatures) -> Result<UffdFeatures, UffdError> {
+        let mut shake = UffdApi {
             api: API,
             features: features.0,
             ioctls: 0,
         };
         self.call(IOC_API, &mut shake)
             .map_err(|error| UffdError::Other(error.into()))?;
-        Ok(Features(shake.features))
+        Ok(UffdFeatures(shake.features))
     }
 
     /// From now on, references to pages of the memory that are not there are told; with `protect`, writes to protected ones, too.
-    pub(crate) fn register(&self, memory: &Memory, protect: bool) -> io::Result<()> {
-        let mut registration = Registration {
+    pub(crate) fn register(&self, memory: &MappedMemory, protect: bool) -> io::Result<()> {
+        let mut registration = UffdRegister {
             extent: extent(memory, 0, memory.bytes()),
             mode: MODE_MISSING | if protect { MODE_WRITE_PROTECT } else { 0 },
             ioctls: 0,
@@ -194,7 +194,7 @@ impl Uffd {
     }
 
     /// What the kernel has to tell; `None`: nothing now.
-    pub(crate) fn read(&self) -> io::Result<Option<Message>> {
+    pub(crate) fn read(&self) -> io::Result<Option<UffdMessage>> {
         let mut bytes = [0; MESSAGE_BYTES];
         match rustix::io::read(&self.0, &mut bytes) {
             Ok(MESSAGE_BYTES) => Ok(parse(&bytes)),
@@ -206,22 +206,22 @@ impl Uffd {
     }
 
     /// Puts a page there, all at once, and wakes who waits for it. 1.7 us.
-    pub(crate) fn copy(&self, memory: &Memory, offset: usize, page: &[u8]) -> Result<(), Errno> {
+    pub(crate) fn copy(&self, memory: &MappedMemory, offset: usize, page: &[u8]) -> Result<(), Errno> {
         let source = page.as_ptr() as usize;
         self.transfer(IOC_COPY, memory, offset, source, page.len())
     }
 
     /// Puts pages there that stand one behind the other. Returns how many bytes of them; why not all says the attempt to put the next. 1 us a page.
-    pub(crate) fn copy_run(&self, memory: &Memory, offset: usize, pages: &[u8]) -> usize {
+    pub(crate) fn copy_run(&self, memory: &MappedMemory, offset: usize, pages: &[u8]) -> usize {
         self.transfer_run(IOC_COPY, memory, offset, pages.as_ptr() as usize, pages.len())
     }
 
     /// The same, out of another memory.
     pub(crate) fn copy_from(
         &self,
-        memory: &Memory,
+        memory: &MappedMemory,
         offset: usize,
-        other: &Memory,
+        other: &MappedMemory,
         from: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
@@ -232,9 +232,9 @@ impl Uffd {
     /// Takes a page out of another memory and puts it there, all at once: no store is lost in between. 1.1 us.
     pub(crate) fn take(
         &self,
-        memory: &Memory,
+        memory: &MappedMemory,
         offset: usize,
-        other: &Memory,
+        other: &MappedMemory,
         from: usize,
         bytes: usize,
     ) -> Result<(), Errno> {
@@ -246,9 +246,9 @@ impl Uffd {
     /// other cores are told once.
     pub(crate) fn take_run(
         &self,
-        memory: &Memory,
+        memory: &MappedMemory,
         offset: usize,
-        other: &Memory,
+        other: &MappedMemory,
         from: usize,
         bytes: usize,
     ) -> usize {
@@ -259,7 +259,7 @@ impl Uffd {
     fn transfer(
         &self,
         call: Opcode,
-        memory: &Memory,
+        memory: &MappedMemory,
         offset: usize,
         source: usize,
         bytes: usize,
@@ -270,7 +270,7 @@ impl Uffd {
     fn transfer_run(
         &self,
         call: Opcode,
-        memory: &Memory,
+        memory: &MappedMemory,
         offset: usize,
         source: usize,
         bytes: usize,
@@ -284,13 +284,13 @@ impl Uffd {
     }
 
     /// Whoever waits for what is there looks again.
-    pub(crate) fn wake(&self, memory: &Memory, offset: usize, bytes: usize) -> Result<(), Errno> {
+    pub(crate) fn wake(&self, memory: &MappedMemory, offset: usize, bytes: usize) -> Result<(), Errno> {
         self.call(IOC_WAKE, &mut extent(memory, offset, bytes))
     }
 
     /// From now on a reference to what is there is a bus error.
-    pub(crate) fn poison(&self, memory: &Memory, offset: usize, bytes: usize) -> Result<(), Errno> {
-        let mut poison = Poison {
+    pub(crate) fn poison(&self, memory: &MappedMemory, offset: usize, bytes: usize) -> Result<(), Errno> {
+        let mut poison = UffdPoison {
             extent: extent(memory, offset, bytes),
             mode: 0,
             done: 0,
@@ -299,8 +299,8 @@ impl Uffd {
     }
 
     /// Writes to what is there wait.
-    pub(crate) fn protect(&self, memory: &Memory, offset: usize, bytes: usize) -> Result<(), Errno> {
-        let mut protection = Protection {
+    pub(crate) fn protect(&self, memory: &MappedMemory, offset: usize, bytes: usize) -> Result<(), Errno> {
+        let mut protection = UffdWriteProtect {
             extent: extent(memory, offset, bytes),
             mode: PROTECT,
         };
@@ -310,7 +310,7 @@ impl Uffd {
     fn call<T>(&self, call: Opcode, value: &mut T) -> Result<(), Errno> {
         let value: *mut T = value;
         // SAFETY: the call's number holds the size of `T`, and the kernel reads and writes no more of it, until it returns. The pages that it
-        // names lie in a `Memory` that the caller borrows, or are bytes that it only reads. What is put into an arena is
+        // names lie in a `MappedMemory` that the caller borrows, or are bytes that it only reads. What is put into an arena is
         // initialised, and all types that are kept there allow any bytes (`Pod`).
         match unsafe { libc::ioctl(self.0.as_raw_fd(), call as _, value) } {
             0 => Ok(()),
@@ -319,9 +319,9 @@ impl Uffd {
     }
 }
 
-fn transfer(memory: &Memory, offset: usize, source: usize, bytes: usize) -> Transfer {
+fn transfer(memory: &MappedMemory, offset: usize, source: usize, bytes: usize) -> UffdCopy {
     memory.check(offset, bytes);
-    Transfer {
+    UffdCopy {
         target: memory.at(offset) as u64,
         source: source as u64,
         bytes: bytes as u64,
@@ -334,7 +334,7 @@ fn last_error() -> Errno {
     Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)
 }
 
-fn extent(memory: &Memory, offset: usize, bytes: usize) -> Extent {
+fn extent(memory: &MappedMemory, offset: usize, bytes: usize) -> Extent {
     memory.check(offset, bytes);
     Extent {
         start: memory.at(offset) as u64,
@@ -371,7 +371,7 @@ fn descriptor(user_only: bool) -> Result<OwnedFd, UffdError> {
 }
 
 /// `struct uffd_msg`: the event's number, seven bytes of nothing, and up to three numbers.
-fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
+fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Option<UffdMessage> {
     let number = |at: usize| {
         let mut word = [0; 8];
         word.copy_from_slice(&bytes[at..at + 8]);
@@ -379,20 +379,20 @@ fn parse(bytes: &[u8; MESSAGE_BYTES]) -> Option<Message> {
     };
     let address = |at| number(at) as usize;
     match bytes[0] {
-        FAULT => Some(Message::Fault {
+        FAULT => Some(UffdMessage::Fault {
             protected: number(8) & FAULT_PROTECTED != 0,
             address: address(16),
             thread: number(24) as u32,
         }),
-        REMOVE => Some(Message::Removed {
+        REMOVE => Some(UffdMessage::Removed {
             start: address(8),
             end: address(16),
         }),
-        UNMAP => Some(Message::Unmapped {
+        UNMAP => Some(UffdMessage::Unmapped {
             start: address(8),
             end: address(16),
         }),
-        REMAP => Some(Message::Remapped {
+        REMAP => Some(UffdMessage::Remapped {
             from: address(8),
             bytes: address(24),
         }),
@@ -409,7 +409,7 @@ mod tests {
 
     use super::*;
 
-    fn message(kind: u8, words: [u64; 3]) -> Option<Message> {
+    fn message(kind: u8, words: [u64; 3]) -> Option<UffdMessage> {
         let mut bytes = [0; MESSAGE_BYTES];
         bytes[0] = kind;
         for (index, word) in words.iter().enumerate() {
@@ -421,8 +421,8 @@ mod tests {
     const PAGE: usize = PAGE_BYTES;
 
     /// `None`: this process may not have one, or the kernel cannot do this, and that was said.
-    fn uffd(memory: &Memory, features: Features) -> Option<Uffd> {
-        let offered = Uffd::offered(true).unwrap_or(Features::NONE);
+    fn uffd(memory: &MappedMemory, features: UffdFeatures) -> Option<Uffd> {
+        let offered = Uffd::offered(true).unwrap_or(UffdFeatures::NONE);
         if !offered.has(features) || Uffd::open(true, features).is_err() {
             // Nobody is left to be told if this cannot be written.
             let _ = writeln!(
@@ -436,7 +436,7 @@ mod tests {
         Some(uffd)
     }
 
-    fn last_bytes(memory: &Memory) -> Vec<u8> {
+    fn last_bytes(memory: &MappedMemory) -> Vec<u8> {
         let mut bytes = vec![0; memory.bytes()];
         memory.read(0, &mut bytes);
         bytes.chunks_exact(PAGE).map(|page| page[PAGE - 1]).collect()
@@ -444,8 +444,8 @@ mod tests {
 
     #[test]
     fn a_run_of_pages_is_put_there_up_to_one_that_is_there() {
-        let memory = Memory::map(4).unwrap();
-        let Some(uffd) = uffd(&memory, Features::NONE) else {
+        let memory = MappedMemory::map(4).unwrap();
+        let Some(uffd) = uffd(&memory, UffdFeatures::NONE) else {
             return;
         };
         uffd.copy(&memory, 2 * PAGE, &[9; PAGE]).unwrap();
@@ -458,8 +458,8 @@ mod tests {
 
     #[test]
     fn a_run_of_pages_is_taken_up_to_one_that_is_not_there() {
-        let (from, to) = (Memory::map(4).unwrap(), Memory::map(4).unwrap());
-        let Some(uffd) = uffd(&to, Features::MOVE) else {
+        let (from, to) = (MappedMemory::map(4).unwrap(), MappedMemory::map(4).unwrap());
+        let Some(uffd) = uffd(&to, UffdFeatures::MOVE) else {
             return;
         };
         for page in [0, 1, 3] {
@@ -479,13 +479,13 @@ mod tests {
 
     #[test]
     fn messages_are_read_as_the_kernel_writes_them() {
-        let fault = Message::Fault {
+        let fault = UffdMessage::Fault {
             address: 0x7000,
             thread: 42,
             protected: true,
         };
         assert_eq!(message(FAULT, [3, 0x7000, 42]), Some(fault));
-        let removed = Message::Removed { start: 1, end: 2 };
+        let removed = UffdMessage::Removed { start: 1, end: 2 };
         assert_eq!(message(REMOVE, [1, 2, 0]), Some(removed));
         assert_eq!(message(0x13, [1, 2, 3]), None);
     }

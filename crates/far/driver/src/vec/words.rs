@@ -1,11 +1,11 @@
 //! Values by themselves: those whose page is here from there, the others where they are.
 
 use netram_far_machine::arena::Page;
-use netram_far_machine::deposit::Wanted;
-use netram_far_machine::limit::{AHEAD_PAGES_MAX, BLOCK_BYTES, PAGE_BYTES};
+use netram_far_machine::deposit::BlockRequest;
+use netram_far_machine::limit::{BLOCK_BYTES, PAGE_BYTES, PREFETCH_PAGES_MAX};
 
 use super::FarVec;
-use crate::arena::{AccessError, Found, NUMBERS, Written};
+use crate::arena::{BlockValues, FarAccessError, NUMBERS, PageWrite};
 use crate::sys::Pod;
 
 /// Values that are gathered or scattered together; more come in several round trips. What has come of them is outside of the cap, 200 bytes each.
@@ -13,7 +13,7 @@ const AT_ONCE: usize = 16_384;
 
 /// Where a value is that lies in one page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct ValueLocation {
     page: Page,
     /// Bytes before it in the page.
     at: usize,
@@ -22,7 +22,7 @@ struct Place {
 }
 
 /// Which values come in their pages, in the order of these as far as they lie in one.
-struct Rest<'r> {
+struct RemainingValues<'r> {
     values: &'r [usize],
     done: usize,
     /// The pages of the values before this one have been asked for.
@@ -30,14 +30,14 @@ struct Rest<'r> {
 }
 
 /// Values that lie in the same pages, which are pinned.
-struct Run<'r> {
+struct PinnedRun<'r> {
     pages: std::ops::Range<u32>,
     of: &'r [usize],
 }
 
-impl<'r> Rest<'r> {
-    fn of(values: &'r [usize]) -> Rest<'r> {
-        Rest {
+impl<'r> RemainingValues<'r> {
+    fn of(values: &'r [usize]) -> RemainingValues<'r> {
+        RemainingValues {
             values,
             done: 0,
             asked: 0,
@@ -48,13 +48,13 @@ impl<'r> Rest<'r> {
 impl<T: Pod> FarVec<T> {
     /// The values at these places, in their order. Where the arena allows [words](crate::WordAccess), those that are away come in one round trip a lender,
     /// but for pages of which so many are wanted that they come whole.
-    pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), AccessError> {
+    pub fn gather(&self, indices: &[usize], into: &mut [T]) -> Result<(), FarAccessError> {
         assert_eq!(indices.len(), into.len(), "a place for each value");
         for (indices, into) in indices.chunks(AT_ONCE).zip(into.chunks_mut(AT_ONCE)) {
             let stored =
                 |which: usize, found: Option<&[u8]>| into[which] = found.map_or_else(T::new_zeroed, value);
             let rest = self.gather_words(size_of::<T>(), indices, stored);
-            let mut rest = Rest::of(&rest);
+            let mut rest = RemainingValues::of(&rest);
             while let Some(run) = self.pin_next(size_of::<T>(), indices, &mut rest)? {
                 let values = self.as_slice();
                 run.of
@@ -67,7 +67,7 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// The values at `first`, `first + step`, and so on: as many as there is room for. As [`gather`](FarVec::gather).
-    pub fn gather_strided(&self, first: usize, step: usize, into: &mut [T]) -> Result<(), AccessError> {
+    pub fn gather_strided(&self, first: usize, step: usize, into: &mut [T]) -> Result<(), FarAccessError> {
         // One that is too large to be a number is behind the end as well.
         let index = |which: usize| which.saturating_mul(step).saturating_add(first);
         let indices: Vec<usize> = (0..into.len()).map(index).collect();
@@ -76,12 +76,12 @@ impl<T: Pod> FarVec<T> {
 
     /// Stores values at these places; of those that are named twice the last stays. Where the arena allows [words](crate::WordAccess), those whose pages are away are
     /// kept here until these come, and cost no round trip. After an error some are stored, and others are not.
-    pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), AccessError> {
+    pub fn scatter(&mut self, indices: &[usize], values: &[T]) -> Result<(), FarAccessError> {
         assert_eq!(indices.len(), values.len(), "a place for each value");
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(AT_ONCE)) {
             let bytes = |which: usize| values[which].as_bytes();
             let rest = self.scatter_words(size_of::<T>(), indices, bytes);
-            let mut rest = Rest::of(&rest);
+            let mut rest = RemainingValues::of(&rest);
             while let Some(run) = self.pin_next(size_of::<T>(), indices, &mut rest)? {
                 let places = self.as_mut_slice();
                 run.of
@@ -94,7 +94,7 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// Stores values at `first`, `first + step`, and so on. As [`scatter`](FarVec::scatter).
-    pub fn scatter_strided(&mut self, first: usize, step: usize, values: &[T]) -> Result<(), AccessError> {
+    pub fn scatter_strided(&mut self, first: usize, step: usize, values: &[T]) -> Result<(), FarAccessError> {
         // One that is too large to be a number is behind the end as well.
         let index = |which: usize| which.saturating_mul(step).saturating_add(first);
         let indices: Vec<usize> = (0..values.len()).map(index).collect();
@@ -110,12 +110,12 @@ impl<T: Pod> FarVec<T> {
         let blocks = place.at / BLOCK_BYTES..(place.at + size_of::<T>()).div_ceil(BLOCK_BYTES);
         self.arena
             .word(place.page, &NUMBERS[blocks], |found| match found {
-                Found::Zeros => Some(T::new_zeroed()),
-                Found::Blocks(bytes) => {
+                BlockValues::Zeros => Some(T::new_zeroed()),
+                BlockValues::Blocks(bytes) => {
                     let at = place.at % BLOCK_BYTES;
                     Some(value(&bytes[at..at + size_of::<T>()]))
                 }
-                Found::Page => None,
+                BlockValues::Page => None,
             })
     }
 
@@ -128,7 +128,7 @@ impl<T: Pod> FarVec<T> {
             return false;
         };
         let mut stored = false;
-        let written = Written {
+        let written = PageWrite {
             page: place.page,
             words: ((place.at + size_of::<T>()).div_ceil(BLOCK_BYTES) - place.at / BLOCK_BYTES) as u32,
             values: &[(place.at, value.as_bytes())],
@@ -153,13 +153,13 @@ impl<T: Pod> FarVec<T> {
             .map(|place| (place.at, bytes(place.which)))
             .collect();
         let mut values = &values[..];
-        let pages: Vec<&[Place]> = places.chunk_by(|one, next| one.page == next.page).collect();
-        let written: Vec<Written<'_>> = pages
+        let pages: Vec<&[ValueLocation]> = places.chunk_by(|one, next| one.page == next.page).collect();
+        let written: Vec<PageWrite<'_>> = pages
             .iter()
             .map(|places| {
                 let (of_page, behind) = values.split_at(places.len());
                 values = behind;
-                Written {
+                PageWrite {
                     page: places[0].page,
                     words: blocks_of(size, places).count() as u32,
                     values: of_page,
@@ -179,8 +179,8 @@ impl<T: Pod> FarVec<T> {
         &self,
         size: usize,
         indices: &[usize],
-        rest: &mut Rest<'r>,
-    ) -> Result<Option<Run<'r>>, AccessError> {
+        rest: &mut RemainingValues<'r>,
+    ) -> Result<Option<PinnedRun<'r>>, FarAccessError> {
         let Some(which) = rest.values.get(rest.done) else {
             return Ok(None);
         };
@@ -193,21 +193,21 @@ impl<T: Pod> FarVec<T> {
         let together = |which: &&usize| self.pages_of(size, indices[**which]) == pages;
         let of = &behind[..behind.iter().take_while(together).count()];
         rest.done += of.len();
-        Ok(Some(Run { pages, of }))
+        Ok(Some(PinnedRun { pages, of }))
     }
 
-    fn unpin(&self, run: Run<'_>) {
+    fn unpin(&self, run: PinnedRun<'_>) {
         run.pages.for_each(|page| self.arena.unpin(Page(page)));
     }
 
     /// The pages of the values to come are asked for together, but for the first: whoever needs it fetches it himself, and measures that. Before which value they end.
-    fn ask(&self, size: usize, indices: &[usize], rest: &Rest<'_>) -> usize {
+    fn ask(&self, size: usize, indices: &[usize], rest: &RemainingValues<'_>) -> usize {
         let (mut pages, mut end) = (Vec::new(), rest.done);
         for which in &rest.values[rest.done..] {
             let of_value = self.pages_of(size, indices[*which]);
             let last = pages.last().copied();
             let new = of_value.skip_while(|page| Some(*page) == last);
-            if end > rest.done && pages.len() >= AHEAD_PAGES_MAX as usize {
+            if end > rest.done && pages.len() >= PREFETCH_PAGES_MAX as usize {
                 break;
             }
             pages.extend(new);
@@ -215,13 +215,13 @@ impl<T: Pod> FarVec<T> {
         }
         // Two at least, or nothing overlaps.
         if pages.len() > 1 {
-            self.arena.soon(pages.into_iter().skip(1).map(Page));
+            self.arena.will_need(pages.into_iter().skip(1).map(Page));
         }
         end
     }
 
     /// Places in the order of their pages, and which values lie in two pages or more.
-    fn places(&self, size: usize, indices: &[usize]) -> (Vec<Place>, Vec<usize>) {
+    fn places(&self, size: usize, indices: &[usize]) -> (Vec<ValueLocation>, Vec<usize>) {
         let (mut places, mut rest) = (Vec::with_capacity(indices.len()), Vec::new());
         for (which, index) in indices.iter().enumerate() {
             match self.place(size, *index, which) {
@@ -244,7 +244,7 @@ impl<T: Pod> FarVec<T> {
             return (0..indices.len()).collect();
         }
         let (places, mut rest) = self.places(size, indices);
-        let mut wanted = Wanted::with_capacity(places.len(), places.len());
+        let mut wanted = BlockRequest::with_capacity(places.len(), places.len());
         for places in places.chunk_by(|one, next| one.page == next.page) {
             for block in blocks_of(size, places) {
                 wanted.add(places[0].page, block);
@@ -257,9 +257,9 @@ impl<T: Pod> FarVec<T> {
             let numbers = wanted.numbers(index);
             index += 1;
             match found {
-                Found::Zeros => places.iter().for_each(|place| store(place.which, None)),
-                Found::Page => rest.extend(places.iter().map(|place| place.which)),
-                Found::Blocks(bytes) => {
+                BlockValues::Zeros => places.iter().for_each(|place| store(place.which, None)),
+                BlockValues::Page => rest.extend(places.iter().map(|place| place.which)),
+                BlockValues::Blocks(bytes) => {
                     for place in places {
                         let first = (place.at / BLOCK_BYTES) as u8;
                         let before = numbers.partition_point(|number| *number < first);
@@ -273,10 +273,10 @@ impl<T: Pod> FarVec<T> {
     }
 
     /// `None`: it lies in two pages or more.
-    fn place(&self, size: usize, index: usize, which: usize) -> Option<Place> {
+    fn place(&self, size: usize, index: usize, which: usize) -> Option<ValueLocation> {
         let pages = self.pages_of(size, index);
         let at = index * size % PAGE_BYTES;
-        (pages.len() == 1).then_some(Place {
+        (pages.len() == 1).then_some(ValueLocation {
             page: Page(pages.start),
             at,
             which,
@@ -292,7 +292,7 @@ impl FarVec<u8> {
         size: usize,
         indices: &[usize],
         into: &mut [u8],
-    ) -> Result<(), AccessError> {
+    ) -> Result<(), FarAccessError> {
         assert_eq!(indices.len() * size, into.len(), "a place for each element");
         // Where there is no element, one may be of any size.
         let bytes_at_once = AT_ONCE.saturating_mul(size);
@@ -305,7 +305,7 @@ impl FarVec<u8> {
                 }
             };
             let rest = self.gather_words(size, indices, store);
-            let mut rest = Rest::of(&rest);
+            let mut rest = RemainingValues::of(&rest);
             while let Some(run) = self.pin_next(size, indices, &mut rest)? {
                 let elements = self.as_slice();
                 for which in run.of {
@@ -325,13 +325,13 @@ impl FarVec<u8> {
         size: usize,
         indices: &[usize],
         values: &[u8],
-    ) -> Result<(), AccessError> {
+    ) -> Result<(), FarAccessError> {
         assert_eq!(indices.len() * size, values.len(), "a place for each element");
         let bytes_at_once = AT_ONCE.saturating_mul(size);
         for (indices, values) in indices.chunks(AT_ONCE).zip(values.chunks(bytes_at_once)) {
             let bytes = |which: usize| &values[which * size..(which + 1) * size];
             let rest = self.scatter_words(size, indices, bytes);
-            let mut rest = Rest::of(&rest);
+            let mut rest = RemainingValues::of(&rest);
             while let Some(run) = self.pin_next(size, indices, &mut rest)? {
                 let elements = self.as_mut_slice();
                 for which in run.of {
@@ -346,7 +346,7 @@ impl FarVec<u8> {
 }
 
 /// The blocks in which these values of one page lie, each once. The values are in their order.
-fn blocks_of(size: usize, places: &[Place]) -> impl Iterator<Item = u8> {
+fn blocks_of(size: usize, places: &[ValueLocation]) -> impl Iterator<Item = u8> {
     let mut end = 0;
     places.iter().flat_map(move |place| {
         let first = (place.at / BLOCK_BYTES).max(end);

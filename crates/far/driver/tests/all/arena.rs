@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{PATIENCE, address, dir, lender, until};
-use netram_far::{AccessError, Arena, ArenaConfig, ArenaError, Config, FarVec, GetError, GrowError};
+use netram_far::{
+    Arena, ArenaConfig, ArenaError, FarAccessError, FarVec, FarVecError, PageGetError, RemotePagesConfig,
+};
 use netram_lender::Lender;
 use tempfile::TempDir;
 
@@ -24,11 +26,11 @@ fn config(dir: &TempDir, lenders: usize, copies: usize) -> ArenaConfig {
         local_bytes: (FRAMES * 4096) as u64,
         // So that what leaves goes to lenders.
         packed_bytes: Some(0),
-        depot: Config {
+        remote_pages: RemotePagesConfig {
             lenders: (0..lenders).map(|index| address(dir, index)).collect(),
             copies,
             grow: 128,
-            ..Config::default()
+            ..RemotePagesConfig::default()
         },
         ..ArenaConfig::default()
     }
@@ -36,7 +38,7 @@ fn config(dir: &TempDir, lenders: usize, copies: usize) -> ArenaConfig {
 
 /// `None`: this process has no right to one, and that was said.
 fn open(config: ArenaConfig) -> Option<Arena> {
-    let lenders = config.depot.lenders.len();
+    let lenders = config.remote_pages.lenders.len();
     let arena = match Arena::open(config) {
         Ok(arena) => arena,
         Err(error @ (ArenaError::Refused { .. } | ArenaError::Kernel { .. })) => {
@@ -46,7 +48,7 @@ fn open(config: ArenaConfig) -> Option<Arena> {
         Err(error) => panic!("{error}"),
     };
     until("all lenders are linked", || {
-        let status = arena.depot().status();
+        let status = arena.remote_pages().status();
         status.lenders.iter().filter(|lender| lender.linked).count() == lenders
     });
     Some(arena)
@@ -101,7 +103,7 @@ fn values_are_had_and_stored_by_themselves_wherever_they_are() {
     let mut vec = FarVec::<[u32; 3]>::with_capacity(&arena, count).unwrap();
     let value = |index: usize| [index as u32, !index as u32, 7];
     (0..count).for_each(|index| vec.push(value(index)).unwrap());
-    assert_eq!(vec.push([0; 3]), Err(GrowError::Full { capacity: count }));
+    assert_eq!(vec.push([0; 3]), Err(FarVecError::Full { capacity: count }));
     for index in (0..count).step_by(97) {
         assert_eq!(vec.get(index), Ok(value(index)));
         vec.set(index, [1, 2, index as u32]).unwrap();
@@ -195,7 +197,7 @@ fn threads_find_what_they_wrote_while_pages_come_and_go() {
     stress(&mut vec, 4, 4000, &AtomicU64::new(0));
     let status = arena.status();
     assert!(
-        status.tally.fetched > 1000 && status.tally.shown > 100,
+        status.tally.fetched > 1000 && status.tally.activated > 100,
         "{status:?}"
     );
 }
@@ -242,7 +244,10 @@ fn what_compresses_well_needs_no_lender_and_what_does_not_takes_no_room_for_it()
     let status = arena.status();
     assert!(status.tally.unpacked > 500 && status.packed > 0, "{status:?}");
     assert_eq!(
-        (status.tally.fetched, arena.depot().status().lenders[0].used),
+        (
+            status.tally.fetched,
+            arena.remote_pages().status().lenders[0].used
+        ),
         (0, 0)
     );
     for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
@@ -282,7 +287,7 @@ fn a_lender_that_dies_under_threads_costs_them_nothing() {
         stress(&mut vec, 4, 4000, done);
         over.store(true, Ordering::Relaxed);
     });
-    assert_eq!(arena.depot().status().lost, 0);
+    assert_eq!(arena.remote_pages().status().lost, 0);
 }
 
 #[test]
@@ -295,14 +300,14 @@ fn a_value_whose_page_is_lost_is_an_error_that_names_it_and_the_rest_is_there() 
     let count = 4 * FRAMES * PAGE_WORDS;
     let mut vec = FarVec::<u64>::zeros(&arena, count).unwrap();
     (0..count).for_each(|index| vec.set(index, word(index, 1)).unwrap());
-    assert!(arena.depot().flush(PATIENCE));
+    assert!(arena.remote_pages().flush(PATIENCE));
     first.stop_and_forget(Duration::ZERO);
     let _second = lender(&dir, 0, 8 << 20);
     let mut lost = 0;
     for index in (0..count).step_by(PAGE_WORDS) {
         match vec.get(index) {
             Ok(value) => assert_eq!(value, word(index, 1), "never zeros"),
-            Err(AccessError::Lost(GetError::Lost { page, lenders, .. })) => {
+            Err(FarAccessError::Lost(PageGetError::Lost { page, lenders, .. })) => {
                 assert_eq!(
                     (page.0 as usize, lenders),
                     (index / PAGE_WORDS, vec![address(&dir, 0)])
@@ -350,7 +355,7 @@ fn a_reference_to_a_lost_page_is_a_bus_error() {
     }
     let mut vec = FarVec::<u64>::zeros(&arena, 4 * FRAMES * PAGE_WORDS).unwrap();
     vec.as_mut_slice().fill(1);
-    assert!(arena.depot().flush(PATIENCE));
+    assert!(arena.remote_pages().flush(PATIENCE));
     first.stop_and_forget(Duration::ZERO);
     let _second = lender(&dir, 0, 8 << 20);
     assert!(vec.iter().all(|value| value == 1), "never zeros");
@@ -372,7 +377,7 @@ fn without_room_at_lenders_growth_is_refused_and_what_is_here_is_had() {
         }
     };
     assert!(
-        matches!(refused, GrowError::Access(AccessError::NoRoom { .. })),
+        matches!(refused, FarVecError::Access(FarAccessError::NoRoom { .. })),
         "{refused}"
     );
     let last = vec.len() - 1;
@@ -400,7 +405,7 @@ fn what_is_thrown_away_is_zeros_wherever_it_was() {
     }
     until("lenders have nothing", || {
         arena
-            .depot()
+            .remote_pages()
             .status()
             .lenders
             .iter()
@@ -422,7 +427,7 @@ fn settings_that_cannot_hold_are_refused_by_name() {
     assert_eq!(cap, "the cap of local memory; it must be 256 KiB at least");
     refuse(&|settings| settings.bytes = 0);
     refuse(&|settings| settings.bytes = 2 << 40);
-    refuse(&|settings| settings.hidden_bytes = Some(settings.local_bytes));
+    refuse(&|settings| settings.inactive_bytes = Some(settings.local_bytes));
     refuse(&|settings| settings.packed_bytes = Some(settings.local_bytes));
     refuse(&|settings| settings.handlers = 1);
 }

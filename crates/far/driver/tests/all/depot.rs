@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use crate::common::content::{check, content};
 use crate::common::{PATIENCE, address, dir, lender, lender_config, until};
-use netram_far::{Config, Depot, GetError, Got, OpenError, Page};
+use netram_far::{Page, PageContent, PageGetError, RemotePages, RemotePagesConfig, RemotePagesOpenError};
 use netram_lender::Lender;
 use tempfile::TempDir;
 
-fn open(dir: &TempDir, lenders: usize, copies: usize) -> Depot {
-    let depot = Depot::open(Config {
+fn open(dir: &TempDir, lenders: usize, copies: usize) -> RemotePages {
+    let depot = RemotePages::open(RemotePagesConfig {
         lenders: (0..lenders).map(|index| address(dir, index)).collect(),
         copies,
         pages_max: 1024,
         grow: 128,
-        ..Config::default()
+        ..RemotePagesConfig::default()
     })
     .unwrap();
     until("all lenders are linked", || {
@@ -37,9 +37,9 @@ fn pages_come_back_from_where_they_are_aside_or_away() {
     }
     depot.forget(Page(7));
     let mut bytes = [1; 4096];
-    assert_eq!(depot.get(Page(7), &mut bytes), Ok(Got::Zeros));
+    assert_eq!(depot.get(Page(7), &mut bytes), Ok(PageContent::Zeros));
     assert_eq!(bytes, [0; 4096]);
-    assert_eq!(depot.get(Page(9999), &mut bytes), Ok(Got::Zeros));
+    assert_eq!(depot.get(Page(9999), &mut bytes), Ok(PageContent::Zeros));
     assert!(depot.status().lenders.iter().all(|lender| lender.used == 499));
     drop(depot);
     until("lenders are empty", || {
@@ -62,7 +62,7 @@ fn a_lender_that_dies_costs_no_page_and_its_pages_get_another_place() {
         // It comes back without what it had: that is mended before the next one dies.
         until("every page has two places again", || {
             let status = depot.status();
-            status.short == 0 && status.aside == 0 && status.lenders.iter().all(|lender| lender.linked)
+            status.short == 0 && status.pending == 0 && status.lenders.iter().all(|lender| lender.linked)
         });
     }
     check(&depot, 0..300, 1);
@@ -78,7 +78,7 @@ fn a_page_whose_only_lender_has_lost_it_is_lost_by_name_and_the_depot_goes_on() 
     first.stop_and_forget(Duration::ZERO);
     drop(first);
     let _second = lender(&dir, 0, 8 << 20);
-    let lost = GetError::Lost {
+    let lost = PageGetError::Lost {
         page: Page(3),
         lenders: vec![address(&dir, 0)],
         spilled: false,
@@ -115,7 +115,10 @@ fn all_who_wait_for_a_page_get_it_when_it_is_put_anew() {
         assert!(came.recv_timeout(Duration::from_millis(100)).is_err());
         depot.put(Page(3), &content(3, 2));
         for _ in 0..3 {
-            assert_eq!(came.recv_timeout(PATIENCE), Ok((Ok(Got::Page), content(3, 2))));
+            assert_eq!(
+                came.recv_timeout(PATIENCE),
+                Ok((Ok(PageContent::Page), content(3, 2)))
+            );
         }
     });
 }
@@ -150,7 +153,7 @@ fn threads_that_take_the_links_from_each_other_lose_no_page() {
             lenders.insert(dead, lender(&dir, dead, 8 << 20));
             until("every page has two places again", || {
                 let status = depot.status();
-                status.short == 0 && status.aside == 0 && status.lenders.iter().all(|lender| lender.linked)
+                status.short == 0 && status.pending == 0 && status.lenders.iter().all(|lender| lender.linked)
             });
         }
     });
@@ -161,23 +164,23 @@ fn threads_that_take_the_links_from_each_other_lose_no_page() {
 #[test]
 fn one_lender_named_twice_is_refused_and_one_by_two_names_holds_one_copy() {
     let dir = dir();
-    let twice = Config {
+    let twice = RemotePagesConfig {
         lenders: vec![address(&dir, 0), address(&dir, 1), address(&dir, 0)],
-        ..Config::default()
+        ..RemotePagesConfig::default()
     };
     assert!(matches!(
-        Depot::open(twice),
-        Err(OpenError::NamedTwice { address: named }) if named == address(&dir, 0)
+        RemotePages::open(twice),
+        Err(RemotePagesOpenError::NamedTwice { address: named }) if named == address(&dir, 0)
     ));
-    let _lender = Lender::start(netram_lender::Config {
+    let _lender = Lender::start(netram_lender::LenderConfig {
         listen: vec![address(&dir, 0), address(&dir, 1)],
         ..lender_config(&dir, 0, 8 << 20)
     })
     .unwrap();
-    let depot = Depot::open(Config {
+    let depot = RemotePages::open(RemotePagesConfig {
         lenders: vec![address(&dir, 0), address(&dir, 1)],
         copies: 2,
-        ..Config::default()
+        ..RemotePagesConfig::default()
     })
     .unwrap();
     (0..20).for_each(|page| depot.put(Page(page), &content(page, 1)));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::content::{check, content};
 use crate::common::{address, dir, lender, lender_config, until};
-use netram_far::{Arena, ArenaConfig, ArenaError, Config, Depot, FarVec, Page};
+use netram_far::{Arena, ArenaConfig, ArenaError, FarVec, Page, RemotePages, RemotePagesConfig};
 use netram_lender::{Lender, MemoryWatch};
 use tempfile::TempDir;
 
@@ -29,7 +29,7 @@ impl Watched {
             proc: proc.path().to_owned(),
             ..MemoryWatch::default()
         };
-        let config = netram_lender::Config {
+        let config = netram_lender::LenderConfig {
             watch,
             ..lender_config(dir, index, MEMORY)
         };
@@ -57,18 +57,18 @@ fn available(proc: &TempDir, bytes: u64) {
     std::fs::rename(whole, proc.path().join("meminfo")).unwrap();
 }
 
-fn config(dir: &TempDir, lenders: usize) -> Config {
-    Config {
+fn config(dir: &TempDir, lenders: usize) -> RemotePagesConfig {
+    RemotePagesConfig {
         lenders: (0..lenders).map(|index| address(dir, index)).collect(),
         copies: 1,
         pages_max: 1024,
         grow: 128,
-        ..Config::default()
+        ..RemotePagesConfig::default()
     }
 }
 
-fn open(dir: &TempDir, lenders: usize) -> Depot {
-    let depot = Depot::open(config(dir, lenders)).unwrap();
+fn open(dir: &TempDir, lenders: usize) -> RemotePages {
+    let depot = RemotePages::open(config(dir, lenders)).unwrap();
     until("a lender is linked", || {
         depot.status().lenders.iter().any(|lender| lender.linked)
     });
@@ -137,7 +137,7 @@ fn pages_that_have_nowhere_to_go_stay_until_another_lender_comes() {
     until("the machine has what is left", || pressed.given_back() == rest);
     let status = depot.status();
     assert_eq!(
-        (pressed.slots(), status.lenders[0].used, status.aside),
+        (pressed.slots(), status.lenders[0].used, status.pending),
         (slots, 300, 0)
     );
     let _other = lender(&dir, 1, MEMORY);
@@ -157,7 +157,7 @@ fn a_program_that_goes_on_faulting_notices_nothing() {
         bytes: 16 << 20,
         local_bytes: 64 * 4096,
         packed_bytes: Some(0),
-        depot: config(&dir, 2),
+        remote_pages: config(&dir, 2),
         ..ArenaConfig::default()
     }) {
         Ok(arena) => arena,
@@ -204,6 +204,6 @@ fn a_program_that_goes_on_faulting_notices_nothing() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    let status = arena.depot().status();
+    let status = arena.remote_pages().status();
     assert_eq!((status.lost, pressed.given_back()), (0, 0));
 }

@@ -6,23 +6,26 @@ use std::time::Duration;
 
 use crate::common::content::{check, content};
 use crate::common::{PATIENCE, address, dir, lender, until};
-use netram_far::{Arena, ArenaConfig, ArenaError, Config, Depot, FarVec, GetError, Got, OpenError, Page};
+use netram_far::{
+    Arena, ArenaConfig, ArenaError, FarVec, Page, PageContent, PageGetError, RemotePages, RemotePagesConfig,
+    RemotePagesOpenError,
+};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use tempfile::TempDir;
 
-fn config(dir: &TempDir, lenders: usize, copies: usize) -> Config {
-    Config {
+fn config(dir: &TempDir, lenders: usize, copies: usize) -> RemotePagesConfig {
+    RemotePagesConfig {
         lenders: (0..lenders).map(|index| address(dir, index)).collect(),
         copies,
         pages_max: 1024,
         grow: 128,
         spill: Some(dir.path().to_owned()),
-        ..Config::default()
+        ..RemotePagesConfig::default()
     }
 }
 
-fn open(config: Config, linked: usize) -> Depot {
-    let depot = Depot::open(config).unwrap();
+fn open(config: RemotePagesConfig, linked: usize) -> RemotePages {
+    let depot = RemotePages::open(config).unwrap();
     until("lenders and the file are there", || {
         let status = depot.status();
         let lenders = status.lenders.iter().filter(|lender| lender.linked).count();
@@ -31,11 +34,11 @@ fn open(config: Config, linked: usize) -> Depot {
     depot
 }
 
-fn put(depot: &Depot, pages: std::ops::Range<u32>, round: u64) {
+fn put(depot: &RemotePages, pages: std::ops::Range<u32>, round: u64) {
     pages.for_each(|page| depot.put(Page(page), &content(page, round)));
 }
 
-fn spilled(depot: &Depot) -> u32 {
+fn spilled(depot: &RemotePages) -> u32 {
     depot.status().spill.unwrap().used
 }
 
@@ -59,7 +62,7 @@ fn without_a_lender_pages_come_back_from_the_file() {
     assert_eq!((spilled(&depot), status.short, status.lost), (500, 500, 0));
     depot.forget(Page(7));
     let mut bytes = [1; 4096];
-    assert_eq!(depot.get(Page(7), &mut bytes), Ok(Got::Zeros));
+    assert_eq!(depot.get(Page(7), &mut bytes), Ok(PageContent::Zeros));
     assert_eq!(spilled(&depot), 499);
 }
 
@@ -84,7 +87,7 @@ fn the_only_lender_dies_and_the_file_has_every_page() {
     let _second = lender(&dir, 0, 8 << 20);
     until("every page is in both places again", || {
         let status = depot.status();
-        status.short == 0 && status.lenders[0].used == 300 && status.aside == 0
+        status.short == 0 && status.lenders[0].used == 300 && status.pending == 0
     });
     check(&depot, 0..100, 2);
     check(&depot, 100..300, 1);
@@ -105,13 +108,13 @@ fn pages_move_out_of_the_file_when_lenders_come() {
     lenders.push(lender(&dir, 1, 8 << 20));
     until("lenders have both copies", || {
         let status = depot.status();
-        spilled(&depot) == 0 && status.short == 0 && status.aside == 0
+        spilled(&depot) == 0 && status.short == 0 && status.pending == 0
     });
     check(&depot, 0..300, 1);
     lenders[0].stop_and_forget(Duration::ZERO);
     until("what it had is in the file", || {
         let status = depot.status();
-        spilled(&depot) == 300 && status.short == 0 && status.aside == 0
+        spilled(&depot) == 300 && status.short == 0 && status.pending == 0
     });
     lenders[1].stop_and_forget(Duration::ZERO);
     check(&depot, 0..300, 1);
@@ -156,7 +159,7 @@ fn on_a_full_disk_pages_stay_aside_until_it_has_room() {
     };
     std::fs::write(small.path().join("other"), vec![1; 600 << 10]).unwrap();
     let depot = open(
-        Config {
+        RemotePagesConfig {
             spill: Some(small.path().to_owned()),
             ..config(&dir, 0, 1)
         },
@@ -186,7 +189,7 @@ fn on_a_full_disk_pages_stay_aside_until_it_has_room() {
 fn the_file_is_as_large_as_it_may_be_and_no_larger() {
     let dir = dir();
     let depot = open(
-        Config {
+        RemotePagesConfig {
             spill_bytes: 100 * 4096 + 5,
             ..config(&dir, 0, 1)
         },
@@ -201,24 +204,27 @@ fn the_file_is_as_large_as_it_may_be_and_no_larger() {
 
 #[test]
 fn a_place_that_is_none_is_refused() {
-    let nobody = Depot::open(Config::default()).err();
-    assert!(matches!(nobody, Some(OpenError::BadConfig { .. })), "{nobody:?}");
+    let nobody = RemotePages::open(RemotePagesConfig::default()).err();
+    assert!(
+        matches!(nobody, Some(RemotePagesOpenError::BadConfig { .. })),
+        "{nobody:?}"
+    );
     let dir = dir();
-    let nowhere = Config {
+    let nowhere = RemotePagesConfig {
         spill: Some(dir.path().join("absent")),
         ..config(&dir, 0, 1)
     };
     assert!(matches!(
-        Depot::open(nowhere).err(),
-        Some(OpenError::Spill { .. })
+        RemotePages::open(nowhere).err(),
+        Some(RemotePagesOpenError::Spill { .. })
     ));
-    let nothing = Config {
+    let nothing = RemotePagesConfig {
         spill_bytes: 4095,
         ..config(&dir, 0, 1)
     };
     assert!(matches!(
-        Depot::open(nothing).err(),
-        Some(OpenError::BadConfig { .. })
+        RemotePages::open(nothing).err(),
+        Some(RemotePagesOpenError::BadConfig { .. })
     ));
 }
 
@@ -228,7 +234,7 @@ fn a_vector_larger_than_memory_needs_no_lender() {
     let arena = Arena::open(ArenaConfig {
         bytes: 16 << 20,
         local_bytes: 64 * 4096,
-        depot: config(&dir, 0, 1),
+        remote_pages: config(&dir, 0, 1),
         ..ArenaConfig::default()
     });
     let arena = match arena {
@@ -249,12 +255,12 @@ fn a_vector_larger_than_memory_needs_no_lender() {
                 .all(|(index, value)| value == index as u64 * round)
         );
     }
-    assert!(spilled(arena.depot()) > 100);
+    assert!(spilled(arena.remote_pages()) > 100);
 }
 
 #[test]
 fn what_the_file_has_lost_is_lost_by_name() {
-    let lost = GetError::Lost {
+    let lost = PageGetError::Lost {
         page: Page(3),
         lenders: Vec::new(),
         spilled: true,

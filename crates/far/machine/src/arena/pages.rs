@@ -3,39 +3,39 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use super::berths::Berths;
-use super::marks::Marks;
-use super::pack::Pack;
-use super::patches::Patches;
-use super::saving::{From, Saving};
-use super::trend::Trend;
-use super::{Arrive, Berth, Discarded, Next, Page, Serve, Settings};
+use super::compressed_pool::CompressedPool;
+use super::compression_model::{ArrivalSource, CompressionModel};
+use super::patches::PatchTable;
+use super::staging::StagingAllocator;
+use super::trend::FaultTrend;
+use super::watermarks::Watermarks;
+use super::{ArenaSettings, ArrivalAction, DiscardActions, FaultAction, MoveFollowUp, Page, StagingFrame};
 use crate::limit::{
-    AHEAD_PAGES_MAX, ARENA_FRAMES_MIN, EVICT_PAGES, FLOW_MAX, FLOW_MIN, FLOW_SHARE, PACK_PAGE_BYTES,
-    TOGETHER_MAX, TOGETHER_SHARE,
+    ARENA_FRAMES_MIN, EVICT_BATCH_MAX, EVICT_BATCH_SHARE, EVICT_PAGES, PACK_PAGE_BYTES, PREFETCH_PAGES_MAX,
+    WRITEBACK_PAGES_MAX, WRITEBACK_PAGES_MIN, WRITEBACK_SHARE,
 };
-use crate::paging::{Frames, Touches};
+use crate::paging::{ReferenceTimes, ReplacementQueue};
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum PageState {
     /// It is zeros.
     #[default]
-    Nowhere,
+    Blank,
     /// In the depot.
-    Away,
+    Remote,
     /// Somebody brings it, or zeros.
-    Coming,
+    Arriving,
     /// Somebody brings it from its berth.
-    Showing(Berth),
+    Activating(StagingFrame),
     /// In the program's sight.
-    Here,
+    Resident,
     /// Somebody takes it out of sight.
-    Hiding(Berth),
+    Deactivating(StagingFrame),
     /// Out of sight.
-    Hidden(Berth),
+    Inactive(StagingFrame),
     /// Somebody gives it to the depot, or packs it.
-    Leaving(Berth),
+    Evicting(StagingFrame),
     /// Here, compressed.
     Packed,
     /// The same, and somebody gives it to the depot.
@@ -46,10 +46,10 @@ pub(super) enum State {
 
 /// What is known of a page.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct PageRecord {
     /// When it last came, was shown, or was hidden.
     pub(super) touched: u64,
-    pub(super) state: State,
+    pub(super) state: PageState,
     /// So many rely on its being here.
     pub(super) pins: u16,
     /// Words of it that were wanted since it left sight.
@@ -59,7 +59,7 @@ pub(super) struct Record {
     /// The program has thrown away what its mover has.
     pub(super) discarded: bool,
     /// The depot has a version of it, perhaps an old one.
-    pub(super) kept: bool,
+    pub(super) stored: bool,
     /// It waits for a frame.
     pub(super) queued: bool,
     /// It came, or comes, as the marker of a run: it stays out of sight until it is referenced.
@@ -67,19 +67,19 @@ pub(super) struct Record {
 }
 
 const _: () = assert!(
-    size_of::<Record>() <= 24,
+    size_of::<PageRecord>() <= 24,
     "`ARENA_PAGES_MAX` says what a page costs"
 );
 
 /// The records of pages up to the highest that was ever referenced.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Records(Vec<Record>);
+pub(super) struct PageRecords(Vec<PageRecord>);
 
-impl Records {
-    pub(super) fn of(&mut self, page: Page) -> &mut Record {
+impl PageRecords {
+    pub(super) fn of(&mut self, page: Page) -> &mut PageRecord {
         let index = page.0 as usize;
         if index >= self.0.len() {
-            self.0.resize(index + 1, Record::default());
+            self.0.resize(index + 1, PageRecord::default());
         }
         &mut self.0[index]
     }
@@ -88,14 +88,14 @@ impl Records {
         self.0.len() as u32
     }
 
-    pub(super) fn state(&self, page: Page) -> State {
+    pub(super) fn state(&self, page: Page) -> PageState {
         self.0
             .get(page.0 as usize)
-            .map_or(State::Nowhere, |record| record.state)
+            .map_or(PageState::Blank, |record| record.state)
     }
 }
 
-impl Touches for Records {
+impl ReferenceTimes for PageRecords {
     fn touched(&self, page: Page) -> u64 {
         self.0[page.0 as usize].touched
     }
@@ -105,19 +105,19 @@ impl Touches for Records {
     }
 
     fn is_local(&self, page: Page) -> bool {
-        self.state(page) == State::Here
+        self.state(page) == PageState::Resident
     }
 }
 
 /// What has happened so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct ArenaTally {
     /// References that found a page not in sight.
     pub faults: u64,
     /// Of these, pages that were nowhere: they came as zeros.
     pub zeros: u64,
     /// Pages that were hidden, and came without a lender.
-    pub shown: u64,
+    pub activated: u64,
     /// Pages that came out of the pack.
     pub unpacked: u64,
     /// Pages that came from the depot because somebody waited.
@@ -137,86 +137,86 @@ pub struct Tally {
     /// Words that were written to pages that stayed away.
     pub written: u64,
     /// Pages that were asked for because of what was written to them while they were away.
-    pub mended: u64,
+    pub patch_fetches: u64,
 }
 
 /// An arena. See the module.
 #[derive(Clone, Debug)]
-pub struct Arena {
-    pub(super) settings: Settings,
-    pub(super) records: Records,
+pub struct ArenaMachine {
+    pub(super) settings: ArenaSettings,
+    pub(super) records: PageRecords,
     /// Pages in sight, and which one is to leave.
-    pub(super) frames: Frames,
-    pub(super) marks: Marks,
+    pub(super) frames: ReplacementQueue,
+    pub(super) watermarks: Watermarks,
     /// Pages out of sight, the longest hidden first, each with the time at which it was. What has been shown since is passed over.
-    pub(super) hidden: VecDeque<(Page, u64)>,
-    pub(super) hidden_count: u32,
-    pub(super) pack: Pack,
-    pub(super) saving: Saving,
-    pub(super) patches: Patches,
-    pub(super) berths: Berths,
+    pub(super) inactive: VecDeque<(Page, u64)>,
+    pub(super) inactive_count: u32,
+    pub(super) pack: CompressedPool,
+    pub(super) compression: CompressionModel,
+    pub(super) patches: PatchTable,
+    pub(super) staging: StagingAllocator,
     /// Frames with a page in them, or one on its way.
     pub(super) used: u32,
-    pub(super) here: u32,
+    pub(super) resident: u32,
     /// Pages whose bytes the depot keeps in local memory.
     stashing: u32,
     starved: VecDeque<Page>,
     pub(super) ahead: VecDeque<Page>,
-    pub(super) trends: BTreeMap<u32, Trend>,
+    pub(super) trends: BTreeMap<u32, FaultTrend>,
     pub(super) now: u64,
-    pub(super) tally: Tally,
+    pub(super) tally: ArenaTally,
 }
 
-impl Arena {
+impl ArenaMachine {
     /// An arena of zeros.
-    pub fn new(settings: Settings) -> Arena {
+    pub fn new(settings: ArenaSettings) -> ArenaMachine {
         assert!(
             settings.frames >= ARENA_FRAMES_MIN,
             "a smaller cap leaves no frame for faults"
         );
         assert!(
-            settings.hidden <= settings.frames / 2,
+            settings.inactive <= settings.frames / 2,
             "what the program sees is the larger part"
         );
         assert!(
-            settings.hidden + settings.pack + settings.patched <= settings.frames / 4 * 3,
+            settings.inactive + settings.pack + settings.patched <= settings.frames / 4 * 3,
             "what the program sees is the larger part"
         );
-        Arena {
+        ArenaMachine {
             settings,
-            records: Records::default(),
-            frames: Frames::new(settings.replacement, settings.seed),
-            marks: Marks::new(settings.frames),
-            hidden: VecDeque::new(),
-            hidden_count: 0,
-            pack: Pack::new(settings.pack),
-            saving: Saving::new(settings.pack, settings.hidden, settings.packs_always),
-            patches: Patches::new(settings.patched),
-            berths: Berths::new(Self::taken_max(&settings)),
+            records: PageRecords::default(),
+            frames: ReplacementQueue::new(settings.replacement, settings.seed),
+            watermarks: Watermarks::new(settings.frames),
+            inactive: VecDeque::new(),
+            inactive_count: 0,
+            pack: CompressedPool::new(settings.pack),
+            compression: CompressionModel::new(settings.pack, settings.inactive, settings.packs_always),
+            patches: PatchTable::new(settings.patched),
+            staging: StagingAllocator::new(Self::taken_max(&settings)),
             used: 0,
-            here: 0,
+            resident: 0,
             stashing: 0,
             starved: VecDeque::new(),
             ahead: VecDeque::new(),
             trends: BTreeMap::new(),
             now: 0,
-            tally: Tally::default(),
+            tally: ArenaTally::default(),
         }
     }
 
     /// How many berths there are. Most are empty, and take no memory.
-    pub fn berths(settings: &Settings) -> u32 {
-        Berths::count(Self::taken_max(settings))
+    pub fn staging_frames(settings: &ArenaSettings) -> u32 {
+        StagingAllocator::count(Self::taken_max(settings))
     }
 
     /// Berths for what is hidden, for two batches on their way, and for markers.
-    fn taken_max(settings: &Settings) -> u32 {
-        settings.hidden + 2 * Self::together(settings) as u32 + AHEAD_PAGES_MAX
+    fn taken_max(settings: &ArenaSettings) -> u32 {
+        settings.inactive + 2 * Self::together(settings) as u32 + PREFETCH_PAGES_MAX
     }
 
     /// Pages that are hidden together, and then leave together.
-    pub(super) fn together(settings: &Settings) -> usize {
-        (settings.frames as usize / TOGETHER_SHARE).clamp(EVICT_PAGES, TOGETHER_MAX)
+    pub(super) fn together(settings: &ArenaSettings) -> usize {
+        (settings.frames as usize / EVICT_BATCH_SHARE).clamp(EVICT_PAGES, EVICT_BATCH_MAX)
     }
 
     /// Frames that are free.
@@ -242,35 +242,35 @@ impl Arena {
 
     /// Whether pages that leave are to be packed, rather than sent.
     pub fn packs(&self) -> bool {
-        self.saving.packs()
+        self.compression.packs()
     }
 
     /// A page that somebody waited for was fetched in so many ns.
     pub fn fetch_took(&mut self, ns: u64) {
-        self.saving.fetch_took(ns);
+        self.compression.fetch_took(ns);
     }
 
     /// Pages that nobody waited for yet came one so many ns after the other, while more were to come.
     pub fn ahead_took(&mut self, ns: u64) {
-        self.saving.ahead_took(ns);
+        self.compression.ahead_took(ns);
     }
 
     /// Compressing a page took so many ns, and it has so many bytes then: some are tried even while none are packed.
     pub fn packing_took(&mut self, ns: u64, bytes: u32) {
-        self.saving.packing_took(ns, bytes + PACK_PAGE_BYTES);
+        self.compression.packing_took(ns, bytes + PACK_PAGE_BYTES);
     }
 
     /// Whether the page is in the pack.
     pub fn is_packed(&self, page: Page) -> bool {
-        self.records.state(page) == State::Packed
+        self.records.state(page) == PageState::Packed
     }
 
     /// Whether eviction is to begin.
     pub fn is_low(&self) -> bool {
-        self.marks.is_low(self.free())
+        self.watermarks.is_low(self.free())
     }
 
-    /// Whether [`Arena::next_ahead`] has pages.
+    /// Whether [`ArenaMachine::next_ahead`] has pages.
     pub fn has_ahead(&self) -> bool {
         !self.ahead.is_empty()
     }
@@ -287,11 +287,11 @@ impl Arena {
 
     /// Whether a page is zeros, and nowhere.
     pub fn is_blank(&self, page: Page) -> bool {
-        self.records.state(page) == State::Nowhere
+        self.records.state(page) == PageState::Blank
     }
 
     /// What has happened so far.
-    pub fn tally(&self) -> Tally {
+    pub fn tally(&self) -> ArenaTally {
         self.tally
     }
 
@@ -306,72 +306,77 @@ impl Arena {
     }
 
     /// Whether so much is on its way to lenders that more need not leave, as long as it arrives.
-    pub fn flows(&self) -> bool {
-        self.stashing >= (self.settings.frames / FLOW_SHARE).clamp(FLOW_MIN, FLOW_MAX)
+    pub fn has_enough_in_flight(&self) -> bool {
+        self.stashing
+            >= (self.settings.frames / WRITEBACK_SHARE).clamp(WRITEBACK_PAGES_MIN, WRITEBACK_PAGES_MAX)
     }
 
     /// A thread has referenced a page that the kernel did not find.
-    pub fn fault(&mut self, page: Page) -> Serve {
+    pub fn fault(&mut self, page: Page) -> FaultAction {
         let record = self.records.of(page);
-        if record.state == State::Here {
+        if record.state == PageState::Resident {
             // It came while the word of this was on its way; or it came while the program was throwing it away, and went with it.
-            record.state = State::Coming;
-            self.here -= 1;
-            return Serve::Check;
+            record.state = PageState::Arriving;
+            self.resident -= 1;
+            return FaultAction::Check;
         }
         self.want(page)
     }
 
     /// Somebody is about to reference a page.
-    pub fn want(&mut self, page: Page) -> Serve {
+    pub fn want(&mut self, page: Page) -> FaultAction {
         let free = self.free();
         let record = self.records.of(page);
         let serve = match record.state {
-            State::Here => return Serve::There,
-            State::Lost => return Serve::Lost,
-            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) | State::Passing => {
+            PageState::Resident => return FaultAction::Resident,
+            PageState::Lost => return FaultAction::Lost,
+            PageState::Arriving
+            | PageState::Activating(_)
+            | PageState::Deactivating(_)
+            | PageState::Evicting(_)
+            | PageState::Passing => {
                 record.wanted = true;
-                return Serve::Wait;
+                return FaultAction::Wait;
             }
-            State::Hidden(berth) => {
-                record.state = State::Showing(berth);
-                self.hidden_count -= 1;
-                self.tally.shown += 1;
-                Serve::Show(berth)
+            PageState::Inactive(berth) => {
+                record.state = PageState::Activating(berth);
+                self.inactive_count -= 1;
+                self.tally.activated += 1;
+                FaultAction::Activate(berth)
             }
-            State::Nowhere | State::Away | State::Packed if free == 0 => {
+            PageState::Blank | PageState::Remote | PageState::Packed if free == 0 => {
                 self.tally.starved += u64::from(!record.queued);
                 self.queue(page);
-                return Serve::Starved;
+                return FaultAction::Starved;
             }
-            State::Nowhere | State::Away | State::Packed => self.bring(page),
+            PageState::Blank | PageState::Remote | PageState::Packed => self.bring(page),
         };
         self.tally.faults += 1;
         serve
     }
 
-    fn bring(&mut self, page: Page) -> Serve {
+    fn bring(&mut self, page: Page) -> FaultAction {
         self.used += 1;
         let record = self.records.of(page);
         record.marker = false;
         let distance = left_since(self.now, record);
-        match core::mem::replace(&mut record.state, State::Coming) {
-            State::Away => {
-                self.saving.came_back(distance, From::Depot);
+        match core::mem::replace(&mut record.state, PageState::Arriving) {
+            PageState::Remote => {
+                self.compression.came_back(distance, ArrivalSource::Remote);
                 self.frames.missed(page);
                 self.tally.fetched += 1;
-                Serve::Fetch
+                FaultAction::Fetch
             }
-            State::Packed => {
-                self.saving.came_back(distance, From::Pack);
+            PageState::Packed => {
+                self.compression.came_back(distance, ArrivalSource::Pack);
                 self.frames.missed(page);
                 self.pack.remove(page);
                 self.tally.unpacked += 1;
-                Serve::Unpack
+                FaultAction::Unpack
             }
             _ => {
                 self.tally.zeros += 1;
-                Serve::Zero
+                FaultAction::Zero
             }
         }
     }
@@ -383,19 +388,19 @@ impl Arena {
         }
     }
 
-    /// A page that has waited for a frame, and how it comes: [`Serve::Zero`], [`Serve::Unpack`] or [`Serve::Fetch`].
-    pub fn next_starved(&mut self) -> Option<(Page, Serve)> {
+    /// A page that has waited for a frame, and how it comes: [`FaultAction::Zero`], [`FaultAction::Unpack`] or [`FaultAction::Fetch`].
+    pub fn next_starved(&mut self) -> Option<(Page, FaultAction)> {
         while self.free() > 0 {
             let page = self.starved.pop_front()?;
             let record = self.records.of(page);
             record.queued = false;
             match record.state {
-                State::Nowhere | State::Away | State::Packed => {
+                PageState::Blank | PageState::Remote | PageState::Packed => {
                     self.tally.faults += 1;
                     return Some((page, self.bring(page)));
                 }
                 // It was packed when its thread began to wait. Whoever passes it on has it wait again.
-                State::Passing => record.wanted = true,
+                PageState::Passing => record.wanted = true,
                 _ => (),
             }
         }
@@ -404,44 +409,44 @@ impl Arena {
 
     /// What was brought is at hand. Says what is to be put into sight. The program must not be able to throw pages away, unknown to this machine, until
     /// that is done.
-    pub fn arrive(&mut self, page: Page) -> Arrive {
+    pub fn arrive(&mut self, page: Page) -> ArrivalAction {
         let record = self.records.of(page);
         assert!(
-            matches!(record.state, State::Coming | State::Showing(_)),
+            matches!(record.state, PageState::Arriving | PageState::Activating(_)),
             "it is being brought"
         );
         if record.discarded {
             // What the program throws away from here on is what is put into sight now.
-            (record.discarded, record.kept) = (false, false);
-            return Arrive::Zeros;
+            (record.discarded, record.stored) = (false, false);
+            return ArrivalAction::Zeros;
         }
         if record.marker
             && !record.wanted
-            && record.state == State::Coming
-            && let Some(berth) = self.berths.take()
+            && record.state == PageState::Arriving
+            && let Some(berth) = self.staging.take()
         {
-            record.state = State::Hiding(berth);
-            return Arrive::Hold(berth);
+            record.state = PageState::Deactivating(berth);
+            return ArrivalAction::Stage(berth);
         }
-        Arrive::Bytes
+        ArrivalAction::Bytes
     }
 
-    /// The same for a page that is lost: [`Arrive::Bytes`] means that the program is to be told, and then [`Arena::lost`].
-    pub fn arrive_lost(&mut self, page: Page) -> Arrive {
+    /// The same for a page that is lost: [`ArrivalAction::Bytes`] means that the program is to be told, and then [`ArenaMachine::lost`].
+    pub fn arrive_lost(&mut self, page: Page) -> ArrivalAction {
         self.records.of(page).marker = false;
         self.arrive(page)
     }
 
     /// The page is in sight.
-    pub fn came(&mut self, page: Page) -> Next {
+    pub fn came(&mut self, page: Page) -> MoveFollowUp {
         let now = self.tick();
         let record = self.records.of(page);
-        let again = if let State::Showing(berth) = record.state {
-            self.berths.give_back(berth);
+        let again = if let PageState::Activating(berth) = record.state {
+            self.staging.give_back(berth);
             // A marker comes by its first reference.
             !record.marker
         } else {
-            assert!(record.state == State::Coming, "it is being brought");
+            assert!(record.state == PageState::Arriving, "it is being brought");
             false
         };
         assert!(
@@ -449,73 +454,80 @@ impl Arena {
             "what was written to it has been taken along"
         );
         if record.discarded {
-            return self.come_to_nothing(page);
+            return self.discard_arrival(page);
         }
         (record.wanted, record.marker) = (false, false);
-        self.be_here(page, now, again);
-        Next::Done
+        self.become_resident(page, now, again);
+        MoveFollowUp::Done
     }
 
     /// The page is in the berth that it was to go into.
-    pub fn held(&mut self, page: Page) -> Next {
+    pub fn staged(&mut self, page: Page) -> MoveFollowUp {
         assert!(
             !self.patches.has(page),
             "what was written to it has been taken along"
         );
-        self.hid(page, true)
+        self.deactivated(page, true)
     }
 
-    /// Every lender that had the page has lost it, and the program knows. [`Arena::arrive_lost`] comes first.
-    pub fn lost(&mut self, page: Page) -> Next {
+    /// Every lender that had the page has lost it, and the program knows. [`ArenaMachine::arrive_lost`] comes first.
+    pub fn lost(&mut self, page: Page) -> MoveFollowUp {
         self.patches.take(page);
         let record = self.records.of(page);
-        assert!(record.state == State::Coming, "it is being brought");
+        assert!(record.state == PageState::Arriving, "it is being brought");
         if record.discarded {
-            return self.come_to_nothing(page);
+            return self.discard_arrival(page);
         }
-        record.state = State::Lost;
+        record.state = PageState::Lost;
         (record.wanted, record.marker) = (false, false);
         self.used -= 1;
-        Next::Done
+        MoveFollowUp::Done
     }
 
     /// The program has thrown the page away: from now on it is zeros.
-    pub fn discard(&mut self, page: Page) -> Discarded {
-        if self.records.state(page) == State::Nowhere {
-            return Discarded::default();
+    pub fn discard(&mut self, page: Page) -> DiscardActions {
+        if self.records.state(page) == PageState::Blank {
+            return DiscardActions::default();
         }
         self.patches.take(page);
         let record = self.records.of(page);
         let (mut drop, mut packed) = (None, false);
         match record.state {
-            State::Nowhere | State::Away | State::Lost => record.state = State::Nowhere,
-            State::Here => {
-                record.state = State::Nowhere;
+            PageState::Blank | PageState::Remote | PageState::Lost => record.state = PageState::Blank,
+            PageState::Resident => {
+                record.state = PageState::Blank;
                 self.used -= 1;
-                self.here -= 1;
+                self.resident -= 1;
             }
-            State::Hidden(berth) => {
-                record.state = State::Nowhere;
-                self.hidden_count -= 1;
+            PageState::Inactive(berth) => {
+                record.state = PageState::Blank;
+                self.inactive_count -= 1;
                 drop = Some(berth);
             }
-            State::Packed => {
-                record.state = State::Nowhere;
+            PageState::Packed => {
+                record.state = PageState::Blank;
                 self.pack.remove(page);
                 packed = true;
             }
-            State::Coming | State::Showing(_) | State::Hiding(_) | State::Leaving(_) | State::Passing => {
+            PageState::Arriving
+            | PageState::Activating(_)
+            | PageState::Deactivating(_)
+            | PageState::Evicting(_)
+            | PageState::Passing => {
                 record.discarded = true;
             }
         }
-        let forget = core::mem::take(&mut record.kept);
-        Discarded { forget, packed, drop }
+        let forget = core::mem::take(&mut record.stored);
+        DiscardActions { forget, packed, drop }
     }
 
-    /// The page is in sight, and stays there until [`Arena::unpin`].
+    /// The page is in sight, and stays there until [`ArenaMachine::unpin`].
     pub fn pin(&mut self, page: Page) {
         let record = self.records.of(page);
-        assert!(record.state == State::Here, "only what is in sight stays there");
+        assert!(
+            record.state == PageState::Resident,
+            "only what is in sight stays there"
+        );
         record.pins = record
             .pins
             .checked_add(1)
@@ -530,28 +542,28 @@ impl Arena {
     }
 
     /// A page that was on its way into sight is thrown away there: the frame is empty.
-    pub(super) fn come_to_nothing(&mut self, page: Page) -> Next {
+    pub(super) fn discard_arrival(&mut self, page: Page) -> MoveFollowUp {
         let record = self.records.of(page);
         (record.discarded, record.marker) = (false, false);
         if core::mem::take(&mut record.wanted) {
-            record.state = State::Coming;
-            return Next::Zero;
+            record.state = PageState::Arriving;
+            return MoveFollowUp::Zero;
         }
-        record.state = State::Nowhere;
+        record.state = PageState::Blank;
         self.used -= 1;
-        Next::Done
+        MoveFollowUp::Done
     }
 
     /// `again`: it had not left.
-    pub(super) fn be_here(&mut self, page: Page, now: u64, again: bool) {
+    pub(super) fn become_resident(&mut self, page: Page, now: u64, again: bool) {
         let record = self.records.of(page);
-        (record.state, record.touched) = (State::Here, now);
-        self.here += 1;
+        (record.state, record.touched) = (PageState::Resident, now);
+        self.resident += 1;
         match again {
             true => self.frames.add_again(page, now),
             false => self.frames.add(page, now),
         }
-        self.frames.tidy(self.here as usize, &self.records);
+        self.frames.tidy(self.resident as usize, &self.records);
     }
 
     pub(super) fn tick(&mut self) -> u64 {
@@ -560,13 +572,13 @@ impl Arena {
     }
 
     /// The berth is empty, and with it a frame.
-    pub fn dropped(&mut self, berth: Berth) {
-        self.berths.give_back(berth);
+    pub fn dropped(&mut self, berth: StagingFrame) {
+        self.staging.give_back(berth);
         self.used -= 1;
     }
 }
 
 /// How many pages have left since this one did: each of them has come and been hidden, two ticks.
-pub(super) fn left_since(now: u64, record: &Record) -> u64 {
+pub(super) fn left_since(now: u64, record: &PageRecord) -> u64 {
     (now - record.touched) / 2
 }

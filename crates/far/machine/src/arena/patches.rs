@@ -7,10 +7,10 @@
 
 use alloc::vec::Vec;
 
-use super::ages::Ages;
-use super::pages::{Arena, State};
+use super::insertion_order::InsertionOrder;
+use super::pages::{ArenaMachine, PageState};
 use super::{Page, words};
-use crate::limit::{AHEAD_PAGES_MAX, BLOCK_BYTES, PAGE_BYTES, PATCH_PAGE_BYTES};
+use crate::limit::{BLOCK_BYTES, PAGE_BYTES, PATCH_PAGE_BYTES, PREFETCH_PAGES_MAX};
 
 /// A block of which bytes were written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +28,12 @@ const _: () = assert!(
 
 /// What was written to a page since it left.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Patch {
+pub struct PagePatch {
     /// In the order of their numbers.
     blocks: Vec<Block>,
 }
 
-impl Patch {
+impl PagePatch {
     /// These bytes are written, so many bytes behind the page's beginning.
     pub fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= PAGE_BYTES, "they lie in the page");
@@ -91,9 +91,9 @@ impl Patch {
     }
 
     /// That of these blocks. `None`: nothing was written to any.
-    pub fn of(&self, numbers: impl Iterator<Item = u8>) -> Option<Patch> {
+    pub fn of(&self, numbers: impl Iterator<Item = u8>) -> Option<PagePatch> {
         let blocks: Vec<Block> = numbers.filter_map(|number| self.find(number).copied()).collect();
-        (!blocks.is_empty()).then_some(Patch { blocks })
+        (!blocks.is_empty()).then_some(PagePatch { blocks })
     }
 
     fn find(&self, number: u8) -> Option<&Block> {
@@ -119,19 +119,19 @@ impl Block {
 
 /// The patches of an arena.
 #[derive(Clone, Debug)]
-pub(super) struct Patches {
+pub(super) struct PatchTable {
     bytes_max: u64,
     bytes: u64,
-    pages: Ages<Patch>,
+    pages: InsertionOrder<PagePatch>,
 }
 
-impl Patches {
+impl PatchTable {
     /// Of so many frames of the cap.
-    pub(super) fn new(frames: u32) -> Patches {
-        Patches {
+    pub(super) fn new(frames: u32) -> PatchTable {
+        PatchTable {
             bytes_max: u64::from(frames) * PAGE_BYTES as u64,
             bytes: 0,
-            pages: Ages::new(),
+            pages: InsertionOrder::new(),
         }
     }
 
@@ -146,7 +146,7 @@ impl Patches {
     }
 
     /// Whether some pages are to come home: room is left for what is written until they have.
-    fn is_crowded(&self) -> bool {
+    fn is_above_limit(&self) -> bool {
         self.bytes > self.bytes_max / 4 * 3
     }
 
@@ -155,7 +155,7 @@ impl Patches {
     }
 
     fn write(&mut self, page: Page, at: usize, bytes: &[u8]) {
-        let patch = self.pages.get_or_add(page, Patch::default);
+        let patch = self.pages.get_or_add(page, PagePatch::default);
         let before = match patch.blocks.is_empty() {
             true => 0,
             false => patch.bytes(),
@@ -164,19 +164,19 @@ impl Patches {
         self.bytes += patch.bytes() - before;
     }
 
-    pub(super) fn take(&mut self, page: Page) -> Option<Patch> {
+    pub(super) fn take(&mut self, page: Page) -> Option<PagePatch> {
         let patch = self.pages.remove(page)?;
         self.bytes -= patch.bytes();
         Some(patch)
     }
 }
 
-impl Arena {
-    /// So many words of a page are to be written. `true`: by [`Arena::patch`], and the page stays away. Else it has to come. They count as words that are
-    /// fetched do ([`Arena::reach`]).
+impl ArenaMachine {
+    /// So many words of a page are to be written. `true`: by [`ArenaMachine::patch`], and the page stays away. Else it has to come. They count as words that are
+    /// fetched do ([`ArenaMachine::word_source`]).
     pub fn may_patch(&mut self, page: Page, words: u32, initial: u32) -> bool {
-        self.mend_oldest();
-        if self.records.state(page) != State::Away || self.patches.is_full() || self.free() == 0 {
+        self.fetch_oldest_patched();
+        if self.records.state(page) != PageState::Remote || self.patches.is_full() || self.free() == 0 {
             return false;
         }
         let patched = words::spend(self.records.of(page), words, initial);
@@ -184,38 +184,38 @@ impl Arena {
         patched
     }
 
-    /// These bytes of a page are written, so many bytes behind its beginning. [`Arena::may_patch`] has just said that they may.
+    /// These bytes of a page are written, so many bytes behind its beginning. [`ArenaMachine::may_patch`] has just said that they may.
     pub fn patch(&mut self, page: Page, at: usize, bytes: &[u8]) {
-        assert!(self.records.state(page) == State::Away, "its page is away");
+        assert!(self.records.state(page) == PageState::Remote, "its page is away");
         self.patches.write(page, at, bytes);
     }
 
     /// What was written of these blocks while their page was away. `None`: nothing.
-    pub fn patched(&self, page: Page, numbers: impl Iterator<Item = u8>) -> Option<Patch> {
+    pub fn patched(&self, page: Page, numbers: impl Iterator<Item = u8>) -> Option<PagePatch> {
         self.patches.pages.get(page)?.of(numbers)
     }
 
-    /// What is to be put into a page that comes from the depot, before [`Arena::arrive`].
-    pub fn take_patch(&mut self, page: Page) -> Option<Patch> {
-        if self.records.state(page) != State::Coming {
+    /// What is to be put into a page that comes from the depot, before [`ArenaMachine::arrive`].
+    pub fn take_patch(&mut self, page: Page) -> Option<PagePatch> {
+        if self.records.state(page) != PageState::Arriving {
             return None;
         }
         self.patches.take(page)
     }
 
     /// When patches take much, the pages that were patched first are asked for ahead. They stay out of sight, unless somebody wants them.
-    fn mend_oldest(&mut self) {
-        if !self.patches.is_crowded() || self.has_ahead() {
+    fn fetch_oldest_patched(&mut self) {
+        if !self.patches.is_above_limit() || self.has_ahead() {
             return;
         }
-        let spare = self.marks.spare(self.free());
-        for _ in 0..spare.min(AHEAD_PAGES_MAX) {
+        let spare = self.watermarks.spare(self.free());
+        for _ in 0..spare.min(PREFETCH_PAGES_MAX) {
             let Some(page) = self.patches.pages.oldest() else {
                 break;
             };
             // Others are on their way.
-            if self.records.state(page) == State::Away {
-                self.tally.mended += 1;
+            if self.records.state(page) == PageState::Remote {
+                self.tally.patch_fetches += 1;
                 self.ask_ahead(page, true);
             }
         }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_was_written_last_is_in_the_page_and_nothing_beside_it_changes() {
-        let mut patch = Patch::default();
+        let mut patch = PagePatch::default();
         let mut expected = [0xAA; PAGE_BYTES];
         for (at, count) in [(4000, 40), (10, 12), (0, 3), (16, 16), (15, 2), (4095, 1)] {
             patch.write(at, &numbered(count));
@@ -253,13 +253,13 @@ mod tests {
 
     #[test]
     fn what_patches_take_is_known_and_given_back() {
-        let mut patches = Patches::new(1);
+        let mut patches = PatchTable::new(1);
         let mut pages = 0;
         while !patches.is_full() {
             patches.write(Page(pages), 8, &[1; 8]);
             pages += 1;
         }
-        assert!(patches.is_crowded() && patches.frames() >= 1);
+        assert!(patches.is_above_limit() && patches.frames() >= 1);
         assert!(pages > 20, "one word takes little: {pages}");
         let taken = patches.bytes;
         patches.write(Page(0), 8, &[2; 8]);

@@ -4,12 +4,12 @@
 //! instead, and finds its word in it. So the very pages come home that [`crate::paging`]'s policy brings, each with one word less fetched for nothing.
 
 use super::Page;
-use super::pages::{Arena, Record, State};
+use super::pages::{ArenaMachine, PageRecord, PageState};
 use crate::limit::{COUNTER_MAX, COUNTER_MIN};
 
 /// How words of a page are to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum WordSource {
     /// They are zeros: the page is nowhere.
     Zeros,
     /// In the pack: the page stays there.
@@ -20,18 +20,18 @@ pub enum Reach {
     Page,
 }
 
-impl Arena {
+impl ArenaMachine {
     /// So many words of a page are wanted. `initial`: what its counter begins with; 1 brings it at once.
-    pub fn reach(&mut self, page: Page, words: u32, initial: u32) -> Reach {
+    pub fn word_source(&mut self, page: Page, words: u32, initial: u32) -> WordSource {
         let reach = match self.records.state(page) {
-            State::Nowhere => return Reach::Zeros,
-            State::Away => Reach::Words,
-            State::Packed => Reach::Packed,
-            _ => return Reach::Page,
+            PageState::Blank => return WordSource::Zeros,
+            PageState::Remote => WordSource::Words,
+            PageState::Packed => WordSource::Packed,
+            _ => return WordSource::Page,
         };
         match spend(self.records.of(page), words, initial) {
             true => reach,
-            false => Reach::Page,
+            false => WordSource::Page,
         }
     }
 
@@ -42,7 +42,7 @@ impl Arena {
 }
 
 /// Takes words off a page's counter. `false`: the last would be spent, and the counter stays as it is.
-pub(super) fn spend(record: &mut Record, words: u32, initial: u32) -> bool {
+pub(super) fn spend(record: &mut PageRecord, words: u32, initial: u32) -> bool {
     let spent = u32::from(record.spent).saturating_add(words);
     let lasts = spent < initial.clamp(COUNTER_MIN, COUNTER_MAX);
     if lasts {

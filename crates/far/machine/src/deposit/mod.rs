@@ -6,7 +6,7 @@
 //!
 //! | file | decides |
 //! |---|---|
-//! | `holder.rs` | a lender's side of one deposit: who may speak for it, its slots, what is in them, when it ends |
+//! | `server.rs` | a lender's side of one deposit: who may speak for it, its slots, what is in them, when it ends |
 //! | `depot/mod.rs` | an owner's side: in which slots of which lenders each page is, what is asked of whom |
 //! | `depot/lender.rs` | one lender, as its owner sees it: link, slots, what is on the way |
 //! | `depot/slots.rs` | its slots: which are free, and which it wants back |
@@ -25,27 +25,28 @@
 //! *Not here*: what is in a page. The owner seals it under its version before it leaves, and opens it when it is back ([`Seals`]); a lender
 //! that gives other bytes is found by that, and named to [`Depot::damaged`].
 
-mod depot;
-mod holder;
+mod blocks;
+mod client;
+mod directory;
 mod pages;
 mod pressure;
-mod shelf;
+mod server;
 mod spill;
-mod unproven;
-mod words;
+mod unverified;
 
 pub use crate::paging::Page;
-pub use depot::{
-    Depot, Due, Found, Gathered, Given, Item, LenderStatus, Misconduct, News, Outcome, Send, Settings,
-    Status, Taken, Ticket,
+pub use blocks::{BlockRequest, BlockRunsError, write_run};
+pub use client::{DepositFrame, FrameEffects, LenderViolation, PageLookup, PageSeal, RemotePageClient};
+pub use directory::{
+    ArrivedPage, DepositCommand, DepositLenderStatus, DirectoryEvent, DirectoryLookup, DirectorySettings,
+    GatherOutcome, GatherResult, GatherTicket, GatheredBlocks, MisconductError, PageDirectory,
+    PageDirectoryStatus, PagePurpose, SlotPage,
 };
-pub use holder::{Holder, Lent, NoSlots, SlotMemory};
-pub use pages::{Asked, BadPages, Cut, Stored, page_head};
-pub use pressure::{Pressure, PressureSettings, Reading, level, wish};
-pub use shelf::{Heard, Offence, Outgoing, Seals, Shelf, Sought};
-pub use spill::{SlotFile, Spill};
-pub use unproven::{Mark, SealedBlock};
-pub use words::{BadRuns, Wanted, write_run};
+pub use pages::{FramePages, PageFrameError, SlotRequest, StoredPage, page_header};
+pub use pressure::{MemoryPressure, MemoryReading, PressureSettings, level, slots_to_keep};
+pub use server::{DepositReply, DepositServer, NoSlotsError, SlotMemory};
+pub use spill::{SlotFile, SpillServer};
+pub use unverified::{BlockMac, SealedBlock};
 
 /// Some of an owner's lenders, by their numbers. The spill file has the number behind the last one's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,10 +7,10 @@
 //! ```
 
 use crate::limit::{FRAME_PAGES_MAX, PAGE_BYTES, PAGE_HEADER_BYTES};
-use netram_proto::wire::{Cursor, Short};
+use netram_proto::wire::{ByteReader, ShortInputError};
 
 /// What stands before a page's bytes.
-pub fn page_head(slot: u32, version: u64, bytes: usize) -> [u8; PAGE_HEADER_BYTES] {
+pub fn page_header(slot: u32, version: u64, bytes: usize) -> [u8; PAGE_HEADER_BYTES] {
     assert!(bytes <= PAGE_BYTES);
     let mut head = [0; PAGE_HEADER_BYTES];
     head[0..4].copy_from_slice(&slot.to_le_bytes());
@@ -21,7 +21,7 @@ pub fn page_head(slot: u32, version: u64, bytes: usize) -> [u8; PAGE_HEADER_BYTE
 
 /// A page as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored<'a> {
+pub struct StoredPage<'a> {
     /// Where it is, or is to be.
     pub slot: u32,
     /// Its version.
@@ -32,51 +32,51 @@ pub struct Stored<'a> {
 
 /// The body is not pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BadPages;
+pub struct PageFrameError;
 
-impl From<Short> for BadPages {
-    fn from(_: Short) -> BadPages {
-        BadPages
+impl From<ShortInputError> for PageFrameError {
+    fn from(_: ShortInputError) -> PageFrameError {
+        PageFrameError
     }
 }
 
 /// The pages of a body, checked as a whole: from one to as many as a frame has room for.
 #[derive(Clone, Copy, Debug)]
-pub struct Cut<'a>([Stored<'a>; FRAME_PAGES_MAX], usize);
+pub struct FramePages<'a>([StoredPage<'a>; FRAME_PAGES_MAX], usize);
 
-impl<'a> Cut<'a> {
+impl<'a> FramePages<'a> {
     /// Cuts a body into its pages.
-    pub fn parse(body: &'a [u8]) -> Result<Cut<'a>, BadPages> {
-        let empty = Stored {
+    pub fn parse(body: &'a [u8]) -> Result<FramePages<'a>, PageFrameError> {
+        let empty = StoredPage {
             slot: 0,
             version: 0,
             bytes: &[],
         };
-        let mut cut = Cut([empty; FRAME_PAGES_MAX], 0);
-        let mut cursor = Cursor::new(body);
+        let mut cut = FramePages([empty; FRAME_PAGES_MAX], 0);
+        let mut cursor = ByteReader::new(body);
         while !cursor.rest().is_empty() {
             let slot = cursor.u32()?;
             let length = usize::from(cursor.u16()?);
             let (zeros, version) = (cursor.u16()?, cursor.u64()?);
             if zeros != 0 || length > PAGE_BYTES {
-                return Err(BadPages);
+                return Err(PageFrameError);
             }
             let bytes = cursor.bytes(length)?;
-            *cut.0.get_mut(cut.1).ok_or(BadPages)? = Stored { slot, version, bytes };
+            *cut.0.get_mut(cut.1).ok_or(PageFrameError)? = StoredPage { slot, version, bytes };
             cut.1 += 1;
         }
-        if cut.1 == 0 { Err(BadPages) } else { Ok(cut) }
+        if cut.1 == 0 { Err(PageFrameError) } else { Ok(cut) }
     }
 
     /// The pages, in order.
-    pub fn pages(&self) -> &[Stored<'a>] {
+    pub fn pages(&self) -> &[StoredPage<'a>] {
         &self.0[..self.1]
     }
 }
 
 /// A page that is asked for, and whether it is there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct SlotRequest {
     /// Where.
     pub slot: u32,
     /// Its version.
@@ -93,7 +93,7 @@ mod tests {
     fn body(pages: usize, bytes: usize) -> Vec<u8> {
         let mut body = Vec::new();
         for page in 0..pages {
-            body.extend_from_slice(&page_head(page as u32, 1 << 40 | page as u64, bytes));
+            body.extend_from_slice(&page_header(page as u32, 1 << 40 | page as u64, bytes));
             body.resize(body.len() + bytes, page as u8);
         }
         body
@@ -108,7 +108,7 @@ mod tests {
             (FRAME_PAGES_MAX, PAGE_BYTES),
         ] {
             let body = body(pages, bytes);
-            let cut = Cut::parse(&body).unwrap();
+            let cut = FramePages::parse(&body).unwrap();
             assert_eq!(cut.pages().len(), pages);
             for (index, page) in cut.pages().iter().enumerate() {
                 assert_eq!((page.slot, page.version), (index as u32, 1 << 40 | index as u64));
@@ -121,15 +121,15 @@ mod tests {
     fn a_body_that_is_not_whole_pages_is_refused() {
         let two = body(2, 100);
         for cut in (0..two.len()).filter(|cut| *cut != two.len() / 2) {
-            assert!(Cut::parse(&two[..cut]).is_err(), "cut at {cut}");
+            assert!(FramePages::parse(&two[..cut]).is_err(), "cut at {cut}");
         }
-        assert!(Cut::parse(&body(FRAME_PAGES_MAX + 1, 0)).is_err());
-        let mut long = page_head(0, 1, PAGE_BYTES).to_vec();
+        assert!(FramePages::parse(&body(FRAME_PAGES_MAX + 1, 0)).is_err());
+        let mut long = page_header(0, 1, PAGE_BYTES).to_vec();
         long[4..6].copy_from_slice(&(PAGE_BYTES as u16 + 1).to_le_bytes());
         long.resize(PAGE_HEADER_BYTES + PAGE_BYTES + 1, 0);
-        assert!(Cut::parse(&long).is_err());
+        assert!(FramePages::parse(&long).is_err());
         let mut reserved = body(1, 0);
         reserved[7] = 1;
-        assert!(Cut::parse(&reserved).is_err());
+        assert!(FramePages::parse(&reserved).is_err());
     }
 }

@@ -1,15 +1,17 @@
 //! How much a lender lends to deposits while its machine is short of memory.
 //!
-//! A [`Pressure`] is told what the machine has available, how long programs wait for memory there, and how much deposits' part of the lent memory takes from it
+//! A [`MemoryPressure`] is told what the machine has available, how long programs wait for memory there, and how much deposits' part of the lent memory takes from it
 //! now; it says how much that part may take. What to ask of which deposit follows: [`level`] is the size above which each gives back, so that those with the most
-//! are asked first and those with little are left alone; [`wish`] is what one is told.
+//! are asked first and those with little are left alone; [`slots_to_keep`] is what one is told.
 //!
 //! *Not here*: journals' windows, which are never made smaller, and where the numbers come from.
 
 use alloc::vec::Vec;
 
-use crate::limit::{ASK_SLOTS_MAX, PRESSURE_AVERAGE, PRESSURE_MARGIN_PART, PRESSURE_NEAR, PRESSURE_STEPS};
-use netram_proto::time::{Span, Time};
+use crate::limit::{
+    PRESSURE_AVERAGE, PRESSURE_MARGIN_PART, PRESSURE_NEAR, PRESSURE_STEPS, RECLAIM_SLOTS_MAX,
+};
+use netram_proto::time::{Nanos, Time};
 
 /// When a machine is short of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +23,12 @@ pub struct PressureSettings {
     /// The part of the time, in hundredths of a percent, for which some program may wait for memory; 0: that is not looked at.
     pub waits: u32,
     /// More is lent again when memory has been available for so long.
-    pub calm: Span,
+    pub calm: Nanos,
 }
 
 /// What a machine says of its memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reading {
+pub struct MemoryReading {
     /// Bytes that programs could have; `None`: it does not say.
     pub available: Option<u64>,
     /// The part of the time, of late, for which some program waited for memory, in hundredths of a percent; `None`: it does not say.
@@ -35,7 +37,7 @@ pub struct Reading {
 
 /// How much of the memory that is lent deposits may take.
 #[derive(Clone, Debug)]
-pub struct Pressure {
+pub struct MemoryPressure {
     settings: PressureSettings,
     limit: u64,
     /// Since when there is memory to spare.
@@ -44,10 +46,10 @@ pub struct Pressure {
     stepped: Option<Time>,
 }
 
-impl Pressure {
+impl MemoryPressure {
     /// Deposits' part takes so many bytes now; what it lacks was given back before.
-    pub fn new(settings: PressureSettings, taken: u64) -> Pressure {
-        let mut pressure = Pressure {
+    pub fn new(settings: PressureSettings, taken: u64) -> MemoryPressure {
+        let mut pressure = MemoryPressure {
             limit: settings.most,
             settings,
             calm: None,
@@ -75,7 +77,7 @@ impl Pressure {
     }
 
     /// The machine has been looked at. `taken`: bytes that deposits' part takes from it now.
-    pub fn read(&mut self, now: Time, reading: Reading, taken: u64) {
+    pub fn read(&mut self, now: Time, reading: MemoryReading, taken: u64) {
         let PressureSettings { keep_free, waits, .. } = self.settings;
         let available = reading.available.filter(|_| keep_free > 0);
         let short = available.map_or(0, |available| keep_free.saturating_sub(available));
@@ -143,9 +145,9 @@ pub fn level(sizes: impl Iterator<Item = u64>, limit: u64) -> u64 {
 
 /// How many slots a deposit is told to keep: not fewer than `level`, and those from the highest on, a part at a time, so that what cannot move keeps only that part.
 /// `told`: what it was told last. Who has been told is told nothing else as long as there is a level; who has little is not told at all.
-pub fn wish(slots: u32, told: Option<u32>, level: Option<u32>) -> Option<u32> {
+pub fn slots_to_keep(slots: u32, told: Option<u32>, level: Option<u32>) -> Option<u32> {
     let level = level?;
-    let keep = level.max(slots.saturating_sub(ASK_SLOTS_MAX));
+    let keep = level.max(slots.saturating_sub(RECLAIM_SLOTS_MAX));
     (slots > level || told.is_some()).then_some(keep)
 }
 
@@ -154,27 +156,27 @@ mod tests {
     use super::*;
 
     const MOST: u64 = 1600;
-    const CALM: Span = Span::from_ms(10_000);
+    const CALM: Nanos = Nanos::from_ms(10_000);
 
-    fn pressure(keep_free: u64, waits: u32) -> Pressure {
+    fn pressure(keep_free: u64, waits: u32) -> MemoryPressure {
         let settings = PressureSettings {
             most: MOST,
             keep_free,
             waits,
             calm: CALM,
         };
-        Pressure::new(settings, MOST)
+        MemoryPressure::new(settings, MOST)
     }
 
-    fn available(bytes: u64) -> Reading {
-        Reading {
+    fn available(bytes: u64) -> MemoryReading {
+        MemoryReading {
             available: Some(bytes),
             waited: None,
         }
     }
 
-    fn both(bytes: u64, waited: u32) -> Reading {
-        Reading {
+    fn both(bytes: u64, waited: u32) -> MemoryReading {
+        MemoryReading {
             available: Some(bytes),
             waited: Some(waited),
         }
@@ -205,8 +207,8 @@ mod tests {
         let limit = pressure.limit();
         assert_eq!(limit, MOST - 1000);
         let mut now = Time(0);
-        let mut look = |pressure: &mut Pressure, bytes| {
-            now = now + Span(CALM.0 / 2);
+        let mut look = |pressure: &mut MemoryPressure, bytes| {
+            now = now + Nanos(CALM.0 / 2);
             pressure.read(now, available(bytes), limit);
             pressure.limit()
         };
@@ -247,7 +249,7 @@ mod tests {
     #[test]
     fn what_was_given_back_before_is_lent_again_like_the_rest() {
         let settings = pressure(1000, 0).settings;
-        let mut pressure = Pressure::new(settings, 600);
+        let mut pressure = MemoryPressure::new(settings, 600);
         assert!(pressure.is_pressed());
         pressure.read(Time(0), available(9000), 600);
         assert_eq!(pressure.limit(), 600);
@@ -258,7 +260,7 @@ mod tests {
             ..settings
         };
         assert!(
-            !Pressure::new(never, 600).is_pressed(),
+            !MemoryPressure::new(never, 600).is_pressed(),
             "nobody would see when it is over"
         );
     }
@@ -275,7 +277,7 @@ mod tests {
     #[test]
     fn a_machine_that_says_nothing_and_a_lender_that_is_not_to_look_are_never_short() {
         for mut pressure in [pressure(1000, 1000), pressure(0, 0)] {
-            pressure.read(Time(0), Reading::default(), MOST);
+            pressure.read(Time(0), MemoryReading::default(), MOST);
             assert!(!pressure.is_pressed());
         }
         let mut off = pressure(0, 0);
@@ -307,20 +309,24 @@ mod tests {
 
     #[test]
     fn a_deposit_is_asked_for_a_part_at_a_time_and_told_when_it_is_over() {
-        let slots = 3 * ASK_SLOTS_MAX;
-        assert_eq!(wish(slots, None, None), None);
-        assert_eq!(wish(slots, None, Some(slots)), None, "it has little");
-        let first = wish(slots, None, Some(100));
-        assert_eq!(first, Some(2 * ASK_SLOTS_MAX));
-        assert_eq!(wish(slots, first, Some(100)), first, "it has nowhere to go");
-        let second = wish(2 * ASK_SLOTS_MAX, first, Some(100));
-        assert_eq!(second, Some(ASK_SLOTS_MAX));
-        assert_eq!(wish(ASK_SLOTS_MAX, second, Some(100)), Some(100));
+        let slots = 3 * RECLAIM_SLOTS_MAX;
+        assert_eq!(slots_to_keep(slots, None, None), None);
+        assert_eq!(slots_to_keep(slots, None, Some(slots)), None, "it has little");
+        let first = slots_to_keep(slots, None, Some(100));
+        assert_eq!(first, Some(2 * RECLAIM_SLOTS_MAX));
         assert_eq!(
-            wish(100, Some(100), Some(100)),
+            slots_to_keep(slots, first, Some(100)),
+            first,
+            "it has nowhere to go"
+        );
+        let second = slots_to_keep(2 * RECLAIM_SLOTS_MAX, first, Some(100));
+        assert_eq!(second, Some(RECLAIM_SLOTS_MAX));
+        assert_eq!(slots_to_keep(RECLAIM_SLOTS_MAX, second, Some(100)), Some(100));
+        assert_eq!(
+            slots_to_keep(100, Some(100), Some(100)),
             Some(100),
             "it is not to grow yet"
         );
-        assert_eq!(wish(100, Some(100), None), None);
+        assert_eq!(slots_to_keep(100, Some(100), None), None);
     }
 }

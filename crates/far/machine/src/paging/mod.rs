@@ -5,10 +5,10 @@
 //!
 //! | policy | a page that is not in local memory | a page for which there is no room |
 //! |---|---|---|
-//! | [`Kind::Disk`] | is read from the disk | goes to the disk |
-//! | [`Kind::RamDisk`] | is fetched whole | goes to remote memory, and when that is full to the disk |
-//! | [`Kind::RemoteMain`] | is referenced word by word where it is, and stays there | was put in remote memory at its first reference |
-//! | [`Kind::Counters`] | is referenced word by word until its counter is spent, and then fetched whole | goes to remote memory, with a full counter |
+//! | [`PolicyKind::Disk`] | is read from the disk | goes to the disk |
+//! | [`PolicyKind::RamDisk`] | is fetched whole | goes to remote memory, and when that is full to the disk |
+//! | [`PolicyKind::RemoteMain`] | is referenced word by word where it is, and stays there | was put in remote memory at its first reference |
+//! | [`PolicyKind::Counters`] | is referenced word by word until its counter is spent, and then fetched whole | goes to remote memory, with a full counter |
 //!
 //! SOFTWARE_COUNTERS is COUNTERS with a word that costs more.
 //!
@@ -25,10 +25,10 @@ mod policy;
 mod tally;
 
 pub use frames::Replacement;
-pub(crate) use frames::{Frames, Touches};
-pub use moves::{Move, Served};
-pub use policy::Policy;
-pub use tally::Tally;
+pub(crate) use frames::{ReferenceTimes, ReplacementQueue};
+pub use moves::{PageMove, ReferenceOutcome};
+pub use policy::PagingPolicy;
+pub use tally::PolicyTally;
 
 /// A page, by its number: pages are numbered from 0 without large gaps, for there is a record for each up to the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -36,7 +36,7 @@ pub struct Page(pub u32);
 
 /// What a reference does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum PageAccess {
     /// It reads.
     Read,
     /// It writes.
@@ -45,7 +45,7 @@ pub enum Access {
 
 /// The four policies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PolicyKind {
     /// Remote memory is not used.
     Disk,
     /// Remote memory takes whole pages, as a disk would.
@@ -71,9 +71,9 @@ pub enum FirstTouch {
 
 /// What a policy is to do, and with how much memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Config {
+pub struct PolicyConfig {
     /// Which policy.
-    pub kind: Kind,
+    pub kind: PolicyKind,
     /// Which page leaves.
     pub replacement: Replacement,
     /// Pages that local memory holds; at least 1.
@@ -91,7 +91,7 @@ pub struct Config {
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum PageLocation {
     /// Nothing has referenced it yet, or it is zeros.
     #[default]
     Nowhere,

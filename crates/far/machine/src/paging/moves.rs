@@ -4,7 +4,7 @@ use super::Page;
 
 /// A page moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Move {
+pub enum PageMove {
     /// From the disk into local memory.
     Read(Page),
     /// Zeros, into local memory.
@@ -25,22 +25,22 @@ pub enum Move {
     Forget(Page),
 }
 
-impl Move {
+impl PageMove {
     /// Whether a page leaves local memory by it.
     pub fn leaves(self) -> bool {
-        matches!(self, Move::Send(_) | Move::Write(_) | Move::Drop(_))
+        matches!(self, PageMove::Send(_) | PageMove::Write(_) | PageMove::Drop(_))
     }
 }
 
 /// How a reference was served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Served<'a> {
+pub enum ReferenceOutcome<'a> {
     /// In local memory.
     Local,
     /// By one word over the network.
     Word,
     /// In local memory, after these moves.
-    Moved(&'a [Move]),
+    Moved(&'a [PageMove]),
     /// By one word over the network; and these moves are to be done, before it if the page is only placed by them.
-    WordAndMoved(&'a [Move]),
+    WordAndMoved(&'a [PageMove]),
 }

@@ -6,18 +6,18 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::frames::{Frames, Touches};
-use super::moves::{Move, Served};
-use super::{Access, Config, FirstTouch, Kind, Page, Place, Tally};
+use super::frames::{ReferenceTimes, ReplacementQueue};
+use super::moves::{PageMove, ReferenceOutcome};
+use super::{FirstTouch, Page, PageAccess, PageLocation, PolicyConfig, PolicyKind, PolicyTally};
 
 /// What is known of a page.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Record {
+pub(super) struct PolicyRecord {
     /// When it was last referenced in local memory; 0: not since the replacement has set it so.
     pub(super) touched: u64,
     /// Words that may still be referenced before it moves.
     counter: u32,
-    pub(super) place: Place,
+    pub(super) location: PageLocation,
     /// In local memory it is not what it was when it came.
     dirty: bool,
     /// It is in local memory, and remote memory has a place for it all the same.
@@ -28,7 +28,7 @@ pub(super) struct Record {
     backing: Backing,
 }
 
-impl Touches for Vec<Record> {
+impl ReferenceTimes for Vec<PolicyRecord> {
     fn touched(&self, page: Page) -> u64 {
         self[page.0 as usize].touched
     }
@@ -38,7 +38,7 @@ impl Touches for Vec<Record> {
     }
 
     fn is_local(&self, page: Page) -> bool {
-        self[page.0 as usize].place == Place::Local
+        self[page.0 as usize].location == PageLocation::Local
     }
 }
 
@@ -56,28 +56,28 @@ enum Backing {
 
 /// One policy. See the module.
 #[derive(Clone, Debug)]
-pub struct Policy {
-    config: Config,
-    records: Vec<Record>,
-    frames: Frames,
+pub struct PagingPolicy {
+    config: PolicyConfig,
+    records: Vec<PolicyRecord>,
+    frames: ReplacementQueue,
     /// Pages in local memory, and places taken in remote memory.
     local: u32,
     remote: u32,
     /// Pages that may have a copy, each once. What has none any more is passed over.
     copies: VecDeque<Page>,
     now: u64,
-    moves: Vec<Move>,
-    tally: Tally,
+    moves: Vec<PageMove>,
+    tally: PolicyTally,
 }
 
-impl Policy {
+impl PagingPolicy {
     /// Before the first reference.
-    pub fn new(config: Config) -> Policy {
+    pub fn new(config: PolicyConfig) -> PagingPolicy {
         assert!(config.local_pages > 0, "a program needs a page of local memory");
-        let spent = matches!(config.kind, Kind::Counters { initial: 0 });
+        let spent = matches!(config.kind, PolicyKind::Counters { initial: 0 });
         assert!(!spent, "a counter begins at 1 or above");
-        Policy {
-            frames: Frames::new(config.replacement, config.seed),
+        PagingPolicy {
+            frames: ReplacementQueue::new(config.replacement, config.seed),
             config,
             records: Vec::new(),
             local: 0,
@@ -85,24 +85,24 @@ impl Policy {
             copies: VecDeque::new(),
             now: 0,
             moves: Vec::new(),
-            tally: Tally::default(),
+            tally: PolicyTally::default(),
         }
     }
 
     /// What it was made with.
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &PolicyConfig {
         &self.config
     }
 
     /// What has happened so far.
-    pub fn tally(&self) -> &Tally {
+    pub fn tally(&self) -> &PolicyTally {
         &self.tally
     }
 
     /// Where a page is.
-    pub fn place(&self, page: Page) -> Place {
+    pub fn location(&self, page: Page) -> PageLocation {
         let record = self.records.get(page.0 as usize);
-        record.map_or(Place::Nowhere, |record| record.place)
+        record.map_or(PageLocation::Nowhere, |record| record.location)
     }
 
     /// Pages in local memory.
@@ -117,22 +117,22 @@ impl Policy {
 
     /// A page is referenced. What is to be moved is to be moved before the program goes on.
     #[inline]
-    pub fn reference(&mut self, page: Page, access: Access) -> Served<'_> {
+    pub fn reference(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         self.reference_at(self.now + 1, page, access)
     }
 
     /// The same, as the `now`th reference of all: later than every one that this has been told of.
     #[inline]
-    pub fn reference_at(&mut self, now: u64, page: Page, access: Access) -> Served<'_> {
+    pub fn reference_at(&mut self, now: u64, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         assert!(self.now < now, "references come in their order");
         self.now = now;
         if let Some(record) = self.records.get_mut(page.0 as usize)
-            && record.place == Place::Local
+            && record.location == PageLocation::Local
         {
             self.tally.local += 1;
             record.touched = now;
-            record.dirty |= access == Access::Write;
-            return Served::Local;
+            record.dirty |= access == PageAccess::Write;
+            return ReferenceOutcome::Local;
         }
         self.miss(page, access)
     }
@@ -144,22 +144,22 @@ impl Policy {
         let Some(record) = self.records.get(page.0 as usize) else {
             return 0;
         };
-        match (record.place, self.config.kind) {
-            (Place::Local, _) | (Place::Remote, Kind::RemoteMain) => u64::MAX,
-            (Place::Remote, Kind::Counters { .. }) => u64::from(record.counter) - 1,
+        match (record.location, self.config.kind) {
+            (PageLocation::Local, _) | (PageLocation::Remote, PolicyKind::RemoteMain) => u64::MAX,
+            (PageLocation::Remote, PolicyKind::Counters { .. }) => u64::from(record.counter) - 1,
             _ => 0,
         }
     }
 
-    /// So many references to a page that were [`Policy::quiet`], the last of them the `last`th of all. They are told before any other reference moves a page:
+    /// So many references to a page that were [`PagingPolicy::quiet`], the last of them the `last`th of all. They are told before any other reference moves a page:
     /// which page leaves depends on them.
     #[inline]
-    pub fn count(&mut self, page: Page, access: Access, times: u64, last: u64) {
+    pub fn count(&mut self, page: Page, access: PageAccess, times: u64, last: u64) {
         assert!(times <= self.quiet(page), "none of them moves a page");
         self.now = self.now.max(last);
         let record = &mut self.records[page.0 as usize];
-        let write = access == Access::Write;
-        if record.place == Place::Local {
+        let write = access == PageAccess::Write;
+        if record.location == PageLocation::Local {
             self.tally.local += times;
             record.touched = last;
             record.dirty |= write;
@@ -169,35 +169,35 @@ impl Policy {
         if write {
             record.backing = Backing::None;
         }
-        if let Kind::Counters { .. } = self.config.kind {
+        if let PolicyKind::Counters { .. } = self.config.kind {
             record.counter -= times as u32;
         }
     }
 
     #[cold]
-    fn miss(&mut self, page: Page, access: Access) -> Served<'_> {
+    fn miss(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         let index = page.0 as usize;
         if index >= self.records.len() {
-            self.records.resize(index + 1, Record::default());
+            self.records.resize(index + 1, PolicyRecord::default());
         }
         self.moves.clear();
-        match self.records[index].place {
-            Place::Remote => self.reference_remote(page, access),
+        match self.records[index].location {
+            PageLocation::Remote => self.reference_remote(page, access),
             _ => self.arrive(page, access),
         }
     }
 
     /// A reference to a page in remote memory.
-    fn reference_remote(&mut self, page: Page, access: Access) -> Served<'_> {
+    fn reference_remote(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
         match self.config.kind {
-            Kind::RemoteMain | Kind::Counters { .. } => match self.word(page, access) {
+            PolicyKind::RemoteMain | PolicyKind::Counters { .. } => match self.word(page, access) {
                 true => {
                     self.fetch(page);
-                    Served::WordAndMoved(&self.moves)
+                    ReferenceOutcome::WordAndMoved(&self.moves)
                 }
-                false => Served::Word,
+                false => ReferenceOutcome::Word,
             },
-            Kind::Disk | Kind::RamDisk => {
+            PolicyKind::Disk | PolicyKind::RamDisk => {
                 self.fetch(page);
                 self.serve(page, access)
             }
@@ -205,14 +205,14 @@ impl Policy {
     }
 
     /// One word of a page in remote memory. `true`: with it, the page has earned to move.
-    fn word(&mut self, page: Page, access: Access) -> bool {
+    fn word(&mut self, page: Page, access: PageAccess) -> bool {
         self.tally.words += 1;
         let record = &mut self.records[page.0 as usize];
-        if access == Access::Write {
+        if access == PageAccess::Write {
             record.backing = Backing::None;
         }
         match self.config.kind {
-            Kind::Counters { .. } => {
+            PolicyKind::Counters { .. } => {
                 record.counter -= 1;
                 record.counter == 0
             }
@@ -221,8 +221,8 @@ impl Policy {
     }
 
     /// A reference to a page that is in neither memory.
-    fn arrive(&mut self, page: Page, access: Access) -> Served<'_> {
-        let again = self.records[page.0 as usize].place == Place::Disk;
+    fn arrive(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
+        let again = self.records[page.0 as usize].location == PageLocation::Disk;
         let backing = match again || self.config.first_touch == FirstTouch::Disk {
             true => Backing::Disk,
             false => Backing::Zeros,
@@ -236,25 +236,28 @@ impl Policy {
             (Backing::Disk, false) => self.tally.disk_first += 1,
             _ => self.tally.zeroed += 1,
         }
-        let by_words = matches!(self.config.kind, Kind::RemoteMain | Kind::Counters { .. });
+        let by_words = matches!(
+            self.config.kind,
+            PolicyKind::RemoteMain | PolicyKind::Counters { .. }
+        );
         let full = self.local >= self.config.local_pages;
         if by_words && full && self.make_remote_room() {
             return self.place_away(page, access, backing);
         }
         self.make_room(1);
         self.moves.push(match backing {
-            Backing::Disk => Move::Read(page),
-            _ => Move::Zero(page),
+            Backing::Disk => PageMove::Read(page),
+            _ => PageMove::Zero(page),
         });
         self.come(page);
         self.serve(page, access)
     }
 
     /// There is no frame for a page: it is put where it can be referenced by words.
-    fn place_away(&mut self, page: Page, access: Access, backing: Backing) -> Served<'_> {
+    fn place_away(&mut self, page: Page, access: PageAccess, backing: Backing) -> ReferenceOutcome<'_> {
         self.moves.push(match backing {
-            Backing::Disk => Move::ReadAway(page),
-            _ => Move::ZeroAway(page),
+            Backing::Disk => PageMove::ReadAway(page),
+            _ => PageMove::ZeroAway(page),
         });
         self.tally.faults += 1;
         self.tally.placed += 1;
@@ -263,7 +266,7 @@ impl Policy {
         if self.word(page, access) {
             self.fetch(page);
         }
-        Served::WordAndMoved(&self.moves)
+        ReferenceOutcome::WordAndMoved(&self.moves)
     }
 
     /// Brings a page from remote memory.
@@ -273,7 +276,7 @@ impl Policy {
         // What leaves for it may have its place.
         self.remote -= u32::from(!keeps);
         self.make_room(1);
-        self.moves.push(Move::Fetch(page));
+        self.moves.push(PageMove::Fetch(page));
         self.tally.fetched += 1;
         self.come(page);
         let record = &mut self.records[page.0 as usize];
@@ -286,7 +289,7 @@ impl Policy {
     /// A page is in local memory from now on.
     fn come(&mut self, page: Page) {
         let record = &mut self.records[page.0 as usize];
-        record.place = Place::Local;
+        record.location = PageLocation::Local;
         record.dirty = false;
         record.touched = self.now;
         self.local += 1;
@@ -294,17 +297,17 @@ impl Policy {
         self.frames.add(page, self.now);
     }
 
-    fn serve(&mut self, page: Page, access: Access) -> Served<'_> {
-        self.records[page.0 as usize].dirty |= access == Access::Write;
+    fn serve(&mut self, page: Page, access: PageAccess) -> ReferenceOutcome<'_> {
+        self.records[page.0 as usize].dirty |= access == PageAccess::Write;
         self.tally.local += 1;
-        Served::Moved(&self.moves)
+        ReferenceOutcome::Moved(&self.moves)
     }
 
     fn be_remote(&mut self, page: Page) {
         let record = &mut self.records[page.0 as usize];
-        record.place = Place::Remote;
+        record.location = PageLocation::Remote;
         record.copy = false;
-        if let Kind::Counters { initial } = self.config.kind {
+        if let PolicyKind::Counters { initial } = self.config.kind {
             record.counter = initial;
         }
     }
@@ -331,12 +334,15 @@ impl Policy {
             self.be_remote(page);
             return self.drop(page);
         }
-        let may_go = matches!(self.config.kind, Kind::RamDisk | Kind::Counters { .. });
+        let may_go = matches!(
+            self.config.kind,
+            PolicyKind::RamDisk | PolicyKind::Counters { .. }
+        );
         // It is nowhere while room is made: its own copy is no room for it.
         if may_go && (copy || self.make_remote_room()) {
             self.remote += u32::from(!copy);
             self.be_remote(page);
-            self.moves.push(Move::Send(page));
+            self.moves.push(PageMove::Send(page));
             match dirty {
                 true => self.tally.sent_dirty += 1,
                 false => self.tally.sent_clean += 1,
@@ -345,11 +351,11 @@ impl Policy {
         }
         let record = &mut self.records[page.0 as usize];
         match record.backing {
-            Backing::Zeros => record.place = Place::Nowhere,
-            Backing::Disk => record.place = Place::Disk,
+            Backing::Zeros => record.location = PageLocation::Nowhere,
+            Backing::Disk => record.location = PageLocation::Disk,
             Backing::None => {
-                record.place = Place::Disk;
-                self.moves.push(Move::Write(page));
+                record.location = PageLocation::Disk;
+                self.moves.push(PageMove::Write(page));
                 self.tally.disk_written += 1;
                 return;
             }
@@ -358,7 +364,7 @@ impl Policy {
     }
 
     fn drop(&mut self, page: Page) {
-        self.moves.push(Move::Drop(page));
+        self.moves.push(PageMove::Drop(page));
         self.tally.dropped += 1;
     }
 
@@ -370,10 +376,10 @@ impl Policy {
             };
             let record = &mut self.records[page.0 as usize];
             record.queued = false;
-            if record.place == Place::Local && record.copy {
+            if record.location == PageLocation::Local && record.copy {
                 record.copy = false;
                 self.remote -= 1;
-                self.moves.push(Move::Forget(page));
+                self.moves.push(PageMove::Forget(page));
             }
         }
         true

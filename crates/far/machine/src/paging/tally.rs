@@ -2,7 +2,7 @@
 
 /// Events since the beginning. What they cost is the caller's affair, and linear in them: so one run serves every set of costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct PolicyTally {
     /// References that local memory served, if need be after a fault.
     pub local: u64,
     /// References to single words of pages in remote memory.
@@ -29,7 +29,7 @@ pub struct Tally {
     pub dropped: u64,
 }
 
-impl Tally {
+impl PolicyTally {
     /// All references.
     pub fn references(&self) -> u64 {
         self.local + self.words

@@ -7,17 +7,17 @@ use std::sync::atomic::Ordering;
 
 use netram_far_machine::limit::PAGE_BYTES;
 
-use super::next::{first_usable, is_first, is_foreign, next};
+use super::next_allocator::{first_usable, is_first, is_foreign, next};
 use super::{CHILD, errno, give, heap_for, heap_of, pool, set_errno};
-use crate::heap::Heap;
+use crate::heap::PreloadHeap;
 
 /// The heap for an allocation of so many bytes. `None`: that is the next allocator's affair.
-fn block_heap(bytes: usize) -> Option<&'static Heap> {
+fn block_heap(bytes: usize) -> Option<&'static PreloadHeap> {
     heap_for(bytes).filter(|_| !is_foreign())
 }
 
 /// The heap that has handed out this allocation.
-fn block_heap_of(block: *const c_void) -> Option<&'static Heap> {
+fn block_heap_of(block: *const c_void) -> Option<&'static PreloadHeap> {
     heap_of(block).filter(|_| !is_foreign())
 }
 
@@ -44,7 +44,7 @@ pub(super) unsafe extern "C" fn calloc(count: usize, bytes: usize) -> *mut c_voi
     }
 }
 
-fn block_heap_some(bytes: usize) -> Option<(&'static Heap, usize)> {
+fn block_heap_some(bytes: usize) -> Option<(&'static PreloadHeap, usize)> {
     block_heap(bytes).map(|heap| (heap, bytes))
 }
 
@@ -74,9 +74,9 @@ unsafe extern "C" fn free_aligned_sized(old: *mut c_void, _align: usize, _bytes:
     unsafe { free(old) }
 }
 
-fn free_far(heap: &Heap, old: *mut c_void) {
+fn free_far(heap: &PreloadHeap, old: *mut c_void) {
     let error = errno();
-    let (start, bytes) = (old.addr(), held(heap, old));
+    let (start, bytes) = (old.addr(), allocated_bytes(heap, old));
     if CHILD.load(Ordering::Relaxed) || !heap.give_slot(start) {
         give(heap, start..start + bytes);
     }
@@ -85,7 +85,7 @@ fn free_far(heap: &Heap, old: *mut c_void) {
 }
 
 /// How many bytes an allocation has.
-fn held(heap: &Heap, old: *const c_void) -> usize {
+fn allocated_bytes(heap: &PreloadHeap, old: *const c_void) -> usize {
     match heap.bytes(old.addr()) {
         Some(bytes) => bytes,
         // Going on would give somebody memory that another one has. The C library does the same.
@@ -138,8 +138,8 @@ pub(super) unsafe extern "C" fn realloc(old: *mut c_void, bytes: usize) -> *mut 
 }
 
 /// Copies an allocation, and gives it back as it goes: no page is kept twice for long.
-fn move_far(heap: &Heap, old: *mut c_void, new: *mut c_void, bytes: usize) {
-    let (start, end) = (old.addr(), old.addr() + held(heap, old));
+fn move_far(heap: &PreloadHeap, old: *mut c_void, new: *mut c_void, bytes: usize) {
+    let (start, end) = (old.addr(), old.addr() + allocated_bytes(heap, old));
     let mut done = 0;
     while done < bytes {
         let part = COPIED_BYTES.min(bytes - done);
@@ -254,7 +254,7 @@ pub(super) unsafe extern "C" fn malloc_usable_size(old: *mut c_void) -> usize {
 
 fn usable(old: *mut c_void) -> usize {
     match block_heap_of(old) {
-        Some(heap) => held(heap, old),
+        Some(heap) => allocated_bytes(heap, old),
         None if pool::owns(old) => pool::usable(old),
         // SAFETY: the program had it of that allocator.
         None if is_first(old) => unsafe { first_usable(old) },
@@ -263,14 +263,14 @@ fn usable(old: *mut c_void) -> usize {
     }
 }
 
-fn take(heap: &Heap, bytes: usize, align: usize) -> *mut c_void {
+fn take(heap: &PreloadHeap, bytes: usize, align: usize) -> *mut c_void {
     match heap.take(bytes, align) {
         Some(taken) => ptr::with_exposed_provenance_mut(taken.address),
         None => no_memory(),
     }
 }
 
-fn take_zeros(heap: &Heap, bytes: usize) -> *mut c_void {
+fn take_zeros(heap: &PreloadHeap, bytes: usize) -> *mut c_void {
     let Some(taken) = heap.take(bytes, 1) else {
         return no_memory();
     };

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 
 use netram_far_machine::limit::PAGE_BYTES;
 
-use super::heritage::{
-    CHILDS_END, COPYING, END, HAVE, INODE, NONE, OFFERED, PARENT, PARENTS_END, STATE, UNREADABLE, USED_BYTES,
-    close, deaths, inode, send,
+use super::fork_copy::{
+    CHILDS_END, COPIED, COPYING, END, INODE, NONE, OFFERED, PARENT, PARENTS_END, STATE, UNREADABLE,
+    USED_BYTES, close, deaths, inode, send,
 };
-use super::{CHILD, HEAP, over};
-use crate::heap::Heap;
-use crate::start::LAST_WORDS;
+use super::{CHILD, HEAP, remap};
+use crate::heap::PreloadHeap;
+use crate::start::EXIT_MESSAGE_TIMEOUT;
 
 const SENTENCE: &[u8] =
     b"netram run: a child of the program needs the program's far memory and cannot have a copy of it: it ends here. This machine \
@@ -23,35 +23,35 @@ has too little memory for one, or the child asked too late. Start processes anew
 set_start_method(\"spawn\")), or run the program without netram run.\n";
 
 /// A handler that is told of a fault, and one that is not.
-type Told = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
-type Plain = extern "C" fn(c_int);
+type InfoHandler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+type PlainHandler = extern "C" fn(c_int);
 
 /// What the program does about faults.
-struct Before(UnsafeCell<MaybeUninit<libc::sigaction>>);
+struct PreviousAction(UnsafeCell<MaybeUninit<libc::sigaction>>);
 
 // SAFETY: written by the thread that forks, under the heap's lock, before it has children who read it.
-unsafe impl Sync for Before {}
+unsafe impl Sync for PreviousAction {}
 
-impl Before {
+impl PreviousAction {
     fn place(&self) -> *mut libc::sigaction {
         self.0.get().cast()
     }
 }
 
-static BEFORE: Before = Before(UnsafeCell::new(MaybeUninit::zeroed()));
+static PREVIOUS: PreviousAction = PreviousAction(UnsafeCell::new(MaybeUninit::zeroed()));
 
 /// The child's faults are ours from its birth on.
 pub(super) fn take() {
     // SAFETY: asks for a number.
     PARENT.store(unsafe { libc::getpid() }, Ordering::Relaxed);
-    let handler: Told = on_fault;
+    let handler: InfoHandler = on_fault;
     // SAFETY: zeros are such a value.
     let mut action = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
     // SAFETY: by the thread that forks, under the heap's lock. The handler does nothing of its own in the
     // parent.
-    unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, BEFORE.place()) };
+    unsafe { libc::sigaction(libc::SIGSEGV, &raw const action, PREVIOUS.place()) };
 }
 
 /// What the program did before, unless it has done something else since.
@@ -59,27 +59,27 @@ pub(super) fn restore() {
     let mut now = MaybeUninit::<libc::sigaction>::zeroed();
     // SAFETY: asks only, into a local.
     unsafe { libc::sigaction(libc::SIGSEGV, ptr::null(), now.as_mut_ptr()) };
-    let handler: Told = on_fault;
+    let handler: InfoHandler = on_fault;
     // SAFETY: zeros are such a value, or the kernel has written one.
     if unsafe { now.assume_init() }.sa_sigaction == handler as usize {
         // SAFETY: what was there.
-        unsafe { libc::sigaction(libc::SIGSEGV, BEFORE.place(), ptr::null_mut()) };
+        unsafe { libc::sigaction(libc::SIGSEGV, PREVIOUS.place(), ptr::null_mut()) };
     }
 }
 
 /// In the child: the rest of the arena's addresses is nobody's.
-pub(super) fn inherit(heap: &Heap) {
+pub(super) fn inherit(heap: &PreloadHeap) {
     close(PARENTS_END.swap(-1, Ordering::Relaxed));
     let all = heap.addresses();
     let start = match STATE.load(Ordering::Acquire) {
         // A handler for forks of somebody's has asked already.
-        HAVE => all.start + USED_BYTES.load(Ordering::Relaxed),
+        COPIED => all.start + USED_BYTES.load(Ordering::Relaxed),
         _ => all.start,
     };
-    over::each_part(heap, start..all.end, |part, lent| {
+    remap::each_part(heap, start..all.end, |part, lent| {
         if !lent {
             // Should that fail, references end the child all the same.
-            over::reserve(&part, libc::MAP_FIXED_NOREPLACE);
+            remap::reserve(&part, libc::MAP_FIXED_NOREPLACE);
         }
     });
 }
@@ -95,7 +95,7 @@ pub(super) fn settle() {
 pub(super) fn has_asked() -> bool {
     // SAFETY: asks for a number.
     let parent = unsafe { libc::getppid() };
-    STATE.load(Ordering::Acquire) == HAVE && parent == PARENT.load(Ordering::Relaxed)
+    STATE.load(Ordering::Acquire) == COPIED && parent == PARENT.load(Ordering::Relaxed)
 }
 
 /// Whether there is still something to be had.
@@ -116,7 +116,7 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut 
     if fetch() {
         return;
     }
-    netram_log::tell_bytes(io::stderr(), SENTENCE, LAST_WORDS);
+    netram_log::try_write_bytes(io::stderr(), SENTENCE, EXIT_MESSAGE_TIMEOUT);
     if let Some(deaths) = deaths() {
         deaths.fetch_add(1, Ordering::Relaxed);
     }
@@ -128,18 +128,18 @@ extern "C" fn on_fault(number: c_int, info: *mut libc::siginfo_t, context: *mut 
 /// A fault that is the program's own affair.
 fn pass_on(number: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     // SAFETY: written before this handler was there.
-    let before = unsafe { BEFORE.place().read() };
+    let before = unsafe { PREVIOUS.place().read() };
     let at = ptr::with_exposed_provenance_mut::<c_void>;
     match before.sa_sigaction {
         libc::SIG_DFL | libc::SIG_IGN => restore(),
         handler if before.sa_flags & libc::SA_SIGINFO != 0 => {
             // SAFETY: the program has given it as such a handler.
-            let handler = unsafe { mem::transmute::<*mut c_void, Told>(at(handler)) };
+            let handler = unsafe { mem::transmute::<*mut c_void, InfoHandler>(at(handler)) };
             handler(number, info, context);
         }
         handler => {
             // SAFETY: as above.
-            let handler = unsafe { mem::transmute::<*mut c_void, Plain>(at(handler)) };
+            let handler = unsafe { mem::transmute::<*mut c_void, PlainHandler>(at(handler)) };
             handler(number);
         }
     }
@@ -151,7 +151,7 @@ fn fetch() -> bool {
         match STATE.compare_exchange(OFFERED, COPYING, Ordering::Acquire, Ordering::Acquire) {
             Ok(_) => break,
             Err(COPYING) => std::thread::yield_now(),
-            Err(state) => return state == HAVE,
+            Err(state) => return state == COPIED,
         }
     }
     CHILD.store(true, Ordering::Relaxed);
@@ -164,7 +164,7 @@ fn fetch() -> bool {
     if copied {
         restore();
     }
-    STATE.store(if copied { HAVE } else { NONE }, Ordering::Release);
+    STATE.store(if copied { COPIED } else { NONE }, Ordering::Release);
     copied
 }
 

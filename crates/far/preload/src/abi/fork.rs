@@ -9,8 +9,8 @@ use std::ptr;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use super::{CHILD, HEAP, faults, heritage};
-use crate::heap::Parts;
+use super::{CHILD, HEAP, faults, fork_copy};
+use crate::heap::PreloadHeapState;
 
 /// Signals of what a thread does itself: a fault must be told, or it ends the process.
 const OWN: [c_int; 6] = [
@@ -25,22 +25,22 @@ const OWN: [c_int; 6] = [
 /// From before a fork until after it.
 struct Fork {
     /// So that the child does not get half of a change.
-    guard: Option<MutexGuard<'static, Parts>>,
+    guard: Option<MutexGuard<'static, PreloadHeapState>>,
     /// Signals that the program has blocked.
     blocked: MaybeUninit<libc::sigset_t>,
 }
 
-struct Held(UnsafeCell<Option<Fork>>);
+struct ForkCell(UnsafeCell<Option<Fork>>);
 
 // SAFETY: only the thread that forks has it, between two functions that the C library calls in pairs, and
 // under the lock that is kept in it.
-unsafe impl Sync for Held {}
+unsafe impl Sync for ForkCell {}
 
-static HELD: Held = Held(UnsafeCell::new(None));
+static FORK: ForkCell = ForkCell(UnsafeCell::new(None));
 
 /// Has this called for each fork.
 pub(super) fn watch() -> bool {
-    heritage::prepare();
+    fork_copy::prepare();
     // SAFETY: three functions that take and return nothing, in a library that stays loaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) == 0 }
 }
@@ -53,21 +53,21 @@ extern "C" fn before() {
     let blocked = block();
     let guard = heap.lock();
     if !CHILD.load(Ordering::Relaxed) {
-        heritage::offer(heap, &guard);
+        fork_copy::offer(heap, &guard);
     }
     let fork = Fork {
         guard: Some(guard),
         blocked,
     };
     // SAFETY: whoever has the lock has this.
-    unsafe { *HELD.0.get() = Some(fork) };
+    unsafe { *FORK.0.get() = Some(fork) };
 }
 
 extern "C" fn in_parent() {
     if let Some(heap) = HEAP.get()
         && !CHILD.load(Ordering::Relaxed)
     {
-        heritage::serve(heap);
+        fork_copy::serve(heap);
     }
     release(false);
 }
@@ -86,7 +86,7 @@ extern "C" fn in_child() {
 fn release(faults: bool) {
     // Taken out first: the next thread that forks writes its own there as soon as the lock is free.
     // SAFETY: by the thread of `before`, or its copy, which has the lock.
-    let Some(mut fork) = (unsafe { (*HELD.0.get()).take() }) else {
+    let Some(mut fork) = (unsafe { (*FORK.0.get()).take() }) else {
         return;
     };
     drop(fork.guard.take());

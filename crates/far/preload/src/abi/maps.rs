@@ -9,9 +9,9 @@ use std::sync::atomic::Ordering;
 use libc::{off_t, size_t};
 use netram_far_machine::limit::PAGE_BYTES;
 
-use super::over::{self, Mapping, Resize};
+use super::remap::{self, MmapRequest, RemapRequest};
 use super::{CHILD, HEAP, PROTECTED, heap_for, refuse, remark};
-use crate::heap::Heap;
+use crate::heap::PreloadHeap;
 
 pub(super) const READ_WRITE: c_int = libc::PROT_READ | libc::PROT_WRITE;
 /// With one of these a mapping is no plain memory.
@@ -53,13 +53,13 @@ unsafe extern "C" fn mmap(
     if flags & FIXED != 0
         && let Some(heap) = far_at(address, bytes)
     {
-        let wanted = Mapping {
+        let wanted = MmapRequest {
             protection,
             flags,
             fd,
             offset,
         };
-        return as_pointer(over::map(heap, address, bytes, &wanted));
+        return as_pointer(remap::map(heap, address, bytes, &wanted));
     }
     // SAFETY: the program called it with these, and nothing of the arena is replaced.
     as_pointer(unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) })
@@ -81,7 +81,7 @@ unsafe extern "C" fn mmap64(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn munmap(address: *mut c_void, bytes: size_t) -> c_int {
     match touched(address, bytes) {
-        Some(heap) => over::unmap(heap, address, bytes),
+        Some(heap) => remap::unmap(heap, address, bytes),
         // SAFETY: the program called it with these, and nothing of the arena is unmapped.
         None => unsafe { libc::syscall(libc::SYS_munmap, address, bytes) as c_int },
     }
@@ -96,7 +96,7 @@ unsafe extern "C" fn mremap(
     new: *mut c_void,
 ) -> *mut c_void {
     let fixed = flags & libc::MREMAP_FIXED != 0;
-    let wanted = Resize {
+    let wanted = RemapRequest {
         old,
         had,
         bytes,
@@ -106,7 +106,7 @@ unsafe extern "C" fn mremap(
     let source = touched(old, had);
     let target = touched(new, bytes).filter(|_| fixed);
     as_pointer(match source.or(target) {
-        Some(heap) => over::resize(heap, &wanted),
+        Some(heap) => remap::resize(heap, &wanted),
         None => wanted.by_kernel(),
     })
 }
@@ -122,7 +122,7 @@ unsafe extern "C" fn mprotect(address: *mut c_void, bytes: size_t, protection: c
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn madvise(address: *mut c_void, bytes: size_t, advice: c_int) -> c_int {
-    let advice = match far_at(address, bytes).filter(|heap| !over::is_lent(heap, address, bytes)) {
+    let advice = match far_at(address, bytes).filter(|heap| !remap::is_lent(heap, address, bytes)) {
         None => Some(advice),
         // What is no page's beginning the kernel refuses, whatever the advice.
         Some(_) if !address.addr().is_multiple_of(PAGE_BYTES) => Some(INVALID_ADVICE),
@@ -194,7 +194,7 @@ unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
 }
 
 /// The heap, if any of these addresses lies in it.
-fn touched(address: *const c_void, bytes: usize) -> Option<&'static Heap> {
+fn touched(address: *const c_void, bytes: usize) -> Option<&'static PreloadHeap> {
     let start = address.addr();
     let end = start.saturating_add(bytes);
     HEAP.get().filter(|heap| {
@@ -204,7 +204,7 @@ fn touched(address: *const c_void, bytes: usize) -> Option<&'static Heap> {
 }
 
 /// The same, in the process that has the arena. In a child the kernel has all of it.
-fn far_at(address: *const c_void, bytes: usize) -> Option<&'static Heap> {
+fn far_at(address: *const c_void, bytes: usize) -> Option<&'static PreloadHeap> {
     touched(address, bytes).filter(|_| !CHILD.load(Ordering::Relaxed))
 }
 

@@ -7,15 +7,15 @@
 )]
 
 mod alloc;
-mod begin;
 mod faults;
 mod fork;
-mod heritage;
+mod fork_copy;
 mod maps;
-mod next;
-mod over;
-mod own;
+mod next_allocator;
+mod own_allocator;
 mod pool;
+mod remap;
+mod startup;
 
 use std::ffi::{c_int, c_long, c_void};
 use std::fmt::Display;
@@ -25,10 +25,10 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-pub(crate) use begin::{leave_descriptors, leave_family};
 pub(crate) use pool::enlist;
+pub(crate) use startup::{leave_descriptors, leave_process_group};
 
-use crate::heap::Heap;
+use crate::heap::PreloadHeap;
 use crate::start;
 use netram_far_machine::limit::PAGE_BYTES;
 
@@ -40,7 +40,7 @@ const NAME_BYTES: usize = 16;
 
 type Name = [u8; NAME_BYTES];
 
-static HEAP: OnceLock<Heap> = OnceLock::new();
+static HEAP: OnceLock<PreloadHeap> = OnceLock::new();
 /// The name that the program's first thread began with.
 static PROGRAM: OnceLock<Name> = OnceLock::new();
 /// This process is a child of the one that has the arena.
@@ -49,13 +49,13 @@ static CHILD: AtomicBool = AtomicBool::new(false);
 static PROTECTED: AtomicBool = AtomicBool::new(false);
 
 /// The heap for an allocation of so many bytes. `None`: that is not our affair.
-fn heap_for(bytes: usize) -> Option<&'static Heap> {
+fn heap_for(bytes: usize) -> Option<&'static PreloadHeap> {
     let heap = HEAP.get().filter(|heap| bytes >= heap.threshold)?;
     (!CHILD.load(Ordering::Relaxed) && !is_ours()).then_some(heap)
 }
 
 /// The heap in which this address lies, whoever asks.
-fn heap_of(address: *const c_void) -> Option<&'static Heap> {
+fn heap_of(address: *const c_void) -> Option<&'static PreloadHeap> {
     HEAP.get().filter(|heap| heap.contains(address.addr()))
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn quietly<T>(body: impl FnOnce() -> T) -> T {
 }
 
 /// Takes memory back.
-fn give(heap: &Heap, addresses: Range<usize>) {
+fn give(heap: &PreloadHeap, addresses: Range<usize>) {
     if CHILD.load(Ordering::Relaxed) {
         return give_copy(addresses);
     }

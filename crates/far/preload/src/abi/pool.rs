@@ -9,8 +9,8 @@ use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::next::is_foreign;
-use super::{CHILD, own};
+use super::next_allocator::is_foreign;
+use super::{CHILD, own_allocator};
 
 /// All of it. What looks up a name takes some 100 KiB, for a moment.
 const POOL_BYTES: usize = 16 << 20;
@@ -102,8 +102,8 @@ pub(super) fn owns(block: *const c_void) -> bool {
 
 /// A block. Null: so much is not here.
 pub(super) fn take(bytes: usize, align: usize) -> *mut c_void {
-    let align = align.max(own::ALIGN);
-    let slack = if align > own::ALIGN { align } else { 0 };
+    let align = align.max(own_allocator::ALIGN);
+    let slack = if align > own_allocator::ALIGN { align } else { 0 };
     let needed = bytes.saturating_add(HEAD_BYTES + slack);
     let fits = |class: &usize| SMALLEST_BYTES << class >= needed;
     let Some(class) = (0..CLASSES).find(fits) else {
@@ -121,7 +121,7 @@ pub(super) fn take(bytes: usize, align: usize) -> *mut c_void {
 
 /// The same, zeros.
 pub(super) fn take_zeros(bytes: usize) -> *mut c_void {
-    let block = take(bytes, own::ALIGN);
+    let block = take(bytes, own_allocator::ALIGN);
     if !block.is_null() {
         // SAFETY: it has so many bytes, and is nobody else's.
         unsafe { ptr::write_bytes(block.cast::<u8>(), 0, bytes) };
@@ -192,7 +192,7 @@ mod tests {
         let mut blocks = Vec::new();
         for (align, bytes) in aligns.iter().flat_map(|align| sizes.map(|bytes| (*align, bytes))) {
             let block = take(bytes, align);
-            assert!(block.addr().is_multiple_of(align.max(own::ALIGN)));
+            assert!(block.addr().is_multiple_of(align.max(own_allocator::ALIGN)));
             let end = block.addr() + usable(block);
             assert!(usable(block) >= bytes);
             // SAFETY: it has so many bytes.

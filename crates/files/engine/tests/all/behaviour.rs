@@ -1,54 +1,55 @@
-//! What a folder does when the disk, or somebody behind its back, does what it should not.
+//! What a directory does when the disk, or somebody behind its back, does what it should not.
 
 use crate::common::log::MemoryLog;
 use netram_files::model::MemoryDisk;
 use netram_files::{
-    ChangeError, CheckpointError, Folder, Made, Node, NodeKind, OpenError, Options, Owner, Place, Tree,
+    ChangeError, CheckpointError, DirectoryEntry, DirectoryOpenError, DirectoryOptions, FileOwner, FileTree,
+    InodeId, InodeKind, InodeSpec, JournaledDirectory,
 };
 use netram_proto::id::JournalId;
-use netram_proto::port::{Durability, IoError, Log};
+use netram_proto::port::{Durability, IoError, RecordLog};
 
-type Tested = Folder<MemoryLog, MemoryDisk, MemoryDisk>;
+type Tested = JournaledDirectory<MemoryLog, MemoryDisk, MemoryDisk>;
 
-const OPTIONS: Options = Options {
+const OPTIONS: DirectoryOptions = DirectoryOptions {
     journal: JournalId(5),
     durability: Durability::Remote,
     loss_accepted: false,
     files_max: 1 << 20,
-    planted: netram_proto::planted::Planted::NONE,
+    planted: netram_proto::planted::FaultSwitch::NONE,
 };
 
 fn new() -> (MemoryLog, MemoryDisk, Tested) {
     let (log, disk) = (MemoryLog::new(1 << 20), MemoryDisk::new());
-    let folder = open(&log, &disk).unwrap();
-    (log, disk, folder)
+    let directory = open(&log, &disk).unwrap();
+    (log, disk, directory)
 }
 
-fn open(log: &MemoryLog, disk: &MemoryDisk) -> Result<Tested, OpenError> {
-    Folder::open(log.clone(), disk.clone(), disk.clone(), OPTIONS).map(|(folder, _)| folder)
+fn open(log: &MemoryLog, disk: &MemoryDisk) -> Result<Tested, DirectoryOpenError> {
+    JournaledDirectory::open(log.clone(), disk.clone(), disk.clone(), OPTIONS).map(|(directory, _)| directory)
 }
 
-fn at(name: &str) -> Place<'_> {
-    Place {
-        folder: Node::ROOT,
+fn at(name: &str) -> DirectoryEntry<'_> {
+    DirectoryEntry {
+        directory: InodeId::ROOT,
         name: name.as_bytes(),
     }
 }
 
-fn make(folder: &Tested, name: &str) -> Result<Node, ChangeError> {
-    let made = Made {
-        kind: NodeKind::File,
+fn make(directory: &Tested, name: &str) -> Result<InodeId, ChangeError> {
+    let made = InodeSpec {
+        kind: InodeKind::File,
         mode: 0o600,
-        owner: Owner::default(),
+        owner: FileOwner::default(),
         target: b"",
     };
-    folder.make(at(name), made)
+    directory.make(at(name), made)
 }
 
-fn write(folder: &Tested, node: Node, bytes: &[u8]) -> Result<(), ChangeError> {
-    let file = folder.open_file(node)?;
-    folder.write(&file, 0, bytes)?;
-    folder.sync(node).map(drop)
+fn write(directory: &Tested, node: InodeId, bytes: &[u8]) -> Result<(), ChangeError> {
+    let file = directory.open_file(node)?;
+    directory.write(&file, 0, bytes)?;
+    directory.sync(node).map(drop)
 }
 
 fn is_there(disk: &MemoryDisk, name: &str) -> Option<Vec<u8>> {
@@ -58,43 +59,46 @@ fn is_there(disk: &MemoryDisk, name: &str) -> Option<Vec<u8>> {
 
 #[test]
 fn a_sync_that_fails_ends_all_changes_and_loses_nothing() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"first").unwrap();
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"first").unwrap();
     disk.fail_after(0);
-    assert_eq!(folder.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
+    assert_eq!(directory.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
     // The disk says yes again, and is not believed.
     disk.kill();
     let failed = CheckpointError::Sync(IoError::EIO);
-    assert_eq!(folder.checkpoint(), Err(failed));
-    assert_eq!(write(&folder, node, b"second"), Err(ChangeError::Failed(failed)));
-    assert_eq!(make(&folder, "other"), Err(ChangeError::Failed(failed)));
-    assert_eq!(folder.status().failed, Some(failed));
-    drop(folder);
+    assert_eq!(directory.checkpoint(), Err(failed));
+    assert_eq!(
+        write(&directory, node, b"second"),
+        Err(ChangeError::Failed(failed))
+    );
+    assert_eq!(make(&directory, "other"), Err(ChangeError::Failed(failed)));
+    assert_eq!(directory.status().failed, Some(failed));
+    drop(directory);
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log").unwrap(), b"first");
 }
 
-/// The page cache shows what a sync that failed should have carried. A program that found it there once the folder was open again, and synced it, relied on
+/// The page cache shows what a sync that failed should have carried. A program that found it there once the directory was open again, and synced it, relied on
 /// bytes that the next power failure took: seed 40730 of the simulator.
 #[test]
 fn what_a_failed_sync_has_lost_is_not_found_and_taken_for_safe() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"first").unwrap();
-    folder.checkpoint().unwrap();
-    let file = folder.open_file(node).unwrap();
-    folder.write(&file, 0, b"other").unwrap();
-    disk.slip_after(0);
-    assert_eq!(folder.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
-    drop((file, folder));
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"first").unwrap();
+    directory.checkpoint().unwrap();
+    let file = directory.open_file(node).unwrap();
+    directory.write(&file, 0, b"other").unwrap();
+    disk.fail_once_after(0);
+    assert_eq!(directory.checkpoint(), Err(CheckpointError::Sync(IoError::EIO)));
+    drop((file, directory));
     disk.kill();
     let log = log.crash(0);
-    let folder = open(&log, &disk).unwrap();
+    let directory = open(&log, &disk).unwrap();
     let found = is_there(&disk, "log");
-    folder.sync(node).unwrap();
-    drop(folder);
+    directory.sync(node).unwrap();
+    drop(directory);
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log"), found);
@@ -102,15 +106,15 @@ fn what_a_failed_sync_has_lost_is_not_found_and_taken_for_safe() {
 
 #[test]
 fn a_name_that_the_disk_refuses_is_not_given_by_recovery() {
-    let (log, disk, folder) = new();
-    make(&folder, "first").unwrap();
+    let (log, disk, directory) = new();
+    make(&directory, "first").unwrap();
     disk.fail_after(0);
-    assert_eq!(make(&folder, "second"), Err(ChangeError::Disk(IoError::EIO)));
+    assert_eq!(make(&directory, "second"), Err(ChangeError::Disk(IoError::EIO)));
     disk.kill();
     // It is free, as whoever was refused believes.
-    make(&folder, "second").unwrap();
-    folder.remove(at("second"), false).unwrap();
-    drop(folder);
+    make(&directory, "second").unwrap();
+    directory.remove(at("second"), false).unwrap();
+    drop(directory);
     open(&log.crash(usize::MAX / 2), &disk).unwrap();
     assert_eq!(is_there(&disk, "second"), None);
     assert!(is_there(&disk, "first").is_some());
@@ -118,17 +122,17 @@ fn a_name_that_the_disk_refuses_is_not_given_by_recovery() {
 
 #[test]
 fn what_does_not_fit_on_the_disk_is_not_recorded() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"fits").unwrap();
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"fits").unwrap();
     disk.set_room(Some(6));
-    let tail = folder.log().state().tail;
+    let tail = directory.log().state().tail;
     assert_eq!(
-        write(&folder, node, b"does not"),
+        write(&directory, node, b"does not"),
         Err(ChangeError::Disk(IoError::ENOSPC))
     );
-    assert_eq!(folder.log().state().tail, tail);
-    drop(folder);
+    assert_eq!(directory.log().state().tail, tail);
+    drop(directory);
     disk.set_room(None);
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
@@ -137,56 +141,62 @@ fn what_does_not_fit_on_the_disk_is_not_recorded() {
 
 #[test]
 fn what_somebody_has_put_there_or_taken_away_stops_recovery_before_it_changes_anything() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    folder.checkpoint().unwrap();
-    write(&folder, node, b"newer").unwrap();
-    drop(folder);
-    disk.intrude(b"strange");
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    directory.checkpoint().unwrap();
+    write(&directory, node, b"newer").unwrap();
+    drop(directory);
+    disk.create_foreign_file(b"strange");
     let path = b"strange".to_vec();
-    assert_eq!(open(&log, &disk).err(), Some(OpenError::Stranger { path }));
+    assert_eq!(
+        open(&log, &disk).err(),
+        Some(DirectoryOpenError::UnknownFile { path })
+    );
     disk.remove(b"strange", false).unwrap();
     disk.remove(b"log", false).unwrap();
     let path = b"log".to_vec();
     assert_eq!(
         open(&log, &disk).err(),
-        Some(OpenError::Missing { path: path.clone() })
+        Some(DirectoryOpenError::Missing { path: path.clone() })
     );
     // Another one under its name is not it.
-    disk.intrude(b"log");
-    assert_eq!(open(&log, &disk).err(), Some(OpenError::Missing { path }));
+    disk.create_foreign_file(b"log");
+    assert_eq!(
+        open(&log, &disk).err(),
+        Some(DirectoryOpenError::Missing { path })
+    );
     assert_eq!(is_there(&disk, "log").unwrap(), b"");
 }
 
 #[test]
 fn a_journal_goes_with_its_catalog_and_with_no_other() {
-    let (log, disk, folder) = new();
-    make(&folder, "log").unwrap();
-    drop(folder);
-    let other = Options {
+    let (log, disk, directory) = new();
+    make(&directory, "log").unwrap();
+    drop(directory);
+    let other = DirectoryOptions {
         journal: JournalId(6),
         ..OPTIONS
     };
-    let opened = Folder::open(log.clone(), disk.clone(), disk.clone(), other);
-    assert!(matches!(opened, Err(OpenError::OtherJournal)));
-    netram_files::Keep::clear(&disk).unwrap();
-    assert_eq!(open(&log, &disk).err(), Some(OpenError::NoCatalog));
-    let opened = Folder::open(MemoryLog::new(1 << 20), disk.clone(), disk, OPTIONS);
+    let opened = JournaledDirectory::open(log.clone(), disk.clone(), disk.clone(), other);
+    assert!(matches!(opened, Err(DirectoryOpenError::OtherJournal)));
+    netram_files::CatalogStore::clear(&disk).unwrap();
+    assert_eq!(open(&log, &disk).err(), Some(DirectoryOpenError::NoCatalog));
+    let opened = JournaledDirectory::open(MemoryLog::new(1 << 20), disk.clone(), disk, OPTIONS);
     assert!(opened.is_ok(), "an empty journal takes what there is");
 }
 
 #[test]
 fn a_full_journal_is_emptied_by_whoever_meets_it() {
     let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
-    let folder = open(&log, &disk).unwrap();
-    let node = make(&folder, "log").unwrap();
+    let directory = open(&log, &disk).unwrap();
+    let node = make(&directory, "log").unwrap();
     for round in 0..100_u8 {
-        write(&folder, node, &[round; 300]).unwrap();
+        write(&directory, node, &[round; 300]).unwrap();
         let name = format!("file-{round}");
-        make(&folder, &name).unwrap();
-        folder.rename(at(&name), at("current"), true, false).unwrap();
+        make(&directory, &name).unwrap();
+        directory.rename(at(&name), at("current"), true, false).unwrap();
     }
-    drop(folder);
+    drop(directory);
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log").unwrap(), [99; 300]);
@@ -195,62 +205,65 @@ fn a_full_journal_is_emptied_by_whoever_meets_it() {
 
 #[test]
 fn an_open_file_without_a_name_is_written_to_and_forgotten() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    let file = folder.open_file(node).unwrap();
-    folder.write(&file, 0, b"named").unwrap();
-    folder.remove(at("log"), false).unwrap();
-    folder.write(&file, 0, b"nameless").unwrap();
-    assert_eq!(folder.sync(node), Ok(folder.sync(node).unwrap()));
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    let file = directory.open_file(node).unwrap();
+    directory.write(&file, 0, b"named").unwrap();
+    directory.remove(at("log"), false).unwrap();
+    directory.write(&file, 0, b"nameless").unwrap();
+    assert_eq!(directory.sync(node), Ok(directory.sync(node).unwrap()));
     assert_eq!(
-        folder.open_file(node).unwrap().node(),
+        directory.open_file(node).unwrap().node(),
         node,
         "whoever has it open still finds it"
     );
-    drop((file, folder));
+    drop((file, directory));
     open(&log.crash(0), &disk).unwrap();
     assert!(disk.contents().is_empty());
 }
 
 #[test]
 fn where_loss_is_accepted_names_that_are_ahead_of_the_journal_stay() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "known").unwrap();
-    write(&folder, node, b"known").unwrap();
-    folder.checkpoint().unwrap();
-    make(&folder, "kept").unwrap();
+    let (log, disk, directory) = new();
+    let node = make(&directory, "known").unwrap();
+    write(&directory, node, b"known").unwrap();
+    directory.checkpoint().unwrap();
+    make(&directory, "kept").unwrap();
     let before = log.state().tail;
-    let ahead = make(&folder, "ahead").unwrap();
-    write(&folder, ahead, b"ahead").unwrap();
-    folder.remove(at("known"), false).unwrap();
-    drop(folder);
+    let ahead = make(&directory, "ahead").unwrap();
+    write(&directory, ahead, b"ahead").unwrap();
+    directory.remove(at("known"), false).unwrap();
+    drop(directory);
     let shorter = log.cut(before);
-    assert!(matches!(open(&shorter, &disk), Err(OpenError::Missing { .. })));
-    let lossy = Options {
+    assert!(matches!(
+        open(&shorter, &disk),
+        Err(DirectoryOpenError::Missing { .. })
+    ));
+    let lossy = DirectoryOptions {
         loss_accepted: true,
         ..OPTIONS
     };
-    let (folder, _) = Folder::open(shorter, disk.clone(), disk.clone(), lossy).unwrap();
+    let (directory, _) = JournaledDirectory::open(shorter, disk.clone(), disk.clone(), lossy).unwrap();
     assert_eq!(is_there(&disk, "ahead").unwrap(), b"ahead");
     assert!(is_there(&disk, "kept").is_some() && is_there(&disk, "known").is_none());
-    let ahead = folder.names().look_up(at("ahead")).unwrap();
-    write(&folder, ahead, b"again").unwrap();
-    folder.close().unwrap();
+    let ahead = directory.names().look_up(at("ahead")).unwrap();
+    write(&directory, ahead, b"again").unwrap();
+    directory.close().unwrap();
     assert_eq!(is_there(&disk, "ahead").unwrap(), b"again");
 }
 
 #[test]
 fn what_could_not_be_recorded_is_not_passed_over_by_the_next_sync() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    let file = folder.open_file(node).unwrap();
-    folder.write(&file, 0, b"written").unwrap();
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    let file = directory.open_file(node).unwrap();
+    directory.write(&file, 0, b"written").unwrap();
     log.close(true);
-    assert!(matches!(folder.sync(node), Err(ChangeError::Append(_))));
-    assert!(matches!(folder.record_written(), Err(ChangeError::Append(_))));
+    assert!(matches!(directory.sync(node), Err(ChangeError::Append(_))));
+    assert!(matches!(directory.record_written(), Err(ChangeError::Append(_))));
     log.close(false);
-    folder.sync(node).unwrap();
-    drop((file, folder));
+    directory.sync(node).unwrap();
+    drop((file, directory));
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log").unwrap(), b"written");
@@ -258,13 +271,13 @@ fn what_could_not_be_recorded_is_not_passed_over_by_the_next_sync() {
 
 #[test]
 fn what_was_written_to_a_file_has_its_record_before_the_file_has_another_name() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "new").unwrap();
-    make(&folder, "current").unwrap();
-    let file = folder.open_file(node).unwrap();
-    folder.write(&file, 0, b"whole").unwrap();
-    folder.rename(at("new"), at("current"), true, false).unwrap();
-    drop((file, folder));
+    let (log, disk, directory) = new();
+    let node = make(&directory, "new").unwrap();
+    make(&directory, "current").unwrap();
+    let file = directory.open_file(node).unwrap();
+    directory.write(&file, 0, b"whole").unwrap();
+    directory.rename(at("new"), at("current"), true, false).unwrap();
+    drop((file, directory));
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "current").unwrap(), b"whole");
@@ -273,37 +286,37 @@ fn what_was_written_to_a_file_has_its_record_before_the_file_has_another_name() 
 
 #[test]
 fn what_is_written_again_and_again_is_recorded_once() {
-    let (log, _, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    let file = folder.open_file(node).unwrap();
+    let (log, _, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    let file = directory.open_file(node).unwrap();
     let before = log.records().len();
     for round in 0..100_u8 {
-        folder
+        directory
             .write(&file, u64::from(round % 4) * 100, &[round; 100])
             .unwrap();
     }
-    folder.sync(node).unwrap();
+    directory.sync(node).unwrap();
     assert_eq!(log.records().len(), before + 1);
-    folder.sync(node).unwrap();
+    directory.sync(node).unwrap();
     assert_eq!(log.records().len(), before + 1, "and not once more");
 }
 
 #[test]
 fn a_catalog_that_finds_no_room_is_written_later() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"first").unwrap();
-    disk.set_keeps(false);
-    let full = CheckpointError::Keep(IoError::ENOSPC);
-    assert_eq!(folder.checkpoint(), Err(full));
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"first").unwrap();
+    disk.set_catalog_writable(false);
+    let full = CheckpointError::CatalogIo(IoError::ENOSPC);
+    assert_eq!(directory.checkpoint(), Err(full));
     // Nothing is in doubt: the journal has everything, and takes more.
-    write(&folder, node, b"second").unwrap();
-    make(&folder, "other").unwrap();
-    assert_eq!(folder.status().failed, None);
-    disk.set_keeps(true);
-    folder.checkpoint().unwrap();
+    write(&directory, node, b"second").unwrap();
+    make(&directory, "other").unwrap();
+    assert_eq!(directory.status().failed, None);
+    disk.set_catalog_writable(true);
+    directory.checkpoint().unwrap();
     assert_eq!(log.state().head, log.state().tail);
-    drop(folder);
+    drop(directory);
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log").unwrap(), b"second");
@@ -313,17 +326,17 @@ fn a_catalog_that_finds_no_room_is_written_later() {
 /// The file is as it was on the disk, and yet a crash makes it anew from its records: the catalog that would know it has found no room.
 #[test]
 fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
     {
-        let file = folder.open_file(node).unwrap();
-        folder.write(&file, 0, b"written, and not recorded").unwrap();
+        let file = directory.open_file(node).unwrap();
+        directory.write(&file, 0, b"written, and not recorded").unwrap();
     }
-    disk.set_keeps(false);
-    folder.checkpoint().unwrap_err();
-    folder.sync(node).unwrap();
-    disk.set_keeps(true);
-    drop(folder);
+    disk.set_catalog_writable(false);
+    directory.checkpoint().unwrap_err();
+    directory.sync(node).unwrap();
+    disk.set_catalog_writable(true);
+    drop(directory);
     disk.kill();
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log").unwrap(), b"written, and not recorded");
@@ -332,36 +345,36 @@ fn what_is_not_recorded_yet_outlives_a_checkpoint_without_a_catalog() {
 #[test]
 fn a_full_journal_that_cannot_be_emptied_takes_nothing_and_goes_on_when_it_can() {
     let (log, disk) = (MemoryLog::new(2_000), MemoryDisk::new());
-    let folder = open(&log, &disk).unwrap();
-    let node = make(&folder, "log").unwrap();
-    disk.set_keeps(false);
-    let refused = (0..100_u8).find_map(|round| write(&folder, node, &[round; 300]).err());
-    let full = ChangeError::Full(CheckpointError::Keep(IoError::ENOSPC));
+    let directory = open(&log, &disk).unwrap();
+    let node = make(&directory, "log").unwrap();
+    disk.set_catalog_writable(false);
+    let refused = (0..100_u8).find_map(|round| write(&directory, node, &[round; 300]).err());
+    let full = ChangeError::Full(CheckpointError::CatalogIo(IoError::ENOSPC));
     assert_eq!(refused, Some(full));
-    disk.set_keeps(true);
-    write(&folder, node, b"again").unwrap();
-    drop(folder);
+    disk.set_catalog_writable(true);
+    write(&directory, node, b"again").unwrap();
+    drop(directory);
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log").unwrap()[..5], *b"again");
 }
 
 #[test]
-fn a_journal_is_not_brought_to_another_folder() {
-    let (log, disk, folder) = new();
-    make(&folder, "log").unwrap();
-    drop(folder);
+fn a_journal_is_not_brought_to_another_directory() {
+    let (log, disk, directory) = new();
+    make(&directory, "log").unwrap();
+    drop(directory);
     let other = MemoryDisk::number(1);
-    let catalog = netram_files::Keep::load(&disk).unwrap().unwrap();
-    netram_files::Keep::store(&other, &catalog).unwrap();
-    assert_eq!(open(&log, &other).err(), Some(OpenError::OtherFolder));
+    let catalog = netram_files::CatalogStore::load(&disk).unwrap().unwrap();
+    netram_files::CatalogStore::store(&other, &catalog).unwrap();
+    assert_eq!(open(&log, &other).err(), Some(DirectoryOpenError::OtherDirectory));
     assert!(other.contents().is_empty());
-    let folder = open(&log, &disk).unwrap();
+    let directory = open(&log, &disk).unwrap();
     // By now its disk has all of it.
-    folder.checkpoint().unwrap();
-    drop(folder);
-    let catalog = netram_files::Keep::load(&disk).unwrap().unwrap();
-    netram_files::Keep::store(&other, &catalog).unwrap();
+    directory.checkpoint().unwrap();
+    drop(directory);
+    let catalog = netram_files::CatalogStore::load(&disk).unwrap().unwrap();
+    netram_files::CatalogStore::store(&other, &catalog).unwrap();
     open(&log, &other).unwrap();
     assert!(is_there(&disk, "log").is_some());
 }
@@ -369,24 +382,24 @@ fn a_journal_is_not_brought_to_another_folder() {
 /// A file that is shorter already, while nobody has recorded it, is not written again: the journal has the newest part of it alone.
 #[test]
 fn a_file_is_shortened_whole_or_not_at_all() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"checkpointed, ").unwrap();
-    folder.checkpoint().unwrap();
-    let file = folder.open_file(node).unwrap();
-    folder.write(&file, 14, b"and recorded").unwrap();
-    folder.sync(node).unwrap();
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"checkpointed, ").unwrap();
+    directory.checkpoint().unwrap();
+    let file = directory.open_file(node).unwrap();
+    directory.write(&file, 14, b"and recorded").unwrap();
+    directory.sync(node).unwrap();
     log.stop_after(0, true);
-    assert!(folder.resize(&file, 0).is_err());
-    drop((file, folder));
+    assert!(directory.resize(&file, 0).is_err());
+    drop((file, directory));
     disk.kill();
     let log = log.crash(0);
-    let folder = open(&log, &disk).unwrap();
+    let directory = open(&log, &disk).unwrap();
     let whole = b"checkpointed, and recorded".to_vec();
     assert_eq!(is_there(&disk, "log"), Some(whole));
-    let file = folder.open_file(node).unwrap();
-    folder.resize(&file, 5).unwrap();
-    drop((file, folder));
+    let file = directory.open_file(node).unwrap();
+    directory.resize(&file, 5).unwrap();
+    drop((file, directory));
     disk.power_off(|| false);
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(
@@ -398,62 +411,65 @@ fn a_file_is_shortened_whole_or_not_at_all() {
 
 #[test]
 fn a_length_that_the_disk_refuses_is_not_given_again() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"something").unwrap();
-    let file = folder.open_file(node).unwrap();
-    disk.slip_after(0);
-    assert!(matches!(folder.resize(&file, 3), Err(ChangeError::Disk(_))));
-    folder.write(&file, 9, b" else").unwrap();
-    folder.sync(node).unwrap();
-    drop((file, folder));
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"something").unwrap();
+    let file = directory.open_file(node).unwrap();
+    disk.fail_once_after(0);
+    assert!(matches!(directory.resize(&file, 3), Err(ChangeError::Disk(_))));
+    directory.write(&file, 9, b" else").unwrap();
+    directory.sync(node).unwrap();
+    drop((file, directory));
     disk.kill();
     open(&log.crash(0), &disk).unwrap();
     assert_eq!(is_there(&disk, "log"), Some(b"something else".to_vec()));
 }
 
-/// What was found when the folder was opened after a crash that took so many unsynced records less.
-fn recovered(log: &MemoryLog, disk: &MemoryDisk, more: usize) -> netram_files::Recovered {
-    let opened = Folder::open(log.crash(more), disk.clone(), disk.clone(), OPTIONS);
+/// What was found when the directory was opened after a crash that took so many unsynced records less.
+fn recovered(log: &MemoryLog, disk: &MemoryDisk, more: usize) -> netram_files::DirectoryRecovery {
+    let opened = JournaledDirectory::open(log.crash(more), disk.clone(), disk.clone(), OPTIONS);
     opened.unwrap().1
 }
 
 /// The journal's disk was full for a moment, hours before the server was killed: three files came back with no bytes in them, and the disk had had all.
 #[test]
 fn a_file_without_a_record_is_what_the_disk_has_when_the_server_is_killed() {
-    let (log, disk, folder) = new();
-    make(&folder, "earlier").unwrap();
-    disk.set_keeps(false);
-    assert_eq!(folder.checkpoint(), Err(CheckpointError::Keep(IoError::ENOSPC)));
-    disk.set_keeps(true);
+    let (log, disk, directory) = new();
+    make(&directory, "earlier").unwrap();
+    disk.set_catalog_writable(false);
+    assert_eq!(
+        directory.checkpoint(),
+        Err(CheckpointError::CatalogIo(IoError::ENOSPC))
+    );
+    disk.set_catalog_writable(true);
     for name in ["copied", "edited"] {
-        let file = folder.open_file(make(&folder, name).unwrap()).unwrap();
-        folder.write(&file, 0, b"of which no record is").unwrap();
+        let file = directory.open_file(make(&directory, name).unwrap()).unwrap();
+        directory.write(&file, 0, b"of which no record is").unwrap();
     }
-    make(&folder, "empty").unwrap();
-    let renamed = make(&folder, "renamed").unwrap();
-    write(&folder, renamed, b"and recorded").unwrap();
-    folder.rename(at("renamed"), at("there"), true, false).unwrap();
-    drop(folder);
+    make(&directory, "empty").unwrap();
+    let renamed = make(&directory, "renamed").unwrap();
+    write(&directory, renamed, b"and recorded").unwrap();
+    directory.rename(at("renamed"), at("there"), true, false).unwrap();
+    drop(directory);
     let found = recovered(&log, &disk, 0);
     assert_eq!(found.unrecorded, [b"copied".to_vec(), b"edited".to_vec()]);
     assert_eq!(is_there(&disk, "copied").unwrap(), b"of which no record is");
     assert_eq!(is_there(&disk, "edited").unwrap(), b"of which no record is");
     assert_eq!(is_there(&disk, "there").unwrap(), b"and recorded");
-    assert_eq!((found.made, found.removed), (0, 0), "all of them were there");
+    assert_eq!((found.created, found.removed), (0, 0), "all of them were there");
 }
 
 /// Between its record and its name a file is called as no program can see it.
 #[test]
 fn a_file_cut_off_between_its_record_and_its_name_is_given_it() {
     for steps in 0..3 {
-        let (log, disk, folder) = new();
+        let (log, disk, directory) = new();
         disk.fail_after(steps);
-        let made = make(&folder, "new");
+        let made = make(&directory, "new");
         disk.kill();
         let recorded = log.records().len() > log.open_records();
         assert_eq!(made.is_ok(), steps == 2);
-        drop(folder);
+        drop(directory);
         recovered(&log, &disk, 0);
         let names: Vec<Vec<u8>> = disk.contents().into_keys().collect();
         match made.is_ok() {
@@ -467,9 +483,9 @@ fn a_file_cut_off_between_its_record_and_its_name_is_given_it() {
 /// As earlier versions have written it: without the file's identity.
 #[test]
 fn a_record_that_does_not_say_which_file_it_made_does_not_cost_its_bytes() {
-    let (log, disk, folder) = new();
-    let node = folder.names().next();
-    drop(folder);
+    let (log, disk, directory) = new();
+    let node = directory.names().next();
+    drop(directory);
     let old = [2, node.0 as u8, 0, 0x80, 3, 0, 0, 1, 3, b'o', b'l', b'd', 0];
     let ticket = log
         .append(netram_files::KIND_CHANGE, old.len(), &mut |into| {
@@ -477,7 +493,7 @@ fn a_record_that_does_not_say_which_file_it_made_does_not_cost_its_bytes() {
         })
         .unwrap();
     log.wait(ticket, Durability::Disk).unwrap();
-    disk.intrude(b"old");
+    disk.create_foreign_file(b"old");
     let file = disk.open(b"old").unwrap();
     disk.write(&file, 0, b"written").unwrap();
     let found = recovered(&log, &disk, 0);
@@ -488,18 +504,21 @@ fn a_record_that_does_not_say_which_file_it_made_does_not_cost_its_bytes() {
 /// A file that is opened to be synced finds no descriptor: the mount was dead for good.
 #[test]
 fn a_checkpoint_without_descriptors_is_refused_and_made_later() {
-    let (log, disk, folder) = new();
-    let node = make(&folder, "log").unwrap();
-    write(&folder, node, b"first").unwrap();
-    disk.set_opens(false);
-    assert_eq!(folder.checkpoint(), Err(CheckpointError::Open(IoError::EMFILE)));
-    assert_eq!(make(&folder, "other"), Err(ChangeError::Disk(IoError::EMFILE)));
-    assert_eq!(folder.status().failed, None);
-    folder.sync(node).unwrap();
-    disk.set_opens(true);
-    folder.checkpoint().unwrap();
-    write(&folder, node, b"later").unwrap();
-    drop(folder);
+    let (log, disk, directory) = new();
+    let node = make(&directory, "log").unwrap();
+    write(&directory, node, b"first").unwrap();
+    disk.set_opens_allowed(false);
+    assert_eq!(
+        directory.checkpoint(),
+        Err(CheckpointError::Open(IoError::EMFILE))
+    );
+    assert_eq!(make(&directory, "other"), Err(ChangeError::Disk(IoError::EMFILE)));
+    assert_eq!(directory.status().failed, None);
+    directory.sync(node).unwrap();
+    disk.set_opens_allowed(true);
+    directory.checkpoint().unwrap();
+    write(&directory, node, b"later").unwrap();
+    drop(directory);
     recovered(&log, &disk, 0);
     assert_eq!(is_there(&disk, "log").unwrap(), b"later");
     assert_eq!(is_there(&disk, "other"), None);
@@ -509,39 +528,45 @@ fn a_checkpoint_without_descriptors_is_refused_and_made_later() {
 fn however_many_files_are_written_few_are_open() {
     const MAX: usize = 40;
     let (log, disk) = (MemoryLog::new(1 << 20), MemoryDisk::new());
-    let few = Options {
+    let few = DirectoryOptions {
         files_max: MAX,
         ..OPTIONS
     };
-    let folder = Folder::open(log.clone(), disk.clone(), disk.clone(), few)
+    let directory = JournaledDirectory::open(log.clone(), disk.clone(), disk.clone(), few)
         .unwrap()
         .0;
     let mut names = Vec::new();
     for number in 0..500 {
         let name = format!("{number}");
-        let file = folder.open_file(make(&folder, &name).unwrap()).unwrap();
-        folder.write(&file, 0, name.as_bytes()).unwrap();
+        let file = directory.open_file(make(&directory, &name).unwrap()).unwrap();
+        directory.write(&file, 0, name.as_bytes()).unwrap();
         names.push(name);
-        assert!(folder.status().open <= MAX, "{:?}", folder.status());
+        assert!(directory.status().open <= MAX, "{:?}", directory.status());
     }
-    folder.record_written().unwrap();
+    directory.record_written().unwrap();
     // As many as there may be are held by programs.
     let held: Vec<_> = (0..500)
-        .map_while(|number| folder.open_file(folder.names().look_up(at(&names[number]))?).ok())
+        .map_while(|number| {
+            directory
+                .open_file(directory.names().look_up(at(&names[number]))?)
+                .ok()
+        })
         .collect();
     assert!((MAX / 2..=MAX).contains(&held.len()), "{}", held.len());
-    let next = folder.names().look_up(at("499")).unwrap();
+    let next = directory.names().look_up(at("499")).unwrap();
     assert_eq!(
-        folder.open_file(next).err(),
+        directory.open_file(next).err(),
         Some(ChangeError::Disk(IoError::ENFILE)),
         "whoever wants one more is told so"
     );
-    folder.sync(held[0].node()).unwrap();
-    folder.checkpoint().unwrap();
+    directory.sync(held[0].node()).unwrap();
+    directory.checkpoint().unwrap();
     drop(held);
-    assert!(folder.open_file(next).is_ok());
-    folder.write(&folder.open_file(next).unwrap(), 0, b"499").unwrap();
-    drop(folder);
+    assert!(directory.open_file(next).is_ok());
+    directory
+        .write(&directory.open_file(next).unwrap(), 0, b"499")
+        .unwrap();
+    drop(directory);
     recovered(&log, &disk, usize::MAX / 2);
     for name in names {
         assert_eq!(is_there(&disk, &name).unwrap(), name.as_bytes());
@@ -551,16 +576,16 @@ fn however_many_files_are_written_few_are_open() {
 /// One that was closed for another's sake goes on where it was.
 #[test]
 fn a_file_without_a_name_can_be_dressed_as_long_as_it_is_open() {
-    let (_, disk, folder) = new();
-    let node = make(&folder, "gone").unwrap();
-    let file = folder.open_file(node).unwrap();
-    folder.remove(at("gone"), false).unwrap();
-    let private = netram_files::Attributes {
+    let (_, disk, directory) = new();
+    let node = make(&directory, "gone").unwrap();
+    let file = directory.open_file(node).unwrap();
+    directory.remove(at("gone"), false).unwrap();
+    let private = netram_files::AttributeChange {
         mode: Some(0o400),
         ..Default::default()
     };
-    folder.set(node, private).unwrap();
-    folder.label(node, b"user.a", Some(b"b")).unwrap();
-    drop((file, folder));
+    directory.set_attributes(node, private).unwrap();
+    directory.set_xattr(node, b"user.a", Some(b"b")).unwrap();
+    drop((file, directory));
     assert!(disk.contents().is_empty());
 }

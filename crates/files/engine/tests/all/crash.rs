@@ -1,35 +1,36 @@
-//! Whatever is done to a folder, and whenever it is cut off: what was synced is there afterwards, and names are as some moment had them.
+//! Whatever is done to a directory, and whenever it is cut off: what was synced is there afterwards, and names are as some moment had them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::common::log::MemoryLog;
-use netram_files::model::{Inode, MemoryDisk};
+use netram_files::model::{MemoryDisk, ModelInode};
 use netram_files::{
-    Allocation, Attributes, Change, ChangeError, File, Folder, Made, Names, Node, NodeKind, Options, Owner,
-    Place, Recovered, Tree,
+    AttributeChange, ChangeError, DirectoryChange, DirectoryEntry, DirectoryOptions, DirectoryRecovery,
+    FallocateMode, FileOwner, FileTree, InodeId, InodeKind, InodeSpec, JournaledDirectory, NameTable,
+    OpenFile,
 };
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{Durability, IoError};
 use proptest::prelude::*;
 
-type Tested = Folder<MemoryLog, MemoryDisk, MemoryDisk>;
+type Tested = JournaledDirectory<MemoryLog, MemoryDisk, MemoryDisk>;
 
 /// Somebody's wish. Numbers choose among what there is.
 #[derive(Clone, Debug)]
 enum Wish {
     Make {
-        folder: u8,
+        directory: u8,
         name: u8,
         kind: u8,
     },
     Link {
         node: u8,
-        folder: u8,
+        directory: u8,
         name: u8,
     },
     Remove {
-        folder: u8,
+        directory: u8,
         name: u8,
     },
     Rename {
@@ -99,9 +100,9 @@ enum End {
 fn wish() -> impl Strategy<Value = Wish> {
     let place = || (0..4_u8, 0..4_u8);
     prop_oneof![
-        4 => (place(), 0..6_u8).prop_map(|((folder, name), kind)| Wish::Make { folder, name, kind }),
-        1 => (any::<u8>(), place()).prop_map(|(node, (folder, name))| Wish::Link { node, folder, name }),
-        2 => place().prop_map(|(folder, name)| Wish::Remove { folder, name }),
+        4 => (place(), 0..6_u8).prop_map(|((directory, name), kind)| Wish::Make { directory, name, kind }),
+        1 => (any::<u8>(), place()).prop_map(|(node, (directory, name))| Wish::Link { node, directory, name }),
+        2 => place().prop_map(|(directory, name)| Wish::Remove { directory, name }),
         3 => (place(), place(), prop::bool::weighted(0.2))
             .prop_map(|(from, to, exchange)| Wish::Rename { from, to, exchange }),
         6 => (any::<u8>(), 0..900_u16, prop::collection::vec(any::<u8>(), 1..900))
@@ -117,107 +118,118 @@ fn wish() -> impl Strategy<Value = Wish> {
     ]
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> DirectoryOptions {
+    DirectoryOptions {
         journal: JournalId(5),
         durability: Durability::Remote,
         loss_accepted: false,
         // Few, so that files are synced and closed before a checkpoint.
         files_max: 24,
-        planted: netram_proto::planted::Planted::NONE,
+        planted: netram_proto::planted::FaultSwitch::NONE,
     }
 }
 
-fn open(log: &MemoryLog, disk: &MemoryDisk) -> (Tested, Recovered) {
-    Folder::open(log.clone(), disk.clone(), disk.clone(), options()).expect("it opens")
+fn open(log: &MemoryLog, disk: &MemoryDisk) -> (Tested, DirectoryRecovery) {
+    JournaledDirectory::open(log.clone(), disk.clone(), disk.clone(), options()).expect("it opens")
 }
 
-fn made(kind: u8) -> Made<'static> {
-    Made {
+fn made(kind: u8) -> InodeSpec<'static> {
+    InodeSpec {
         kind: match kind {
-            0 | 1 => NodeKind::Folder,
-            2 => NodeKind::Symlink,
-            _ => NodeKind::File,
+            0 | 1 => InodeKind::Directory,
+            2 => InodeKind::Symlink,
+            _ => InodeKind::File,
         },
         mode: 0o600,
-        owner: Owner { user: 7, group: 8 },
+        owner: FileOwner { user: 7, group: 8 },
         target: if kind == 2 { b"elsewhere" } else { b"" },
     }
 }
 
-fn folder_of(folder: &Tested, number: u8) -> Node {
-    let names = folder.names();
-    let folders: Vec<Node> = { names.nodes() }
-        .filter(|node| names.kind(*node) == Some(NodeKind::Folder))
+fn directory_of(directory: &Tested, number: u8) -> InodeId {
+    let names = directory.names();
+    let directories: Vec<InodeId> = { names.nodes() }
+        .filter(|node| names.kind(*node) == Some(InodeKind::Directory))
         .collect();
-    folders[usize::from(number) % folders.len()]
+    directories[usize::from(number) % directories.len()]
 }
 
-fn node_of(folder: &Tested, number: u8) -> Node {
-    let nodes: Vec<Node> = folder.names().nodes().collect();
+fn node_of(directory: &Tested, number: u8) -> InodeId {
+    let nodes: Vec<InodeId> = directory.names().nodes().collect();
     nodes[usize::from(number) % nodes.len()]
 }
 
-fn place_of<'n>(folder: &Tested, (number, name): (u8, u8), names: &'n [String]) -> Place<'n> {
-    Place {
-        folder: folder_of(folder, number),
+fn place_of<'n>(directory: &Tested, (number, name): (u8, u8), names: &'n [String]) -> DirectoryEntry<'n> {
+    DirectoryEntry {
+        directory: directory_of(directory, number),
         name: names[usize::from(name)].as_bytes(),
     }
 }
 
 /// The file of that number, open as long as somebody has it.
-fn file_of(folder: &Tested, number: u8, files: &mut Vec<Arc<File<u64>>>) -> Option<Arc<File<u64>>> {
+fn file_of(
+    directory: &Tested,
+    number: u8,
+    files: &mut Vec<Arc<OpenFile<u64>>>,
+) -> Option<Arc<OpenFile<u64>>> {
     // Now and then one that was opened before, and may have no name any more.
     if number.is_multiple_of(3) && !files.is_empty() {
         return Some(Arc::clone(&files[usize::from(number) % files.len()]));
     }
-    let file = folder.open_file(node_of(folder, number)).ok()?;
+    let file = directory.open_file(node_of(directory, number)).ok()?;
     files.push(Arc::clone(&file));
     Some(file)
 }
 
-fn do_it(folder: &Tested, wish: &Wish) -> Result<(), ChangeError> {
+fn do_it(directory: &Tested, wish: &Wish) -> Result<(), ChangeError> {
     let names: Vec<String> = (0..4).map(|name| format!("n{name}")).collect();
     match wish {
         Wish::Make {
-            folder: at,
+            directory: at,
             name,
             kind,
         } => {
-            let at = place_of(folder, (*at, *name), &names);
-            folder.make(at, made(*kind)).map(drop)
+            let at = place_of(directory, (*at, *name), &names);
+            directory.make(at, made(*kind)).map(drop)
         }
         Wish::Link {
             node,
-            folder: at,
+            directory: at,
             name,
-        } => folder.link(node_of(folder, *node), place_of(folder, (*at, *name), &names)),
-        Wish::Remove { folder: at, name } => {
-            let at = place_of(folder, (*at, *name), &names);
-            let node = folder.names().look_up(at);
-            let is_folder = node.and_then(|node| folder.names().kind(node)) == Some(NodeKind::Folder);
-            folder.remove(at, is_folder)
+        } => directory.link(
+            node_of(directory, *node),
+            place_of(directory, (*at, *name), &names),
+        ),
+        Wish::Remove { directory: at, name } => {
+            let at = place_of(directory, (*at, *name), &names);
+            let node = directory.names().look_up(at);
+            let is_directory =
+                node.and_then(|node| directory.names().kind(node)) == Some(InodeKind::Directory);
+            directory.remove(at, is_directory)
         }
         Wish::Rename { from, to, exchange } => {
-            let (from, to) = (place_of(folder, *from, &names), place_of(folder, *to, &names));
-            folder.rename(from, to, true, *exchange)
+            let (from, to) = (
+                place_of(directory, *from, &names),
+                place_of(directory, *to, &names),
+            );
+            directory.rename(from, to, true, *exchange)
         }
         Wish::Write { .. } | Wish::Resize { .. } | Wish::Allocate { .. } => {
             unreachable!("these are of files")
         }
         Wish::Mode { node, mode } => {
-            let attributes = Attributes {
+            let attributes = AttributeChange {
                 mode: Some((*mode).into()),
-                ..Attributes::default()
+                ..AttributeChange::default()
             };
-            folder.set(node_of(folder, *node), attributes)
+            directory.set_attributes(node_of(directory, *node), attributes)
         }
         Wish::Label { node, name, value } => {
             let name = format!("user.{name}");
-            folder.label(node_of(folder, *node), name.as_bytes(), value.as_deref())
+            directory.set_xattr(node_of(directory, *node), name.as_bytes(), value.as_deref())
         }
-        Wish::Sync { node } => folder.sync(node_of(folder, *node)).map(drop),
-        Wish::Checkpoint => folder.checkpoint().map_err(ChangeError::Failed),
+        Wish::Sync { node } => directory.sync(node_of(directory, *node)).map(drop),
+        Wish::Checkpoint => directory.checkpoint().map_err(ChangeError::Failed),
     }
 }
 
@@ -231,15 +243,15 @@ impl Wish {
     }
 }
 
-fn change(folder: &Tested, file: &Arc<File<u64>>, wish: &Wish) -> Result<(), ChangeError> {
+fn change(directory: &Tested, file: &Arc<OpenFile<u64>>, wish: &Wish) -> Result<(), ChangeError> {
     match wish {
-        Wish::Write { offset, bytes, .. } => folder.write(file, (*offset).into(), bytes),
-        Wish::Resize { size, .. } => folder.resize(file, (*size).into()),
+        Wish::Write { offset, bytes, .. } => directory.write(file, (*offset).into(), bytes),
+        Wish::Resize { size, .. } => directory.resize(file, (*size).into()),
         Wish::Allocate {
             how, offset, length, ..
-        } => folder.allocate(
+        } => directory.allocate(
             file,
-            Allocation::ALL[usize::from(*how)],
+            FallocateMode::ALL[usize::from(*how)],
             (*offset).into(),
             (*length).into(),
         ),
@@ -248,53 +260,60 @@ fn change(folder: &Tested, file: &Arc<File<u64>>, wish: &Wish) -> Result<(), Cha
 }
 
 /// One of the journal's.
-type Record = (Lsn, netram_proto::port::Kind, Vec<u8>);
+type Record = (Lsn, netram_proto::port::RecordKind, Vec<u8>);
 
 /// What the records say, done to an empty disk one after the other: paths and what is there.
-fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, Inode>, BTreeMap<Vec<u8>, Node>) {
+fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, ModelInode>, BTreeMap<Vec<u8>, InodeId>) {
     let disk = MemoryDisk::new();
-    let mut names = Names::new(0o700, Owner::default());
+    let mut names = NameTable::new(0o700, FileOwner::default());
     let decoded = |(lsn, kind, payload): &'r Record| {
-        (*lsn, Change::decode(*kind, payload).unwrap().expect("a folder's"))
+        (
+            *lsn,
+            DirectoryChange::decode(*kind, payload)
+                .unwrap()
+                .expect("a directory's"),
+        )
     };
-    let all: Vec<(Lsn, Change<'_>)> = records.iter().map(decoded).collect();
-    let refused = |(_, change): &(Lsn, Change<'_>)| match change {
-        Change::Refused { lsn } => Some(*lsn),
+    let all: Vec<(Lsn, DirectoryChange<'_>)> = records.iter().map(decoded).collect();
+    let refused = |(_, change): &(Lsn, DirectoryChange<'_>)| match change {
+        DirectoryChange::Revoked { lsn } => Some(*lsn),
         _ => None,
     };
     let refused: BTreeSet<Lsn> = all.iter().filter_map(refused).collect();
     for (_, change) in all.into_iter().filter(|(lsn, _)| !refused.contains(lsn)) {
-        let path = |node: Node| names.path(node);
+        let path = |node: InodeId| names.path(node);
         match change {
-            Change::Make { at, made, .. } => disk.make(&names.path_of(at).unwrap(), &made).unwrap(),
-            Change::Link { node, at } => disk
+            DirectoryChange::Make { at, spec: made, .. } => {
+                disk.make(&names.path_of(at).unwrap(), &made).unwrap()
+            }
+            DirectoryChange::Link { node, at } => disk
                 .link(&path(node).unwrap(), &names.path_of(at).unwrap())
                 .unwrap(),
-            Change::Remove { at } => {
+            DirectoryChange::Remove { at } => {
                 let node = names.look_up(at).unwrap();
-                let is_folder = names.kind(node) == Some(NodeKind::Folder);
-                disk.remove(&names.path_of(at).unwrap(), is_folder).unwrap();
+                let is_directory = names.kind(node) == Some(InodeKind::Directory);
+                disk.remove(&names.path_of(at).unwrap(), is_directory).unwrap();
             }
-            Change::Rename { from, to, exchange } => disk
+            DirectoryChange::Rename { from, to, exchange } => disk
                 .rename(
                     &names.path_of(from).unwrap(),
                     &names.path_of(to).unwrap(),
                     exchange,
                 )
                 .unwrap(),
-            Change::Write { node, offset, bytes } => {
+            DirectoryChange::Write { node, offset, bytes } => {
                 if let Some(path) = path(node) {
                     disk.write(&disk.open(&path).unwrap(), offset, bytes).unwrap();
                 }
             }
-            Change::Resize { node, size } => {
+            DirectoryChange::Resize { node, size } => {
                 if let Some(path) = path(node) {
                     disk.resize(&disk.open(&path).unwrap(), size).unwrap();
                 }
             }
-            Change::Allocate {
+            DirectoryChange::Allocate {
                 node,
-                how,
+                mode: how,
                 offset,
                 length,
             } => {
@@ -303,23 +322,23 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, Inode>, BTreeMap<Vec<u8
                         .unwrap();
                 }
             }
-            Change::Set { node, attributes } => {
+            DirectoryChange::SetAttributes { node, attributes } => {
                 if let Some(path) = path(node) {
-                    disk.set(&path, &attributes).unwrap();
+                    disk.set_attributes(&path, &attributes).unwrap();
                 }
             }
-            Change::Label { node, name, value } => {
+            DirectoryChange::SetXattr { node, name, value } => {
                 if let Some(path) = path(node) {
-                    disk.label(&path, name, value).unwrap();
+                    disk.set_xattr(&path, name, value).unwrap();
                 }
             }
-            Change::Refused { .. } => (),
+            DirectoryChange::Revoked { .. } => (),
         }
         let _ = names.apply(&change);
     }
     let mut called = BTreeMap::new();
     for node in names.nodes() {
-        for at in names.places(node) {
+        for at in names.names_of(node) {
             called.insert(names.path_of(at).unwrap(), node);
         }
     }
@@ -327,20 +346,26 @@ fn told<'r>(records: &'r [Record]) -> (BTreeMap<Vec<u8>, Inode>, BTreeMap<Vec<u8
 }
 
 /// What must be in files, whatever happens: what was in them when they were synced, as long as nobody has changed them since.
-type Promised = BTreeMap<Node, Vec<u8>>;
+type Promised = BTreeMap<InodeId, Vec<u8>>;
 
 /// What becomes of it with a wish that was granted.
-fn promise(folder: &Tested, disk: &MemoryDisk, wish: &Wish, changed: Option<Node>, promised: &mut Promised) {
-    let names = folder.names();
+fn promise(
+    directory: &Tested,
+    disk: &MemoryDisk,
+    wish: &Wish,
+    changed: Option<InodeId>,
+    promised: &mut Promised,
+) {
+    let names = directory.names();
     let contents = disk.contents();
-    let bytes = |node: Node| {
+    let bytes = |node: InodeId| {
         let path = names.path(node)?;
         let inode = contents.get(&path)?;
-        (inode.kind == NodeKind::File).then(|| inode.bytes.clone())
+        (inode.kind == InodeKind::File).then(|| inode.bytes.clone())
     };
     match wish {
         Wish::Sync { node } => {
-            let nodes: Vec<Node> = names.nodes().collect();
+            let nodes: Vec<InodeId> = names.nodes().collect();
             let node = nodes[usize::from(*node) % nodes.len()];
             promised.extend(bytes(node).map(|bytes| (node, bytes)));
         }
@@ -350,21 +375,21 @@ fn promise(folder: &Tested, disk: &MemoryDisk, wish: &Wish, changed: Option<Node
 }
 
 /// Nodes of which records got lost: nobody has synced those, so that anything may be in them.
-fn of_lost(all: &[Record], kept: usize) -> BTreeSet<Node> {
-    let node = |(_, kind, payload): &Record| match Change::decode(*kind, payload) {
+fn of_lost(all: &[Record], kept: usize) -> BTreeSet<InodeId> {
+    let node = |(_, kind, payload): &Record| match DirectoryChange::decode(*kind, payload) {
         Ok(Some(
-            Change::Write { node, .. }
-            | Change::Resize { node, .. }
-            | Change::Allocate { node, .. }
-            | Change::Set { node, .. }
-            | Change::Label { node, .. },
+            DirectoryChange::Write { node, .. }
+            | DirectoryChange::Resize { node, .. }
+            | DirectoryChange::Allocate { node, .. }
+            | DirectoryChange::SetAttributes { node, .. }
+            | DirectoryChange::SetXattr { node, .. },
         )) => Some(node),
         _ => None,
     };
     all[kept..].iter().filter_map(node).collect()
 }
 
-fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>, promised: &Promised) {
+fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<InodeId>, promised: &Promised) {
     let (expected, called) = told(&log.records());
     let found = disk.contents();
     assert_eq!(
@@ -376,7 +401,7 @@ fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>, promise
         assert_eq!(found[path].kind, inode.kind);
         let (found, node) = (&found[path], called[path]);
         if !lost.contains(&node) {
-            let but_bytes = |inode: &Inode| (inode.mode, inode.owner, inode.labels.clone());
+            let but_bytes = |inode: &ModelInode| (inode.mode, inode.owner, inode.xattrs.clone());
             assert_eq!(but_bytes(found), but_bytes(inode), "{}", path.escape_ascii());
         }
         if let Some(bytes) = promised.get(&node) {
@@ -386,14 +411,14 @@ fn is_as_told(log: &MemoryLog, disk: &MemoryDisk, lost: &BTreeSet<Node>, promise
                 path.escape_ascii()
             );
         }
-        if inode.kind != NodeKind::File {
+        if inode.kind != InodeKind::File {
             assert_eq!(found.bytes, inode.bytes);
         }
     }
     for (one, node) in &called {
         for (other, its) in &called {
             assert_eq!(
-                disk.same(one, other),
+                disk.is_same_file(one, other),
                 node == its,
                 "one file with two names, or two files"
             );
@@ -421,7 +446,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
-    fn a_folder_is_as_its_journal_says(
+    fn a_directory_is_as_its_journal_says(
         lives in prop::collection::vec(
             (prop::collection::vec(wish(), 0..40), last(), prop_oneof![Just(End::Kill), any::<u64>().prop_map(End::Power)], any::<u8>(), 0..60_u64),
             1..4,
@@ -432,19 +457,19 @@ proptest! {
         let mut log = MemoryLog::new(capacity);
         let (mut lost, mut promised) = (BTreeSet::new(), Promised::new());
         for (wishes, last, end, more, cut) in lives {
-            let (folder, _) = open(&log, &disk);
+            let (directory, _) = open(&log, &disk);
             is_as_told(&log, &disk, &lost, &promised);
             let mut files = Vec::new();
             for wish in &wishes {
                 let (mut changed, mut done) = (None, Ok(()));
-                if let Some(file) = wish.node().and_then(|number| file_of(&folder, number, &mut files)) {
+                if let Some(file) = wish.node().and_then(|number| file_of(&directory, number, &mut files)) {
                     changed = Some(file.node());
-                    done = change(&folder, &file, wish);
+                    done = change(&directory, &file, wish);
                 } else if wish.node().is_none() {
-                    done = do_it(&folder, wish);
+                    done = do_it(&directory, wish);
                 }
                 if done.is_ok() {
-                    promise(&folder, &disk, wish, changed, &mut promised);
+                    promise(&directory, &disk, wish, changed, &mut promised);
                 }
                 let few = Err(ChangeError::Disk(IoError::ENFILE));
                 prop_assert!(done == few || matches!(done, Ok(()) | Err(ChangeError::Name(_))), "{wish:?}: {done:?}");
@@ -454,19 +479,19 @@ proptest! {
             log.stop_after(last.records, last.trims);
             let (mut changed, before) = (None, promised.clone());
             let dressed = match last.wish {
-                Wish::Mode { node, .. } | Wish::Label { node, .. } => Some(node_of(&folder, node)),
+                Wish::Mode { node, .. } | Wish::Label { node, .. } => Some(node_of(&directory, node)),
                 _ => None,
             };
-            let done = match last.wish.node().map(|number| file_of(&folder, number, &mut files)) {
-                None => do_it(&folder, &last.wish),
+            let done = match last.wish.node().map(|number| file_of(&directory, number, &mut files)) {
+                None => do_it(&directory, &last.wish),
                 Some(None) => Ok(()),
                 Some(Some(file)) => {
                     changed = Some(file.node());
-                    change(&folder, &file, &last.wish)
+                    change(&directory, &file, &last.wish)
                 }
             };
             match done {
-                Ok(()) => promise(&folder, &disk, &last.wish, changed, &mut promised),
+                Ok(()) => promise(&directory, &disk, &last.wish, changed, &mut promised),
                 Err(_) => {
                     // Done by half, perhaps; but a sync or a checkpoint changes nothing.
                     promised = before;
@@ -485,23 +510,23 @@ proptest! {
             }
             // Recovery itself is cut off, and its disk may lose what it did not sync.
             disk.fail_after(cut);
-            drop(folder);
-            let cut_off = Folder::open(log.clone(), disk.clone(), disk.clone(), options());
+            drop(directory);
+            let cut_off = JournaledDirectory::open(log.clone(), disk.clone(), disk.clone(), options());
             disk.kill();
             if let (Err(_), End::Power(seed)) = (&cut_off, &end) {
                 disk.power_off(chance(seed ^ 0x5555));
             }
         }
-        let (folder, _) = open(&log, &disk);
+        let (directory, _) = open(&log, &disk);
         is_as_told(&log, &disk, &lost, &promised);
-        let log = folder.close().unwrap();
-        // All is on the platter, and the folder is one that anybody may change.
+        let log = directory.close().unwrap();
+        // All is on the platter, and the directory is one that anybody may change.
         disk.power_off(|| false);
         is_as_told(&log, &disk, &lost, &promised);
-        disk.intrude(b"new");
-        let (folder, recovered) = open(&log, &disk);
-        prop_assert_eq!(recovered, Recovered::default());
-        let place = Place { folder: Node::ROOT, name: b"new" };
-        prop_assert!(folder.names().look_up(place).is_some());
+        disk.create_foreign_file(b"new");
+        let (directory, recovered) = open(&log, &disk);
+        prop_assert_eq!(recovered, DirectoryRecovery::default());
+        let place = DirectoryEntry { directory: InodeId::ROOT, name: b"new" };
+        prop_assert!(directory.names().look_up(place).is_some());
     }
 }

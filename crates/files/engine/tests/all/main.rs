@@ -1,4 +1,4 @@
-//! A folder's files on a disk that crashes.
+//! A directory's files on a disk that crashes.
 //!
 //! One program, because each is linked to everything: a module is a story or several of one kind.
 

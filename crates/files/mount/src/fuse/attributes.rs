@@ -3,19 +3,19 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
-use netram_files::{ChangeError, CheckpointError, Moment, NameError, Node, NodeKind};
+use netram_files::{ChangeError, CheckpointError, FileTime, InodeId, InodeKind, NameError};
 use netram_proto::port::IoError;
 use rustix::fs::Stat;
 
-pub(super) fn file_type(kind: NodeKind) -> FileType {
+pub(super) fn file_type(kind: InodeKind) -> FileType {
     match kind {
-        NodeKind::File => FileType::RegularFile,
-        NodeKind::Folder => FileType::Directory,
-        NodeKind::Symlink => FileType::Symlink,
+        InodeKind::File => FileType::RegularFile,
+        InodeKind::Directory => FileType::Directory,
+        InodeKind::Symlink => FileType::Symlink,
     }
 }
 
-pub(super) fn attributes(node: Node, kind: NodeKind, there: &Stat) -> FileAttr {
+pub(super) fn attributes(node: InodeId, kind: InodeKind, there: &Stat) -> FileAttr {
     FileAttr {
         ino: INodeNo(node.0),
         size: there.st_size.cast_unsigned(),
@@ -51,13 +51,13 @@ pub(super) fn time(s: impl TryInto<i64>, ns: impl TryInto<u32>) -> SystemTime {
         .unwrap_or(UNIX_EPOCH)
 }
 
-pub(super) fn moment(time: TimeOrNow) -> Moment {
+pub(super) fn file_time(time: TimeOrNow) -> FileTime {
     let time = match time {
         TimeOrNow::SpecificTime(time) => time,
         TimeOrNow::Now => SystemTime::now(),
     };
     match time.duration_since(UNIX_EPOCH) {
-        Ok(since) => Moment {
+        Ok(since) => FileTime {
             s: since.as_secs().cast_signed(),
             ns: since.subsec_nanos(),
         },
@@ -65,7 +65,7 @@ pub(super) fn moment(time: TimeOrNow) -> Moment {
             // `fuser` takes the seconds, which are negative, and the nanoseconds behind them for a distance before 1970, each by itself. So each is taken back
             // by itself: no other moment gives the same distance.
             let before = before.duration();
-            Moment {
+            FileTime {
                 s: -before.as_secs().cast_signed(),
                 ns: before.subsec_nanos(),
             }
@@ -79,14 +79,14 @@ pub(super) fn errno(error: &ChangeError) -> Errno {
         ChangeError::Name(name) => match name {
             NameError::Missing => Errno::ENOENT,
             NameError::Exists => Errno::EEXIST,
-            NameError::NotFolder => Errno::ENOTDIR,
-            NameError::IsFolder => Errno::EISDIR,
+            NameError::NotDirectory => Errno::ENOTDIR,
+            NameError::IsDirectory => Errno::EISDIR,
             NameError::NotEmpty => Errno::ENOTEMPTY,
             NameError::Loop | NameError::Reserved => Errno::EINVAL,
             NameError::TooLong => Errno::ENAMETOOLONG,
             NameError::TooMany => Errno::ENOSPC,
         },
-        ChangeError::Disk(error) => of_disk(*error),
+        ChangeError::Disk(error) => disk_errno(*error),
         ChangeError::Append(error) => {
             tracing::error!(%error, "the journal takes nothing");
             Errno::EIO
@@ -96,7 +96,7 @@ pub(super) fn errno(error: &ChangeError) -> Errno {
             Errno::EIO
         }
         // The disk that has the journal's directory, and not the one beneath.
-        ChangeError::Full(CheckpointError::Keep(error)) => of_disk(*error),
+        ChangeError::Full(CheckpointError::CatalogIo(error)) => disk_errno(*error),
         ChangeError::Full(error) => {
             tracing::error!(%error, "the journal is full, and cannot be emptied");
             Errno::EIO
@@ -108,7 +108,7 @@ pub(super) fn errno(error: &ChangeError) -> Errno {
     }
 }
 
-pub(super) fn of_disk(error: IoError) -> Errno {
+pub(super) fn disk_errno(error: IoError) -> Errno {
     Errno::from_i32(error.errno)
 }
 
@@ -121,8 +121,8 @@ mod tests {
         // What the kernel says as -2 s and 700,000,000 ns, which is 1.3 s before 1970.
         let before = UNIX_EPOCH - Duration::new(2, 700_000_000);
         assert_eq!(
-            moment(TimeOrNow::SpecificTime(before)),
-            Moment {
+            file_time(TimeOrNow::SpecificTime(before)),
+            FileTime {
                 s: -2,
                 ns: 700_000_000
             }
@@ -132,7 +132,10 @@ mod tests {
             UNIX_EPOCH - Duration::from_millis(1300)
         );
         let after = UNIX_EPOCH + Duration::new(3, 7);
-        assert_eq!(moment(TimeOrNow::SpecificTime(after)), Moment { s: 3, ns: 7 });
+        assert_eq!(
+            file_time(TimeOrNow::SpecificTime(after)),
+            FileTime { s: 3, ns: 7 }
+        );
         assert_eq!(time(3_i64, 7_i64), after);
     }
 }

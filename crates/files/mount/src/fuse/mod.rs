@@ -1,11 +1,11 @@
-//! What the kernel asks, answered by the folder.
+//! What the kernel asks, answered by the directory.
 //!
 //! The kernel may keep what it has been told, names and attributes as well as what it has read: nobody changes anything but through it.
 
+mod affinity;
 mod attributes;
-mod face;
+mod filesystem;
 mod handles;
-mod near;
 
 use std::ffi::OsStr;
 use std::io;
@@ -21,19 +21,20 @@ use fuser::{
     ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use netram_files::{
-    Allocation, Attributes, ChangeError, NameError, Node, NodeKind, Place, limit::LABEL_BYTES_MAX,
+    AttributeChange, ChangeError, DirectoryEntry, FallocateMode, InodeId, InodeKind, NameError,
+    limit::XATTR_BYTES_MAX,
 };
 
 use rustix::fs::{SeekFrom, seek};
 
-use self::attributes::{errno, file_type, moment, of_disk};
-use self::face::{Opening, fits, is_allowed, is_synced};
-use self::handles::Way;
+use self::attributes::{disk_errno, errno, file_time, file_type};
+use self::filesystem::{OpenPlan, check_name_length, is_allowed, is_synced};
+use self::handles::IoMode;
 
-pub(crate) use self::face::Face;
+pub(crate) use self::filesystem::FuseFilesystem;
 
 /// How long the kernel may keep what it was told.
-const KEPT: Duration = Duration::from_secs(3600);
+const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
 /// A node's number is never used for another one.
 const GENERATION: Generation = Generation(0);
 /// Bytes of a request. Larger writes come in several.
@@ -42,26 +43,26 @@ const REQUEST_BYTES_MAX: u32 = 1 << 20;
 const SEEK_DATA: i32 = 3;
 const SEEK_HOLE: i32 = 4;
 
-fn node(number: INodeNo) -> Node {
-    Node(number.0)
+fn node(number: INodeNo) -> InodeId {
+    InodeId(number.0)
 }
 
-fn place(folder: INodeNo, name: &OsStr) -> Place<'_> {
-    Place {
-        folder: node(folder),
+fn directory_entry(directory: INodeNo, name: &OsStr) -> DirectoryEntry<'_> {
+    DirectoryEntry {
+        directory: node(directory),
         name: name.as_bytes(),
     }
 }
 
 /// An answer to whoever waits for no more than that it is done.
-fn done(done: Result<(), ChangeError>, reply: ReplyEmpty) {
+fn reply_done(done: Result<(), ChangeError>, reply: ReplyEmpty) {
     match done {
         Ok(()) => reply.ok(),
         Err(error) => reply.error(errno(&error)),
     }
 }
 
-impl Filesystem for Face {
+impl Filesystem for FuseFilesystem {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // Without it every write asks first whether the file has capabilities.
         let wanted = InitFlags::FUSE_HANDLE_KILLPRIV_V2
@@ -72,26 +73,26 @@ impl Filesystem for Face {
         for flag in wanted.iter() {
             let _ = config.add_capabilities(flag);
         }
-        self.passes &= config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+        self.passthrough &= config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
             && config.set_max_stack_depth(1).is_ok();
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = fits(place(parent, name))
-            .and_then(|at| self.held.folder.names().look_up(at).ok_or(Errno::ENOENT));
+        let found = check_name_length(directory_entry(parent, name))
+            .and_then(|at| self.state.journaled.names().look_up(at).ok_or(Errno::ENOENT));
         self.entry(found, reply);
     }
 
     fn forget(&self, _request: &Request, number: INodeNo, _lookups: u64) {
-        self.ghosts().remove(&node(number));
+        self.unlinked().remove(&node(number));
     }
 
     fn getattr(&self, _request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         let _open = handle.and_then(|handle| self.handles.get(handle));
-        match self.look(node(number)) {
-            Ok(attributes) => reply.attr(&KEPT, &attributes),
+        match self.attributes_of(node(number)) {
+            Ok(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             Err(errno) => reply.error(errno),
         }
     }
@@ -115,23 +116,28 @@ impl Filesystem for Face {
         reply: ReplyAttr,
     ) {
         let (node, _open) = (node(number), handle.and_then(|handle| self.handles.get(handle)));
-        let set = Attributes {
+        let set = AttributeChange {
             mode: mode.map(|mode| mode & 0o7777),
             user: uid,
             group: gid,
-            accessed: atime.map(moment),
-            modified: mtime.map(moment),
+            accessed: atime.map(file_time),
+            modified: mtime.map(file_time),
         };
         let resized = size.map_or(Ok(()), |size| self.set_size(request, node, size));
-        let set = resized.and_then(|()| match set == Attributes::default() {
+        let set = resized.and_then(|()| match set == AttributeChange::default() {
             true => Ok(()),
-            false => match self.held.folder.set(node, set) {
-                Err(ChangeError::Name(NameError::Missing)) if self.haunt(node, &set) => Ok(()),
+            false => match self.state.journaled.set_attributes(node, set) {
+                Err(ChangeError::Name(NameError::Missing)) if self.set_unlinked_attributes(node, &set) => {
+                    Ok(())
+                }
                 set => set,
             },
         });
-        match set.map_err(|error| errno(&error)).and_then(|()| self.look(node)) {
-            Ok(attributes) => reply.attr(&KEPT, &attributes),
+        match set
+            .map_err(|error| errno(&error))
+            .and_then(|()| self.attributes_of(node))
+        {
+            Ok(attributes) => reply.attr(&ATTRIBUTE_TTL, &attributes),
             Err(errno) => reply.error(errno),
         }
     }
@@ -139,7 +145,7 @@ impl Filesystem for Face {
     fn readlink(&self, _request: &Request, number: INodeNo, reply: ReplyData) {
         let target = self
             .path(node(number))
-            .and_then(|path| self.held.folder.tree().target(&path).map_err(of_disk));
+            .and_then(|path| self.state.journaled.tree().target(&path).map_err(disk_errno));
         match target {
             Ok(target) => reply.data(target.as_bytes()),
             Err(errno) => reply.error(errno),
@@ -162,7 +168,7 @@ impl Filesystem for Face {
             return reply.error(Errno::EPERM);
         }
         self.entry(
-            self.make(request, place(parent, name), NodeKind::File, mode, b""),
+            self.make(request, directory_entry(parent, name), InodeKind::File, mode, b""),
             reply,
         );
     }
@@ -177,23 +183,35 @@ impl Filesystem for Face {
         reply: ReplyEntry,
     ) {
         self.entry(
-            self.make(request, place(parent, name), NodeKind::Folder, mode, b""),
+            self.make(
+                request,
+                directory_entry(parent, name),
+                InodeKind::Directory,
+                mode,
+                b"",
+            ),
             reply,
         );
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let made = self.make(request, place(parent, name), NodeKind::Symlink, 0o777, target);
+        let made = self.make(
+            request,
+            directory_entry(parent, name),
+            InodeKind::Symlink,
+            0o777,
+            target,
+        );
         self.entry(made, reply);
     }
 
     fn unlink(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(place(parent, name), false, reply);
+        self.remove(directory_entry(parent, name), false, reply);
     }
 
     fn rmdir(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        self.remove(place(parent, name), true, reply);
+        self.remove(directory_entry(parent, name), true, reply);
     }
 
     fn rename(
@@ -211,12 +229,12 @@ impl Filesystem for Face {
         }
         let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
         let over = !flags.contains(RenameFlags::RENAME_NOREPLACE);
-        let (from, to) = (place(parent, name), place(newparent, newname));
-        if let Err(errno) = fits(from).and_then(|_| is_allowed(to)) {
+        let (from, to) = (directory_entry(parent, name), directory_entry(newparent, newname));
+        if let Err(errno) = check_name_length(from).and_then(|_| is_allowed(to)) {
             return reply.error(errno);
         }
-        let rename = || self.held.folder.rename(from, to, over, exchange);
-        done(self.bereave(to, rename), reply);
+        let rename = || self.state.journaled.rename(from, to, over, exchange);
+        reply_done(self.unlink_node(to, rename), reply);
     }
 
     fn link(
@@ -227,9 +245,9 @@ impl Filesystem for Face {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        let (node, at) = (node(number), place(newparent, newname));
+        let (node, at) = (node(number), directory_entry(newparent, newname));
         let linked =
-            is_allowed(at).and_then(|()| self.held.folder.link(node, at).map_err(|error| errno(&error)));
+            is_allowed(at).and_then(|()| self.state.journaled.link(node, at).map_err(|error| errno(&error)));
         self.entry(linked.map(|()| node), reply);
     }
 
@@ -239,8 +257,12 @@ impl Filesystem for Face {
             Err(errno) => return reply.error(errno),
         };
         let flags = opening.flags();
-        let Opening { file, synced, way } = opening;
-        if !way.is_passed() {
+        let OpenPlan {
+            file,
+            synced,
+            io_mode: way,
+        } = opening;
+        if !way.is_passthrough() {
             let handle = self.handles.add(file, synced, way);
             return reply.opened(handle, flags);
         }
@@ -252,11 +274,11 @@ impl Filesystem for Face {
                 // The reply has to name it, and it has to live until the file is closed: so it is given to the handle behind the answer.
                 let handle = self.handles.add(file, synced, way);
                 reply.opened_passthrough(handle, flags, &backing);
-                self.handles.keep(handle, backing);
+                self.handles.keep_backing(handle, backing);
             }
             Err(_) => {
-                self.handles.give_up(file.node(), way);
-                let handle = self.handles.add(file, synced, Way::Direct);
+                self.handles.release_io_mode(file.node(), way);
+                let handle = self.handles.add(file, synced, IoMode::Direct);
                 reply.opened(handle, FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_NOFLUSH);
             }
         }
@@ -272,18 +294,28 @@ impl Filesystem for Face {
         flags: i32,
         reply: ReplyCreate,
     ) {
-        let at = place(parent, name);
+        let at = directory_entry(parent, name);
         let opened = self
-            .made(request, at, NodeKind::File, mode, b"")
-            .and_then(|made| self.held.folder.create(at, made).map_err(|error| errno(&error)))
-            .and_then(|file| Ok((self.look(file.node())?, self.opening(file, flags, false)?)));
+            .inode_spec(request, at, InodeKind::File, mode, b"")
+            .and_then(|made| {
+                self.state
+                    .journaled
+                    .create(at, made)
+                    .map_err(|error| errno(&error))
+            })
+            .and_then(|file| {
+                Ok((
+                    self.attributes_of(file.node())?,
+                    self.open_plan(file, flags, false)?,
+                ))
+            });
         let (attributes, opening) = match opened {
             Ok(opened) => opened,
             Err(errno) => return reply.error(errno),
         };
         let flags = opening.flags();
-        let handle = self.handles.add(opening.file, opening.synced, opening.way);
-        reply.created(&KEPT, &attributes, GENERATION, handle, flags);
+        let handle = self.handles.add(opening.file, opening.synced, opening.io_mode);
+        reply.created(&ATTRIBUTE_TTL, &attributes, GENERATION, handle, flags);
     }
 
     fn read(
@@ -329,17 +361,17 @@ impl Filesystem for Face {
         _owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        near::follow(request.pid());
-        let folder = &self.held.folder;
+        affinity::follow_caller(request.pid());
+        let directory = &self.state.journaled;
         let written = || -> Result<(), ChangeError> {
             let handle = self.handles.get(handle).ok_or(NameError::Missing)?;
             if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
-                self.take_ids(node(number))?;
+                self.clear_set_ids(node(number))?;
             }
-            folder.write(&handle.file, offset, data)?;
+            directory.write(&handle.file, offset, data)?;
             // Only a write that comes from a program, and not out of the cache, says how it was asked for.
             if handle.synced || is_synced(flags.0) && !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
-                folder.sync(handle.file.node())?;
+                directory.sync(handle.file.node())?;
             }
             Ok(())
         };
@@ -360,22 +392,22 @@ impl Filesystem for Face {
         reply: ReplyEmpty,
     ) {
         let how = match mode {
-            0 => Allocation::Extend,
-            0x01 => Allocation::KeepSize,
-            0x03 => Allocation::Punch,
-            0x10 => Allocation::Zero,
-            0x11 => Allocation::ZeroKeepSize,
+            0 => FallocateMode::Extend,
+            0x01 => FallocateMode::KeepSize,
+            0x03 => FallocateMode::Punch,
+            0x10 => FallocateMode::Zero,
+            0x11 => FallocateMode::ZeroKeepSize,
             _ => return reply.error(Errno::EOPNOTSUPP),
         };
         let Some(handle) = self.handles.get(handle) else {
             return reply.error(Errno::EBADF);
         };
-        let allocated = self.held.folder.allocate(&handle.file, how, offset, length);
+        let allocated = self.state.journaled.allocate(&handle.file, how, offset, length);
         let allocated = allocated.and_then(|()| match request.uid() {
             0 => Ok(()),
-            _ => self.take_ids(node(number)),
+            _ => self.clear_set_ids(node(number)),
         });
-        done(allocated, reply);
+        reply_done(allocated, reply);
     }
 
     fn lseek(
@@ -404,8 +436,8 @@ impl Filesystem for Face {
     }
 
     fn fsync(&self, request: &Request, number: INodeNo, _handle: FileHandle, _data: bool, reply: ReplyEmpty) {
-        near::follow(request.pid());
-        done(self.held.folder.sync(node(number)).map(drop), reply);
+        affinity::follow_caller(request.pid());
+        reply_done(self.state.journaled.sync(node(number)).map(drop), reply);
     }
 
     fn fsyncdir(
@@ -416,7 +448,7 @@ impl Filesystem for Face {
         _data: bool,
         reply: ReplyEmpty,
     ) {
-        done(self.held.folder.sync(node(number)).map(drop), reply);
+        reply_done(self.state.journaled.sync(node(number)).map(drop), reply);
     }
 
     fn release(
@@ -434,8 +466,8 @@ impl Filesystem for Face {
     }
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        let folder = node(number);
-        reply.opened(self.handles.add_listing(folder), FopenFlags::empty());
+        let directory = node(number);
+        reply.opened(self.handles.add_listing(directory), FopenFlags::empty());
     }
 
     fn readdir(
@@ -452,7 +484,7 @@ impl Filesystem for Face {
         let mut entries = listing.entries.lock().unwrap_or_else(PoisonError::into_inner);
         if offset == 0 {
             // Begun, or begun again: as it is now.
-            *entries = self.list(listing.folder);
+            *entries = self.list(listing.directory);
         }
         let from = usize::try_from(offset).unwrap_or(usize::MAX);
         for (index, (node, kind, name)) in entries.iter().enumerate().skip(from) {
@@ -477,7 +509,7 @@ impl Filesystem for Face {
     }
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
-        match self.held.folder.tree().room() {
+        match self.state.journaled.tree().free_space() {
             Ok(room) => reply.statfs(
                 room.f_blocks,
                 room.f_bfree,
@@ -488,7 +520,7 @@ impl Filesystem for Face {
                 u32::try_from(room.f_namemax).unwrap_or(255),
                 u32::try_from(room.f_frsize).unwrap_or(4096),
             ),
-            Err(error) => reply.error(of_disk(error)),
+            Err(error) => reply.error(disk_errno(error)),
         }
     }
 
@@ -502,10 +534,10 @@ impl Filesystem for Face {
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        if is_of_system(name) {
+        if is_system_xattr(name) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        let there = match self.label_of(node(number), name) {
+        let there = match self.xattr_of(node(number), name) {
             Ok(there) => there,
             Err(errno) => return reply.error(errno),
         };
@@ -515,59 +547,69 @@ impl Filesystem for Face {
             (2, None) => return reply.error(Errno::ENODATA),
             _ => (),
         }
-        done(
-            self.held.folder.label(node(number), name.as_bytes(), Some(value)),
+        reply_done(
+            self.state
+                .journaled
+                .set_xattr(node(number), name.as_bytes(), Some(value)),
             reply,
         );
     }
 
     fn getxattr(&self, _request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        if is_of_system(name) {
+        if is_system_xattr(name) {
             return reply.error(Errno::EOPNOTSUPP);
         }
-        match self.label_of(node(number), name) {
-            Ok(Some(value)) => give(&value, size, reply),
+        match self.xattr_of(node(number), name) {
+            Ok(Some(value)) => reply_value(&value, size, reply),
             Ok(None) => reply.error(Errno::ENODATA),
             Err(errno) => reply.error(errno),
         }
     }
 
     fn listxattr(&self, _request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.labels_of(node(number)) {
-            Ok(names) => give(&names, size, reply),
+        match self.xattrs_of(node(number)) {
+            Ok(names) => reply_value(&names, size, reply),
             Err(errno) => reply.error(errno),
         }
     }
 
     fn removexattr(&self, _request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.label_of(node(number), name) {
-            Ok(Some(_)) => done(self.held.folder.label(node(number), name.as_bytes(), None), reply),
+        match self.xattr_of(node(number), name) {
+            Ok(Some(_)) => reply_done(
+                self.state
+                    .journaled
+                    .set_xattr(node(number), name.as_bytes(), None),
+                reply,
+            ),
             Ok(None) => reply.error(Errno::ENODATA),
             Err(errno) => reply.error(errno),
         }
     }
 }
 
-impl Face {
-    fn remove(&self, at: Place<'_>, folder: bool, reply: ReplyEmpty) {
-        match fits(at) {
-            Ok(at) => done(self.bereave(at, || self.held.folder.remove(at, folder)), reply),
+impl FuseFilesystem {
+    fn remove(&self, at: DirectoryEntry<'_>, directory: bool, reply: ReplyEmpty) {
+        match check_name_length(at) {
+            Ok(at) => reply_done(
+                self.unlink_node(at, || self.state.journaled.remove(at, directory)),
+                reply,
+            ),
             Err(errno) => reply.error(errno),
         }
     }
 
-    /// What is in a folder; nothing, if that is gone.
-    fn list(&self, folder: Node) -> Vec<(Node, NodeKind, Vec<u8>)> {
-        let names = self.held.folder.names();
-        if names.kind(folder) != Some(NodeKind::Folder) {
+    /// What is in a directory; nothing, if that is gone.
+    fn list(&self, directory: InodeId) -> Vec<(InodeId, InodeKind, Vec<u8>)> {
+        let names = self.state.journaled.names();
+        if names.kind(directory) != Some(InodeKind::Directory) {
             return Vec::new();
         }
         let own = [
-            (folder, NodeKind::Folder, b".".to_vec()),
-            (names.parent(folder), NodeKind::Folder, b"..".to_vec()),
+            (directory, InodeKind::Directory, b".".to_vec()),
+            (names.parent(directory), InodeKind::Directory, b"..".to_vec()),
         ];
-        let inside = { names.inside(folder) }.map(|(name, node)| {
-            let kind = names.kind(node).unwrap_or(NodeKind::File);
+        let inside = { names.children(directory) }.map(|(name, node)| {
+            let kind = names.kind(node).unwrap_or(InodeKind::File);
             (node, kind, name.to_vec())
         });
         own.into_iter().chain(inside).collect()
@@ -575,12 +617,12 @@ impl Face {
 }
 
 /// Access lists and the like are the kernel's to follow, which it does not for this file system.
-fn is_of_system(name: &OsStr) -> bool {
+fn is_system_xattr(name: &OsStr) -> bool {
     name.as_bytes().starts_with(b"system.")
 }
 
-fn give(value: &[u8], size: u32, reply: ReplyXattr) {
-    const _: () = assert!(LABEL_BYTES_MAX <= u32::MAX as usize);
+fn reply_value(value: &[u8], size: u32, reply: ReplyXattr) {
+    const _: () = assert!(XATTR_BYTES_MAX <= u32::MAX as usize);
     match size as usize {
         0 => reply.size(value.len() as u32),
         room if room >= value.len() => reply.data(value),

@@ -3,8 +3,8 @@
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem::transmute;
 
-use netram_sqlite::vfs::{Find, Log, Register};
-use netram_sqlite::{Sqlite, register};
+use netram_sqlite::vfs::{SqliteLogFn, VfsFindFn, VfsRegisterFn};
+use netram_sqlite::{SqliteFunctions, register};
 
 /// An extension that stays.
 const OK_LOAD_PERMANENTLY: c_int = 1 << 8;
@@ -34,13 +34,13 @@ pub(crate) unsafe extern "C" fn sqlite3_extension_init(
 ) -> c_int {
     // SAFETY: there are as many, in every SQLite that this is for.
     let routine = |index: usize| unsafe { routines.wrapping_add(index).read() };
-    let sqlite = Sqlite {
+    let sqlite = SqliteFunctions {
         // SAFETY: this is what SQLite has there.
-        vfs_find: unsafe { transmute::<*const c_void, Find>(routine(routine::VFS_FIND)) },
+        vfs_find: unsafe { transmute::<*const c_void, VfsFindFn>(routine(routine::VFS_FIND)) },
         // SAFETY: as above.
-        vfs_register: unsafe { transmute::<*const c_void, Register>(routine(routine::VFS_REGISTER)) },
+        vfs_register: unsafe { transmute::<*const c_void, VfsRegisterFn>(routine(routine::VFS_REGISTER)) },
         // SAFETY: as above.
-        log: Some(unsafe { transmute::<*const c_void, Log>(routine(routine::LOG)) }),
+        log: Some(unsafe { transmute::<*const c_void, SqliteLogFn>(routine(routine::LOG)) }),
     };
     // SAFETY: these are of one SQLite, which is initialised and loads what stays as long as it does.
     let Err(reason) = (unsafe { register(sqlite) }) else {

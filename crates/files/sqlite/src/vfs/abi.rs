@@ -26,62 +26,66 @@ pub(super) const OPEN_WAL: c_int = 0x8_0000;
 
 /// An open file: whoever opened it has more behind.
 #[repr(C)]
-pub(super) struct File {
+pub(super) struct SqliteFile {
     pub(super) methods: *const IoMethods,
 }
 
-type OfFile<A> = Option<A>;
+type FileMethod<A> = Option<A>;
 
 /// What is done with a file.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct IoMethods {
     pub(super) version: c_int,
-    pub(super) close: OfFile<unsafe extern "C" fn(*mut File) -> c_int>,
-    pub(super) read: OfFile<unsafe extern "C" fn(*mut File, *mut c_void, c_int, i64) -> c_int>,
-    pub(super) write: OfFile<unsafe extern "C" fn(*mut File, *const c_void, c_int, i64) -> c_int>,
-    pub(super) truncate: OfFile<unsafe extern "C" fn(*mut File, i64) -> c_int>,
-    pub(super) sync: OfFile<unsafe extern "C" fn(*mut File, c_int) -> c_int>,
-    pub(super) file_size: OfFile<unsafe extern "C" fn(*mut File, *mut i64) -> c_int>,
-    pub(super) lock: OfFile<unsafe extern "C" fn(*mut File, c_int) -> c_int>,
-    pub(super) unlock: OfFile<unsafe extern "C" fn(*mut File, c_int) -> c_int>,
-    pub(super) check_reserved_lock: OfFile<unsafe extern "C" fn(*mut File, *mut c_int) -> c_int>,
-    pub(super) file_control: OfFile<unsafe extern "C" fn(*mut File, c_int, *mut c_void) -> c_int>,
-    pub(super) sector_size: OfFile<unsafe extern "C" fn(*mut File) -> c_int>,
-    pub(super) device_characteristics: OfFile<unsafe extern "C" fn(*mut File) -> c_int>,
+    pub(super) close: FileMethod<unsafe extern "C" fn(*mut SqliteFile) -> c_int>,
+    pub(super) read: FileMethod<unsafe extern "C" fn(*mut SqliteFile, *mut c_void, c_int, i64) -> c_int>,
+    pub(super) write: FileMethod<unsafe extern "C" fn(*mut SqliteFile, *const c_void, c_int, i64) -> c_int>,
+    pub(super) truncate: FileMethod<unsafe extern "C" fn(*mut SqliteFile, i64) -> c_int>,
+    pub(super) sync: FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int) -> c_int>,
+    pub(super) file_size: FileMethod<unsafe extern "C" fn(*mut SqliteFile, *mut i64) -> c_int>,
+    pub(super) lock: FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int) -> c_int>,
+    pub(super) unlock: FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int) -> c_int>,
+    pub(super) check_reserved_lock: FileMethod<unsafe extern "C" fn(*mut SqliteFile, *mut c_int) -> c_int>,
+    pub(super) file_control: FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int, *mut c_void) -> c_int>,
+    pub(super) sector_size: FileMethod<unsafe extern "C" fn(*mut SqliteFile) -> c_int>,
+    pub(super) device_characteristics: FileMethod<unsafe extern "C" fn(*mut SqliteFile) -> c_int>,
     // Version 2.
     pub(super) shm_map:
-        OfFile<unsafe extern "C" fn(*mut File, c_int, c_int, c_int, *mut *mut c_void) -> c_int>,
-    pub(super) shm_lock: OfFile<unsafe extern "C" fn(*mut File, c_int, c_int, c_int) -> c_int>,
-    pub(super) shm_barrier: OfFile<unsafe extern "C" fn(*mut File)>,
-    pub(super) shm_unmap: OfFile<unsafe extern "C" fn(*mut File, c_int) -> c_int>,
+        FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int, c_int, c_int, *mut *mut c_void) -> c_int>,
+    pub(super) shm_lock: FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int, c_int, c_int) -> c_int>,
+    pub(super) shm_barrier: FileMethod<unsafe extern "C" fn(*mut SqliteFile)>,
+    pub(super) shm_unmap: FileMethod<unsafe extern "C" fn(*mut SqliteFile, c_int) -> c_int>,
     // Version 3.
-    pub(super) fetch: OfFile<unsafe extern "C" fn(*mut File, i64, c_int, *mut *mut c_void) -> c_int>,
-    pub(super) unfetch: OfFile<unsafe extern "C" fn(*mut File, i64, *mut c_void) -> c_int>,
+    pub(super) fetch:
+        FileMethod<unsafe extern "C" fn(*mut SqliteFile, i64, c_int, *mut *mut c_void) -> c_int>,
+    pub(super) unfetch: FileMethod<unsafe extern "C" fn(*mut SqliteFile, i64, *mut c_void) -> c_int>,
 }
 
 /// What SQLite asks of a system. Only what version 2 has.
 #[repr(C)]
-pub(super) struct Vfs {
+pub(super) struct SqliteVfs {
     pub(super) version: c_int,
     pub(super) file_bytes: c_int,
     pub(super) path_bytes_max: c_int,
-    pub(super) next: *mut Vfs,
+    pub(super) next: *mut SqliteVfs,
     pub(super) name: *const c_char,
     pub(super) data: *mut c_void,
-    pub(super) open:
-        Option<unsafe extern "C" fn(*mut Vfs, *const c_char, *mut File, c_int, *mut c_int) -> c_int>,
-    pub(super) delete: Option<unsafe extern "C" fn(*mut Vfs, *const c_char, c_int) -> c_int>,
-    pub(super) access: Option<unsafe extern "C" fn(*mut Vfs, *const c_char, c_int, *mut c_int) -> c_int>,
+    pub(super) open: Option<
+        unsafe extern "C" fn(*mut SqliteVfs, *const c_char, *mut SqliteFile, c_int, *mut c_int) -> c_int,
+    >,
+    pub(super) delete: Option<unsafe extern "C" fn(*mut SqliteVfs, *const c_char, c_int) -> c_int>,
+    pub(super) access:
+        Option<unsafe extern "C" fn(*mut SqliteVfs, *const c_char, c_int, *mut c_int) -> c_int>,
     pub(super) full_pathname:
-        Option<unsafe extern "C" fn(*mut Vfs, *const c_char, c_int, *mut c_char) -> c_int>,
-    pub(super) dl_open: Option<unsafe extern "C" fn(*mut Vfs, *const c_char) -> *mut c_void>,
-    pub(super) dl_error: Option<unsafe extern "C" fn(*mut Vfs, c_int, *mut c_char)>,
-    pub(super) dl_sym: Option<unsafe extern "C" fn(*mut Vfs, *mut c_void, *const c_char) -> *mut c_void>,
-    pub(super) dl_close: Option<unsafe extern "C" fn(*mut Vfs, *mut c_void)>,
-    pub(super) randomness: Option<unsafe extern "C" fn(*mut Vfs, c_int, *mut c_char) -> c_int>,
-    pub(super) sleep: Option<unsafe extern "C" fn(*mut Vfs, c_int) -> c_int>,
-    pub(super) current_time: Option<unsafe extern "C" fn(*mut Vfs, *mut c_double) -> c_int>,
-    pub(super) last_error: Option<unsafe extern "C" fn(*mut Vfs, c_int, *mut c_char) -> c_int>,
-    pub(super) current_time_ms: Option<unsafe extern "C" fn(*mut Vfs, *mut i64) -> c_int>,
+        Option<unsafe extern "C" fn(*mut SqliteVfs, *const c_char, c_int, *mut c_char) -> c_int>,
+    pub(super) dl_open: Option<unsafe extern "C" fn(*mut SqliteVfs, *const c_char) -> *mut c_void>,
+    pub(super) dl_error: Option<unsafe extern "C" fn(*mut SqliteVfs, c_int, *mut c_char)>,
+    pub(super) dl_sym:
+        Option<unsafe extern "C" fn(*mut SqliteVfs, *mut c_void, *const c_char) -> *mut c_void>,
+    pub(super) dl_close: Option<unsafe extern "C" fn(*mut SqliteVfs, *mut c_void)>,
+    pub(super) randomness: Option<unsafe extern "C" fn(*mut SqliteVfs, c_int, *mut c_char) -> c_int>,
+    pub(super) sleep: Option<unsafe extern "C" fn(*mut SqliteVfs, c_int) -> c_int>,
+    pub(super) current_time: Option<unsafe extern "C" fn(*mut SqliteVfs, *mut c_double) -> c_int>,
+    pub(super) last_error: Option<unsafe extern "C" fn(*mut SqliteVfs, c_int, *mut c_char) -> c_int>,
+    pub(super) current_time_ms: Option<unsafe extern "C" fn(*mut SqliteVfs, *mut i64) -> c_int>,
 }

@@ -5,36 +5,36 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
 use netram_proto::port::IoError;
-use netram_sqlite_machine::{Contents, Role};
+use netram_sqlite_machine::{FileContents, FileRole};
 
-use super::abi::{File, IOERR_FSYNC, IOERR_SHORT_READ, IoMethods, OK};
-use super::{FORKED, opened, report};
+use super::abi::{IOERR_FSYNC, IOERR_SHORT_READ, IoMethods, OK, SqliteFile};
+use super::{FORKED, open_databases, report};
 use crate::database::Database;
 
 /// What SQLite has of a file of ours. The base's own follows.
 #[repr(C)]
-pub(super) struct OurFile {
+pub(super) struct VfsFile {
     methods: *const IoMethods,
     /// `None`: one that netram has nothing to do with.
-    state: Option<Box<State>>,
+    state: Option<Box<VfsFileState>>,
 }
 
 /// Bytes before the base's file.
-pub(super) const BYTES: usize = size_of::<OurFile>();
+pub(super) const BYTES: usize = size_of::<VfsFile>();
 
 /// Whose file it is.
-pub(super) struct State {
+pub(super) struct VfsFileState {
     pub(super) database: Arc<Database>,
-    pub(super) role: Role,
+    pub(super) role: FileRole,
 }
 
-impl State {
+impl VfsFileState {
     /// Whether a connection came here by `fork`. Nothing is written by it: the parent knows nothing of that,
     /// and no record would have it.
     fn is_of_parent(&self) -> bool {
         let is = self.database.is_of_parent();
         if is {
-            let path = self.database.place().path().display();
+            let path = self.database.paths().path().display();
             report(IOERR, &format!("{path} {FORKED}"));
         }
         is
@@ -42,7 +42,7 @@ impl State {
 }
 
 /// The base's file, behind ours.
-pub(super) fn real(file: *mut File) -> *mut File {
+pub(super) fn base_pointer(file: *mut SqliteFile) -> *mut SqliteFile {
     file.wrapping_byte_add(BYTES)
 }
 
@@ -50,16 +50,16 @@ pub(super) fn real(file: *mut File) -> *mut File {
 ///
 /// # Safety
 /// `file` is of as many bytes as the VFS has said.
-pub(super) unsafe fn clear(file: *mut File) {
-    let unopened = OurFile {
+pub(super) unsafe fn clear(file: *mut SqliteFile) {
+    let unopened = VfsFile {
         methods: std::ptr::null(),
         state: None,
     };
     // SAFETY: so much is the caller's to give, uninitialised.
-    unsafe { file.cast::<OurFile>().write(unopened) };
+    unsafe { file.cast::<VfsFile>().write(unopened) };
     // SAFETY: as above; the base's file begins like every other.
     unsafe {
-        real(file).write(File {
+        base_pointer(file).write(SqliteFile {
             methods: std::ptr::null(),
         })
     };
@@ -69,11 +69,11 @@ pub(super) unsafe fn clear(file: *mut File) {
 ///
 /// # Safety
 /// [`clear`] was called, and the base has opened its file.
-pub(super) unsafe fn begin(file: *mut File, state: Option<State>) {
+pub(super) unsafe fn begin(file: *mut SqliteFile, state: Option<VfsFileState>) {
     // SAFETY: the base has opened it.
-    let version = unsafe { beneath(file) }.1.version;
-    // SAFETY: it is an `OurFile`, as `clear` has left it, and nobody else has it yet.
-    let ours = unsafe { &mut *file.cast::<OurFile>() };
+    let version = unsafe { base_file(file) }.1.version;
+    // SAFETY: it is an `VfsFile`, as `clear` has left it, and nobody else has it yet.
+    let ours = unsafe { &mut *file.cast::<VfsFile>() };
     ours.methods = match version {
         ..=1 => &METHODS[0],
         2 => &METHODS[1],
@@ -86,8 +86,8 @@ pub(super) unsafe fn begin(file: *mut File, state: Option<State>) {
 ///
 /// # Safety
 /// `file` is open, at least at the base.
-unsafe fn beneath<'a>(file: *mut File) -> (*mut File, &'a IoMethods) {
-    let real = real(file);
+unsafe fn base_file<'a>(file: *mut SqliteFile) -> (*mut SqliteFile, &'a IoMethods) {
+    let real = base_pointer(file);
     // SAFETY: the base has opened it.
     let methods = unsafe { (*real).methods };
     // SAFETY: methods are there as long as their VFS.
@@ -96,9 +96,9 @@ unsafe fn beneath<'a>(file: *mut File) -> (*mut File, &'a IoMethods) {
 
 /// # Safety
 /// `file` is open.
-unsafe fn state<'a>(file: *mut File) -> Option<&'a State> {
-    // SAFETY: every open file is an `OurFile`; SQLite does not close it meanwhile.
-    let ours = unsafe { &*file.cast::<OurFile>() };
+unsafe fn state<'a>(file: *mut SqliteFile) -> Option<&'a VfsFileState> {
+    // SAFETY: every open file is an `VfsFile`; SQLite does not close it meanwhile.
+    let ours = unsafe { &*file.cast::<VfsFile>() };
     ours.state.as_deref()
 }
 
@@ -106,33 +106,33 @@ unsafe fn state<'a>(file: *mut File) -> Option<&'a State> {
 ///
 /// # Safety
 /// The base's `open` was called for it.
-pub(super) unsafe fn close_real(file: *mut File) {
-    let real = real(file);
+pub(super) unsafe fn close_real(file: *mut SqliteFile) {
+    let real = base_pointer(file);
     // SAFETY: `clear` has written it, or the base has.
     if unsafe { (*real).methods }.is_null() {
         return;
     }
     // SAFETY: the base has opened it, for what is not null.
-    let (real, methods) = unsafe { beneath(file) };
+    let (real, methods) = unsafe { base_file(file) };
     if let Some(close) = methods.close {
         // SAFETY: the base's own.
         unsafe { close(real) };
     }
 }
 
-unsafe extern "C" fn close(file: *mut File) -> c_int {
+unsafe extern "C" fn close(file: *mut SqliteFile) -> c_int {
     // SAFETY: SQLite closes what is open.
-    let (real, methods) = unsafe { beneath(file) };
+    let (real, methods) = unsafe { base_file(file) };
     // SAFETY: the base's own.
     let closed = { methods.close }.map_or(OK, |close| unsafe { close(real) });
-    // SAFETY: it is an `OurFile`, and nobody else has it any more.
-    let ours = unsafe { &mut *file.cast::<OurFile>() };
+    // SAFETY: it is an `VfsFile`, and nobody else has it any more.
+    let ours = unsafe { &mut *file.cast::<VfsFile>() };
     if let Some(state) = ours.state.take() {
         if state.database.is_of_parent() {
             // The last one would be dropped, and with it what the parent goes on using.
             let _parents = std::mem::ManuallyDrop::new(state);
-        } else if state.role == Role::Main
-            && let Err(error) = opened::close(state.database)
+        } else if state.role == FileRole::Main
+            && let Err(error) = open_databases::close(state.database)
         {
             // What was committed is in the journal, or was on the disk.
             report(IOERR_FSYNC, &format!("closing a database: {error}"));
@@ -141,9 +141,9 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
     closed
 }
 
-unsafe extern "C" fn write(file: *mut File, from: *const c_void, bytes: c_int, offset: i64) -> c_int {
+unsafe extern "C" fn write(file: *mut SqliteFile, from: *const c_void, bytes: c_int, offset: i64) -> c_int {
     // SAFETY: SQLite writes to what is open.
-    let (real, methods) = unsafe { beneath(file) };
+    let (real, methods) = unsafe { base_file(file) };
     let Some(method) = methods.write else {
         return IOERR_FSYNC;
     };
@@ -162,9 +162,9 @@ unsafe extern "C" fn write(file: *mut File, from: *const c_void, bytes: c_int, o
     }
 }
 
-unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
+unsafe extern "C" fn truncate(file: *mut SqliteFile, size: i64) -> c_int {
     // SAFETY: SQLite does it to what is open.
-    let (real, methods) = unsafe { beneath(file) };
+    let (real, methods) = unsafe { base_file(file) };
     let Some(method) = methods.truncate else {
         return IOERR_FSYNC;
     };
@@ -178,9 +178,9 @@ unsafe extern "C" fn truncate(file: *mut File, size: i64) -> c_int {
     }
 }
 
-unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
+unsafe extern "C" fn sync(file: *mut SqliteFile, flags: c_int) -> c_int {
     // SAFETY: SQLite syncs what is open.
-    let (real, methods) = unsafe { beneath(file) };
+    let (real, methods) = unsafe { base_file(file) };
     // SAFETY: as above.
     let Some(state) = (unsafe { state(file) }) else {
         // SAFETY: the base's own, with SQLite's arguments.
@@ -189,7 +189,7 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
     if state.is_of_parent() {
         return IOERR;
     }
-    match state.database.sync(state.role, &mut Now { real, methods }) {
+    match state.database.sync(state.role, &mut BaseFile { real, methods }) {
         Ok(_) => OK,
         Err(error) => {
             report(IOERR_FSYNC, &format!("syncing a database's file: {error}"));
@@ -199,12 +199,12 @@ unsafe extern "C" fn sync(file: *mut File, flags: c_int) -> c_int {
 }
 
 /// A file as it is now, by the base.
-struct Now<'a> {
-    real: *mut File,
+struct BaseFile<'a> {
+    real: *mut SqliteFile,
     methods: &'a IoMethods,
 }
 
-impl Contents for Now<'_> {
+impl FileContents for BaseFile<'_> {
     fn size(&mut self) -> Result<u64, IoError> {
         let mut size = 0;
         let method = self.methods.file_size.ok_or(IoError::EIO)?;
@@ -236,9 +236,9 @@ impl Contents for Now<'_> {
 /// A method that the base alone has to do with.
 macro_rules! pass {
     ($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $none:expr) => {
-        unsafe extern "C" fn $name(file: *mut File, $($argument: $type),*) -> $out {
+        unsafe extern "C" fn $name(file: *mut SqliteFile, $($argument: $type),*) -> $out {
             // SAFETY: SQLite calls it with what is open.
-            let (real, methods) = unsafe { beneath(file) };
+            let (real, methods) = unsafe { base_file(file) };
             match methods.$name {
                 // SAFETY: the base's own, with SQLite's arguments.
                 Some(method) => unsafe { method(real, $($argument),*) },

@@ -13,7 +13,7 @@
 mod abi;
 mod file;
 mod mapping;
-mod opened;
+mod open_databases;
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_double, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -21,36 +21,38 @@ use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use netram_sqlite_machine::{PartyError, Role};
+use netram_sqlite_machine::{DatabaseWriterError, FileRole};
 
-use self::abi::{CANTOPEN, File, IOERR_DELETE, OK, OPEN_MAIN_DB, OPEN_MAIN_JOURNAL, OPEN_WAL, Vfs};
-use self::file::State;
-pub(crate) use self::mapping::Mapping;
-use crate::place::Place;
+use self::abi::{
+    CANTOPEN, IOERR_DELETE, OK, OPEN_MAIN_DB, OPEN_MAIN_JOURNAL, OPEN_WAL, SqliteFile, SqliteVfs,
+};
+use self::file::VfsFileState;
+pub(crate) use self::mapping::IndexMapping;
+use crate::paths::DatabasePaths;
 
 /// What the VFS is called: `file:app.db?vfs=netram`.
-pub const NAME: &CStr = c"netram";
+pub const VFS_NAME: &CStr = c"netram";
 
 /// What is wrong with a database whose connection a child of `fork` uses.
 const FORKED: &str =
     "was opened by the parent of this process, and connections do not survive `fork`: open one here";
 
 /// `sqlite3_vfs_find`
-pub type Find = unsafe extern "C" fn(*const c_char) -> *mut c_void;
+pub type VfsFindFn = unsafe extern "C" fn(*const c_char) -> *mut c_void;
 /// `sqlite3_vfs_register`
-pub type Register = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
+pub type VfsRegisterFn = unsafe extern "C" fn(*mut c_void, c_int) -> c_int;
 /// `sqlite3_log`
-pub type Log = unsafe extern "C" fn(c_int, *const c_char, ...);
+pub type SqliteLogFn = unsafe extern "C" fn(c_int, *const c_char, ...);
 
 /// Functions of the SQLite that is to have the VFS.
 #[derive(Clone, Copy, Debug)]
-pub struct Sqlite {
+pub struct SqliteFunctions {
     /// `sqlite3_vfs_find`
-    pub vfs_find: Find,
+    pub vfs_find: VfsFindFn,
     /// `sqlite3_vfs_register`
-    pub vfs_register: Register,
+    pub vfs_register: VfsRegisterFn,
     /// `sqlite3_log`, where errors are told; without it on the standard error output alone.
-    pub log: Option<Log>,
+    pub log: Option<SqliteLogFn>,
 }
 
 /// Why it is not registered.
@@ -65,44 +67,44 @@ pub enum RegisterError {
 }
 
 /// SQLite's own VFS, on which this one stands.
-struct Base {
-    vfs: *mut Vfs,
-    log: Option<Log>,
+struct BaseVfs {
+    vfs: *mut SqliteVfs,
+    log: Option<SqliteLogFn>,
 }
 
 // SAFETY: SQLite calls a VFS from all threads; nobody writes to it once it is registered.
-unsafe impl Send for Base {}
+unsafe impl Send for BaseVfs {}
 // SAFETY: as above.
-unsafe impl Sync for Base {}
+unsafe impl Sync for BaseVfs {}
 
-static BASE: OnceLock<Base> = OnceLock::new();
+static BASE: OnceLock<BaseVfs> = OnceLock::new();
 
 /// Registers the VFS with a SQLite; again, it does nothing.
 ///
 /// # Safety
 /// The functions are those of one SQLite of version 3.7 or newer, which is initialised, and stays in
 /// the process as long as that lives.
-pub unsafe fn register(sqlite: Sqlite) -> Result<(), RegisterError> {
+pub unsafe fn register(sqlite: SqliteFunctions) -> Result<(), RegisterError> {
     // SAFETY: the caller's promise.
-    let there = unsafe { (sqlite.vfs_find)(NAME.as_ptr()) };
+    let there = unsafe { (sqlite.vfs_find)(VFS_NAME.as_ptr()) };
     if !there.is_null() {
         return Ok(());
     }
     // SAFETY: the caller's promise; null asks for the one that is used without a name.
-    let base = unsafe { (sqlite.vfs_find)(std::ptr::null()) }.cast::<Vfs>();
+    let base = unsafe { (sqlite.vfs_find)(std::ptr::null()) }.cast::<SqliteVfs>();
     if base.is_null() {
         return Err(RegisterError::NoBase);
     }
     let log = sqlite.log;
-    let kept = BASE.get_or_init(|| Base { vfs: base, log });
+    let kept = BASE.get_or_init(|| BaseVfs { vfs: base, log });
     // SAFETY: a registered VFS is there for good.
     let base = unsafe { &*kept.vfs };
-    let ours = Vfs {
+    let ours = SqliteVfs {
         version: base.version.min(2),
         file_bytes: base.file_bytes + c_int::try_from(file::BYTES).unwrap_or(c_int::MAX),
         path_bytes_max: base.path_bytes_max,
         next: std::ptr::null_mut(),
-        name: NAME.as_ptr(),
+        name: VFS_NAME.as_ptr(),
         data: std::ptr::null_mut(),
         open: Some(open),
         delete: Some(delete),
@@ -128,14 +130,14 @@ pub unsafe fn register(sqlite: Sqlite) -> Result<(), RegisterError> {
 
 /// Tells whoever runs the program: SQLite's own errors have no room for a reason.
 fn report(code: c_int, text: &str) {
-    if let Some(Base { log: Some(log), .. }) = BASE.get()
+    if let Some(BaseVfs { log: Some(log), .. }) = BASE.get()
         && let Ok(text) = CString::new(text)
     {
         // SAFETY: SQLite's own, with a format that takes one string.
         unsafe { log(code, c"netram: %s".as_ptr(), text.as_ptr()) };
     }
     // A commit waits for nobody who reads it.
-    netram_log::tell(std::io::stderr(), format_args!("netram: {text}"), Duration::ZERO);
+    netram_log::try_write_line(std::io::stderr(), format_args!("netram: {text}"), Duration::ZERO);
 }
 
 /// Tells of what is no error of any call.
@@ -143,7 +145,7 @@ pub(crate) fn warn(text: &str) {
     report(abi::WARNING, text);
 }
 
-fn base() -> *mut Vfs {
+fn base() -> *mut SqliteVfs {
     // Whoever calls the VFS has it from `register`.
     BASE.get().map_or(std::ptr::null_mut(), |base| base.vfs)
 }
@@ -158,9 +160,9 @@ unsafe fn path<'a>(name: *const c_char) -> &'a Path {
 }
 
 unsafe extern "C" fn open(
-    _vfs: *mut Vfs,
+    _vfs: *mut SqliteVfs,
     name: *const c_char,
-    file: *mut File,
+    file: *mut SqliteFile,
     flags: c_int,
     out: *mut c_int,
 ) -> c_int {
@@ -180,7 +182,7 @@ unsafe extern "C" fn open(
         return CANTOPEN;
     };
     // SAFETY: the base's own, with SQLite's arguments and as many bytes as it wants.
-    let opened = unsafe { method(base, name, file::real(file), flags, out) };
+    let opened = unsafe { method(base, name, file::base_pointer(file), flags, out) };
     if opened == OK {
         // SAFETY: it was cleared, and the base has opened its own.
         unsafe { file::begin(file, state) };
@@ -188,9 +190,9 @@ unsafe extern "C" fn open(
     }
     // SAFETY: the base's `open` was called.
     unsafe { file::close_real(file) };
-    if let Some(State { database, role }) = state
-        && role == Role::Main
-        && let Err(error) = opened::close(database)
+    if let Some(VfsFileState { database, role }) = state
+        && role == FileRole::Main
+        && let Err(error) = open_databases::close(database)
     {
         report(CANTOPEN, &error.to_string());
     }
@@ -201,24 +203,24 @@ unsafe extern "C" fn open(
 ///
 /// # Safety
 /// `name` is a C string, or null.
-unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<State>, String> {
+unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<VfsFileState>, String> {
     if name.is_null() {
         return Ok(None);
     }
     // SAFETY: the caller's promise.
     let path = unsafe { path(name) };
     if flags & OPEN_MAIN_DB != 0 {
-        let place = Place::of(path).map_err(|error| error.to_string())?;
-        let database = opened::open(&place).map_err(|error| error.to_string())?;
-        let role = Role::Main;
-        return Ok(Some(State { database, role }));
+        let place = DatabasePaths::of(path).map_err(|error| error.to_string())?;
+        let database = open_databases::open(&place).map_err(|error| error.to_string())?;
+        let role = FileRole::Main;
+        return Ok(Some(VfsFileState { database, role }));
     }
     if flags & (OPEN_WAL | OPEN_MAIN_JOURNAL) != 0 {
-        if let Some((database, role)) = opened::of_log(path) {
-            return Ok(Some(State { database, role }));
+        if let Some((database, role)) = open_databases::database_of_log(path) {
+            return Ok(Some(VfsFileState { database, role }));
         }
         // Only a connection that came here by `fork` has none. No record would have what it writes.
-        return match opened::is_log_of_held(path) {
+        return match open_databases::is_log_of_managed(path) {
             true => Err(format!("{} {FORKED}", path.display())),
             false => Ok(None),
         };
@@ -227,16 +229,16 @@ unsafe fn state_of(name: *const c_char, flags: c_int) -> Result<Option<State>, S
 }
 
 /// A failure of SQLite's, or of the database.
-struct Failed(c_int);
+struct SqliteCode(c_int);
 
-impl From<PartyError> for Failed {
-    fn from(error: PartyError) -> Failed {
+impl From<DatabaseWriterError> for SqliteCode {
+    fn from(error: DatabaseWriterError) -> SqliteCode {
         report(IOERR_DELETE, &format!("removing a database's log: {error}"));
-        Failed(IOERR_DELETE)
+        SqliteCode(IOERR_DELETE)
     }
 }
 
-unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, sync: c_int) -> c_int {
+unsafe extern "C" fn delete(_vfs: *mut SqliteVfs, name: *const c_char, sync: c_int) -> c_int {
     let base = base();
     // SAFETY: a registered VFS is there for good.
     let Some(method) = (unsafe { (*base).delete }) else {
@@ -244,8 +246,8 @@ unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, sync: c_int) ->
     };
     // SAFETY: SQLite gives a path.
     let path = unsafe { path(name) };
-    let Some((database, role)) = opened::of_log(path) else {
-        if opened::is_log_of_held(path) {
+    let Some((database, role)) = open_databases::database_of_log(path) else {
+        if open_databases::is_log_of_managed(path) {
             report(IOERR_DELETE, &format!("{} {FORKED}", path.display()));
             return IOERR_DELETE;
         }
@@ -258,17 +260,17 @@ unsafe extern "C" fn delete(_vfs: *mut Vfs, name: *const c_char, sync: c_int) ->
         // SAFETY: the base's own, with SQLite's arguments.
         match unsafe { method(base, name, 0) } {
             OK => Ok(()),
-            code => Err(Failed(code)),
+            code => Err(SqliteCode(code)),
         }
     });
     match removed {
         Ok(()) => OK,
-        Err(Failed(code)) => code,
+        Err(SqliteCode(code)) => code,
     }
 }
 
 unsafe extern "C" fn full_pathname(
-    _vfs: *mut Vfs,
+    _vfs: *mut SqliteVfs,
     name: *const c_char,
     bytes: c_int,
     to: *mut c_char,
@@ -285,10 +287,10 @@ unsafe extern "C" fn full_pathname(
         return found;
     }
     // SAFETY: the base has written a C string.
-    let place = Place::of(unsafe { path(to) });
-    let place = place.and_then(|place| place.check_held().map(|()| place));
+    let place = DatabasePaths::of(unsafe { path(to) });
+    let place = place.and_then(|place| place.check_managed().map(|()| place));
     let inside = match place {
-        Ok(place) => place.file(Role::Main),
+        Ok(place) => place.file(FileRole::Main),
         Err(error) => {
             report(CANTOPEN, &error.to_string());
             return CANTOPEN;
@@ -311,7 +313,7 @@ unsafe extern "C" fn full_pathname(
 /// A function that the base alone has to do with.
 macro_rules! pass {
     ($name:ident($($argument:ident: $type:ty),*) -> $out:ty, $none:expr) => {
-        unsafe extern "C" fn $name(_vfs: *mut Vfs, $($argument: $type),*) -> $out {
+        unsafe extern "C" fn $name(_vfs: *mut SqliteVfs, $($argument: $type),*) -> $out {
             let base = base();
             // SAFETY: a registered VFS is there for good.
             match unsafe { (*base).$name } {

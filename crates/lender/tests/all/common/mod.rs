@@ -5,12 +5,12 @@ pub(crate) mod owner;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use netram_lender::{Config, Lender, Report};
+use netram_lender::{Lender, LenderConfig, StatusReport};
 use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
 use netram_proto::limit::RECORD_HEADER_BYTES;
-use netram_proto::port::Kind;
-use netram_proto::wire::{self, Frame, FrameKind, Header, RecordHeader, Refusal, finish_record};
-use netram_transport::{Address, Link, LinkError, Security, connect};
+use netram_proto::port::RecordKind;
+use netram_proto::wire::{self, Frame, FrameHeader, FrameKind, RecordHeader, RefusalReason, finish_record};
+use netram_transport::{Link, LinkError, NetAddress, Security, connect};
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -25,16 +25,16 @@ pub(crate) fn memory_dir() -> TempDir {
         .unwrap()
 }
 
-pub(crate) fn config(dir: &TempDir) -> Config {
-    Config {
+pub(crate) fn config(dir: &TempDir) -> LenderConfig {
+    LenderConfig {
         name: "test".to_owned(),
         domain: "mains-a".to_owned(),
-        listen: vec![Address::Unix(socket(dir))],
+        listen: vec![NetAddress::Unix(socket(dir))],
         memory: 1 << 20,
         chunk_bytes: 16 * 1024,
         journals_max: 64,
         store: Some(dir.path().join("store")),
-        ..Config::default()
+        ..LenderConfig::default()
     }
 }
 
@@ -46,31 +46,31 @@ pub(crate) fn start(dir: &TempDir) -> Lender {
     Lender::start(config(dir)).unwrap()
 }
 
-pub(crate) fn dial(address: &Address) -> Link {
+pub(crate) fn dial(address: &NetAddress) -> Link {
     connect(address, &Security::Insecure, PATIENCE).unwrap()
 }
 
 /// A frame as received, owned.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) header: Header,
+pub(crate) struct ReceivedFrame {
+    pub(crate) header: FrameHeader,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
-        (self.header.kind == FrameKind::Refuse).then(|| Refusal::from_byte(self.header.flags).unwrap())
+impl ReceivedFrame {
+    pub(crate) fn refusal(&self) -> Option<RefusalReason> {
+        (self.header.kind == FrameKind::Refuse).then(|| RefusalReason::from_byte(self.header.flags).unwrap())
     }
 }
 
 /// The next frame; `Err` when the lender has ended the session.
-pub(crate) fn receive(link: &mut Link) -> Result<Answer, LinkError> {
+pub(crate) fn receive(link: &mut Link) -> Result<ReceivedFrame, LinkError> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         link.flush()?;
         if let Some(packet) = link.receive()? {
             let frame = Frame::parse(packet).unwrap();
-            return Ok(Answer {
+            return Ok(ReceivedFrame {
                 header: frame.header,
                 body: frame.body.to_vec(),
             });
@@ -80,7 +80,7 @@ pub(crate) fn receive(link: &mut Link) -> Result<Answer, LinkError> {
     }
 }
 
-pub(crate) fn send(link: &mut Link, header: Header, body: &[u8]) {
+pub(crate) fn send(link: &mut Link, header: FrameHeader, body: &[u8]) {
     loop {
         match link.send(&[&header.encode(body.len()), body]) {
             Ok(_) => return,
@@ -94,26 +94,26 @@ pub(crate) fn send(link: &mut Link, header: Header, body: &[u8]) {
 }
 
 /// One writer of one journal at one lender.
-pub(crate) struct Writer {
+pub(crate) struct TestWriter {
     pub(crate) link: Link,
     pub(crate) journal: JournalId,
     pub(crate) epoch: Epoch,
     pub(crate) writer: WriterId,
     /// Where the next record goes.
-    pub(crate) at: wire::Link,
+    pub(crate) at: wire::ChainPoint,
     pub(crate) stable: Lsn,
     pub(crate) incarnation: u64,
 }
 
-impl Writer {
+impl TestWriter {
     /// Connects and binds.
-    pub(crate) fn bind(address: &Address, journal: u128, epoch: u32) -> Writer {
-        let mut writer = Writer {
+    pub(crate) fn bind(address: &NetAddress, journal: u128, epoch: u32) -> TestWriter {
+        let mut writer = TestWriter {
             link: dial(address),
             journal: JournalId(journal),
             epoch: Epoch(epoch),
             writer: WriterId(u64::from(epoch) + 1000),
-            at: wire::Link { lsn: START, chain: 9 },
+            at: wire::ChainPoint { lsn: START, chain: 9 },
             stable: Lsn(0),
             incarnation: 0,
         };
@@ -121,37 +121,37 @@ impl Writer {
         let bound = writer.ask(header, &journal.to_le_bytes());
         assert_eq!(bound.header.kind, FrameKind::Bound, "{bound:?}");
         assert_eq!(bound.body, b"mains-a");
-        writer.incarnation = bound.header.who;
+        writer.incarnation = bound.header.sender;
         writer
     }
 
     /// Binds, seals and joins.
-    pub(crate) fn join(address: &Address, journal: u128, epoch: u32) -> Writer {
-        let mut writer = Writer::bind(address, journal, epoch);
-        assert_eq!(writer.seal().header.kind, FrameKind::Sealed);
+    pub(crate) fn join(address: &NetAddress, journal: u128, epoch: u32) -> TestWriter {
+        let mut writer = TestWriter::bind(address, journal, epoch);
+        assert_eq!(writer.fence().header.kind, FrameKind::Fenced);
         let joined = writer.join_window(WINDOW, 1);
         assert_eq!(joined.header.kind, FrameKind::Ack, "{joined:?}");
         writer
     }
 
-    pub(crate) fn header(&self, kind: FrameKind) -> Header {
-        Header {
+    pub(crate) fn header(&self, kind: FrameKind) -> FrameHeader {
+        FrameHeader {
             epoch: self.epoch,
-            who: self.writer.0,
-            ..Header::new(kind)
+            sender: self.writer.0,
+            ..FrameHeader::new(kind)
         }
     }
 
-    pub(crate) fn ask(&mut self, header: Header, body: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, header: FrameHeader, body: &[u8]) -> ReceivedFrame {
         send(&mut self.link, header, body);
         receive(&mut self.link).unwrap()
     }
 
-    pub(crate) fn seal(&mut self) -> Answer {
-        self.ask(self.header(FrameKind::Seal), &[])
+    pub(crate) fn fence(&mut self) -> ReceivedFrame {
+        self.ask(self.header(FrameKind::Fence), &[])
     }
 
-    pub(crate) fn join_window(&mut self, bytes: u64, generation: u64) -> Answer {
+    pub(crate) fn join_window(&mut self, bytes: u64, generation: u64) -> ReceivedFrame {
         let mut header = self.header(FrameKind::Join);
         header.lsn = self.at.lsn;
         header.mark = self.at.chain;
@@ -161,12 +161,19 @@ impl Writer {
 
     /// The next record of this journal.
     pub(crate) fn record(&mut self, payload: &[u8]) -> Vec<u8> {
-        let header = RecordHeader::new(self.at, self.epoch, self.stable, Kind(16), false, payload.len());
+        let header = RecordHeader::new(
+            self.at,
+            self.epoch,
+            self.stable,
+            RecordKind(16),
+            false,
+            payload.len(),
+        );
         let mut bytes = vec![0; header.length];
         header.write(&mut bytes);
         bytes[RECORD_HEADER_BYTES..][..payload.len()].copy_from_slice(payload);
         let chain = finish_record(&mut bytes, self.journal.into());
-        self.at = wire::Link {
+        self.at = wire::ChainPoint {
             lsn: header.next(),
             chain,
         };
@@ -210,12 +217,12 @@ impl Writer {
     }
 }
 
-pub(crate) fn status(address: &Address) -> Report {
+pub(crate) fn status(address: &NetAddress) -> StatusReport {
     let mut link = dial(address);
-    send(&mut link, Header::new(FrameKind::Status), &[]);
+    send(&mut link, FrameHeader::new(FrameKind::Status), &[]);
     let answer = receive(&mut link).unwrap();
     assert_eq!(answer.header.kind, FrameKind::Report);
-    Report::from_frame_body(&answer.body).unwrap()
+    StatusReport::from_frame_body(&answer.body).unwrap()
 }
 
 /// Waits until `holds`, which somebody else brings about.

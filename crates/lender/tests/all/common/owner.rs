@@ -1,32 +1,32 @@
 //! An owner of a deposit, frame by frame.
 
-use netram_far_machine::deposit::{Cut, page_head};
+use netram_far_machine::deposit::{FramePages, page_header};
 use netram_proto::id::{Epoch, Lsn};
-use netram_proto::wire::{FrameKind, Header};
-use netram_transport::{Address, Link};
+use netram_proto::wire::{FrameHeader, FrameKind};
+use netram_transport::{Link, NetAddress};
 
-use crate::common::{Answer, dial, receive, send};
+use crate::common::{ReceivedFrame, dial, receive, send};
 
 pub(crate) const PAGE: usize = 4096;
 
 /// One owner's session.
-pub(crate) struct Owner {
+pub(crate) struct OwnerSession {
     pub(crate) link: Link,
     pub(crate) epoch: u32,
     pub(crate) life: u64,
     pub(crate) slots: u32,
 }
 
-impl Owner {
-    pub(crate) fn open(address: &Address, id: u128, epoch: u32) -> Result<Owner, Answer> {
-        let mut owner = Owner {
+impl OwnerSession {
+    pub(crate) fn open(address: &NetAddress, id: u128, epoch: u32) -> Result<OwnerSession, ReceivedFrame> {
+        let mut owner = OwnerSession {
             link: dial(address),
             epoch,
             life: 0,
             slots: 0,
         };
         let answer = owner.ask(FrameKind::Deposit, 0, &id.to_le_bytes());
-        if answer.header.kind != FrameKind::Deposited {
+        if answer.header.kind != FrameKind::DepositAck {
             return Err(answer);
         }
         owner.life = answer.header.stable.0;
@@ -34,27 +34,27 @@ impl Owner {
         Ok(owner)
     }
 
-    pub(crate) fn header(&self, kind: FrameKind) -> Header {
-        let mut header = Header::new(kind);
-        (header.epoch, header.who) = (Epoch(self.epoch), 99);
+    pub(crate) fn header(&self, kind: FrameKind) -> FrameHeader {
+        let mut header = FrameHeader::new(kind);
+        (header.epoch, header.sender) = (Epoch(self.epoch), 99);
         header
     }
 
-    pub(crate) fn ask(&mut self, kind: FrameKind, lsn: u64, body: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, kind: FrameKind, lsn: u64, body: &[u8]) -> ReceivedFrame {
         let mut header = self.header(kind);
         (header.lsn, header.mark) = (Lsn(lsn), 77);
         send(&mut self.link, header, body);
         receive(&mut self.link).unwrap()
     }
 
-    pub(crate) fn resize(&mut self, slots: u32) -> Answer {
+    pub(crate) fn resize(&mut self, slots: u32) -> ReceivedFrame {
         self.ask(FrameKind::Resize, slots.into(), &[])
     }
 
-    pub(crate) fn put(&mut self, pages: &[(u32, u64)]) -> Answer {
+    pub(crate) fn put(&mut self, pages: &[(u32, u64)]) -> ReceivedFrame {
         let mut body = Vec::new();
         for (slot, version) in pages {
-            body.extend_from_slice(&page_head(*slot, *version, PAGE));
+            body.extend_from_slice(&page_header(*slot, *version, PAGE));
             body.extend_from_slice(&content(*slot, *version));
         }
         self.ask(FrameKind::Put, 0, &body)
@@ -64,15 +64,15 @@ impl Owner {
     pub(crate) fn get(&mut self, pages: &[(u32, u64)]) -> Vec<bool> {
         let heads: Vec<u8> = pages
             .iter()
-            .flat_map(|(slot, version)| page_head(*slot, *version, 0))
+            .flat_map(|(slot, version)| page_header(*slot, *version, 0))
             .collect();
         let answer = self.ask(FrameKind::Get, 0, &heads);
         assert_eq!(
             (answer.header.kind, answer.header.mark),
-            (FrameKind::Got, 77),
+            (FrameKind::GetReply, 77),
             "{answer:?}"
         );
-        let cut = Cut::parse(&answer.body).unwrap();
+        let cut = FramePages::parse(&answer.body).unwrap();
         let asked: Vec<(u32, u64)> = cut.pages().iter().map(|page| (page.slot, page.version)).collect();
         assert_eq!(asked, pages);
         for page in cut.pages().iter().filter(|page| !page.bytes.is_empty()) {

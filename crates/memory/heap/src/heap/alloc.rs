@@ -5,17 +5,17 @@
 
 use netram_rvm::RangeError;
 
-use super::{Heap, Inner, NoOwner, State, Step};
-use crate::block::Bytes;
-use crate::class::{Choice, RUNS, choose};
-use crate::error::{AllocError, Damage};
+use super::{Heap, Inner, OwnerError, State, Step};
+use crate::block::HeapBytes;
+use crate::class::{RUNS, SizeChoice, choose};
+use crate::error::{AllocError, HeapDamage};
 use crate::layout::{
-    DESCRIPTOR_BYTES, Descriptor, SLOT_TAKEN, check_run, descriptor_at, encode_run, page_at,
+    DESCRIPTOR_BYTES, PageDescriptor, SLOT_TAKEN, check_run, descriptor_at, encode_run, page_at,
     run_header_bytes, state_at,
 };
 use crate::limit::{EMPTY_RUNS_KEPT, PAGE_BYTES, RUN_SLOTS_MAX, TRANSACTIONS_MAX, UNREAD_LOOKS};
 use crate::pointer::Ptr;
-use crate::transact::{Apart, Transact};
+use crate::transact::{TopActionOutcome, Transact};
 
 /// Runs given back by one transaction. Bounds its record.
 const GIVEN_BACK_AT_ONCE: usize = 32;
@@ -24,19 +24,19 @@ const WORD_BYTES: usize = 8;
 
 /// Which empty runs stay runs when pages are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum RunRetention {
     /// A few while there are free pages, then none.
     Few,
     /// All of the class.
     OfClass(u8),
 }
 
-impl From<NoOwner> for AllocError {
-    fn from(reason: NoOwner) -> AllocError {
+impl From<OwnerError> for AllocError {
+    fn from(reason: OwnerError) -> AllocError {
         match reason {
-            NoOwner::Range(error) => AllocError::Range(error),
-            NoOwner::Damaged(damage) => AllocError::Damaged(damage),
-            NoOwner::TooMany => AllocError::Transactions {
+            OwnerError::Range(error) => AllocError::Range(error),
+            OwnerError::Damaged(damage) => AllocError::Damaged(damage),
+            OwnerError::TooMany => AllocError::Transactions {
                 max: TRANSACTIONS_MAX,
             },
         }
@@ -71,27 +71,33 @@ impl Heap {
         bytes: usize,
         count: usize,
     ) -> Result<(), AllocError> {
-        let Choice::Slot(class) = choose(bytes) else {
+        let SizeChoice::Slot(class) = choose(bytes) else {
             return Ok(());
         };
         let mut state = self.inner.lock();
         let owner = self.owner(&mut state, transaction)?;
         while state.lists.runs.available(class) < count as u64 {
             // The empty runs of the class are what this call is for.
-            self.inner
-                .more_slots(&mut state, transaction, owner, class, bytes, Keep::OfClass(class))?;
+            self.inner.more_slots(
+                &mut state,
+                transaction,
+                owner,
+                class,
+                bytes,
+                RunRetention::OfClass(class),
+            )?;
         }
         Ok(())
     }
 
     /// Whether a block of `bytes` bytes could be had now.
-    pub fn has_room(&self, bytes: usize) -> Result<bool, Damage> {
+    pub fn has_room(&self, bytes: usize) -> Result<bool, HeapDamage> {
         let mut state = self.inner.lock();
         self.inner.read_all(&mut state)?;
         Ok(match choose(bytes) {
-            Choice::Extent(None) => false,
-            Choice::Extent(Some(pages)) => state.pages_within_reach() >= pages,
-            Choice::Slot(class) => {
+            SizeChoice::Extent(None) => false,
+            SizeChoice::Extent(Some(pages)) => state.pages_within_reach() >= pages,
+            SizeChoice::Slot(class) => {
                 state.lists.runs.available(class) > 0
                     || state.pages_within_reach() >= RUNS[usize::from(class)].pages
             }
@@ -109,9 +115,9 @@ impl Inner {
         bytes: usize,
     ) -> Result<u64, AllocError> {
         match choose(bytes) {
-            Choice::Slot(class) => self.take_slot(state, transaction, owner, class, bytes),
-            Choice::Extent(Some(pages)) => self.take_extent(state, transaction, owner, pages, bytes),
-            Choice::Extent(None) => Err(state.no_room(bytes)),
+            SizeChoice::Slot(class) => self.take_slot(state, transaction, owner, class, bytes),
+            SizeChoice::Extent(Some(pages)) => self.take_extent(state, transaction, owner, pages, bytes),
+            SizeChoice::Extent(None) => Err(state.no_room(bytes)),
         }
     }
 
@@ -127,16 +133,16 @@ impl Inner {
             if let Some(found) = state.lists.runs.take(class, owner) {
                 break found;
             }
-            self.more_slots(state, transaction, owner, class, asked, Keep::Few)?;
+            self.more_slots(state, transaction, owner, class, asked, RunRetention::Few)?;
         };
         let block = page_at(page) + RUNS[usize::from(class)].slot_at(slot);
         let cleared = match asked < WORD_BYTES {
             // Programs read a small block as a word. They find what they stored, and zeros.
-            true => self.ground.write(transaction, block, &[0; WORD_BYTES]),
+            true => self.slice.write(transaction, block, &[0; WORD_BYTES]),
             false => Ok(()),
         };
         let at = page_at(page) + state_at(slot);
-        let written = cleared.and_then(|()| self.ground.write(transaction, at, &[SLOT_TAKEN]));
+        let written = cleared.and_then(|()| self.slice.write(transaction, at, &[SLOT_TAKEN]));
         if let Err(error) = written {
             state.lists.runs.disown(page, slot);
             state.lists.runs.give(page, slot);
@@ -154,8 +160,8 @@ impl Inner {
         pages: u32,
         asked: usize,
     ) -> Result<u64, AllocError> {
-        let page = self.take_pages(state, transaction, owner, pages, asked, Keep::Few)?;
-        if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages }) {
+        let page = self.take_pages(state, transaction, owner, pages, asked, RunRetention::Few)?;
+        if let Err(error) = self.describe(transaction, page, PageDescriptor::Extent { pages }) {
             state.lists.free.give(page, pages);
             return Err(error.into());
         }
@@ -169,10 +175,10 @@ impl Inner {
         &self,
         transaction: &mut X,
         page: u32,
-        descriptor: Descriptor,
+        descriptor: PageDescriptor,
     ) -> Result<(), RangeError> {
         let at = descriptor_at(page);
-        self.ground.write(transaction, at, &descriptor.encode(page))
+        self.slice.write(transaction, at, &descriptor.encode(page))
     }
 
     /// Makes slots of a class available: of a run that was not read yet, or of a new one.
@@ -183,7 +189,7 @@ impl Inner {
         owner: u16,
         class: u8,
         asked: usize,
-        keep: Keep,
+        keep: RunRetention,
     ) -> Result<(), AllocError> {
         let before = state.lists.runs.available(class);
         for _ in 0..UNREAD_LOOKS {
@@ -206,18 +212,18 @@ impl Inner {
     }
 
     /// Reads the states of a run.
-    pub(super) fn read_run(&self, state: &mut State, page: u32, class: u8) -> Result<(), Damage> {
+    pub(super) fn read_run(&self, state: &mut State, page: u32, class: u8) -> Result<(), HeapDamage> {
         let run = RUNS[usize::from(class)];
         let mut bytes = [0; PAGE_BYTES];
         let bytes = &mut bytes[..run_header_bytes(run)];
-        self.ground.copy(page_at(page), bytes);
+        self.slice.copy(page_at(page), bytes);
         check_run(page, class, bytes)?;
         state.lists.runs.read(page, &bytes[state_at(0) as usize..]);
         Ok(())
     }
 
     /// Reads the states of all runs.
-    pub(super) fn read_all(&self, state: &mut State) -> Result<(), Damage> {
+    pub(super) fn read_all(&self, state: &mut State) -> Result<(), HeapDamage> {
         for class in 0..RUNS.len() as u8 {
             while let Some(page) = state.lists.runs.next_unread(class) {
                 self.read_run(state, page, class)?;
@@ -234,27 +240,27 @@ impl Inner {
         owner: u16,
         class: u8,
         asked: usize,
-        keep: Keep,
+        keep: RunRetention,
     ) -> Result<(), AllocError> {
         let run = RUNS[usize::from(class)];
         let page = self.take_pages(state, transaction, owner, run.pages, asked, keep)?;
         let mut bytes = [0; RUN_SLOTS_MAX + 16];
         let bytes = &mut bytes[..run_header_bytes(run)];
         encode_run(page, class, bytes);
-        let carved = transaction.apart(|own| {
-            self.ground.write(own, page_at(page), bytes)?;
-            self.describe(own, page, Descriptor::Run { class })
+        let carved = transaction.top_action(|own| {
+            self.slice.write(own, page_at(page), bytes)?;
+            self.describe(own, page, PageDescriptor::Run { class })
         });
         match carved {
-            Ok(Apart::Committed) => {}
-            Ok(Apart::Within) => state.note(owner, Step::Carved { page, class }),
+            Ok(TopActionOutcome::Committed) => {}
+            Ok(TopActionOutcome::Within) => state.note(owner, Step::Carved { page, class }),
             Err(error) => {
-                self.put_descriptor_back(page, Descriptor::Empty);
+                self.put_descriptor_back(page, PageDescriptor::Empty);
                 state.lists.free.give(page, run.pages);
                 return Err(error);
             }
         }
-        state.lists.runs.carved(page, class);
+        state.lists.runs.add_carved(page, class);
         state.counts.runs_carved += 1;
         Ok(())
     }
@@ -268,9 +274,9 @@ impl Inner {
         owner: u16,
         pages: u32,
         asked: usize,
-        keep: Keep,
+        keep: RunRetention,
     ) -> Result<u32, AllocError> {
-        if keep == Keep::Few && state.lists.runs.has_surplus() {
+        if keep == RunRetention::Few && state.lists.runs.has_surplus() {
             self.give_back(state, transaction, owner, EMPTY_RUNS_KEPT, keep)?;
         }
         if let Some(page) = state.lists.free.take(pages) {
@@ -288,28 +294,28 @@ impl Inner {
         transaction: &mut X,
         owner: u16,
         count: usize,
-        keep: Keep,
+        keep: RunRetention,
     ) -> Result<(), AllocError> {
         loop {
             let surplus = state.lists.runs.surplus(count);
-            let surplus = surplus.filter(|(_, class)| keep != Keep::OfClass(*class));
+            let surplus = surplus.filter(|(_, class)| keep != RunRetention::OfClass(*class));
             let surplus: Vec<(u32, u8)> = surplus.take(GIVEN_BACK_AT_ONCE).collect();
             if surplus.is_empty() {
                 return Ok(());
             }
-            let given = transaction.apart(|own| {
+            let given = transaction.top_action(|own| {
                 surplus
                     .iter()
-                    .try_for_each(|(page, _)| self.describe(own, *page, Descriptor::Empty))
+                    .try_for_each(|(page, _)| self.describe(own, *page, PageDescriptor::Empty))
             });
             for (page, class) in surplus {
                 if given.is_err() {
-                    self.put_descriptor_back(page, Descriptor::Run { class });
+                    self.put_descriptor_back(page, PageDescriptor::Run { class });
                     continue;
                 }
                 state.lists.runs.leave(page);
                 state.lists.free.give(page, RUNS[usize::from(class)].pages);
-                if given == Ok(Apart::Within) {
+                if given == Ok(TopActionOutcome::Within) {
                     state.note(owner, Step::GaveBack { page, class });
                 }
                 state.counts.runs_given_back += 1;
@@ -319,9 +325,9 @@ impl Inner {
     }
 
     /// Restores a descriptor in memory that a change which was not logged had overwritten.
-    pub(super) fn put_descriptor_back(&self, page: u32, descriptor: Descriptor) {
+    pub(super) fn put_descriptor_back(&self, page: u32, descriptor: PageDescriptor) {
         let bytes: [u8; DESCRIPTOR_BYTES] = descriptor.encode(page);
-        self.ground.put_back(descriptor_at(page), &bytes);
+        self.slice.put_back(descriptor_at(page), &bytes);
     }
 }
 

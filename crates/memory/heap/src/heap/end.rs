@@ -1,29 +1,29 @@
 //! What becomes of an open transaction's business when it ends.
 
-use netram_rvm::{Outcome, Participant};
+use netram_rvm::{Participant, TransactionOutcome};
 
-use super::{Business, Inner, State, Step};
+use super::{Inner, PendingSteps, State, Step};
 use crate::class::RUNS;
-use crate::layout::{Descriptor, SLOT_FREE, SLOT_TAKEN, page_at, state_at};
+use crate::layout::{PageDescriptor, SLOT_FREE, SLOT_TAKEN, page_at, state_at};
 
 /// Steps for which a list that is used again keeps room.
 const STEPS_KEPT: usize = 16 * 1024;
 
 impl Participant for Inner {
-    fn ended(&self, note: u64, outcome: Outcome) {
+    fn ended(&self, note: u64, outcome: TransactionOutcome) {
         let state = &mut *self.lock();
         let place = note as usize;
-        let Business { mut steps, leaves } = std::mem::take(&mut state.open[place]);
+        let PendingSteps { mut steps, leaves } = std::mem::take(&mut state.open[place]);
         if !steps.is_empty() {
             match outcome {
-                Outcome::Committed => state.counts.committed += 1,
-                Outcome::Aborted => state.counts.aborted += 1,
+                TransactionOutcome::Committed => state.counts.committed += 1,
+                TransactionOutcome::Aborted => state.counts.aborted += 1,
             }
         }
         match outcome {
-            Outcome::Committed => steps.iter().for_each(|step| state.committed(*step)),
+            TransactionOutcome::Committed => steps.iter().for_each(|step| state.committed(*step)),
             // Newest first, so that the oldest has the last word.
-            Outcome::Aborted => steps.iter().rev().for_each(|step| {
+            TransactionOutcome::Aborted => steps.iter().rev().for_each(|step| {
                 if leaves {
                     self.put_back(*step);
                 }
@@ -41,18 +41,18 @@ impl Participant for Inner {
 impl Inner {
     /// Restores in memory what a step overwrote, where the transaction itself does not.
     fn put_back(&self, step: Step) {
-        let state = |page, slot, state: u8| self.ground.put_back(page_at(page) + state_at(slot), &[state]);
+        let state = |page, slot, state: u8| self.slice.put_back(page_at(page) + state_at(slot), &[state]);
         match step {
             Step::TookSlot { page, slot } => state(page, slot, SLOT_FREE),
             Step::FreedSlot { page, slot } => state(page, slot, SLOT_TAKEN),
-            Step::TookPages { page, .. } => self.put_descriptor_back(page, Descriptor::Empty),
-            Step::Carved { page, .. } => self.put_descriptor_back(page, Descriptor::Empty),
-            Step::GaveBack { page, class } => self.put_descriptor_back(page, Descriptor::Run { class }),
+            Step::TookPages { page, .. } => self.put_descriptor_back(page, PageDescriptor::Empty),
+            Step::Carved { page, .. } => self.put_descriptor_back(page, PageDescriptor::Empty),
+            Step::GaveBack { page, class } => self.put_descriptor_back(page, PageDescriptor::Run { class }),
             Step::FreedPages { page, pages }
             | Step::Resized {
                 page, from: pages, ..
             } => {
-                self.put_descriptor_back(page, Descriptor::Extent { pages });
+                self.put_descriptor_back(page, PageDescriptor::Extent { pages });
             }
         }
     }
@@ -108,7 +108,7 @@ impl State {
             Step::GaveBack { page, class } => {
                 let back = self.lists.free.take_at(page, RUNS[usize::from(class)].pages);
                 assert!(back, "what was given can be taken again");
-                self.lists.runs.carved(page, class);
+                self.lists.runs.add_carved(page, class);
             }
             Step::Resized { page, from, to } => {
                 self.extents.remove(&page);

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{Mode, Region, Rvm, Storage};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{Region, RestoreMode, Rvm, SegmentStorage};
 
 use super::Heap;
-use crate::error::FormatError;
-use crate::layout::{Geometry, HEADER_BYTES, ROOTS_AT, descriptor_at, encode_header, page_at};
+use crate::error::HeapFormatError;
+use crate::layout::{HEADER_BYTES, HeapGeometry, ROOTS_AT, descriptor_at, encode_header, page_at};
 use crate::limit::{ALIGNMENT, FORMAT_STEP_BYTES, PAGES_MAX, PAGES_MIN, ROOTS};
 use crate::transact::Transact;
 
@@ -15,10 +15,10 @@ impl Heap {
     /// Makes the region a heap without blocks, whatever it was, and opens it. It returns when the heap is as
     /// safe as a remote commit. No open transaction may have ranges in the region. Other values of [`Heap`] for
     /// the same bytes are void.
-    pub fn format<L: Log, S: Storage>(
+    pub fn format<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: impl Into<Arc<Region>>,
-    ) -> Result<Heap, FormatError> {
+    ) -> Result<Heap, HeapFormatError> {
         let region = region.into();
         Heap::format_part(rvm, &region, 0, region.len())?;
         Ok(Heap::open(region)?)
@@ -29,20 +29,20 @@ impl Heap {
     /// The table is cleared in small transactions of which the header's is the last: a crash on the way
     /// leaves no heap. No open transaction may have ranges in the region. Other values of [`Heap`] for the
     /// same bytes are void.
-    pub fn format_part<L: Log, S: Storage>(
+    pub fn format_part<L: RecordLog, S: SegmentStorage>(
         rvm: &Rvm<L, S>,
         region: &Region,
         start: usize,
         length: usize,
-    ) -> Result<(), FormatError> {
+    ) -> Result<(), HeapFormatError> {
         let geometry = geometry(region, start, length)?;
         no_others(region.open_transactions())?;
         for (from, to) in steps(geometry) {
-            let mut step = rvm.begin(Mode::Restore);
+            let mut step = rvm.begin(RestoreMode::Restore);
             clear(&mut step, region, start, from, to)?;
             step.commit(Durability::Lazy)?;
         }
-        let mut last = rvm.begin(Mode::Restore);
+        let mut last = rvm.begin(RestoreMode::Restore);
         last.write(region, start, &encode_header(geometry))?;
         last.commit(Durability::Remote)?;
         Ok(())
@@ -57,7 +57,7 @@ impl Heap {
         region: &Region,
         start: usize,
         length: usize,
-    ) -> Result<(), FormatError> {
+    ) -> Result<(), HeapFormatError> {
         let geometry = geometry(region, start, length)?;
         no_others(transaction.others_in(region))?;
         for (from, to) in steps(geometry) {
@@ -69,25 +69,25 @@ impl Heap {
 }
 
 /// Refuses when other open transactions have ranges in the region: what they undo later would lie over the new table.
-fn no_others(others: usize) -> Result<(), FormatError> {
+fn no_others(others: usize) -> Result<(), HeapFormatError> {
     match others {
         0 => Ok(()),
-        transactions => Err(FormatError::Busy { transactions }),
+        transactions => Err(HeapFormatError::Busy { transactions }),
     }
 }
 
 /// Spans of header and table that are cleared at once.
-fn steps(geometry: Geometry) -> impl Iterator<Item = (u64, u64)> {
+fn steps(geometry: HeapGeometry) -> impl Iterator<Item = (u64, u64)> {
     let end = page_at(geometry.first);
     let begins = (0..end).step_by(FORMAT_STEP_BYTES);
     begins.map(move |from| (from, end.min(from + FORMAT_STEP_BYTES as u64)))
 }
 
-fn geometry(region: &Region, start: usize, length: usize) -> Result<Geometry, FormatError> {
+fn geometry(region: &Region, start: usize, length: usize) -> Result<HeapGeometry, HeapFormatError> {
     let room = region.len().saturating_sub(start).min(length);
     let found = room as u64;
-    let geometry = Geometry::of(found).filter(|_| start.is_multiple_of(ALIGNMENT));
-    geometry.ok_or(FormatError::Size {
+    let geometry = HeapGeometry::of(found).filter(|_| start.is_multiple_of(ALIGNMENT));
+    geometry.ok_or(HeapFormatError::Size {
         found,
         min: page_at(PAGES_MIN as u32),
         max: page_at(PAGES_MAX as u32),
@@ -101,7 +101,7 @@ fn clear<X: Transact>(
     ground: usize,
     from: u64,
     to: u64,
-) -> Result<(), FormatError> {
+) -> Result<(), HeapFormatError> {
     const ROOTS_END: u64 = ROOTS_AT + ROOTS as u64 * 8;
     let mut bytes = [0; FORMAT_STEP_BYTES];
     // Between header, roots and table nothing has a meaning.

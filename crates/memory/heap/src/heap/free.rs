@@ -1,28 +1,28 @@
 //! Freeing: the block's own byte or descriptor changes, and it is given out again when the transaction has
 //! committed.
 
-use super::{Heap, Inner, NoOwner, State, Step};
-use crate::block::{Block, Place, locate};
-use crate::error::{BlockError, Damage, FreeError};
-use crate::layout::{Descriptor, Geometry, SLOT_FREE, page_at, state_at};
+use super::{Heap, Inner, OwnerError, State, Step};
+use crate::block::{BlockKind, HeapBlock, locate};
+use crate::error::{BlockError, FreeError, HeapDamage};
+use crate::layout::{HeapGeometry, PageDescriptor, SLOT_FREE, page_at, state_at};
 use crate::limit::{PAGE_BYTES, TRANSACTIONS_MAX};
 use crate::pointer::Ptr;
 use crate::transact::Transact;
 
-impl From<NoOwner> for FreeError {
-    fn from(reason: NoOwner) -> FreeError {
+impl From<OwnerError> for FreeError {
+    fn from(reason: OwnerError) -> FreeError {
         match reason {
-            NoOwner::Range(error) => FreeError::Range(error),
-            NoOwner::Damaged(damage) => damage.into(),
-            NoOwner::TooMany => FreeError::Transactions {
+            OwnerError::Range(error) => FreeError::Range(error),
+            OwnerError::Damaged(damage) => damage.into(),
+            OwnerError::TooMany => FreeError::Transactions {
                 max: TRANSACTIONS_MAX,
             },
         }
     }
 }
 
-impl From<Damage> for FreeError {
-    fn from(damage: Damage) -> FreeError {
+impl From<HeapDamage> for FreeError {
+    fn from(damage: HeapDamage) -> FreeError {
         FreeError::Block(BlockError::Damaged(damage))
     }
 }
@@ -42,7 +42,7 @@ impl Heap {
     /// Bytes that a block can hold: at least what was asked for.
     pub fn block_bytes<T>(&self, block: Ptr<T>) -> Result<u64, BlockError> {
         let state = self.inner.lock();
-        let found = locate(&self.inner.ground, self.inner.geometry, block.offset());
+        let found = locate(&self.inner.slice, self.inner.geometry, block.offset());
         found
             .map(|block| block.bytes)
             .map_err(|error| state.explain(self.inner.geometry, error))
@@ -51,30 +51,30 @@ impl Heap {
 
 impl Inner {
     /// The block at `at`, which the owner may free or resize.
-    pub(super) fn admit(&self, state: &mut State, owner: u16, at: u64) -> Result<Block, FreeError> {
+    pub(super) fn admit(&self, state: &mut State, owner: u16, at: u64) -> Result<HeapBlock, FreeError> {
         let block =
-            locate(&self.ground, self.geometry, at).map_err(|error| state.explain(self.geometry, error))?;
-        let other = match block.place {
-            Place::Slot { page, class, slot } => {
+            locate(&self.slice, self.geometry, at).map_err(|error| state.explain(self.geometry, error))?;
+        let other = match block.kind {
+            BlockKind::Slot { page, class, slot } => {
                 // What the table says now and what it said when it was scanned must agree.
                 let read = state
                     .lists
                     .runs
                     .is_read(page, class)
-                    .ok_or(Damage::Descriptor { page })?;
+                    .ok_or(HeapDamage::Descriptor { page })?;
                 if !read {
                     self.read_run(state, page, class)?;
                 }
                 // Given back again it would have two owners.
                 if state.lists.runs.is_available(page, slot) {
-                    return Err(Damage::Slot { page, slot }.into());
+                    return Err(HeapDamage::Slot { page, slot }.into());
                 }
                 state.lists.runs.owner(page, slot)
             }
-            Place::Extent { page, .. } if state.lists.free.has(page) => {
-                return Err(Damage::Descriptor { page }.into());
+            BlockKind::Extent { page, .. } if state.lists.free.has(page) => {
+                return Err(HeapDamage::Descriptor { page }.into());
             }
-            Place::Extent { page, .. } => state.extents.get(&page).copied(),
+            BlockKind::Extent { page, .. } => state.extents.get(&page).copied(),
         };
         match other {
             Some(other) if other != owner => Err(FreeError::Busy { at }),
@@ -88,17 +88,17 @@ impl Inner {
         state: &mut State,
         transaction: &mut X,
         owner: u16,
-        block: Block,
+        block: HeapBlock,
     ) -> Result<(), FreeError> {
-        match block.place {
-            Place::Slot { page, slot, .. } => {
+        match block.kind {
+            BlockKind::Slot { page, slot, .. } => {
                 let at = page_at(page) + state_at(slot);
-                self.ground.write(transaction, at, &[SLOT_FREE])?;
+                self.slice.write(transaction, at, &[SLOT_FREE])?;
                 state.lists.runs.own(page, slot, owner);
                 state.note(owner, Step::FreedSlot { page, slot });
             }
-            Place::Extent { page, pages } => {
-                self.describe(transaction, page, Descriptor::Empty)?;
+            BlockKind::Extent { page, pages } => {
+                self.describe(transaction, page, PageDescriptor::Empty)?;
                 state.extents.insert(page, owner);
                 state.note(owner, Step::FreedPages { page, pages });
             }
@@ -109,7 +109,7 @@ impl Inner {
 
 impl State {
     /// Tells a page that is free from one inside a block: from the heap's bytes alone they look the same.
-    pub(super) fn explain(&self, geometry: Geometry, error: BlockError) -> BlockError {
+    pub(super) fn explain(&self, geometry: HeapGeometry, error: BlockError) -> BlockError {
         let BlockError::NotABlock { at } = error else {
             return error;
         };

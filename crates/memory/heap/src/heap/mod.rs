@@ -4,7 +4,7 @@ mod alloc;
 mod end;
 mod format;
 mod free;
-mod others;
+mod remote_changes;
 mod report;
 mod resize;
 mod typed;
@@ -13,21 +13,23 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use netram_rvm::{Mode, Participant, RangeError, Region};
+use netram_rvm::{Participant, RangeError, Region, RestoreMode};
 
-pub use typed::{Edit, Lens, View};
+pub use typed::{BorrowedHeap, HeapEdit, HeapView};
 
-use crate::block::Bytes;
-use crate::error::{AllocError, Damage, OpenError};
-use crate::ground::Ground;
-use crate::layout::{DESCRIPTOR_BYTES, Descriptor, Geometry, HEADER_BYTES, decode_header, descriptor_at};
+use crate::block::HeapBytes;
+use crate::error::{AllocError, HeapDamage, HeapOpenError};
+use crate::layout::{
+    DESCRIPTOR_BYTES, HEADER_BYTES, HeapGeometry, PageDescriptor, decode_header, descriptor_at,
+};
 use crate::limit::{SCAN_STEP_BYTES, TRANSACTIONS_MAX};
 use crate::page_map::PageMap;
 use crate::pages::FreePages;
-use crate::runs::Runs;
-use crate::stats::Counts;
+use crate::region_slice::RegionSlice;
+use crate::runs::RunTable;
+use crate::stats::HeapCounts;
 use crate::transact::Transact;
-use others::Others;
+use remote_changes::RemoteChanges;
 
 /// A persistent heap in a region: blocks are allocated, freed and resized within transactions, and are after
 /// a crash what the committed ones made of them.
@@ -40,7 +42,7 @@ use others::Others;
 /// One value for a heap at a time: each keeps its own list of what is free, and two would give one block out
 /// twice. Share the value; open again only when it is dropped. Nothing here detects a second one.
 ///
-/// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`View`], an [`Edit`])
+/// Changing a block's bytes takes the region's lock: hold no guard of the region (a [`HeapView`], an [`HeapEdit`])
 /// across a call.
 pub struct Heap {
     inner: Arc<Inner>,
@@ -49,9 +51,9 @@ pub struct Heap {
 }
 
 struct Inner {
-    ground: Ground,
-    geometry: Geometry,
-    others: Others,
+    slice: RegionSlice,
+    geometry: HeapGeometry,
+    remote_changes: RemoteChanges,
     state: Mutex<State>,
 }
 
@@ -61,23 +63,23 @@ struct State {
     /// Extents with open business, and whose.
     extents: HashMap<u32, u16>,
     /// Open business, by owner minus one.
-    open: Vec<Business>,
+    open: Vec<PendingSteps>,
     /// Places in `open` that nobody has.
     vacant: Vec<u16>,
-    counts: Counts,
+    counts: HeapCounts,
 }
 
 /// What is known of the heap's bytes.
 struct Lists {
     free: FreePages,
-    runs: Runs,
+    runs: RunTable,
     /// Pages of the extents, by their first: what becomes free when another node has freed one.
     lengths: PageMap,
 }
 
 /// What an open transaction did to the heap, oldest first.
 #[derive(Default)]
-struct Business {
+struct PendingSteps {
     steps: Vec<Step>,
     /// The transaction does not restore: its end must put the heap's own bytes back.
     leaves: bool,
@@ -124,7 +126,7 @@ impl Heap {
     /// Opens the heap in a region in which no open transaction has ranges. Reads the header and the page
     /// table, eight bytes for each page; blocks and runs stay untouched until they are needed. Another value
     /// for the same heap is void from then on, as after [`Heap::format`].
-    pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, OpenError> {
+    pub fn open(region: impl Into<Arc<Region>>) -> Result<Heap, HeapOpenError> {
         Heap::open_in(region.into(), 0, usize::MAX)
     }
 
@@ -134,39 +136,39 @@ impl Heap {
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
         length: usize,
-    ) -> Result<Heap, OpenError> {
-        let ground = Ground::new(holder, start, length);
+    ) -> Result<Heap, HeapOpenError> {
+        let ground = RegionSlice::new(holder, start, length);
         // What they did to a heap here would be taken for committed, and may still be undone.
         match ground.region().open_transactions() {
             0 => Heap::open_on(ground, 0),
-            transactions => Err(OpenError::Busy { transactions }),
+            transactions => Err(HeapOpenError::Busy { transactions }),
         }
     }
 
     /// Opens the heap in a part of a shared region, as [`Heap::open_in`] does, while the caller's lock keeps others from
     /// changing it. Its pointers count from the region's beginning, so that they mean the same in all of its heaps.
-    /// Whoever applies others' records tells it of them: [`Heap::touched`].
+    /// Whoever applies others' records tells it of them: [`Heap::note_remote`].
     pub fn open_shared(
         holder: Arc<dyn AsRef<Region> + Send + Sync>,
         start: usize,
         length: usize,
-    ) -> Result<Heap, OpenError> {
-        Heap::open_on(Ground::new(holder, start, length), start as u64)
+    ) -> Result<Heap, HeapOpenError> {
+        Heap::open_on(RegionSlice::new(holder, start, length), start as u64)
     }
 
-    fn open_on(ground: Ground, origin: u64) -> Result<Heap, OpenError> {
+    fn open_on(ground: RegionSlice, origin: u64) -> Result<Heap, HeapOpenError> {
         let geometry = header(&ground, ground.len() as u64)?.counted_from(origin);
         let state = State {
             lists: Lists::scan(&ground, geometry)?,
             extents: HashMap::new(),
             open: Vec::new(),
             vacant: Vec::new(),
-            counts: Counts::default(),
+            counts: HeapCounts::default(),
         };
         let inner = Arc::new(Inner {
-            ground,
+            slice: ground,
             geometry,
-            others: Others::default(),
+            remote_changes: RemoteChanges::default(),
             state: Mutex::new(state),
         });
         let participant = Arc::clone(&inner) as Arc<dyn Participant>;
@@ -175,12 +177,12 @@ impl Heap {
 
     /// The region that the heap stands in.
     pub fn region(&self) -> &Region {
-        self.inner.ground.region()
+        self.inner.slice.region()
     }
 
     /// Where in the region the heap begins.
     pub fn start(&self) -> usize {
-        self.inner.ground.start()
+        self.inner.slice.start()
     }
 
     /// Where in the region pointers count from: where the heap begins, or the region, if that is shared.
@@ -192,7 +194,7 @@ impl Heap {
     /// [`Heap::has_room`] on a shared region, which then are of this moment.
     pub fn catch_up<X: Transact>(&self, transaction: &X) -> Result<(), AllocError> {
         self.admit(transaction)?;
-        Ok(self.inner.look_again(&mut self.inner.lock())?)
+        Ok(self.inner.reload(&mut self.inner.lock())?)
     }
 
     /// Fails unless the transaction may change the heap, and others may not.
@@ -202,59 +204,59 @@ impl Heap {
     }
 
     /// The number under which the transaction has business here; enters it when it is new.
-    fn owner<X: Transact>(&self, state: &mut State, transaction: &mut X) -> Result<u16, NoOwner> {
+    fn owner<X: Transact>(&self, state: &mut State, transaction: &mut X) -> Result<u16, OwnerError> {
         if !transaction.is_open() {
-            return Err(NoOwner::Range(RangeError::Ended));
+            return Err(OwnerError::Range(RangeError::Ended));
         }
         if let Some(note) = transaction.note_of(&self.participant) {
             return Ok(note as u16 + 1);
         }
         self.admit(transaction)?;
-        self.inner.look_again(state)?;
+        self.inner.reload(state)?;
         let place = match state.vacant.pop() {
             Some(place) => place,
             None if state.open.len() < TRANSACTIONS_MAX => {
-                state.open.push(Business::default());
+                state.open.push(PendingSteps::default());
                 state.open.len() as u16 - 1
             }
-            None => return Err(NoOwner::TooMany),
+            None => return Err(OwnerError::TooMany),
         };
-        state.open[usize::from(place)].leaves = transaction.mode() == Mode::NoRestore;
+        state.open[usize::from(place)].leaves = transaction.mode() == RestoreMode::NoRestore;
         transaction.enlist(&self.participant, place.into());
         Ok(place + 1)
     }
 }
 
 /// Why a transaction cannot have business here.
-enum NoOwner {
+enum OwnerError {
     Range(RangeError),
-    Damaged(Damage),
+    Damaged(HeapDamage),
     TooMany,
 }
 
-impl From<RangeError> for NoOwner {
-    fn from(error: RangeError) -> NoOwner {
-        NoOwner::Range(error)
+impl From<RangeError> for OwnerError {
+    fn from(error: RangeError) -> OwnerError {
+        OwnerError::Range(error)
     }
 }
 
-impl From<Damage> for NoOwner {
-    fn from(damage: Damage) -> NoOwner {
-        NoOwner::Damaged(damage)
+impl From<HeapDamage> for OwnerError {
+    fn from(damage: HeapDamage) -> OwnerError {
+        OwnerError::Damaged(damage)
     }
 }
 
 impl Lists {
-    fn scan(ground: &Ground, geometry: Geometry) -> Result<Lists, Damage> {
+    fn scan(ground: &RegionSlice, geometry: HeapGeometry) -> Result<Lists, HeapDamage> {
         let mut lists = Lists {
             free: FreePages::default(),
-            runs: Runs::new(geometry.pages),
+            runs: RunTable::new(geometry.pages),
             lengths: PageMap::new(geometry.pages),
         };
         scan(ground, geometry, &mut |found| match found {
-            Found::Free { page, pages } => lists.free.give(page, pages),
-            Found::Run { page, class } => lists.runs.found(page, class),
-            Found::Extent { page, pages } => lists.lengths.set(page, pages),
+            ScanItem::Free { page, pages } => lists.free.give(page, pages),
+            ScanItem::Run { page, class } => lists.runs.add_scanned(page, class),
+            ScanItem::Extent { page, pages } => lists.lengths.set(page, pages),
         })?;
         Ok(lists)
     }
@@ -274,9 +276,9 @@ impl State {
 }
 
 /// Checks the header of a heap in `room` bytes.
-pub(crate) fn header<B: Bytes + ?Sized>(bytes: &B, room: u64) -> Result<Geometry, OpenError> {
+pub(crate) fn header<B: HeapBytes + ?Sized>(bytes: &B, room: u64) -> Result<HeapGeometry, HeapOpenError> {
     if room < HEADER_BYTES as u64 {
-        return Err(OpenError::Foreign);
+        return Err(HeapOpenError::Foreign);
     }
     let mut raw = [0; HEADER_BYTES];
     bytes.copy(0, &mut raw);
@@ -285,18 +287,18 @@ pub(crate) fn header<B: Bytes + ?Sized>(bytes: &B, room: u64) -> Result<Geometry
 
 /// What a scan of the table comes by, in the order of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum ScanItem {
     Free { page: u32, pages: u32 },
     Run { page: u32, class: u8 },
     Extent { page: u32, pages: u32 },
 }
 
 /// Goes through the table once.
-pub(crate) fn scan<B: Bytes + ?Sized>(
+pub(crate) fn scan<B: HeapBytes + ?Sized>(
     bytes: &B,
-    geometry: Geometry,
-    each: &mut dyn FnMut(Found),
-) -> Result<(), Damage> {
+    geometry: HeapGeometry,
+    each: &mut dyn FnMut(ScanItem),
+) -> Result<(), HeapDamage> {
     let mut raw = vec![0; SCAN_STEP_BYTES];
     // Pages below `free` have been told of; up to `claimed` they belong to what begins at `owner`.
     let (mut free, mut claimed, mut owner) = (geometry.first, geometry.first, 0);
@@ -307,20 +309,20 @@ pub(crate) fn scan<B: Bytes + ?Sized>(
         bytes.copy(descriptor_at(page), raw);
         let (descriptors, _) = raw.as_chunks::<DESCRIPTOR_BYTES>();
         for raw in descriptors {
-            let found = Descriptor::decode(*raw, page, geometry)?;
-            if found != Descriptor::Empty {
+            let found = PageDescriptor::decode(*raw, page, geometry)?;
+            if found != PageDescriptor::Empty {
                 if page < claimed {
-                    return Err(Damage::Overlap { page, by: owner });
+                    return Err(HeapDamage::Overlap { page, by: owner });
                 }
                 if free < page {
-                    each(Found::Free {
+                    each(ScanItem::Free {
                         page: free,
                         pages: page - free,
                     });
                 }
                 match found {
-                    Descriptor::Run { class } => each(Found::Run { page, class }),
-                    _ => each(Found::Extent {
+                    PageDescriptor::Run { class } => each(ScanItem::Run { page, class }),
+                    _ => each(ScanItem::Extent {
                         page,
                         pages: found.pages(),
                     }),
@@ -332,7 +334,7 @@ pub(crate) fn scan<B: Bytes + ?Sized>(
         }
     }
     if free < geometry.pages {
-        each(Found::Free {
+        each(ScanItem::Free {
             page: free,
             pages: geometry.pages - free,
         });

@@ -1,35 +1,35 @@
 //! What a heap holds: statistics, and the check of its volatile state against its bytes.
 
 use super::Heap;
-use crate::check::{Report, inspect_in};
+use crate::check::{HeapReport, inspect_in};
 use crate::class::RUNS;
-use crate::error::{Damage, OpenError};
+use crate::error::{HeapDamage, HeapOpenError};
 use crate::layout::page_at;
 use crate::limit::PAGE_BYTES;
-use crate::stats::{ClassStatistics, Statistics};
+use crate::stats::{ClassStats, HeapStats};
 
 impl Heap {
     /// What the heap holds. The first call after an opening reads the states of all runs: a page of each.
     /// On a shared region it is of the moment when the heap was used last ([`Heap::catch_up`]), under its lock.
-    pub fn statistics(&self) -> Result<Statistics, Damage> {
+    pub fn statistics(&self) -> Result<HeapStats, HeapDamage> {
         let state = &mut *self.inner.lock();
         self.inner.read_all(state)?;
         let geometry = self.inner.geometry;
-        let mut statistics = Statistics {
+        let mut statistics = HeapStats {
             bytes: geometry.bytes(),
             bytes_usable: page_at(geometry.usable()),
             bytes_free_pages: state.lists.free.total() * PAGE_BYTES as u64,
             largest_free: page_at(state.lists.free.largest()),
             free_extents: state.lists.free.extents() as u64,
             counts: state.counts,
-            ..Statistics::default()
+            ..HeapStats::default()
         };
         let mut in_runs = 0;
         for (run, count) in RUNS.iter().zip(state.lists.runs.count()) {
             if count.runs == 0 {
                 continue;
             }
-            let class = ClassStatistics {
+            let class = ClassStats {
                 bytes: run.bytes.into(),
                 runs: count.runs,
                 slots: count.runs * u64::from(run.slots),
@@ -51,21 +51,21 @@ impl Heap {
     /// Goes through the whole heap: header, table, every run. See [`crate::inspect`].
     ///
     /// What open transactions did counts as done. Waits for calls that are at work.
-    pub fn check(&self) -> Result<Report, OpenError> {
+    pub fn check(&self) -> Result<HeapReport, HeapOpenError> {
         let _state = self.inner.lock();
         inspect_in(
-            &self.inner.ground,
-            self.inner.ground.len() as u64,
+            &self.inner.slice,
+            self.inner.slice.len() as u64,
             self.inner.geometry.origin,
         )
     }
 }
 
 impl super::Inner {
-    fn count_extents(&self) -> Result<u64, Damage> {
+    fn count_extents(&self) -> Result<u64, HeapDamage> {
         let mut count = 0;
-        super::scan(&self.ground, self.geometry, &mut |found| {
-            count += u64::from(matches!(found, super::Found::Extent { .. }));
+        super::scan(&self.slice, self.geometry, &mut |found| {
+            count += u64::from(matches!(found, super::ScanItem::Extent { .. }));
         })?;
         Ok(count)
     }

@@ -3,10 +3,10 @@
 use netram_rvm::RangeError;
 
 use super::{Heap, Inner, State, Step};
-use crate::block::{Block, Bytes, Place, locate};
-use crate::class::{Choice, choose};
-use crate::error::ResizeError;
-use crate::layout::Descriptor;
+use crate::block::{BlockKind, HeapBlock, HeapBytes, locate};
+use crate::class::{SizeChoice, choose};
+use crate::error::BlockResizeError;
+use crate::layout::PageDescriptor;
 use crate::limit::COPY_STEP_BYTES;
 use crate::pointer::Ptr;
 use crate::transact::Transact;
@@ -26,11 +26,11 @@ impl Heap {
         transaction: &mut X,
         block: Ptr<T>,
         bytes: usize,
-    ) -> Result<Ptr<T>, ResizeError> {
+    ) -> Result<Ptr<T>, BlockResizeError> {
         let mut state = self.inner.lock();
         let owner = self
             .owner(&mut state, transaction)
-            .map_err(|reason| ResizeError::Alloc(reason.into()))?;
+            .map_err(|reason| BlockResizeError::Alloc(reason.into()))?;
         let old = self.inner.admit(&mut state, owner, block.offset())?;
         if self.inner.fit(&mut state, transaction, owner, old, bytes)? {
             state.counts.resized_in_place += 1;
@@ -40,13 +40,13 @@ impl Heap {
         let moved = self
             .inner
             .copy(transaction, old.at, at, old.bytes.min(bytes as u64));
-        let moved = moved.map_err(ResizeError::from).and_then(|()| {
+        let moved = moved.map_err(BlockResizeError::from).and_then(|()| {
             let freed = self.inner.release(&mut state, transaction, owner, old);
-            freed.map_err(ResizeError::from)
+            freed.map_err(BlockResizeError::from)
         });
         if let Err(error) = moved {
             let geometry = self.inner.geometry;
-            let new = locate(&self.inner.ground, geometry, geometry.pointer(at));
+            let new = locate(&self.inner.slice, geometry, geometry.pointer(at));
             let new = new.expect("the block was just taken");
             // A transaction that can take no more ranges frees nothing either: then the block goes with its
             // abort.
@@ -65,26 +65,26 @@ impl Inner {
         state: &mut State,
         transaction: &mut X,
         owner: u16,
-        block: Block,
+        block: HeapBlock,
         bytes: usize,
     ) -> Result<bool, RangeError> {
-        let (page, from) = match block.place {
-            Place::Slot { class, .. } => {
+        let (page, from) = match block.kind {
+            BlockKind::Slot { class, .. } => {
                 let wanted = bytes as u64;
                 let fills = wanted <= block.bytes && wanted.saturating_mul(4) >= block.bytes * KEEP_QUARTERS;
-                return Ok(fills || choose(bytes) == Choice::Slot(class));
+                return Ok(fills || choose(bytes) == SizeChoice::Slot(class));
             }
-            Place::Extent { page, pages } => (page, pages),
+            BlockKind::Extent { page, pages } => (page, pages),
         };
         let to = match choose(bytes) {
-            Choice::Extent(Some(to)) if to == from => return Ok(true),
-            Choice::Extent(Some(to)) => to,
+            SizeChoice::Extent(Some(to)) if to == from => return Ok(true),
+            SizeChoice::Extent(Some(to)) => to,
             _ => return Ok(false),
         };
         if to > from && !state.lists.free.take_at(page + from, to - from) {
             return Ok(false);
         }
-        if let Err(error) = self.describe(transaction, page, Descriptor::Extent { pages: to }) {
+        if let Err(error) = self.describe(transaction, page, PageDescriptor::Extent { pages: to }) {
             if to > from {
                 state.lists.free.give(page + from, to - from);
             }
@@ -107,8 +107,8 @@ impl Inner {
         let mut done = 0;
         while done < bytes {
             let count = buffer.len().min((bytes - done) as usize);
-            self.ground.copy(source + done, &mut buffer[..count]);
-            self.ground.write(transaction, target + done, &buffer[..count])?;
+            self.slice.copy(source + done, &mut buffer[..count]);
+            self.slice.write(transaction, target + done, &buffer[..count])?;
             done += count as u64;
         }
         Ok(())

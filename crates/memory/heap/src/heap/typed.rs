@@ -4,9 +4,9 @@ use netram_rvm::ReadGuard;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::Heap;
-use crate::block::{Bytes, locate};
-use crate::error::{AccessError, AllocError};
-use crate::layout::{Geometry, root_at};
+use crate::block::{HeapBytes, locate};
+use crate::error::{AllocError, BlockAccessError};
+use crate::layout::{HeapGeometry, root_at};
 use crate::limit::ROOTS;
 use crate::pointer::{Ptr, Slice};
 use crate::transact::{EditBytes, Transact};
@@ -37,7 +37,7 @@ impl Heap {
     pub fn alloc_bytes<X: Transact>(&self, transaction: &mut X, bytes: &[u8]) -> Result<Ptr<u8>, AllocError> {
         let at = self.take(transaction, bytes.len())?;
         let block = Ptr::from_offset(self.inner.geometry.pointer(at));
-        let stored = self.inner.ground.write(transaction, at, bytes);
+        let stored = self.inner.slice.write(transaction, at, bytes);
         if let Err(error) = stored {
             // A transaction that can take no more ranges frees nothing either: then the block goes with its
             // abort.
@@ -48,11 +48,11 @@ impl Heap {
     }
 
     /// A copy of the value in a block.
-    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<T, AccessError>
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<T, BlockAccessError>
     where
         T: FromBytes + IntoBytes,
     {
-        let ground = &self.inner.ground;
+        let ground = &self.inner.slice;
         let at = reach(ground, self.inner.geometry, pointer, 1)?;
         let mut value = T::new_zeroed();
         ground.copy(at, value.as_mut_bytes());
@@ -60,11 +60,11 @@ impl Heap {
     }
 
     /// A copy of the values in a block.
-    pub fn get_slice<T>(&self, slice: Slice<T>) -> Result<Vec<T>, AccessError>
+    pub fn get_slice<T>(&self, slice: Slice<T>) -> Result<Vec<T>, BlockAccessError>
     where
         T: FromBytes + IntoBytes,
     {
-        let ground = &self.inner.ground;
+        let ground = &self.inner.slice;
         let at = reach(ground, self.inner.geometry, slice.block(), slice.len())?;
         // The block has the values, so their count fits the address space.
         let mut values = Vec::with_capacity(slice.len() as usize);
@@ -82,18 +82,18 @@ impl Heap {
         transaction: &mut X,
         pointer: Ptr<T>,
         value: &T,
-    ) -> Result<(), AccessError>
+    ) -> Result<(), BlockAccessError>
     where
         T: IntoBytes + Immutable,
     {
-        let at = reach(&self.inner.ground, self.inner.geometry, pointer, 1)?;
-        self.inner.ground.write(transaction, at, value.as_bytes())?;
+        let at = reach(&self.inner.slice, self.inner.geometry, pointer, 1)?;
+        self.inner.slice.write(transaction, at, value.as_bytes())?;
         Ok(())
     }
 
     /// The pointer in a root: where a program begins to look. Null until it is set.
-    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
-        root(&self.inner.ground, number)
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
+        root(&self.inner.slice, number)
     }
 
     /// Sets a root.
@@ -102,17 +102,17 @@ impl Heap {
         transaction: &mut X,
         number: usize,
         pointer: Ptr<T>,
-    ) -> Result<(), AccessError> {
-        let at = root_place(number)?;
+    ) -> Result<(), BlockAccessError> {
+        let at = root_offset(number)?;
         self.inner
-            .ground
+            .slice
             .write(transaction, at, &pointer.offset().to_le_bytes())?;
         Ok(())
     }
 
     /// The heap for reading in place. The region is locked shared while the view lives.
-    pub fn view(&self) -> View<'_> {
-        View {
+    pub fn view(&self) -> HeapView<'_> {
+        HeapView {
             guard: self.region().read(),
             start: self.start(),
             geometry: self.inner.geometry,
@@ -124,15 +124,15 @@ impl Heap {
     /// # Panics
     ///
     /// The bytes end before the heap does.
-    pub fn lens<'b>(&self, region: &'b [u8]) -> Lens<'b> {
+    pub fn borrowed_view<'b>(&self, region: &'b [u8]) -> BorrowedHeap<'b> {
         let geometry = self.inner.geometry;
         let bytes = &region[self.start()..][..geometry.bytes() as usize];
-        Lens { bytes, geometry }
+        BorrowedHeap { bytes, geometry }
     }
 
     /// The heap for changing in place, within a transaction. The region is locked while the edit lives.
-    pub fn edit<'h, X: Transact>(&'h self, transaction: &'h mut X) -> Edit<'h, X> {
-        Edit {
+    pub fn edit<'h, X: Transact>(&'h self, transaction: &'h mut X) -> HeapEdit<'h, X> {
+        HeapEdit {
             guard: transaction.edit(self.region()),
             start: self.start(),
             geometry: self.inner.geometry,
@@ -142,20 +142,20 @@ impl Heap {
 
 /// A heap's blocks, borrowed for reading.
 #[derive(Debug)]
-pub struct View<'h> {
+pub struct HeapView<'h> {
     guard: ReadGuard<'h>,
     start: usize,
-    geometry: Geometry,
+    geometry: HeapGeometry,
 }
 
-impl View<'_> {
+impl HeapView<'_> {
     /// The pointer in a root.
-    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.guard[self.start..], number)
     }
 
     /// The value in a block.
-    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, AccessError>
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
     {
@@ -163,7 +163,7 @@ impl View<'_> {
     }
 
     /// The values in a block.
-    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], AccessError>
+    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
     {
@@ -173,19 +173,19 @@ impl View<'_> {
 
 /// A heap's blocks in bytes that somebody else lends.
 #[derive(Clone, Copy)]
-pub struct Lens<'b> {
+pub struct BorrowedHeap<'b> {
     bytes: &'b [u8],
-    geometry: Geometry,
+    geometry: HeapGeometry,
 }
 
-impl<'b> Lens<'b> {
+impl<'b> BorrowedHeap<'b> {
     /// The pointer in a root.
-    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(self.bytes, number)
     }
 
     /// The value in a block.
-    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&'b T, AccessError>
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&'b T, BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
     {
@@ -193,7 +193,7 @@ impl<'b> Lens<'b> {
     }
 
     /// The values in a block.
-    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&'b [T], AccessError>
+    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&'b [T], BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
     {
@@ -201,27 +201,27 @@ impl<'b> Lens<'b> {
     }
 }
 
-impl std::fmt::Debug for Lens<'_> {
+impl std::fmt::Debug for BorrowedHeap<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Lens").finish_non_exhaustive()
     }
 }
 
 /// A heap's blocks, borrowed for changing. What is lent for writing is declared by the same call.
-pub struct Edit<'h, X: Transact + 'h> {
+pub struct HeapEdit<'h, X: Transact + 'h> {
     guard: X::Edit<'h>,
     start: usize,
-    geometry: Geometry,
+    geometry: HeapGeometry,
 }
 
-impl<X: Transact> Edit<'_, X> {
+impl<X: Transact> HeapEdit<'_, X> {
     /// The pointer in a root.
-    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, AccessError> {
+    pub fn root<T>(&self, number: usize) -> Result<Ptr<T>, BlockAccessError> {
         root(&self.guard[self.start..], number)
     }
 
     /// The value in a block.
-    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, AccessError>
+    pub fn get<T>(&self, pointer: Ptr<T>) -> Result<&T, BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
     {
@@ -229,7 +229,7 @@ impl<X: Transact> Edit<'_, X> {
     }
 
     /// The values in a block.
-    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], AccessError>
+    pub fn slice<T>(&self, slice: Slice<T>) -> Result<&[T], BlockAccessError>
     where
         T: FromBytes + Immutable + KnownLayout,
     {
@@ -237,19 +237,24 @@ impl<X: Transact> Edit<'_, X> {
     }
 
     /// The value in a block, for writing. All of it is logged.
-    pub fn get_mut<T>(&mut self, pointer: Ptr<T>) -> Result<&mut T, AccessError>
+    pub fn get_mut<T>(&mut self, pointer: Ptr<T>) -> Result<&mut T, BlockAccessError>
     where
         T: FromBytes + IntoBytes + Immutable + KnownLayout,
     {
         let at = reach(&self.guard[self.start..], self.geometry, pointer, 1)?;
         let bytes = self.guard.range_mut(self.start + at as usize, size_of::<T>())?;
         let at = self.geometry.pointer(at);
-        T::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
+        T::mut_from_bytes(bytes).map_err(|_| BlockAccessError::Unaligned { at })
     }
 
     /// Some of the values in a block, for writing: `count` from `first` on. These are logged, the others are
     /// not.
-    pub fn slice_mut<T>(&mut self, slice: Slice<T>, first: u64, count: u64) -> Result<&mut [T], AccessError>
+    pub fn slice_mut<T>(
+        &mut self,
+        slice: Slice<T>,
+        first: u64,
+        count: u64,
+    ) -> Result<&mut [T], BlockAccessError>
     where
         T: FromBytes + IntoBytes + Immutable + KnownLayout,
     {
@@ -261,7 +266,7 @@ impl<X: Transact> Edit<'_, X> {
         )?;
         let beyond = first.checked_add(count).is_none_or(|end| end > slice.len());
         if beyond {
-            return Err(AccessError::Small {
+            return Err(BlockAccessError::Small {
                 at: self.geometry.pointer(at),
                 found: slice.len() * size_of::<T>() as u64,
                 needed: first.saturating_add(count).saturating_mul(size_of::<T>() as u64),
@@ -272,48 +277,48 @@ impl<X: Transact> Edit<'_, X> {
             .guard
             .range_mut(self.start + at as usize, count as usize * size_of::<T>())?;
         let at = self.geometry.pointer(at);
-        <[T]>::mut_from_bytes(bytes).map_err(|_| AccessError::Unaligned { at })
+        <[T]>::mut_from_bytes(bytes).map_err(|_| BlockAccessError::Unaligned { at })
     }
 }
 
-impl<X: Transact> std::fmt::Debug for Edit<'_, X> {
+impl<X: Transact> std::fmt::Debug for HeapEdit<'_, X> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Edit").finish_non_exhaustive()
     }
 }
 
-fn get<T>(bytes: &[u8], geometry: Geometry, pointer: Ptr<T>) -> Result<&T, AccessError>
+fn get<T>(bytes: &[u8], geometry: HeapGeometry, pointer: Ptr<T>) -> Result<&T, BlockAccessError>
 where
     T: FromBytes + Immutable + KnownLayout,
 {
     let at = reach(bytes, geometry, pointer, 1)?;
     let value = &bytes[at as usize..at as usize + size_of::<T>()];
     let at = geometry.pointer(at);
-    T::ref_from_bytes(value).map_err(|_| AccessError::Unaligned { at })
+    T::ref_from_bytes(value).map_err(|_| BlockAccessError::Unaligned { at })
 }
 
-fn slice<T>(bytes: &[u8], geometry: Geometry, slice: Slice<T>) -> Result<&[T], AccessError>
+fn slice<T>(bytes: &[u8], geometry: HeapGeometry, slice: Slice<T>) -> Result<&[T], BlockAccessError>
 where
     T: FromBytes + Immutable + KnownLayout,
 {
     let at = reach(bytes, geometry, slice.block(), slice.len())?;
     let values = &bytes[at as usize..at as usize + slice.len() as usize * size_of::<T>()];
     let at = geometry.pointer(at);
-    <[T]>::ref_from_bytes(values).map_err(|_| AccessError::Unaligned { at })
+    <[T]>::ref_from_bytes(values).map_err(|_| BlockAccessError::Unaligned { at })
 }
 
 /// Where `count` values in a block begin: the block is taken, and has them.
-fn reach<T, B: Bytes + ?Sized>(
+fn reach<T, B: HeapBytes + ?Sized>(
     bytes: &B,
-    geometry: Geometry,
+    geometry: HeapGeometry,
     pointer: Ptr<T>,
     count: u64,
-) -> Result<u64, AccessError> {
+) -> Result<u64, BlockAccessError> {
     let block = locate(bytes, geometry, pointer.offset())?;
     let needed = count.saturating_mul(size_of::<T>() as u64);
     match needed <= block.bytes {
         true => Ok(block.at),
-        false => Err(AccessError::Small {
+        false => Err(BlockAccessError::Small {
             at: pointer.offset(),
             found: block.bytes,
             needed,
@@ -321,15 +326,15 @@ fn reach<T, B: Bytes + ?Sized>(
     }
 }
 
-fn root<T, B: Bytes + ?Sized>(bytes: &B, number: usize) -> Result<Ptr<T>, AccessError> {
+fn root<T, B: HeapBytes + ?Sized>(bytes: &B, number: usize) -> Result<Ptr<T>, BlockAccessError> {
     let mut raw = [0; 8];
-    bytes.copy(root_place(number)?, &mut raw);
+    bytes.copy(root_offset(number)?, &mut raw);
     Ok(Ptr::from_offset(u64::from_le_bytes(raw)))
 }
 
-fn root_place(number: usize) -> Result<u64, AccessError> {
+fn root_offset(number: usize) -> Result<u64, BlockAccessError> {
     match number < ROOTS {
         true => Ok(root_at(number)),
-        false => Err(AccessError::Root { number, count: ROOTS }),
+        false => Err(BlockAccessError::Root { number, count: ROOTS }),
     }
 }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::common::machine::Machine;
-use crate::common::{PAGE, PATH, World, world};
+use crate::common::{HeapFixture, PAGE, PATH, world};
 use netram_heap::limit::ROOTS;
 use netram_heap::{
-    AccessError, AllocError, BlockError, FormatError, FreeError, Heap, OpenError, Ptr, Slice, is_heap,
+    AllocError, BlockAccessError, BlockError, FreeError, Heap, HeapFormatError, HeapOpenError, Ptr, Slice,
+    is_heap,
 };
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, RangeError};
+use netram_rvm::{RangeError, RestoreMode};
 
 #[test]
 fn blocks_are_apart_aligned_and_large_enough() {
@@ -61,7 +62,7 @@ fn a_freed_block_is_given_out_again_only_when_its_transaction_has_committed() {
 
 #[test]
 fn a_freed_block_of_an_aborted_transaction_is_still_there_and_a_taken_one_is_not() {
-    for mode in [Mode::Restore, Mode::NoRestore] {
+    for mode in [RestoreMode::Restore, RestoreMode::NoRestore] {
         let world = world(60);
         for bytes in [100, 5000, 40_000] {
             let kept = world
@@ -262,7 +263,7 @@ fn values_are_reached_by_pointers_that_are_checked() {
     assert!(heap.root::<u64>(4).unwrap().is_null());
     assert_eq!(
         heap.root::<u64>(ROOTS),
-        Err(AccessError::Root {
+        Err(BlockAccessError::Root {
             number: ROOTS,
             count: ROOTS
         })
@@ -278,21 +279,24 @@ fn values_are_reached_by_pointers_that_are_checked() {
         [1, 0]
     );
 
-    let small = AccessError::Small {
+    let small = BlockAccessError::Small {
         at: number.offset(),
         found: 16,
         needed: 17,
     };
     assert_eq!(heap.get(number.cast::<[u8; 17]>()), Err(small));
     let huge = Slice::new(list.block(), u64::MAX);
-    assert!(matches!(heap.get_slice(huge), Err(AccessError::Small { .. })));
+    assert!(matches!(
+        heap.get_slice(huge),
+        Err(BlockAccessError::Small { .. })
+    ));
     assert!(matches!(
         heap.get(Ptr::<u64>::NULL),
-        Err(AccessError::Block(BlockError::Null))
+        Err(BlockAccessError::Block(BlockError::Null))
     ));
     world.commit(|open| heap.free(open, number)).unwrap();
     let gone = BlockError::Free { at: number.offset() };
-    assert_eq!(heap.get(number), Err(AccessError::Block(gone)));
+    assert_eq!(heap.get(number), Err(BlockAccessError::Block(gone)));
     assert_eq!(heap.check().unwrap().loose_roots, [3]);
 }
 
@@ -308,7 +312,7 @@ fn an_edit_declares_what_it_lends() {
         edit.slice_mut(list, 10, 2).unwrap().fill([5; 4]);
         assert_eq!(edit.slice(list).unwrap()[11], [5; 4]);
         let beyond = edit.slice_mut(list, 99, 2);
-        assert!(matches!(beyond, Err(AccessError::Small { needed: 404, .. })));
+        assert!(matches!(beyond, Err(BlockAccessError::Small { needed: 404, .. })));
         assert!(edit.slice_mut(list, u64::MAX, 2).is_err());
     });
     let mut aborted = world.begin();
@@ -334,11 +338,11 @@ fn runs_read_lazily_after_an_opening_give_out_their_free_slots() {
     for block in blocks.iter().step_by(3) {
         world.free(*block).unwrap();
     }
-    let World { rvm, heap, .. } = world;
+    let HeapFixture { rvm, heap, .. } = world;
     let before = heap.check().unwrap();
     drop(heap);
     let heap = Heap::open(rvm.map(PATH, 0, 0).unwrap()).unwrap();
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     for block in blocks.iter().step_by(3) {
         assert_eq!(heap.allocate(&mut open, 100), Ok(*block));
     }
@@ -351,13 +355,13 @@ fn runs_read_lazily_after_an_opening_give_out_their_free_slots() {
 
 #[test]
 fn a_heap_is_not_opened_while_a_transaction_may_still_undo_something() {
-    let World { rvm, heap, .. } = world(40);
+    let HeapFixture { rvm, heap, .. } = world(40);
     drop(heap);
     let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
     let heap = Heap::open(region.clone()).unwrap();
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     heap.allocate(&mut open, 100).unwrap();
-    let busy = OpenError::Busy { transactions: 1 };
+    let busy = HeapOpenError::Busy { transactions: 1 };
     assert_eq!(Heap::open(region.clone()).unwrap_err(), busy);
     open.abort();
     assert_eq!(Heap::open(region).unwrap().check().unwrap().blocks, []);
@@ -365,15 +369,15 @@ fn a_heap_is_not_opened_while_a_transaction_may_still_undo_something() {
 
 #[test]
 fn making_a_heap_is_refused_while_another_transaction_may_undo_something_there() {
-    let World { rvm, heap, .. } = world(40);
+    let HeapFixture { rvm, heap, .. } = world(40);
     drop(heap);
     let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
     let heap = Heap::open(region.clone()).unwrap();
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     heap.allocate(&mut open, 3 * PAGE).unwrap();
-    let busy = FormatError::Busy { transactions: 1 };
+    let busy = HeapFormatError::Busy { transactions: 1 };
     assert_eq!(Heap::format(&rvm, region.clone()).unwrap_err(), busy);
-    let mut other = rvm.begin(Mode::Restore);
+    let mut other = rvm.begin(RestoreMode::Restore);
     let refused = Heap::format_in(&mut other, &region, 0, usize::MAX);
     assert_eq!(refused, Err(busy.clone()));
     // Its own ranges are not in the way of a transaction, those of others are.
@@ -426,16 +430,16 @@ fn what_is_no_heap_or_too_small_for_one_is_refused() {
     for path in ["tiny", "small", "empty"] {
         assert_eq!(
             Heap::open(rvm.map(path, 0, 0).unwrap()).unwrap_err(),
-            OpenError::Foreign
+            HeapOpenError::Foreign
         );
     }
     for path in ["tiny", "small"] {
         let refused = Heap::format(&rvm, rvm.map(path, 0, 0).unwrap());
-        assert!(matches!(refused, Err(FormatError::Size { .. })));
+        assert!(matches!(refused, Err(HeapFormatError::Size { .. })));
     }
     Heap::format(&rvm, rvm.map("empty", 0, 0).unwrap()).unwrap();
     let part = rvm.map("empty", 0, 8 * PAGE as u64).unwrap();
-    let short = OpenError::Short {
+    let short = HeapOpenError::Short {
         needed: 1 << 16,
         found: 8 * PAGE as u64,
     };
@@ -453,7 +457,7 @@ fn formatting_again_forgets_everything_also_within_a_transaction() {
     let heap = Heap::format(&rvm, region.clone()).unwrap();
     let empty = heap.check().unwrap();
     let allocate = |heap: &Heap| {
-        let mut open = rvm.begin(Mode::Restore);
+        let mut open = rvm.begin(RestoreMode::Restore);
         let block = heap.allocate(&mut open, 3 * PAGE).unwrap();
         heap.set_root(&mut open, 0, block).unwrap();
         open.commit(Durability::Remote).unwrap();
@@ -464,11 +468,11 @@ fn formatting_again_forgets_everything_also_within_a_transaction() {
     assert_eq!(heap.check().unwrap(), empty);
 
     let block = allocate(&heap);
-    let mut aborted = rvm.begin(Mode::Restore);
+    let mut aborted = rvm.begin(RestoreMode::Restore);
     Heap::format_in(&mut aborted, &region, 0, usize::MAX).unwrap();
     aborted.abort();
     assert_eq!(heap.block_bytes(block), Ok(3 * PAGE as u64));
-    let mut committed = rvm.begin(Mode::Restore);
+    let mut committed = rvm.begin(RestoreMode::Restore);
     Heap::format_in(&mut committed, &region, 0, usize::MAX).unwrap();
     committed.commit(Durability::Remote).unwrap();
     assert_eq!(Heap::open(region).unwrap().check().unwrap(), empty);
@@ -487,12 +491,12 @@ fn heaps_stand_side_by_side_in_a_region() {
         Heap::open_in(region.clone(), start, length).unwrap()
     });
     let refused = Heap::format_part(&rvm, &region, 8, 20 * PAGE);
-    assert!(matches!(refused, Err(FormatError::Size { .. })));
+    assert!(matches!(refused, Err(HeapFormatError::Size { .. })));
     assert_eq!(
         Heap::open_in(region.clone(), usize::MAX, 9).unwrap_err(),
-        OpenError::Foreign
+        HeapOpenError::Foreign
     );
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     let pointers = [0, 1].map(|index| {
         let value = heaps[index].alloc(&mut open, &(index as u64 + 5)).unwrap();
         heaps[index].set_root(&mut open, 0, value).unwrap();
@@ -503,7 +507,7 @@ fn heaps_stand_side_by_side_in_a_region() {
     assert_eq!(pointers[0], pointers[1], "pointers count from the heap's begin");
     for (index, heap) in heaps.iter().enumerate() {
         assert_eq!(heap.get(pointers[index]).unwrap(), index as u64 + 5);
-        let mut open = rvm.begin(Mode::Restore);
+        let mut open = rvm.begin(RestoreMode::Restore);
         heap.edit(&mut open)
             .get_mut(pointers[index].cast::<[u8; 8]>())
             .unwrap()[1] = 1;
@@ -534,7 +538,7 @@ fn a_crash_while_formatting_leaves_the_old_heap_no_heap_or_the_new_one() {
         let found = match Heap::open(rvm.map(PATH, 0, 0).unwrap()) {
             Ok(heap) => heap.check().unwrap().blocks.len(),
             Err(error) => {
-                assert_eq!(error, OpenError::Foreign);
+                assert_eq!(error, HeapOpenError::Foreign);
                 usize::MAX
             }
         };

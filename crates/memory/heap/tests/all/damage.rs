@@ -1,17 +1,22 @@
 //! Damaged heaps are refused, by what is damaged.
 
 use crate::common::machine::Machine;
-use crate::common::{PAGE, PATH, World, world};
-use netram_heap::{AllocError, BlockError, Damage, FreeError, Heap, OpenError, ResizeError, inspect};
-use netram_rvm::Mode;
+use crate::common::{HeapFixture, PAGE, PATH, world};
+use netram_heap::{
+    AllocError, BlockError, BlockResizeError, FreeError, Heap, HeapDamage, HeapOpenError, inspect,
+};
+use netram_rvm::RestoreMode;
 
 #[test]
 fn a_damaged_header_is_refused() {
-    assert_eq!(damaged(world(3), |bytes| bytes[0] ^= 1), Err(OpenError::Foreign));
+    assert_eq!(
+        damaged(world(3), |bytes| bytes[0] ^= 1),
+        Err(HeapOpenError::Foreign)
+    );
     for at in 8..36 {
         assert_eq!(
             damaged(world(3), |bytes| bytes[at] ^= 0x10),
-            Err(OpenError::Header),
+            Err(HeapOpenError::Header),
             "byte {at}"
         );
     }
@@ -32,12 +37,19 @@ fn a_damaged_table_is_refused() {
             let found = damaged(world_with_blocks(), |bytes| {
                 bytes[descriptor(page) + bit / 8] ^= 1 << (bit % 8)
             });
-            let expected = Damage::Descriptor { page: page as u32 };
-            assert_eq!(found, Err(OpenError::Damaged(expected)), "page {page}, bit {bit}");
+            let expected = HeapDamage::Descriptor { page: page as u32 };
+            assert_eq!(
+                found,
+                Err(HeapOpenError::Damaged(expected)),
+                "page {page}, bit {bit}"
+            );
         }
     }
     let inside = damaged(world_with_blocks(), |bytes| bytes[descriptor(3)] = 1);
-    assert_eq!(inside, Err(OpenError::Damaged(Damage::Descriptor { page: 3 })));
+    assert_eq!(
+        inside,
+        Err(HeapOpenError::Damaged(HeapDamage::Descriptor { page: 3 }))
+    );
 }
 
 #[test]
@@ -54,11 +66,11 @@ fn a_block_inside_another_is_refused() {
     let found = damaged(world, |bytes| {
         bytes[PAGE + inner * 8..][..8].copy_from_slice(&stolen)
     });
-    let overlap = Damage::Overlap {
+    let overlap = HeapDamage::Overlap {
         page: inner as u32,
         by: (large.offset() as usize / PAGE) as u32,
     };
-    assert_eq!(found, Err(OpenError::Damaged(overlap)));
+    assert_eq!(found, Err(HeapOpenError::Damaged(overlap)));
 }
 
 #[test]
@@ -73,21 +85,24 @@ fn a_damaged_run_is_refused_by_the_check_and_by_whoever_needs_it() {
         let found = damaged(world_with_run(), |bytes| bytes[run + at] ^= 4);
         assert_eq!(
             found,
-            Err(OpenError::Damaged(Damage::Run { page: 2 })),
+            Err(HeapOpenError::Damaged(HeapDamage::Run { page: 2 })),
             "byte {at}"
         );
     }
     let found = damaged(world_with_run(), |bytes| bytes[run + 16 + 5] ^= 4);
-    assert_eq!(found, Err(OpenError::Damaged(Damage::Slot { page: 2, slot: 5 })));
+    assert_eq!(
+        found,
+        Err(HeapOpenError::Damaged(HeapDamage::Slot { page: 2, slot: 5 }))
+    );
 
-    let World { machine, rvm, heap } = world_with_run();
+    let HeapFixture { machine, rvm, heap } = world_with_run();
     drop(heap);
     rvm.truncate().unwrap();
     machine.change_file(PATH, |bytes| bytes[run + 4] ^= 4);
     let heap = Heap::open(rvm.map(PATH, 0, 0).unwrap()).unwrap();
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     let refused = heap.allocate(&mut open, 100);
-    assert_eq!(refused, Err(AllocError::Damaged(Damage::Run { page: 2 })));
+    assert_eq!(refused, Err(AllocError::Damaged(HeapDamage::Run { page: 2 })));
     assert!(heap.allocate(&mut open, PAGE).is_ok(), "other blocks can be had");
 }
 
@@ -102,17 +117,17 @@ fn a_free_slot_that_a_stray_store_calls_taken_is_refused_to_whoever_frees_it() {
     let region = world.heap.region();
     let taken: u8 = region.get(state - 1).unwrap();
     region.put_back(state, &[taken]).unwrap();
-    let damage = Damage::Slot { page: 2, slot: 1 };
+    let damage = HeapDamage::Slot { page: 2, slot: 1 };
     let damaged = FreeError::Block(BlockError::Damaged(damage));
     assert_eq!(world.free(other), Err(damaged.clone()));
     let resized = world.commit(|open| world.heap.resize(open, other, 1000));
-    assert_eq!(resized.unwrap_err(), ResizeError::Free(damaged));
+    assert_eq!(resized.unwrap_err(), BlockResizeError::Free(damaged));
     world.free(block).unwrap();
 }
 
 /// The file that truncation would leave, changed, and what opening says of it.
-fn damaged(world: World, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), OpenError> {
-    let World { machine, rvm, heap } = world;
+fn damaged(world: HeapFixture, change: impl FnOnce(&mut Vec<u8>)) -> Result<(), HeapOpenError> {
+    let HeapFixture { machine, rvm, heap } = world;
     drop(heap);
     rvm.truncate().unwrap();
     machine.change_file(PATH, change);

@@ -1,10 +1,10 @@
 //! Opening a large heap touches its table and nothing else. In a process of its own: it counts page faults.
 
 use crate::common::PAGE;
-use crate::common::machine::{Folder, Machine};
+use crate::common::machine::{Machine, TestDirectory};
 use netram_heap::{Heap, Ptr};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode};
+use netram_rvm::{RestoreMode, SegmentAllocation};
 
 const HEAP_BYTES: u64 = 1 << 30;
 /// Pages of the table: eight bytes for each of the heap's.
@@ -20,14 +20,15 @@ fn faults() -> u64 {
 
 #[test]
 fn opening_a_heap_of_a_gibibyte_reads_its_table_only() {
-    let (folder, machine) = (Folder::new(), Machine::new(8 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("heap");
-    rvm.create_segment(&path, HEAP_BYTES, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(8 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("heap");
+    rvm.create_segment(&path, HEAP_BYTES, SegmentAllocation::Sparse)
+        .unwrap();
     let heap = Heap::format(&rvm, rvm.map(&path, 0, 0).unwrap()).unwrap();
     let mut blocks: Vec<Ptr<u8>> = Vec::new();
     for round in 0..500 {
-        let mut open = rvm.begin(Mode::NoRestore);
+        let mut open = rvm.begin(RestoreMode::NoRestore);
         blocks.push(heap.allocate(&mut open, 1 + round % 3000).unwrap());
         blocks.push(heap.allocate(&mut open, 1 << 20).unwrap());
         open.commit(Durability::Lazy).unwrap();

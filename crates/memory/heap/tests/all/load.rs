@@ -3,7 +3,7 @@
 use crate::common::machine::{Machine, Random};
 use netram_heap::{Heap, Ptr};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 
 const HEAP_BYTES: u64 = 8 << 20;
 /// Blocks asked for may take this part of the heap, in percent.
@@ -35,7 +35,7 @@ fn a_long_load_is_never_refused_and_wastes_little() {
         let mut live: Vec<(Ptr<u8>, usize)> = Vec::new();
         let mut asked = 0;
         for step in 0..STEPS {
-            let mut open = rvm.begin(Mode::NoRestore);
+            let mut open = rvm.begin(RestoreMode::NoRestore);
             let bytes = wish(kind, &mut random);
             while asked + bytes as u64 > HEAP_BYTES * FILL_PERCENT / 100 {
                 let victim = random.below(live.len() as u64) as usize;
@@ -45,7 +45,7 @@ fn a_long_load_is_never_refused_and_wastes_little() {
             }
             // What this transaction freed can be had by the next.
             open.commit(Durability::Lazy).unwrap();
-            let mut open = rvm.begin(Mode::NoRestore);
+            let mut open = rvm.begin(RestoreMode::NoRestore);
             let block = heap.allocate(&mut open, bytes);
             let block = block.unwrap_or_else(|error| panic!("kind {kind}, step {step}: {error}"));
             open.commit(Durability::Lazy).unwrap();
@@ -61,7 +61,7 @@ fn a_long_load_is_never_refused_and_wastes_little() {
         );
         assert_eq!(statistics.bytes_taken, heap.check().unwrap().bytes_taken);
         for (block, _) in live {
-            let mut open = rvm.begin(Mode::NoRestore);
+            let mut open = rvm.begin(RestoreMode::NoRestore);
             heap.free(&mut open, block).unwrap();
             open.commit(Durability::Lazy).unwrap();
         }

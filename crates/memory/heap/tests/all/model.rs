@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::machine::{Machine, MachineStorage, Random, TestRvm};
-use netram_heap::{AllocError, FreeError, Heap, Ptr, ResizeError};
+use netram_heap::{AllocError, BlockResizeError, FreeError, Heap, Ptr};
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, Log};
-use netram_rvm::{CommitError, Mode, Options, Rvm, Transaction};
+use netram_proto::port::{Durability, RecordLog};
+use netram_rvm::{RestoreMode, Rvm, RvmCommitError, RvmOptions, Transaction};
 use proptest::prelude::*;
 
 const PAGES: u64 = 60;
@@ -63,7 +63,7 @@ struct Open {
     restore: bool,
 }
 
-struct Story {
+struct ModelRun {
     machine: Machine,
     rvm: Option<TestRvm>,
     heap: Option<Heap>,
@@ -89,8 +89,8 @@ fn contents(bytes: usize, value: u8) -> Vec<u8> {
         .collect()
 }
 
-fn options(spool_bytes: usize) -> Options {
-    Options {
+fn options(spool_bytes: usize) -> RvmOptions {
+    RvmOptions {
         spool_bytes,
         ..Machine::options()
     }
@@ -109,16 +109,16 @@ fn apply(blocks: &mut Blocks, changes: &Changes) {
     }
 }
 
-impl Story {
-    fn begin(spool_bytes: usize) -> Story {
+impl ModelRun {
+    fn begin(spool_bytes: usize) -> ModelRun {
         let machine = Machine::new(LOG_BYTES);
         let rvm = open(&machine, spool_bytes);
         rvm.create_segment("heap", PAGES * 4096, Default::default())
             .unwrap();
         let heap = Heap::format(&rvm, rvm.map("heap", 0, 0).unwrap()).unwrap();
         rvm.truncate().unwrap();
-        let tail = Log::state(&machine).tail;
-        Story {
+        let tail = RecordLog::state(&machine).tail;
+        ModelRun {
             machine,
             rvm: Some(rvm),
             heap: Some(heap),
@@ -141,7 +141,11 @@ impl Story {
             Act::Begin { restore } => {
                 let free = (0..OPEN_MAX).find(|number| !self.open.contains_key(number));
                 let Some(number) = free else { return };
-                let mode = if restore { Mode::Restore } else { Mode::NoRestore };
+                let mode = if restore {
+                    RestoreMode::Restore
+                } else {
+                    RestoreMode::NoRestore
+                };
                 let open = Open {
                     transaction: self.rvm.as_ref().unwrap().begin(mode),
                     changes: BTreeMap::new(),
@@ -259,7 +263,7 @@ impl Story {
                             open.changes.insert(at, Some(known));
                         }
                     }
-                    Err(ResizeError::Alloc(AllocError::NoRoom { .. })) => {}
+                    Err(BlockResizeError::Alloc(AllocError::NoRoom { .. })) => {}
                     Err(error) => self.may_fail(&error),
                 }
             }
@@ -300,9 +304,9 @@ impl Story {
         let committed = open.transaction.commit(durability);
         let own = match &committed {
             Ok(commit) => commit.ticket.map(|ticket| ticket.lsn),
-            Err(CommitError::Unknown { lsn, .. }) => Some(*lsn),
+            Err(RvmCommitError::Unknown { lsn, .. }) => Some(*lsn),
             Err(error) => {
-                let too_large = matches!(error, CommitError::TooLarge { .. });
+                let too_large = matches!(error, RvmCommitError::TooLarge { .. });
                 assert!(self.machine.has_crashed() || too_large, "{error}");
                 return;
             }
@@ -326,7 +330,7 @@ impl Story {
     }
 
     fn machine_log(&self) -> netram_proto::port::LogState {
-        Log::state(&self.machine)
+        RecordLog::state(&self.machine)
     }
 
     /// The heap in memory is whole, and holds what committed and open transactions made of it.
@@ -409,7 +413,7 @@ proptest! {
         acts in proptest::collection::vec(act(), 1..200),
         spool in prop_oneof![Just(0), Just(2000), Just(16 * 1024)],
     ) {
-        let mut story = Story::begin(spool);
+        let mut story = ModelRun::begin(spool);
         acts.iter().for_each(|act| story.run(act));
         story.crash(1);
     }

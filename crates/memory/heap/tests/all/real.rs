@@ -1,9 +1,9 @@
 //! Real files, private mappings, and pointers that hold wherever the segment is mapped.
 
-use crate::common::machine::{Folder, Machine};
-use netram_heap::{AccessError, Heap, Ptr, Slice};
+use crate::common::machine::{Machine, TestDirectory};
+use netram_heap::{BlockAccessError, Heap, Ptr, Slice};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode};
+use netram_rvm::{RestoreMode, SegmentAllocation};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// A member of a list, with what it needs stored in place.
@@ -24,13 +24,14 @@ const PEOPLE: [(&str, u64); 4] = [
 
 #[test]
 fn a_list_is_the_same_wherever_it_is_mapped_and_after_a_crash() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("heap");
-    rvm.create_segment(&path, 1 << 20, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("heap");
+    rvm.create_segment(&path, 1 << 20, SegmentAllocation::Sparse)
+        .unwrap();
     let heap = Heap::format(&rvm, rvm.map(&path, 0, 0).unwrap()).unwrap();
     for (name, born) in PEOPLE {
-        let mut open = rvm.begin(Mode::Restore);
+        let mut open = rvm.begin(RestoreMode::Restore);
         let name = heap.alloc_slice(&mut open, name.as_bytes()).unwrap();
         let next = heap.root(0).unwrap();
         let person = heap.alloc(&mut open, &Person { next, name, born }).unwrap();
@@ -45,12 +46,12 @@ fn a_list_is_the_same_wherever_it_is_mapped_and_after_a_crash() {
     assert_eq!(heap.region().as_ptr().addr(), elsewhere);
     assert_eq!(read(&heap), PEOPLE.map(|(name, born)| (name.to_owned(), born)));
 
-    let mut lost = rvm.begin(Mode::NoRestore);
+    let mut lost = rvm.begin(RestoreMode::NoRestore);
     let person: Ptr<Person> = heap.root(0).unwrap();
     heap.edit(&mut lost).get_mut(person).unwrap().born = 0;
     drop((lost, heap, rvm));
     machine.crash(3);
-    let rvm = folder.open(&machine).unwrap();
+    let rvm = directory.open(&machine).unwrap();
     let heap = Heap::open(rvm.map(&path, 0, 0).unwrap()).unwrap();
     assert_eq!(read(&heap), PEOPLE.map(|(name, born)| (name.to_owned(), born)));
     assert_eq!(heap.check().unwrap().blocks.len(), 2 * PEOPLE.len());
@@ -73,15 +74,16 @@ fn read(heap: &Heap) -> Vec<(String, u64)> {
 
 #[test]
 fn a_value_that_is_not_aligned_for_its_type_is_copied_not_lent() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("heap");
-    rvm.create_segment(&path, 1 << 20, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("heap");
+    rvm.create_segment(&path, 1 << 20, SegmentAllocation::Sparse)
+        .unwrap();
     let heap = Heap::format(&rvm, rvm.map(&path, 0, 0).unwrap()).unwrap();
     #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, PartialEq)]
     #[repr(C, align(64))]
     struct Wide([u8; 64]);
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     let blocks: Vec<Ptr<Wide>> = (0..4)
         .map(|_| heap.alloc(&mut open, &Wide([3; 64])).unwrap())
         .collect();
@@ -102,5 +104,5 @@ fn a_value_that_is_not_aligned_for_its_type_is_copied_not_lent() {
         .find(|block| !block.offset().is_multiple_of(64))
         .unwrap();
     let refused = heap.edit(&mut open).get_mut(*odd).map(|_| ());
-    assert_eq!(refused, Err(AccessError::Unaligned { at: odd.offset() }));
+    assert_eq!(refused, Err(BlockAccessError::Unaligned { at: odd.offset() }));
 }

@@ -5,25 +5,25 @@ use std::sync::Arc;
 
 use crate::common::machine::{Machine, MachineStorage, TestRvm};
 use crate::common::{PAGE, PATH};
-use netram_heap::{AllocError, Apart, Heap, Ptr, Statistics, Transact, inspect_shared};
+use netram_heap::{AllocError, Heap, HeapStats, Ptr, TopActionOutcome, Transact, inspect_shared};
 use netram_proto::port::Durability;
-use netram_rvm::{EditGuard, Mode, Participant, RangeError, Region, Transaction};
+use netram_rvm::{EditGuard, Participant, RangeError, Region, RestoreMode, Transaction};
 use proptest::prelude::*;
 
 /// The heap begins here in its region.
 const START: usize = 2 * PAGE;
 
 /// A transaction that has the heap's lock: nobody else changes the heap before it ends.
-struct Alone(Transaction<Machine, MachineStorage>);
+struct SoleTransaction(Transaction<Machine, MachineStorage>);
 
-impl Transact for Alone {
+impl Transact for SoleTransaction {
     type Edit<'t> = EditGuard<'t, Machine, MachineStorage>;
 
     fn is_open(&self) -> bool {
         self.0.is_open()
     }
 
-    fn mode(&self) -> Mode {
+    fn mode(&self) -> RestoreMode {
         self.0.mode()
     }
 
@@ -51,12 +51,12 @@ impl Transact for Alone {
         self.0.note_of(participant)
     }
 
-    fn apart(
+    fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
-    ) -> Result<Apart, AllocError> {
+    ) -> Result<TopActionOutcome, AllocError> {
         change(self)?;
-        Ok(Apart::Within)
+        Ok(TopActionOutcome::Within)
     }
 }
 
@@ -65,20 +65,20 @@ struct Node {
     heap: Heap,
 }
 
-struct World {
+struct SharedHeapFixture {
     nodes: Vec<Node>,
     /// The bytes as of the last commit.
     bytes: Vec<u8>,
 }
 
-fn world(nodes: usize, pages: usize) -> World {
+fn world(nodes: usize, pages: usize) -> SharedHeapFixture {
     let bytes = START + (2 + pages) * PAGE;
     let nodes = (0..nodes).map(|_| {
         let rvm = Machine::new(4 << 20).open().unwrap();
         rvm.create_segment(PATH, bytes as u64, Default::default())
             .unwrap();
         let region = Arc::new(rvm.map(PATH, 0, 0).unwrap());
-        let mut open = Alone(rvm.begin(Mode::Restore));
+        let mut open = SoleTransaction(rvm.begin(RestoreMode::Restore));
         Heap::format_in(&mut open, &region, START, usize::MAX).unwrap();
         open.0.commit(Durability::Remote).unwrap();
         let heap = Heap::open_shared(region, START, usize::MAX).unwrap();
@@ -86,15 +86,15 @@ fn world(nodes: usize, pages: usize) -> World {
     });
     let nodes: Vec<Node> = nodes.collect();
     let bytes = nodes[0].heap.region().read().to_vec();
-    World { nodes, bytes }
+    SharedHeapFixture { nodes, bytes }
 }
 
-impl World {
-    fn begin(&self, node: usize) -> Alone {
-        Alone(self.nodes[node].rvm.begin(Mode::Restore))
+impl SharedHeapFixture {
+    fn begin(&self, node: usize) -> SoleTransaction {
+        SoleTransaction(self.nodes[node].rvm.begin(RestoreMode::Restore))
     }
 
-    fn commit(&mut self, node: usize, open: Alone) {
+    fn commit(&mut self, node: usize, open: SoleTransaction) {
         open.0.commit(Durability::Remote).unwrap();
         let new = self.nodes[node].heap.region().read().to_vec();
         let changed = |at: &usize| self.bytes[*at] != new[*at];
@@ -109,7 +109,7 @@ impl World {
                     let bytes = &new[*at..at + length];
                     told.heap.region().put_back(*at, bytes).unwrap();
                 }
-                told.heap.touched(ranges.iter().copied());
+                told.heap.note_remote(ranges.iter().copied());
             }
         }
         self.bytes = new;
@@ -128,7 +128,7 @@ impl World {
                 report,
                 inspect_shared(&self.bytes[START..], START as u64).unwrap()
             );
-            let open = Alone(node.rvm.begin(Mode::Restore));
+            let open = SoleTransaction(node.rvm.begin(RestoreMode::Restore));
             node.heap.catch_up(&open).unwrap();
             let copy = Machine::new(4 << 20).open().unwrap();
             copy.create_segment(PATH, region.len() as u64, Default::default())
@@ -142,8 +142,8 @@ impl World {
 }
 
 /// What a heap holds, without what its value did.
-fn uncounted(heap: &Heap) -> Statistics {
-    Statistics {
+fn uncounted(heap: &Heap) -> HeapStats {
+    HeapStats {
         counts: Default::default(),
         ..heap.statistics().unwrap()
     }
@@ -245,7 +245,7 @@ fn pointers_count_from_the_regions_beginning_and_may_lead_into_another_heap() {
     assert_eq!(heap.region().get::<u64>(at).unwrap(), 77);
     assert_eq!(heap.get(heap.root::<u64>(3).unwrap()).unwrap(), 77);
     let copy = heap.region().read().to_vec();
-    let lens = heap.lens(&copy);
+    let lens = heap.borrowed_view(&copy);
     assert_eq!(*lens.get(lens.root::<u64>(3).unwrap()).unwrap(), 77);
     assert_eq!((heap.start(), heap.base()), (START, 0));
     // Of another heap's blocks this one says that they are not its own.
@@ -262,7 +262,7 @@ fn a_table_that_others_have_damaged_is_refused_until_it_is_whole_again() {
     let table = START + PAGE + 5 * 8;
     let old: [u8; 8] = heap.region().get(table).unwrap();
     heap.region().put_back(table, &[9; 8]).unwrap();
-    heap.touched(std::iter::once((table, 8)));
+    heap.note_remote(std::iter::once((table, 8)));
     for _ in 0..2 {
         let mut open = world.begin(1);
         let refused = heap.allocate(&mut open, 10);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::common::machine::{Machine, Random};
 use netram_heap::{AllocError, Heap, Ptr};
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Options, Rvm};
+use netram_rvm::{RestoreMode, Rvm, RvmOptions};
 
 const THREADS: u64 = 4;
 const TRANSACTIONS: u64 = 400;
@@ -17,9 +17,9 @@ fn work(rvm: &crate::common::machine::TestRvm, heap: &Heap, seed: u64) -> Blocks
     let mut committed = Blocks::new();
     for number in 0..TRANSACTIONS {
         let mode = if random.below(2) == 0 {
-            Mode::Restore
+            RestoreMode::Restore
         } else {
-            Mode::NoRestore
+            RestoreMode::NoRestore
         };
         let mut open = rvm.begin(mode);
         let mut mine = committed.clone();
@@ -66,7 +66,7 @@ fn what_remains_is_what_each_thread_committed() {
         let machine = Machine::new(1 << 20);
         // Every other time lazy commits are kept back and merged: then much of what a block went through is never
         // logged.
-        let options = Options {
+        let options = RvmOptions {
             spool_bytes: if seed % 2 == 0 { 64 * 1024 } else { 0 },
             ..Machine::options()
         };

@@ -5,11 +5,15 @@ use std::cell::{Cell, RefCell};
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{
-    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
+    RecordLog, StorageFile, WaitError,
 };
 use netram_proto::time::Time;
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Allocation, Identity, Memory, OpenError, Options, Placement, Rvm, Stamp, StampId, Storage};
+use netram_rvm::{
+    Placement, RegionMemory, Rvm, RvmOpenError, RvmOptions, SegmentAllocation, SegmentIdentity, SegmentStamp,
+    SegmentStorage, StampId,
+};
 
 pub(crate) const REGION_BYTES: usize = 1 << 24;
 const LOG_BYTES: u64 = 1 << 40;
@@ -21,19 +25,24 @@ pub(crate) struct Forgetful {
     ring: RefCell<Vec<u8>>,
 }
 
-impl Log for Forgetful {
-    fn append(&self, _: Kind, length: usize, fill: &mut dyn FnMut(&mut [u8])) -> Result<Ticket, AppendError> {
+impl RecordLog for Forgetful {
+    fn append(
+        &self,
+        _: RecordKind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<CommitTicket, AppendError> {
         fill(&mut self.ring.borrow_mut()[..length]);
         let lsn = Lsn(self.tail.get());
         self.tail.set(lsn.0 + length as u64);
-        Ok(Ticket {
+        Ok(CommitTicket {
             lsn,
             end: Lsn(self.tail.get()),
         })
     }
 
-    fn wait(&self, _: Ticket, _: Durability) -> Result<Votes, WaitError> {
-        Ok(Votes::default())
+    fn wait(&self, _: CommitTicket, _: Durability) -> Result<CommitVotes, WaitError> {
+        Ok(CommitVotes::default())
     }
 
     fn state(&self) -> LogState {
@@ -60,7 +69,7 @@ impl Log for Forgetful {
 /// Zeros that take writes and keep none.
 pub(crate) struct Zeros(u64);
 
-impl File for Zeros {
+impl StorageFile for Zeros {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.0)
     }
@@ -81,14 +90,14 @@ impl File for Zeros {
 
 pub(crate) struct Nowhere(Zeros);
 
-impl Storage for Nowhere {
+impl SegmentStorage for Nowhere {
     type File = Zeros;
 
     fn name(&self, path: &str) -> Result<String, IoError> {
         Ok(path.to_owned())
     }
 
-    fn create_segment(&self, _: &str, _: u64, _: Allocation) -> Result<(), IoError> {
+    fn create_segment(&self, _: &str, _: u64, _: SegmentAllocation) -> Result<(), IoError> {
         Ok(())
     }
 
@@ -96,23 +105,23 @@ impl Storage for Nowhere {
         Ok(Zeros(REGION_BYTES as u64))
     }
 
-    fn map(&self, _: &Zeros, _: u64, length: usize, _: Placement) -> Result<Memory, IoError> {
-        Ok(Memory::from_bytes(vec![0; length].into_boxed_slice()))
+    fn map(&self, _: &Zeros, _: u64, length: usize, _: Placement) -> Result<RegionMemory, IoError> {
+        Ok(RegionMemory::from_bytes(vec![0; length].into_boxed_slice()))
     }
 
-    fn identity(&self, _: &Zeros) -> Result<Identity, IoError> {
-        Ok(Identity::default())
+    fn identity(&self, _: &Zeros) -> Result<SegmentIdentity, IoError> {
+        Ok(SegmentIdentity::default())
     }
 
-    fn assign_identity(&self, _: &Zeros) -> Result<Identity, IoError> {
-        Ok(Identity::default())
+    fn assign_identity(&self, _: &Zeros) -> Result<SegmentIdentity, IoError> {
+        Ok(SegmentIdentity::default())
     }
 
-    fn stamp(&self, _: &Zeros, _: &str) -> Result<Option<Stamp>, IoError> {
+    fn stamp(&self, _: &Zeros, _: &str) -> Result<Option<SegmentStamp>, IoError> {
         Ok(None)
     }
 
-    fn leave_stamp(&self, _: &Zeros, _: &str, _: &Stamp) -> Result<bool, IoError> {
+    fn leave_stamp(&self, _: &Zeros, _: &str, _: &SegmentStamp) -> Result<bool, IoError> {
         Ok(false)
     }
 
@@ -142,10 +151,10 @@ pub(crate) fn log() -> Forgetful {
 }
 
 /// Recoverable memory with a spool of so many bytes.
-pub(crate) fn open(spool_bytes: usize) -> Result<Rvm<Forgetful, Nowhere>, OpenError> {
-    let options = Options {
+pub(crate) fn open(spool_bytes: usize) -> Result<Rvm<Forgetful, Nowhere>, RvmOpenError> {
+    let options = RvmOptions {
         spool_bytes,
-        ..Options::new(JournalId(1))
+        ..RvmOptions::new(JournalId(1))
     };
     Rvm::open(log(), Nowhere(Zeros(TABLE_BYTES)), options)
 }

@@ -8,7 +8,7 @@ const BITS: usize = u64::BITS as usize;
 /// A set of pages. A bit in `groups` says that the word below it may have some, so that taking few of many
 /// pages looks at few words.
 #[derive(Debug)]
-pub(crate) struct Dirty {
+pub(crate) struct DirtyPages {
     words: Box<[AtomicU64]>,
     groups: Box<[AtomicU64]>,
 }
@@ -17,9 +17,9 @@ fn zeros(bits: usize) -> Box<[AtomicU64]> {
     (0..bits.div_ceil(BITS)).map(|_| AtomicU64::new(0)).collect()
 }
 
-impl Dirty {
-    pub(crate) fn new(pages: usize) -> Dirty {
-        Dirty {
+impl DirtyPages {
+    pub(crate) fn new(pages: usize) -> DirtyPages {
+        DirtyPages {
             words: zeros(pages),
             groups: zeros(pages.div_ceil(BITS)),
         }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn what_is_set_is_taken_once_in_order() {
-        let dirty = Dirty::new(10_000);
+        let dirty = DirtyPages::new(10_000);
         for page in [9_999, 0, 63, 64, 4_095, 4_096, 64] {
             dirty.set(page);
         }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn nothing_that_threads_set_is_lost() {
-        let dirty = Dirty::new(1 << 14);
+        let dirty = DirtyPages::new(1 << 14);
         let mut taken = vec![0u32; 1 << 14];
         std::thread::scope(|threads| {
             for thread in 0..2 {

@@ -1,62 +1,62 @@
 //! How the stores of a transaction are found in a region: declared, or by page.
 //!
 //! By page, a transaction need not declare what it changes. The first store to a page since the last commit is
-//! found by a [`Finder`]; the commit compares the page with its *twin*, which shows what was last logged, and
+//! found by a [`StoreFinder`]; the commit compares the page with its *twin*, which shows what was last logged, and
 //! logs exactly the bytes that differ; an abort copies them back from there. Or the page is logged whole.
 //!
-//! A page does not say who stored to it. So a region that is captured by page lends its [`Captured`] to one
+//! A page does not say who stored to it. So a region that is captured by page lends its [`PageCapture`] to one
 //! transaction at a time, which has it until it ends; others are refused. A store outside of any transaction
 //! counts as the next one's.
 
+mod allowed;
 mod compare;
 mod dirty;
-mod habit;
+mod page_policy;
 mod twins;
 mod verify;
-mod within;
 
 use std::sync::Arc;
 
 use netram_proto::port::IoError;
 
+pub(crate) use allowed::AllowedRanges;
 pub use compare::differences;
-pub(crate) use dirty::Dirty;
+pub(crate) use dirty::DirtyPages;
 pub(crate) use twins::Twins;
 pub(crate) use verify::Verifier;
-pub use verify::{Undeclared, Verify};
-pub(crate) use within::Within;
+pub use verify::{UndeclaredStore, VerifyMode};
 
 use crate::error::CaptureError;
-use crate::memory::Memory;
-use crate::range::{Range, Ranges};
-use habit::{Habit, Way};
-use twins::Finder;
+use crate::memory::RegionMemory;
+use crate::range::{DeclaredRange, RangeList};
+use page_policy::{DiffMethod, PagePolicy};
+use twins::StoreFinder;
 
 /// Bytes of a page: the system's, where stores are found by page.
 pub(crate) const PAGE: usize = crate::limit::PAGE_BYTES as usize;
 
 /// How a region's stores are found. Chosen by [`crate::Region::set_capture`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Capture {
+pub enum CaptureMode {
     /// The program declares them (`set_range`, `write`, `edit`). Any number of transactions at once.
     #[default]
     Declared,
     /// By comparing stored pages with their twins, which take as much memory as the pages that were ever stored
-    /// to (with [`Find::Watch`], as the region). The bytes that differ are logged. One transaction at a time.
-    Twins(Find),
+    /// to (with [`DetectMethod::Watch`], as the region). The bytes that differ are logged. One transaction at a time.
+    Twins(DetectMethod),
     /// As whole pages: every page that was stored to is logged. One transaction at a time.
-    Pages(Find),
+    Pages(DetectMethod),
     /// Declared, and by the page what is cheapest for it: each update recorded, the page compared with a twin, or
     /// logged whole, as its last transactions would have had it. One transaction at a time.
     Adaptive,
     /// Declared, and at each commit compared with what was declared: undeclared stores are found and said. For
     /// tests: memory twice the region's, and 1 to 3 us a stored page. Any number of transactions at once.
-    Verified(Verify),
+    Verified(VerifyMode),
 }
 
 /// How a store to a page is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Find {
+pub enum DetectMethod {
     /// Pages are protected, and the first store to each makes a signal (SIGSEGV), which a handler of this library
     /// takes; other faults go to the handler that was there before. Where system calls store to the region for
     /// the program they fail with EFAULT.
@@ -67,53 +67,57 @@ pub enum Find {
 
 /// What is to be done about a declared part of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum PageDecision {
     Record,
     /// The page's commit finds it.
-    Known,
+    Detected,
 }
 
 /// Bytes of a region: where they begin, and how many.
-pub(crate) type Run = (usize, usize);
+pub(crate) type ByteRun = (usize, usize);
 
 /// What the transaction that stores to a region has of it, beside the [`Twins`]: lent to one at a time.
 #[derive(Debug)]
-pub(crate) struct Captured {
+pub(crate) struct PageCapture {
     twins: Arc<Twins>,
     whole: bool,
     /// Where the program declares its stores: a habit a page, and the pages that the open transaction touched.
-    habits: Vec<Habit>,
+    policies: Vec<PagePolicy>,
     touched: Vec<usize>,
     /// An abort of the transaction that has it restores memory.
     restores: bool,
     /// Nothing else may change. `None`: everything may.
-    within: Option<Within>,
+    allowed: Option<AllowedRanges>,
     /// Pages that were taken from the finder, and whose changes are not logged.
     pending: Vec<usize>,
     /// Those of them that may be there for foreign bytes alone.
     foreign: Vec<usize>,
     /// What the commit that is on its way will log.
-    found: Vec<Run>,
+    changed: Vec<ByteRun>,
 }
 
-impl Captured {
+impl PageCapture {
     /// Finds stores to `memory` from now on.
-    pub(crate) fn new(memory: &Memory, find: Option<Find>, whole: bool) -> Result<Captured, CaptureError> {
+    pub(crate) fn new(
+        memory: &RegionMemory,
+        find: Option<DetectMethod>,
+        whole: bool,
+    ) -> Result<PageCapture, CaptureError> {
         let twins = Arc::new(Twins::new(memory, find)?);
         let habits = match find {
-            None => vec![Habit::default(); memory.len().div_ceil(PAGE)],
+            None => vec![PagePolicy::default(); memory.len().div_ceil(PAGE)],
             Some(_) => Vec::new(),
         };
-        Ok(Captured {
+        Ok(PageCapture {
             twins,
             whole,
-            habits,
+            policies: habits,
             touched: Vec::new(),
             restores: true,
-            within: None,
+            allowed: None,
             pending: Vec::new(),
             foreign: Vec::new(),
-            found: Vec::new(),
+            changed: Vec::new(),
         })
     }
 
@@ -123,69 +127,69 @@ impl Captured {
 
     /// Whether declared ranges are asked for.
     pub(crate) fn is_adaptive(&self) -> bool {
-        matches!(self.twins.finder, Finder::Declared)
+        matches!(self.twins.finder, StoreFinder::Declared)
     }
 
     /// The program is about to store to `page`, and has declared it.
     #[inline]
-    pub(crate) fn touch(&mut self, memory: &Memory, page: usize) -> Part {
-        let Some(habit) = self.habits.get_mut(page) else {
-            return Part::Known;
+    pub(crate) fn touch(&mut self, memory: &RegionMemory, page: usize) -> PageDecision {
+        let Some(habit) = self.policies.get_mut(page) else {
+            return PageDecision::Detected;
         };
         if habit.updates == 0 {
             self.touched.push(page);
-            if habit.way != Way::Recorded {
+            if habit.method != DiffMethod::Recorded {
                 self.pending.push(page);
                 // A page that is logged whole needs its twin for an abort only.
-                if !habit.has_twin && (self.restores || habit.way == Way::Compared) {
+                if !habit.has_twin && (self.restores || habit.method == DiffMethod::Compared) {
                     habit.has_twin = true;
                     self.twins.make(memory, page);
                 }
             }
         }
         habit.updates = habit.updates.saturating_add(1);
-        match habit.way {
-            Way::Recorded => Part::Record,
-            Way::Compared | Way::Whole => Part::Known,
+        match habit.method {
+            DiffMethod::Recorded => PageDecision::Record,
+            DiffMethod::Compared | DiffMethod::Whole => PageDecision::Detected,
         }
     }
 
     /// A transaction has it from now on, which is to be restored by an abort, or not.
     pub(crate) fn lend(&mut self, restores: bool) {
         self.restores = restores;
-        self.within = None;
-        if let (Finder::Trap(trap), true) = (&self.twins.finder, self.whole) {
+        self.allowed = None;
+        if let (StoreFinder::Trap(trap), true) = (&self.twins.finder, self.whole) {
             trap.set_copies(restores);
         }
     }
 
     /// The transaction may change nothing else.
-    pub(crate) fn confine(&mut self, within: Within) {
-        self.within = Some(within);
+    pub(crate) fn confine(&mut self, within: AllowedRanges) {
+        self.allowed = Some(within);
     }
 
-    /// Adds what was stored since the last commit to `ranges`. It stays so until [`Captured::logged`]. Returns the first store
+    /// Adds what was stored since the last commit to `ranges`. It stays so until [`PageCapture::logged`]. Returns the first store
     /// to bytes that may not change, and how many there are: then nothing is to be logged.
     pub(crate) fn find(
         &mut self,
-        memory: &Memory,
+        memory: &RegionMemory,
         region: u32,
-        ranges: &mut Ranges,
-    ) -> Result<Option<(Run, usize)>, IoError> {
-        if let Finder::Trap(trap) = &self.twins.finder {
+        ranges: &mut RangeList,
+    ) -> Result<Option<(ByteRun, usize)>, IoError> {
+        if let StoreFinder::Trap(trap) = &self.twins.finder {
             // What other threads store from now on is the next transaction's, which may be restored.
             trap.set_copies(true);
         }
         self.take()?;
-        self.found.clear();
-        let (mut found, mut strays) = (std::mem::take(&mut self.found), Strays::default());
+        self.changed.clear();
+        let (mut found, mut strays) = (std::mem::take(&mut self.changed), Strays::default());
         for page in &self.pending {
             self.find_in(memory, *page, &mut found, &mut strays);
         }
-        self.found = found;
-        for (offset, length) in self.found.iter() {
+        self.changed = found;
+        for (offset, length) in self.changed.iter() {
             // No longer than a page.
-            ranges.find(Range {
+            ranges.add_captured(DeclaredRange {
                 offset: *offset as u64,
                 length: *length as u32,
                 region,
@@ -195,11 +199,11 @@ impl Captured {
     }
 
     /// What of one page is to be logged, and what was stored where nothing may change.
-    fn find_in(&self, memory: &Memory, page: usize, found: &mut Vec<Run>, strays: &mut Strays) {
+    fn find_in(&self, memory: &RegionMemory, page: usize, found: &mut Vec<ByteRun>, strays: &mut Strays) {
         let all = extent(memory, page);
-        let may = |run: Run| self.within.as_ref().is_none_or(|within| within.has(run));
-        let whole = match self.habits.get(page) {
-            Some(habit) => habit.way == Way::Whole,
+        let may = |run: ByteRun| self.allowed.as_ref().is_none_or(|within| within.has(run));
+        let whole = match self.policies.get(page) {
+            Some(habit) => habit.method == DiffMethod::Whole,
             None => self.whole,
         };
         let has_twin = self.has_twin(page);
@@ -209,7 +213,7 @@ impl Captured {
         }
         let before = found.len();
         let adaptive = self.is_adaptive();
-        let mut put = |run| match &self.within {
+        let mut put = |run| match &self.allowed {
             None => found.push(run),
             Some(within) => within.cut(
                 run,
@@ -233,12 +237,12 @@ impl Captured {
             return;
         }
         // As much of the page as may change, piece by piece, unless a piece has not.
-        match &self.within {
+        match &self.allowed {
             None => found.push(all),
             Some(within) => within.cut(
                 all,
                 |(start, length)| {
-                    let has = |(at, _): &Run| (start..start + length).contains(at);
+                    let has = |(at, _): &ByteRun| (start..start + length).contains(at);
                     if found[before..changed].iter().any(has) {
                         found.push((start, length));
                     }
@@ -250,14 +254,14 @@ impl Captured {
     }
 
     /// What was found is in the log: the twins show it from now on.
-    pub(crate) fn logged(&mut self, memory: &Memory) {
+    pub(crate) fn logged(&mut self, memory: &RegionMemory) {
         self.learn();
         match self.whole {
             true => self.renew(memory),
             false => {
                 let mut bytes = [0; PAGE];
                 let mut twin = self.twins.lock();
-                for (offset, length) in self.found.drain(..) {
+                for (offset, length) in self.changed.drain(..) {
                     memory.copy_out(offset, &mut bytes[..length]);
                     twin.copy_in(offset, &bytes[..length]);
                 }
@@ -271,18 +275,18 @@ impl Captured {
     fn learn(&mut self) {
         // Both by place: `pending` is sorted.
         self.touched.sort_unstable();
-        let mut found = self.found.iter().peekable();
+        let mut found = self.changed.iter().peekable();
         for page in self.touched.drain(..) {
             let (mut bytes, mut runs) = (0, 0);
             while let Some((_, length)) = found.next_if(|(offset, _)| *offset < (page + 1) * PAGE) {
                 (bytes, runs) = (bytes + length, runs + 1);
             }
-            self.habits[page].logged(bytes, runs);
+            self.policies[page].logged(bytes, runs);
         }
     }
 
     /// Puts back what was logged last, wherever it was stored to. Such pages count as stored to once more.
-    pub(crate) fn restore(&mut self, memory: &mut Memory) -> Result<(), IoError> {
+    pub(crate) fn restore(&mut self, memory: &mut RegionMemory) -> Result<(), IoError> {
         self.twins.look(&mut self.pending)?;
         self.settle();
         let (mut runs, mut bytes) = (Vec::new(), [0; PAGE]);
@@ -307,12 +311,12 @@ impl Captured {
     /// The transaction that touched pages has left no trace.
     fn untouch(&mut self) {
         for page in self.touched.drain(..) {
-            self.habits[page].updates = 0;
+            self.policies[page].updates = 0;
         }
     }
 
     /// Leaves memory as it is: what was stored until now will not be logged.
-    pub(crate) fn forget(&mut self, memory: &Memory) -> Result<(), IoError> {
+    pub(crate) fn forget(&mut self, memory: &RegionMemory) -> Result<(), IoError> {
         self.take()?;
         self.renew(memory);
         self.pending.clear();
@@ -322,11 +326,11 @@ impl Captured {
     }
 
     /// Has the twins of taken pages show the pages as they are; or drops them, where the next store makes new ones.
-    fn renew(&mut self, memory: &Memory) {
+    fn renew(&mut self, memory: &RegionMemory) {
         for page in &self.pending {
             match &self.twins.finder {
                 // One that foreign bytes have opened since it was taken needs its twin.
-                Finder::Trap(trap) if self.whole && !trap.is_open(*page) => trap.drop_twin(*page),
+                StoreFinder::Trap(trap) if self.whole && !trap.is_open(*page) => trap.drop_twin(*page),
                 _ if !self.has_twin(*page) => {}
                 _ => copy_page(memory, &mut self.twins.lock(), *page),
             }
@@ -348,7 +352,7 @@ impl Captured {
     }
 
     fn has_twin(&self, page: usize) -> bool {
-        match self.habits.get(page) {
+        match self.policies.get(page) {
             Some(habit) => habit.has_twin,
             None => self.twins.has(page),
         }
@@ -358,24 +362,24 @@ impl Captured {
 /// Stores to bytes that may not change.
 #[derive(Default)]
 struct Strays {
-    first: Option<Run>,
+    first: Option<ByteRun>,
     count: usize,
 }
 
 impl Strays {
-    fn add(&mut self, run: Run) {
+    fn add(&mut self, run: ByteRun) {
         self.first.get_or_insert(run);
         self.count += 1;
     }
 }
 
 /// Where a page of the region begins, and its bytes that belong to the region.
-fn extent(memory: &Memory, page: usize) -> (usize, usize) {
+fn extent(memory: &RegionMemory, page: usize) -> (usize, usize) {
     let start = page * PAGE;
     (start, PAGE.min(memory.len() - start))
 }
 
-fn copy_page(memory: &Memory, twin: &mut Memory, page: usize) {
+fn copy_page(memory: &RegionMemory, twin: &mut RegionMemory, page: usize) {
     let (start, length) = extent(memory, page);
     let mut bytes = [0; PAGE];
     memory.copy_out(start, &mut bytes[..length]);
@@ -384,7 +388,7 @@ fn copy_page(memory: &Memory, twin: &mut Memory, page: usize) {
 
 /// Hands the runs in which a page differs from its twin to `each`. Both are copied first: other threads may be
 /// storing to the page.
-fn compare(memory: &Memory, twin: &Memory, page: usize, each: impl FnMut(usize, usize)) {
+fn compare(memory: &RegionMemory, twin: &RegionMemory, page: usize, each: impl FnMut(usize, usize)) {
     let (start, length) = extent(memory, page);
     let (mut old, mut new) = ([0; PAGE], [0; PAGE]);
     twin.copy_out(start, &mut old[..length]);

@@ -12,35 +12,35 @@ use std::sync::{Mutex, MutexGuard};
 
 use netram_proto::port::IoError;
 
-use super::{Dirty, Find, PAGE, compare, copy_page};
+use super::{DetectMethod, DirtyPages, PAGE, compare, copy_page};
 use crate::error::CaptureError;
 use crate::limit::CAPTURE_BYTES_MAX;
-use crate::memory::{Memory, Trap, TrapError, Watch};
+use crate::memory::{PageTrap, PageWatch, RegionMemory, TrapError};
 use crate::sync::lock;
 
 #[derive(Debug)]
 pub(crate) struct Twins {
     // Before the memory: the handler must be gone when that is.
-    pub(super) finder: Finder,
-    memory: Mutex<Memory>,
+    pub(super) finder: StoreFinder,
+    memory: Mutex<RegionMemory>,
     /// Pages that have had a twin, where the program declares its stores. Some may have none any more.
-    had: Dirty,
+    had: DirtyPages,
     /// Pages that foreign bytes were stored to, and that no commit has looked at since.
-    foreign: Dirty,
+    foreign: DirtyPages,
 }
 
 /// What finds the stores.
 #[derive(Debug)]
-pub(super) enum Finder {
-    Trap(Trap),
-    Watch(Watch),
+pub(super) enum StoreFinder {
+    Trap(PageTrap),
+    Watch(PageWatch),
     /// The program declares them.
     Declared,
 }
 
 impl Twins {
     /// Finds stores to `memory` from now on.
-    pub(super) fn new(memory: &Memory, find: Option<Find>) -> Result<Twins, CaptureError> {
+    pub(super) fn new(memory: &RegionMemory, find: Option<DetectMethod>) -> Result<Twins, CaptureError> {
         if find.is_some() && (!memory.is_mapped() || rustix::param::page_size() != PAGE) {
             return Err(CaptureError::NotPages);
         }
@@ -49,36 +49,38 @@ impl Twins {
             return Err(CaptureError::TooLarge { length, max });
         }
         let system = |cause| CaptureError::System { cause };
-        let mut twin = Memory::reserve(memory.len().next_multiple_of(PAGE)).map_err(system)?;
+        let mut twin = RegionMemory::reserve(memory.len().next_multiple_of(PAGE)).map_err(system)?;
         let pages = memory.len().div_ceil(PAGE);
         let finder = match find {
-            None => Finder::Declared,
-            Some(Find::Trap) => Finder::Trap(Trap::new(memory, &twin).map_err(|error| match error {
-                TrapError::TooMany => CaptureError::TooManyTraps {
-                    max: crate::limit::TRAPS_MAX,
-                },
-                TrapError::System(cause) => system(cause),
-            })?),
-            Some(Find::Watch) => {
-                let watch = Watch::new(memory).map_err(|cause| CaptureError::NoWatch { cause })?;
+            None => StoreFinder::Declared,
+            Some(DetectMethod::Trap) => {
+                StoreFinder::Trap(PageTrap::new(memory, &twin).map_err(|error| match error {
+                    TrapError::TooMany => CaptureError::TooManyTraps {
+                        max: crate::limit::TRAPS_MAX,
+                    },
+                    TrapError::System(cause) => system(cause),
+                })?)
+            }
+            Some(DetectMethod::Watch) => {
+                let watch = PageWatch::new(memory).map_err(|cause| CaptureError::NoWatch { cause })?;
                 (0..pages).for_each(|page| copy_page(memory, &mut twin, page));
-                Finder::Watch(watch)
+                StoreFinder::Watch(watch)
             }
         };
         Ok(Twins {
             finder,
             memory: Mutex::new(twin),
-            had: Dirty::new(pages),
-            foreign: Dirty::new(pages),
+            had: DirtyPages::new(pages),
+            foreign: DirtyPages::new(pages),
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Memory> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RegionMemory> {
         lock(&self.memory)
     }
 
     /// The program declares its stores, and this page is to be compared: its twin is the page as it is.
-    pub(super) fn make(&self, memory: &Memory, page: usize) {
+    pub(super) fn make(&self, memory: &RegionMemory, page: usize) {
         self.had.set(page);
         copy_page(memory, &mut self.lock(), page);
     }
@@ -86,31 +88,31 @@ impl Twins {
     /// Whether a page that the finder found has a twin. Where stores are declared, the habits say so.
     pub(super) fn has(&self, page: usize) -> bool {
         match &self.finder {
-            Finder::Trap(trap) => trap.has_twin(page),
-            Finder::Watch(_) | Finder::Declared => true,
+            StoreFinder::Trap(trap) => trap.has_twin(page),
+            StoreFinder::Watch(_) | StoreFinder::Declared => true,
         }
     }
 
     /// Hands the runs in which a page differs from its twin to `each`.
-    pub(super) fn compare(&self, memory: &Memory, page: usize, each: impl FnMut(usize, usize)) {
+    pub(super) fn compare(&self, memory: &RegionMemory, page: usize, each: impl FnMut(usize, usize)) {
         compare(memory, &self.lock(), page, each);
     }
 
     /// Takes the pages that were stored to; the next store to each is found again.
     pub(super) fn take(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
         match &self.finder {
-            Finder::Trap(trap) => trap.take(pages),
-            Finder::Watch(watch) => watch.take(pages),
-            Finder::Declared => Ok(()),
+            StoreFinder::Trap(trap) => trap.take(pages),
+            StoreFinder::Watch(watch) => watch.take(pages),
+            StoreFinder::Declared => Ok(()),
         }
     }
 
     /// The pages that were stored to. They stay so.
     pub(super) fn look(&self, pages: &mut Vec<usize>) -> Result<(), IoError> {
         match &self.finder {
-            Finder::Trap(trap) => trap.look(pages),
-            Finder::Watch(watch) => watch.look(pages)?,
-            Finder::Declared => {}
+            StoreFinder::Trap(trap) => trap.look(pages),
+            StoreFinder::Watch(watch) => watch.look(pages)?,
+            StoreFinder::Declared => {}
         }
         Ok(())
     }
@@ -126,25 +128,25 @@ impl Twins {
     }
 
     /// Stores bytes that are not the program's. Who calls it holds the region exclusively; that is `memory`.
-    pub(crate) fn store(&self, memory: &mut Memory, offset: usize, bytes: &[u8]) {
+    pub(crate) fn store(&self, memory: &mut RegionMemory, offset: usize, bytes: &[u8]) {
         let mut at = offset;
         let mut rest = bytes;
         while !rest.is_empty() {
             let page = at / PAGE;
             let (here, beyond) = rest.split_at(rest.len().min((page + 1) * PAGE - at));
             let shows = match &self.finder {
-                Finder::Trap(trap) => {
+                StoreFinder::Trap(trap) => {
                     trap.open(page);
                     trap.has_twin(page)
                 }
-                Finder::Watch(_) => true,
-                Finder::Declared => self.had.has(page),
+                StoreFinder::Watch(_) => true,
+                StoreFinder::Declared => self.had.has(page),
             };
             memory.copy_in(at, here);
             if shows {
                 self.lock().copy_in(at, here);
             }
-            if !matches!(self.finder, Finder::Declared) {
+            if !matches!(self.finder, StoreFinder::Declared) {
                 self.foreign.set(page);
             }
             (at, rest) = (at + here.len(), beyond);

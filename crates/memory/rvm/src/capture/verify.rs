@@ -8,24 +8,24 @@ use std::sync::{Arc, Mutex};
 
 use netram_proto::port::IoError;
 
-use super::{PAGE, Run, compare, copy_page, extent};
+use super::{ByteRun, PAGE, compare, copy_page, extent};
 use crate::error::CaptureError;
 use crate::limit::UNDECLARED_MAX;
-use crate::memory::{Memory, Trap, Watch};
+use crate::memory::{PageTrap, PageWatch, RegionMemory};
 use crate::sync::lock;
 
 /// What happens when a commit finds undeclared stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verify {
+pub enum VerifyMode {
     /// They are kept, to be asked for by [`crate::Region::take_undeclared`]; the commit goes on without them.
     Report,
-    /// The same, and the commit is refused: `CommitError::Undeclared`. Declared afterwards, it can be tried again.
+    /// The same, and the commit is refused: `RvmCommitError::UndeclaredStore`. Declared afterwards, it can be tried again.
     Refuse,
 }
 
 /// Bytes that were stored and not declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undeclared {
+pub struct UndeclaredStore {
     /// The segment's path.
     pub segment: Arc<str>,
     /// Where in the segment.
@@ -49,35 +49,35 @@ pub(crate) struct Verifier {
 struct State {
     // Before the shadow: the handler must be gone when that is.
     finder: Finder,
-    shadow: Memory,
+    shadow: RegionMemory,
     /// Pages that were taken from the finder, and may still differ from the shadow.
     suspects: Vec<usize>,
     /// What open transactions have declared, by their numbers.
-    open: BTreeMap<u64, Vec<Run>>,
+    open: BTreeMap<u64, Vec<ByteRun>>,
     numbers: u64,
     /// Found and not asked for, as offset in the region and length.
-    undeclared: Vec<Run>,
+    undeclared: Vec<ByteRun>,
 }
 
 /// What says which pages were stored to.
 #[derive(Debug)]
 enum Finder {
-    Watch(Watch),
-    Trap(Trap),
+    Watch(PageWatch),
+    Trap(PageTrap),
     /// Nothing: all are compared.
     All,
 }
 
 impl Verifier {
     /// Watches `memory` from now on, in the cheapest way that is possible.
-    pub(crate) fn new(memory: &Memory, verify: Verify) -> Result<Verifier, CaptureError> {
+    pub(crate) fn new(memory: &RegionMemory, verify: VerifyMode) -> Result<Verifier, CaptureError> {
         let length = memory.len().next_multiple_of(PAGE);
-        let mut shadow = Memory::reserve(length).map_err(|cause| CaptureError::System { cause })?;
+        let mut shadow = RegionMemory::reserve(length).map_err(|cause| CaptureError::System { cause })?;
         let finder = match memory.is_mapped() && rustix::param::page_size() == PAGE {
             false => Finder::All,
-            true => match Watch::new(memory) {
+            true => match PageWatch::new(memory) {
                 Ok(watch) => Finder::Watch(watch),
-                Err(_) => Trap::new(memory, &shadow).map_or(Finder::All, |trap| {
+                Err(_) => PageTrap::new(memory, &shadow).map_or(Finder::All, |trap| {
                     // The shadow is complete without the handler.
                     trap.set_copies(false);
                     Finder::Trap(trap)
@@ -86,7 +86,7 @@ impl Verifier {
         };
         (0..memory.len().div_ceil(PAGE)).for_each(|page| copy_page(memory, &mut shadow, page));
         Ok(Verifier {
-            refuses: verify == Verify::Refuse,
+            refuses: verify == VerifyMode::Refuse,
             state: Mutex::new(State {
                 finder,
                 shadow,
@@ -116,7 +116,7 @@ impl Verifier {
     }
 
     /// Looks for undeclared stores, remembers and returns the first and how many there are.
-    pub(crate) fn check(&self, memory: &Memory) -> Result<Option<(Run, usize)>, IoError> {
+    pub(crate) fn check(&self, memory: &RegionMemory) -> Result<Option<(ByteRun, usize)>, IoError> {
         let state = &mut *lock(&self.state);
         let mut found = state.find(memory)?;
         let first = found.first().map(|first| (*first, found.len()));
@@ -131,7 +131,7 @@ impl Verifier {
     }
 
     /// Puts back what was stored and not declared.
-    pub(crate) fn undo(&self, memory: &mut Memory) -> Result<(), IoError> {
+    pub(crate) fn undo(&self, memory: &mut RegionMemory) -> Result<(), IoError> {
         let state = &mut *lock(&self.state);
         let mut bytes = [0; PAGE];
         for (offset, length) in state.find(memory)? {
@@ -143,7 +143,7 @@ impl Verifier {
     }
 
     /// The transaction has ended: what it declared is now as it is to be, logged or not.
-    pub(crate) fn leave(&self, number: u64, memory: &Memory) {
+    pub(crate) fn leave(&self, number: u64, memory: &RegionMemory) {
         let state = &mut *lock(&self.state);
         for run in state.open.remove(&number).unwrap_or_default() {
             state.show(memory, run);
@@ -151,19 +151,19 @@ impl Verifier {
     }
 
     /// Bytes that the library itself has stored.
-    pub(crate) fn stored(&self, memory: &Memory, offset: usize, length: usize) {
+    pub(crate) fn stored(&self, memory: &RegionMemory, offset: usize, length: usize) {
         lock(&self.state).show(memory, (offset, length));
     }
 
     /// What was found and not asked for yet, as offset in the region and length.
-    pub(crate) fn take_undeclared(&self) -> Vec<Run> {
+    pub(crate) fn take_undeclared(&self) -> Vec<ByteRun> {
         std::mem::take(&mut lock(&self.state).undeclared)
     }
 }
 
 impl State {
     /// What was stored and not declared, in order.
-    fn find(&mut self, memory: &Memory) -> Result<Vec<Run>, IoError> {
+    fn find(&mut self, memory: &RegionMemory) -> Result<Vec<ByteRun>, IoError> {
         match &self.finder {
             Finder::Watch(watch) => watch.take(&mut self.suspects)?,
             Finder::Trap(trap) => trap.take(&mut self.suspects)?,
@@ -171,7 +171,7 @@ impl State {
         }
         self.suspects.sort_unstable();
         self.suspects.dedup();
-        let mut declared: Vec<Run> = self.open.values().flatten().copied().collect();
+        let mut declared: Vec<ByteRun> = self.open.values().flatten().copied().collect();
         declared.sort_unstable();
         let mut found = Vec::new();
         self.suspects.retain(|page| {
@@ -187,7 +187,7 @@ impl State {
     }
 
     /// The shadow shows these bytes as they are.
-    fn show(&mut self, memory: &Memory, (offset, length): Run) {
+    fn show(&mut self, memory: &RegionMemory, (offset, length): ByteRun) {
         let mut bytes = [0; PAGE];
         for at in (offset..offset + length).step_by(PAGE) {
             let bytes = &mut bytes[..PAGE.min(offset + length - at)];
@@ -198,7 +198,7 @@ impl State {
 }
 
 /// Adds what is left of `from..to` without the sorted ranges to `left`.
-fn subtract(from: usize, to: usize, ranges: &[Run], left: &mut Vec<Run>) {
+fn subtract(from: usize, to: usize, ranges: &[ByteRun], left: &mut Vec<ByteRun>) {
     let mut at = from;
     // Sorted by their beginnings; a long one may begin long before, so all before `to` are looked at.
     for (offset, length) in ranges.iter().take_while(|(offset, _)| *offset < to) {

@@ -51,10 +51,10 @@ pub enum CaptureError {
 
 /// Why a commit did not come about.
 ///
-/// Except after [`CommitError::Unknown`], nothing was logged. `Transaction::try_commit` leaves the transaction
+/// Except after [`RvmCommitError::Unknown`], nothing was logged. `Transaction::try_commit` leaves the transaction
 /// open then, to be retried or aborted; `Transaction::commit` aborts it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
+pub enum RvmCommitError {
     /// The transaction has ended.
     #[error("the transaction has ended")]
     Ended,
@@ -83,7 +83,7 @@ pub enum CommitError {
     )]
     Outside {
         /// The first.
-        first: crate::capture::Undeclared,
+        first: crate::capture::UndeclaredStore,
         /// How many there are.
         count: usize,
     },
@@ -185,5 +185,5 @@ pub enum ForeignError {
     Region,
     /// The commit failed.
     #[error("{0}")]
-    Commit(#[from] CommitError),
+    Commit(#[from] RvmCommitError),
 }

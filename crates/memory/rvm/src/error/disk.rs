@@ -7,7 +7,7 @@ use crate::limit::PREAMBLE_BYTES_MAX;
 
 /// Why the segment table could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
+pub enum SegmentTableError {
     /// The table's file failed.
     #[error("the segment table's file failed: {cause}")]
     Io {
@@ -52,7 +52,7 @@ pub enum TableError {
     /// The paths of all segments together do not fit.
     #[error(
         "the paths of the log's segments are {bytes} bytes too long together; move segments beneath the log's \
-         folder, or forget one that is no longer used"
+         directory, or forget one that is no longer used"
     )]
     PathsTooLong {
         /// The bytes that are too many.
@@ -82,9 +82,9 @@ pub enum SegmentError {
         /// The segment's path.
         path: String,
     },
-    /// The folder of a new segment does not exist.
-    #[error("there is no folder for the segment {path}; make it first, or choose another path")]
-    NoFolder {
+    /// The directory of a new segment does not exist.
+    #[error("there is no directory for the segment {path}; make it first, or choose another path")]
+    NoDirectory {
         /// The segment's path.
         path: String,
     },
@@ -156,7 +156,7 @@ pub enum SegmentError {
         "the segment {path} belongs to the log {log} (journal {journal}), which was not closed: commits may be in that \
          log only. Close it first (`netram rvm apply` does); if it is lost, open once with `adopt_segments`"
     )]
-    Held {
+    OwnedByOtherLog {
         /// The segment's path.
         path: String,
         /// The log that has them.
@@ -208,7 +208,7 @@ pub enum SegmentError {
 
 /// Why a record's payload is not a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum DecodeError {
+pub enum RecordDecodeError {
     /// It ends inside a range.
     #[error("it ends inside a range")]
     Short,

@@ -1,26 +1,26 @@
 //! The bytes of a region, where they lie, how stores to them are found, and the crate's only unsafe code.
 //!
-//! [`Memory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's way).
+//! [`RegionMemory`] owns either a private mapping of a segment file or plain heap bytes (the simulator's way).
 //! What may be read and written when is decided by the lock in [`crate::region`].
 #![allow(unsafe_code)]
 
 mod trap;
 mod watch;
 
-pub(crate) use trap::{Trap, TrapError};
-pub(crate) use watch::Watch;
+pub(crate) use trap::{PageTrap, TrapError};
+pub(crate) use watch::PageWatch;
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 
-use netram_proto::port::{IoError, Log};
+use netram_proto::port::{IoError, RecordLog};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::MapError;
 use crate::region::Region;
 use crate::rvm::Rvm;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
 /// Where the bytes came from, so that they go back there.
 #[derive(Debug, Clone, Copy)]
@@ -28,15 +28,15 @@ enum Backing {
     Mapped,
     Heap,
     /// They go nowhere: the program keeps them for the rest of its life.
-    Kept,
+    Leaked,
 }
 
 /// Where in the address space a region is to lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Placement(Place);
+pub struct Placement(PlacementKind);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum PlacementKind {
     Anywhere,
     At(usize),
     Over(usize),
@@ -44,11 +44,11 @@ enum Place {
 
 impl Placement {
     /// Where the system finds room.
-    pub const ANYWHERE: Placement = Placement(Place::Anywhere);
+    pub const ANYWHERE: Placement = Placement(PlacementKind::Anywhere);
 
     /// Exactly at `address`, a multiple of the page size; refused (EEXIST) where anything is mapped.
     pub const fn at(address: usize) -> Placement {
-        Placement(Place::At(address))
+        Placement(PlacementKind::At(address))
     }
 
     /// Exactly at `address`, replacing whatever is mapped there.
@@ -58,19 +58,19 @@ impl Placement {
     /// The pages from `address` on, as many as the mapping is long, belong to the caller, who gives them up:
     /// nothing refers to them any more. They are unmapped with the region.
     pub const unsafe fn over(address: usize) -> Placement {
-        Placement(Place::Over(address))
+        Placement(PlacementKind::Over(address))
     }
 
     /// The address asked for; `None` is anywhere.
     pub const fn address(self) -> Option<usize> {
         match self.0 {
-            Place::Anywhere => None,
-            Place::At(address) | Place::Over(address) => Some(address),
+            PlacementKind::Anywhere => None,
+            PlacementKind::At(address) | PlacementKind::Over(address) => Some(address),
         }
     }
 }
 
-impl<L: Log, S: Storage> Rvm<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Rvm<L, S> {
     /// Maps like [`Rvm::map`], exactly at `address`, in place of pages that the caller owns: an address range
     /// that it reserved, say.
     ///
@@ -101,33 +101,33 @@ impl<L: Log, S: Storage> Rvm<L, S> {
 /// the page private before, and where a range was declared without a store the bytes written are the bytes
 /// already shown. Recovery writes before the first mapping exists.
 #[derive(Debug)]
-pub struct Memory {
+pub struct RegionMemory {
     start: NonNull<u8>,
     length: usize,
     backing: Backing,
 }
 
-// SAFETY: `Memory` owns its bytes like a `Box<[u8]>` does; nothing in it is tied to a thread.
-unsafe impl Send for Memory {}
-// SAFETY: `&Memory` only reads; writing needs `&mut Memory`.
-unsafe impl Sync for Memory {}
+// SAFETY: `RegionMemory` owns its bytes like a `Box<[u8]>` does; nothing in it is tied to a thread.
+unsafe impl Send for RegionMemory {}
+// SAFETY: `&RegionMemory` only reads; writing needs `&mut RegionMemory`.
+unsafe impl Sync for RegionMemory {}
 
 /// The address of a region's first byte, for code that goes past the safe interface.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Address(*mut u8);
+pub(crate) struct RegionAddress(*mut u8);
 
 // SAFETY: an address is a number until somebody dereferences it, which is unsafe there.
-unsafe impl Send for Address {}
+unsafe impl Send for RegionAddress {}
 // SAFETY: as above.
-unsafe impl Sync for Address {}
+unsafe impl Sync for RegionAddress {}
 
-impl Address {
+impl RegionAddress {
     pub(crate) fn get(self) -> *mut u8 {
         self.0
     }
 }
 
-impl Memory {
+impl RegionMemory {
     /// Maps `length` bytes of `file` from `offset`, privately and lazily.
     ///
     /// The file must not be cut shorter or written by others while mapped: [`crate::RealStorage`] holds an
@@ -137,14 +137,14 @@ impl Memory {
         offset: u64,
         length: usize,
         placement: Placement,
-    ) -> Result<Memory, IoError> {
+    ) -> Result<RegionMemory, IoError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // Without a reservation, a segment larger than memory plus swap can still be opened.
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         let flags = match placement.0 {
-            Place::Anywhere => flags,
-            Place::At(_) => flags | MapFlags::FIXED_NOREPLACE,
-            Place::Over(_) => flags | MapFlags::FIXED,
+            PlacementKind::Anywhere => flags,
+            PlacementKind::At(_) => flags | MapFlags::FIXED_NOREPLACE,
+            PlacementKind::Over(_) => flags | MapFlags::FIXED,
         };
         let wanted = placement.address().unwrap_or(0);
         let hint = std::ptr::without_provenance_mut(wanted);
@@ -157,7 +157,7 @@ impl Memory {
                 }
             })?;
         let start = NonNull::new(start.cast()).expect("the page at address zero is never mapped");
-        let memory = Memory {
+        let memory = RegionMemory {
             start,
             length,
             backing: Backing::Mapped,
@@ -170,7 +170,7 @@ impl Memory {
     }
 
     /// `length` bytes of zeros that take memory only where they are stored to.
-    pub(crate) fn reserve(length: usize) -> Result<Memory, IoError> {
+    pub(crate) fn reserve(length: usize) -> Result<RegionMemory, IoError> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses unused addresses.
@@ -178,7 +178,7 @@ impl Memory {
         let start = start.map_err(|error| IoError {
             errno: error.raw_os_error(),
         })?;
-        Ok(Memory {
+        Ok(RegionMemory {
             start: NonNull::new(start.cast()).expect("the page at address zero is never mapped"),
             length,
             backing: Backing::Mapped,
@@ -192,22 +192,22 @@ impl Memory {
 
     /// Leaves the bytes where they are when `self` is dropped, for the rest of the process's life.
     pub(crate) fn keep(&mut self) {
-        self.backing = Backing::Kept;
+        self.backing = Backing::Leaked;
     }
 
     /// Takes over heap bytes, for storage that maps by copying.
-    pub fn from_bytes(bytes: Box<[u8]>) -> Memory {
+    pub fn from_bytes(bytes: Box<[u8]>) -> RegionMemory {
         let length = bytes.len();
         let start = NonNull::from(Box::leak(bytes)).cast();
-        Memory {
+        RegionMemory {
             start,
             length,
             backing: Backing::Heap,
         }
     }
 
-    pub(crate) fn address(&self) -> Address {
-        Address(self.start.as_ptr())
+    pub(crate) fn address(&self) -> RegionAddress {
+        RegionAddress(self.start.as_ptr())
     }
 
     /// Copies bytes out without forming a reference to the rest of the region, which users of
@@ -241,7 +241,7 @@ impl Memory {
     }
 }
 
-impl Deref for Memory {
+impl Deref for RegionMemory {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -250,14 +250,14 @@ impl Deref for Memory {
     }
 }
 
-impl DerefMut for Memory {
+impl DerefMut for RegionMemory {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: `self` owns `length` initialised bytes at `start`, and `&mut self` is the only safe path.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }
 
-impl Drop for Memory {
+impl Drop for RegionMemory {
     fn drop(&mut self) {
         match self.backing {
             Backing::Mapped => {
@@ -270,7 +270,7 @@ impl Drop for Memory {
                 // SAFETY: `from_bytes` leaked exactly this box.
                 drop(unsafe { Box::from_raw(bytes) });
             }
-            Backing::Kept => {}
+            Backing::Leaked => {}
         }
     }
 }
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn heap_memory_reads_back_what_was_copied_in() {
-        let mut memory = Memory::from_bytes(vec![0; 16].into_boxed_slice());
+        let mut memory = RegionMemory::from_bytes(vec![0; 16].into_boxed_slice());
         memory.copy_in(3, b"abc");
         let mut out = [0; 5];
         memory.copy_out(2, &mut out);
@@ -292,14 +292,14 @@ mod tests {
     #[test]
     #[should_panic(expected = "offset")]
     fn copies_outside_are_refused() {
-        Memory::from_bytes(vec![0; 4].into_boxed_slice()).copy_out(3, &mut [0; 2]);
+        RegionMemory::from_bytes(vec![0; 4].into_boxed_slice()).copy_out(3, &mut [0; 2]);
     }
 
     #[test]
     fn a_private_mapping_never_changes_its_file() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8192).unwrap();
-        let mut memory = Memory::map_private(&file, 4096, 4096, Placement::ANYWHERE).unwrap();
+        let mut memory = RegionMemory::map_private(&file, 4096, 4096, Placement::ANYWHERE).unwrap();
         memory[0] = 7;
         let mut out = [9];
         std::os::unix::fs::FileExt::read_at(&file, &mut out, 4096).unwrap();
@@ -310,19 +310,19 @@ mod tests {
     fn a_mapping_over_given_up_pages_replaces_them() {
         let file = tempfile::tempfile().unwrap();
         std::os::unix::fs::FileExt::write_at(&file, &[7; 8192], 0).unwrap();
-        let mut reserved = Memory::map_private(&file, 0, 8192, Placement::ANYWHERE).unwrap();
+        let mut reserved = RegionMemory::map_private(&file, 0, 8192, Placement::ANYWHERE).unwrap();
         reserved[4096] = 1;
         let address = reserved.address().get().addr();
-        let taken = Memory::map_private(&file, 0, 4096, Placement::at(address + 4096));
+        let taken = RegionMemory::map_private(&file, 0, 4096, Placement::at(address + 4096));
         assert_eq!(taken.err(), Some(IoError { errno: 17 }));
         reserved.keep();
         drop(reserved);
         // SAFETY: `reserved` has left its pages behind, and nothing refers to them.
         let over = unsafe { Placement::over(address + 4096) };
-        let memory = Memory::map_private(&file, 0, 4096, over).unwrap();
+        let memory = RegionMemory::map_private(&file, 0, 4096, over).unwrap();
         assert_eq!((memory.address().get().addr(), memory[0]), (address + 4096, 7));
         drop(memory);
-        let again = Memory::map_private(&file, 0, 4096, Placement::at(address + 4096)).unwrap();
+        let again = RegionMemory::map_private(&file, 0, 4096, Placement::at(address + 4096)).unwrap();
         assert_eq!(again[4095], 7, "the place is free again");
     }
 }

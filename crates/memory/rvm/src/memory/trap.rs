@@ -15,8 +15,8 @@ use std::sync::{Mutex, OnceLock};
 use netram_proto::port::IoError;
 use rustix::mm::MprotectFlags;
 
-use super::Memory;
-use crate::capture::{Dirty, PAGE};
+use super::RegionMemory;
+use crate::capture::{DirtyPages, PAGE};
 use crate::limit::TRAPS_MAX;
 use crate::sync::lock;
 
@@ -35,7 +35,7 @@ pub(crate) enum TrapError {
 
 /// A region whose stores are found by protection, until this is dropped. It must be before the memory is.
 #[derive(Debug)]
-pub(crate) struct Trap {
+pub(crate) struct PageTrap {
     tracker: Box<Tracker>,
     slot: &'static Slot,
 }
@@ -47,7 +47,7 @@ struct Tracker {
     pages: usize,
     twin: NonNull<u8>,
     twins: Box<[AtomicU8]>,
-    dirty: Dirty,
+    dirty: DirtyPages,
     /// The handler copies a page before it lets the first store through.
     copies: AtomicBool,
 }
@@ -108,9 +108,9 @@ impl Slot {
     }
 }
 
-impl Trap {
+impl PageTrap {
     /// Protects all of `memory`, a mapping. Copies of pages go to `twin`, which is as long.
-    pub(crate) fn new(memory: &Memory, twin: &Memory) -> Result<Trap, TrapError> {
+    pub(crate) fn new(memory: &RegionMemory, twin: &RegionMemory) -> Result<PageTrap, TrapError> {
         let pages = memory.len().div_ceil(PAGE);
         assert!(pages * PAGE <= twin.len());
         install().map_err(TrapError::System)?;
@@ -119,7 +119,7 @@ impl Trap {
             pages,
             twin: twin.start,
             twins: (0..pages).map(|_| AtomicU8::new(NONE)).collect(),
-            dirty: Dirty::new(pages),
+            dirty: DirtyPages::new(pages),
             copies: AtomicBool::new(true),
         });
         let start = memory.start.as_ptr().addr();
@@ -134,7 +134,7 @@ impl Trap {
             );
             slot
         };
-        let trap = Trap { tracker, slot };
+        let trap = PageTrap { tracker, slot };
         trap.protect(0, pages, MprotectFlags::READ)
             .map_err(TrapError::System)?;
         Ok(trap)
@@ -204,7 +204,7 @@ impl Trap {
     }
 }
 
-impl Drop for Trap {
+impl Drop for PageTrap {
     fn drop(&mut self) {
         // Unprotected first: a thread that faults until then finds its tracker. It cannot fail: the area
         // becomes one again.
@@ -274,7 +274,7 @@ impl Tracker {
         assert!(page < self.pages);
         // SAFETY: the assertion keeps the offset inside the region.
         let source = unsafe { self.start.add(page * PAGE) };
-        // SAFETY: and inside the twin, which is as long (`Trap::new`).
+        // SAFETY: and inside the twin, which is as long (`PageTrap::new`).
         let target = unsafe { self.twin.add(page * PAGE) };
         // SAFETY: a whole page of each; COPYING makes this thread the only one to write there, and nobody reads
         // a twin before it is THERE.
@@ -326,7 +326,7 @@ extern "C" fn on_fault(signal: i32, info: *mut libc::siginfo_t, context: *mut li
         && is_store(context)
         && let Some(tracker) = SLOTS.iter().find_map(|slot| slot.tracker(address))
     {
-        // SAFETY: a tracker is in its slot only while its `Trap` lives; whoever stores to a region vouches that
+        // SAFETY: a tracker is in its slot only while its `PageTrap` lives; whoever stores to a region vouches that
         // it does.
         if unsafe { tracker.as_ref() }.open_at(address) {
             return;

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use netram_proto::port::IoError;
 use rustix::mm::UserfaultfdFlags;
 
-use super::Memory;
+use super::RegionMemory;
 use crate::capture::PAGE;
 
 /// Any user may have a descriptor for faults of user mode; asynchronous ones are the kernel's alone.
@@ -88,7 +88,7 @@ const _: () = assert!(
 
 /// A region whose stores the kernel notes, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct PageWatch {
     /// Closing it ends the protection.
     _faults: OwnedFd,
     pagemap: std::fs::File,
@@ -96,9 +96,9 @@ pub(crate) struct Watch {
     end: u64,
 }
 
-impl Watch {
+impl PageWatch {
     /// Notes stores to `memory`, a mapping, from now on.
-    pub(crate) fn new(memory: &Memory) -> Result<Watch, IoError> {
+    pub(crate) fn new(memory: &RegionMemory) -> Result<PageWatch, IoError> {
         let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY);
         // SAFETY: the descriptor is used for what follows only: noting stores, never moving or dropping pages.
         let faults = unsafe { rustix::mm::userfaultfd(flags) }.map_err(|error| IoError {
@@ -127,7 +127,7 @@ impl Watch {
         };
         call(number, UFFDIO_WRITEPROTECT, &mut protect)?;
         let pagemap = std::fs::File::open("/proc/self/pagemap").map_err(crate::storage::io_error)?;
-        let watch = Watch {
+        let watch = PageWatch {
             _faults: faults,
             pagemap,
             start,

@@ -4,10 +4,10 @@
 //! Every list of ranges has one encoding: a header longer than its range needs is refused, and so is a range
 //! that is not in order. `cargo run --release -p netram-rvm --example record` measures it.
 
-use netram_proto::wire::Cursor;
+use netram_proto::wire::ByteReader;
 
 use super::RangeView;
-use crate::error::DecodeError;
+use crate::error::RecordDecodeError;
 use crate::limit::{COPY_BYTES, PREAMBLE_BYTES_MAX};
 
 /// Bits of a header's first word that say how long the header is.
@@ -36,19 +36,19 @@ pub(crate) const RANGE_HEADER_BYTES_MAX: usize = FAR_BYTES;
 
 /// Where the range before ended: what the next one is placed by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RangeCursor {
     segment: u32,
     end: u64,
 }
 
-impl Place {
+impl RangeCursor {
     /// Bytes of the header of a range here. The range becomes the one before.
     ///
     /// Its length is not zero, and it ends at an offset.
     #[inline]
     pub(crate) fn advance(&mut self, segment: u32, offset: u64, length: u32) -> usize {
         let bytes = self.header_bytes(segment, offset, length);
-        *self = Place {
+        *self = RangeCursor {
             segment,
             end: offset + u64::from(length),
         };
@@ -71,8 +71,8 @@ impl Place {
 
     /// What lies so far behind the range before.
     #[inline]
-    fn behind(&self, gap: u64) -> Result<u64, DecodeError> {
-        self.end.checked_add(gap).ok_or(DecodeError::Overflow)
+    fn behind(&self, gap: u64) -> Result<u64, RecordDecodeError> {
+        self.end.checked_add(gap).ok_or(RecordDecodeError::Overflow)
     }
 
     /// Whether a range may stand here.
@@ -96,7 +96,7 @@ pub(crate) fn range_bytes_max(payload_max: usize) -> usize {
 /// Payload bytes of a record with a preamble of `preamble` bytes and these ranges, in order, as segment, offset
 /// and length.
 pub fn payload_bytes(preamble: usize, ranges: impl Iterator<Item = (u32, u64, u32)>) -> u64 {
-    let mut place = Place::default();
+    let mut place = RangeCursor::default();
     let ranges = ranges
         .map(|(segment, offset, length)| place.advance(segment, offset, length) as u64 + u64::from(length));
     preamble_bytes(preamble) as u64 + ranges.sum::<u64>()
@@ -110,7 +110,7 @@ pub fn encode(preamble: &[u8], ranges: &[RangeView<'_>]) -> Vec<u8> {
         (range.segment, range.offset, length)
     });
     let mut payload = vec![0; payload_bytes(preamble.len(), lengths.clone()) as usize];
-    let mut encoder = Encoder::new(&mut payload, preamble);
+    let mut encoder = RecordEncoder::new(&mut payload, preamble);
     for (range, (segment, offset, length)) in ranges.iter().zip(lengths) {
         encoder
             .range(segment, offset, length)
@@ -121,13 +121,13 @@ pub fn encode(preamble: &[u8], ranges: &[RangeView<'_>]) -> Vec<u8> {
 }
 
 /// Writes a record's payload, every byte of it.
-pub(crate) struct Encoder<'a> {
+pub(crate) struct RecordEncoder<'a> {
     left: &'a mut [u8],
-    place: Place,
+    cursor: RangeCursor,
 }
 
-impl<'a> Encoder<'a> {
-    pub(crate) fn new(payload: &'a mut [u8], preamble: &[u8]) -> Encoder<'a> {
+impl<'a> RecordEncoder<'a> {
+    pub(crate) fn new(payload: &'a mut [u8], preamble: &[u8]) -> RecordEncoder<'a> {
         assert!(preamble.len() <= PREAMBLE_BYTES_MAX);
         let (header, left) = payload.split_at_mut(preamble_bytes(preamble.len()));
         let (length, bytes) = header.split_at_mut(header.len() - preamble.len());
@@ -138,18 +138,18 @@ impl<'a> Encoder<'a> {
         }
         *length.last_mut().expect("a varint has a byte") &= 0x7f;
         bytes.copy_from_slice(preamble);
-        Encoder {
+        RecordEncoder {
             left,
-            place: Place::default(),
+            cursor: RangeCursor::default(),
         }
     }
 
     /// Writes a range's header; the caller fills the bytes returned.
     #[inline]
     pub(crate) fn range(&mut self, segment: u32, offset: u64, length: u32) -> &mut [u8] {
-        let before = self.place;
+        let before = self.cursor;
         debug_assert!(before.precedes(segment, offset), "ranges ascend");
-        let header = self.place.advance(segment, offset, length);
+        let header = self.cursor.advance(segment, offset, length);
         let gap = offset.wrapping_sub(before.end);
         let less = length - 1;
         let range = std::mem::take(&mut self.left);
@@ -178,13 +178,13 @@ impl<'a> Encoder<'a> {
     /// Writes ranges as they stand in another payload: all of `segment`, from which this one has none yet. They
     /// look the same here, since the first range of a segment is placed by itself.
     pub(crate) fn ranges(&mut self, segment: u32, end: u64, ranges: &[u8]) {
-        let place = Place { segment, end };
-        assert!(self.place == Place::default() || self.place.segment < segment);
+        let place = RangeCursor { segment, end };
+        assert!(self.cursor == RangeCursor::default() || self.cursor.segment < segment);
         let (into, left) = std::mem::take(&mut self.left).split_at_mut(ranges.len());
         for (into, ranges) in into.chunks_mut(COPY_BYTES).zip(ranges.chunks(COPY_BYTES)) {
             into.copy_from_slice(ranges);
         }
-        (self.left, self.place) = (left, place);
+        (self.left, self.cursor) = (left, place);
     }
 
     /// Asserts that the payload is full.
@@ -194,24 +194,27 @@ impl<'a> Encoder<'a> {
 }
 
 /// The preamble of a payload, and its ranges.
-pub(super) fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), DecodeError> {
-    let mut cursor = Cursor::new(payload);
-    let length = cursor.varint().map_err(|_| DecodeError::Short)?;
+pub(super) fn split(payload: &[u8]) -> Result<(&[u8], &[u8]), RecordDecodeError> {
+    let mut cursor = ByteReader::new(payload);
+    let length = cursor.varint().map_err(|_| RecordDecodeError::Short)?;
     let length = usize::try_from(length)
         .ok()
         .filter(|length| *length <= PREAMBLE_BYTES_MAX);
-    let length = length.ok_or(DecodeError::Preamble)?;
-    let preamble = cursor.bytes(length).map_err(|_| DecodeError::Short)?;
+    let length = length.ok_or(RecordDecodeError::Preamble)?;
+    let preamble = cursor.bytes(length).map_err(|_| RecordDecodeError::Short)?;
     Ok((preamble, cursor.rest()))
 }
 
 /// Takes the next range off `left`.
 #[inline]
-pub(super) fn next<'a>(left: &mut &'a [u8], place: &mut Place) -> Result<Option<RangeView<'a>>, DecodeError> {
+pub(super) fn next<'a>(
+    left: &mut &'a [u8],
+    place: &mut RangeCursor,
+) -> Result<Option<RangeView<'a>>, RecordDecodeError> {
     let Some((word, rest)) = left.split_first_chunk::<4>() else {
         return match left.is_empty() {
             true => Ok(None),
-            false => Err(DecodeError::Short),
+            false => Err(RecordDecodeError::Short),
         };
     };
     let word = u32::from_le_bytes(*word);
@@ -229,9 +232,9 @@ fn long<'a>(
     word: u32,
     rest: &'a [u8],
     left: &mut &'a [u8],
-    place: &mut Place,
-) -> Result<RangeView<'a>, DecodeError> {
-    let (second, rest) = rest.split_first_chunk::<4>().ok_or(DecodeError::Short)?;
+    place: &mut RangeCursor,
+) -> Result<RangeView<'a>, RecordDecodeError> {
+    let (second, rest) = rest.split_first_chunk::<4>().ok_or(RecordDecodeError::Short)?;
     let (high, second) = (word >> FORM_BITS, u32::from_le_bytes(*second));
     let (header, segment, offset, less, rest) = match word & FORM_MASK {
         NEAR => (
@@ -242,18 +245,18 @@ fn long<'a>(
             rest,
         ),
         FAR => {
-            let (offset, rest) = rest.split_first_chunk::<8>().ok_or(DecodeError::Short)?;
+            let (offset, rest) = rest.split_first_chunk::<8>().ok_or(RecordDecodeError::Short)?;
             (FAR_BYTES, high, u64::from_le_bytes(*offset), second, rest)
         }
-        _ => return Err(DecodeError::Form),
+        _ => return Err(RecordDecodeError::Form),
     };
     if !place.precedes(segment, offset) {
-        return Err(DecodeError::Order);
+        return Err(RecordDecodeError::Order);
     }
     // A length of 2^32 could be written; no range is so long.
-    let length = less.checked_add(1).ok_or(DecodeError::Overflow)?;
+    let length = less.checked_add(1).ok_or(RecordDecodeError::Overflow)?;
     if place.header_bytes(segment, offset, length) != header {
-        return Err(DecodeError::Form);
+        return Err(RecordDecodeError::Form);
     }
     take(segment, offset, length, rest, left, place)
 }
@@ -266,11 +269,15 @@ fn take<'a>(
     length: u32,
     rest: &'a [u8],
     left: &mut &'a [u8],
-    place: &mut Place,
-) -> Result<RangeView<'a>, DecodeError> {
-    let end = offset.checked_add(length.into()).ok_or(DecodeError::Overflow)?;
-    let (bytes, rest) = rest.split_at_checked(length as usize).ok_or(DecodeError::Short)?;
-    *place = Place { segment, end };
+    place: &mut RangeCursor,
+) -> Result<RangeView<'a>, RecordDecodeError> {
+    let end = offset
+        .checked_add(length.into())
+        .ok_or(RecordDecodeError::Overflow)?;
+    let (bytes, rest) = rest
+        .split_at_checked(length as usize)
+        .ok_or(RecordDecodeError::Short)?;
+    *place = RangeCursor { segment, end };
     *left = rest;
     Ok(RangeView {
         segment,
@@ -300,7 +307,7 @@ mod tests {
         encode(preamble, &views)
     }
 
-    fn decoded(payload: &[u8]) -> Result<(Vec<u8>, Vec<Range>), DecodeError> {
+    fn decoded(payload: &[u8]) -> Result<(Vec<u8>, Vec<Range>), RecordDecodeError> {
         let changes = decode(KIND_COMPACT, payload)?;
         let ranges: Vec<Range> = changes
             .ranges()
@@ -419,21 +426,27 @@ mod tests {
             header
         };
         let refused = |parts: &[&[u8]]| decoded(&parts.concat()).unwrap_err();
-        assert_eq!(refused(&[]), DecodeError::Short);
-        assert_eq!(refused(&[&[0], &[3, 0, 0, 0, 0, 0, 0, 0]]), DecodeError::Form);
+        assert_eq!(refused(&[]), RecordDecodeError::Short);
+        assert_eq!(
+            refused(&[&[0], &[3, 0, 0, 0, 0, 0, 0, 0]]),
+            RecordDecodeError::Form
+        );
         assert_eq!(
             refused(&[&[0], &far(0, 5)]),
-            DecodeError::Form,
+            RecordDecodeError::Form,
             "a short one would do"
         );
-        assert_eq!(refused(&[&[0], &far(3, 5), &far(3, 9)]), DecodeError::Form);
-        assert_eq!(refused(&[&[0], &far(3, 1 << 40), &far(3, 5)]), DecodeError::Order);
-        assert_eq!(refused(&[&[0], &far(3, 5), &far(2, 5)]), DecodeError::Order);
-        assert_eq!(refused(&[&[0], &far(3, u64::MAX)]), DecodeError::Overflow);
+        assert_eq!(refused(&[&[0], &far(3, 5), &far(3, 9)]), RecordDecodeError::Form);
+        assert_eq!(
+            refused(&[&[0], &far(3, 1 << 40), &far(3, 5)]),
+            RecordDecodeError::Order
+        );
+        assert_eq!(refused(&[&[0], &far(3, 5), &far(2, 5)]), RecordDecodeError::Order);
+        assert_eq!(refused(&[&[0], &far(3, u64::MAX)]), RecordDecodeError::Overflow);
         let mut too_long = vec![0x80, 0x80, 0x80, 1];
         too_long.resize(4 << 20, 0);
-        assert_eq!(refused(&[&too_long]), DecodeError::Preamble);
-        let other = decode(netram_proto::port::Kind(18), &[0]).unwrap_err();
-        assert_eq!(other, DecodeError::Kind { kind: 18 });
+        assert_eq!(refused(&[&too_long]), RecordDecodeError::Preamble);
+        let other = decode(netram_proto::port::RecordKind(18), &[0]).unwrap_err();
+        assert_eq!(other, RecordDecodeError::Kind { kind: 18 });
     }
 }

@@ -12,21 +12,22 @@ mod compact;
 mod wide;
 
 pub(crate) use compact::{
-    Encoder, Place, RANGE_HEADER_BYTES_MAX, RANGE_HEADER_BYTES_MIN, preamble_bytes, range_bytes_max,
+    RANGE_HEADER_BYTES_MAX, RANGE_HEADER_BYTES_MIN, RangeCursor, RecordEncoder, preamble_bytes,
+    range_bytes_max,
 };
 pub use compact::{encode, payload_bytes};
 
-use netram_proto::port::Kind;
+use netram_proto::port::RecordKind;
 
-use crate::error::DecodeError;
+use crate::error::RecordDecodeError;
 
 /// The kind of a transaction's record in the wide form.
-pub const KIND_TRANSACTION: Kind = Kind(16);
+pub const KIND_TRANSACTION: RecordKind = RecordKind(16);
 /// The kind of a transaction's record in the compact form.
-pub const KIND_COMPACT: Kind = Kind(17);
+pub const KIND_COMPACT: RecordKind = RecordKind(17);
 
 /// Whether a record of this kind is a transaction.
-pub fn is_transaction(kind: Kind) -> bool {
+pub fn is_transaction(kind: RecordKind) -> bool {
     matches!(kind, KIND_TRANSACTION | KIND_COMPACT)
 }
 
@@ -50,13 +51,13 @@ impl RangeView<'_> {
 
 /// A whole payload that was checked: none of a damaged record is ever applied.
 #[derive(Clone, Copy, Debug)]
-pub struct Changes<'a> {
+pub struct RecordChanges<'a> {
     form: Form,
     preamble: &'a [u8],
     ranges: &'a [u8],
     count: u32,
     bytes: u64,
-    reach: Reach,
+    scope: RecordScope,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ enum Form {
 
 /// What a record's ranges touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum RecordScope {
     /// There are none.
     Nothing,
     /// Of one segment, nothing outside these offsets.
@@ -84,46 +85,46 @@ pub enum Reach {
 }
 
 /// Checks a whole payload of a record of this kind. About 1 ns a range.
-pub fn decode(kind: Kind, payload: &[u8]) -> Result<Changes<'_>, DecodeError> {
+pub fn decode(kind: RecordKind, payload: &[u8]) -> Result<RecordChanges<'_>, RecordDecodeError> {
     let (form, preamble, ranges) = match kind {
         KIND_COMPACT => {
             let (preamble, ranges) = compact::split(payload)?;
             (Form::Compact, preamble, ranges)
         }
         KIND_TRANSACTION => (Form::Wide, &[][..], wide::ranges(payload)?),
-        kind => return Err(DecodeError::Kind { kind: kind.0 }),
+        kind => return Err(RecordDecodeError::Kind { kind: kind.0 }),
     };
-    let mut changes = Changes {
+    let mut changes = RecordChanges {
         form,
         preamble,
         ranges,
         count: 0,
         bytes: 0,
-        reach: Reach::Nothing,
+        scope: RecordScope::Nothing,
     };
     let mut walk = changes.ranges().0;
     while let Some(range) = walk.step()? {
         changes.count += 1;
         changes.bytes += range.bytes.len() as u64;
-        changes.reach = changes.reach.with(&range);
+        changes.scope = changes.scope.with(&range);
     }
     if form == Form::Wide && changes.count != wide::count(payload) {
-        return Err(DecodeError::Count);
+        return Err(RecordDecodeError::Count);
     }
     Ok(changes)
 }
 
-impl<'a> Changes<'a> {
+impl<'a> RecordChanges<'a> {
     /// The bytes that the transaction was given for others to read ([`crate::Transaction::set_preamble`]).
     pub fn preamble(&self) -> &'a [u8] {
         self.preamble
     }
 
     /// The ranges. In the compact form they ascend by segment and offset, and none meets another.
-    pub fn ranges(&self) -> Ranges<'a> {
-        Ranges(match self.form {
+    pub fn ranges(&self) -> RecordRanges<'a> {
+        RecordRanges(match self.form {
             Form::Wide => Walk::Wide(self.ranges),
-            Form::Compact => Walk::Compact(self.ranges, Place::default()),
+            Form::Compact => Walk::Compact(self.ranges, RangeCursor::default()),
         })
     }
 
@@ -138,8 +139,8 @@ impl<'a> Changes<'a> {
     }
 
     /// What the ranges touch.
-    pub fn reach(&self) -> Reach {
-        self.reach
+    pub fn scope(&self) -> RecordScope {
+        self.scope
     }
 
     /// The ranges as they stand in the payload, if it is compact.
@@ -148,37 +149,39 @@ impl<'a> Changes<'a> {
     }
 }
 
-impl Reach {
-    fn with(self, range: &RangeView<'_>) -> Reach {
+impl RecordScope {
+    fn with(self, range: &RangeView<'_>) -> RecordScope {
         match self {
-            Reach::Nothing => Reach::Segment {
+            RecordScope::Nothing => RecordScope::Segment {
                 segment: range.segment,
                 start: range.offset,
                 end: range.end(),
             },
-            Reach::Segment { segment, start, end } if segment == range.segment => Reach::Segment {
-                segment,
-                start: start.min(range.offset),
-                end: end.max(range.end()),
-            },
-            _ => Reach::Several,
+            RecordScope::Segment { segment, start, end } if segment == range.segment => {
+                RecordScope::Segment {
+                    segment,
+                    start: start.min(range.offset),
+                    end: end.max(range.end()),
+                }
+            }
+            _ => RecordScope::Several,
         }
     }
 }
 
 /// The ranges of a checked payload.
 #[derive(Clone, Debug)]
-pub struct Ranges<'a>(Walk<'a>);
+pub struct RecordRanges<'a>(Walk<'a>);
 
 #[derive(Clone, Debug)]
 enum Walk<'a> {
     Wide(&'a [u8]),
-    Compact(&'a [u8], Place),
+    Compact(&'a [u8], RangeCursor),
 }
 
 impl<'a> Walk<'a> {
     #[inline]
-    fn step(&mut self) -> Result<Option<RangeView<'a>>, DecodeError> {
+    fn step(&mut self) -> Result<Option<RangeView<'a>>, RecordDecodeError> {
         match self {
             Walk::Compact(left, place) => compact::next(left, place),
             Walk::Wide(left) => wide::next(left),
@@ -186,7 +189,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl<'a> Iterator for Ranges<'a> {
+impl<'a> Iterator for RecordRanges<'a> {
     type Item = RangeView<'a>;
 
     #[inline]

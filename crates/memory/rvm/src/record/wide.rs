@@ -1,18 +1,20 @@
 //! The wide form: 24 bytes before each range, values padded to eight. Written before there was another.
 
 use super::RangeView;
-use crate::error::DecodeError;
+use crate::error::RecordDecodeError;
 
 const HEADER_BYTES: usize = 8;
 const RANGE_BYTES: usize = 24;
 const ALIGN: usize = 8;
 
 /// The ranges of a payload, behind its header.
-pub(super) fn ranges(payload: &[u8]) -> Result<&[u8], DecodeError> {
-    let (header, ranges) = payload.split_at_checked(HEADER_BYTES).ok_or(DecodeError::Short)?;
+pub(super) fn ranges(payload: &[u8]) -> Result<&[u8], RecordDecodeError> {
+    let (header, ranges) = payload
+        .split_at_checked(HEADER_BYTES)
+        .ok_or(RecordDecodeError::Short)?;
     match header[4..] == [0; 4] {
         true => Ok(ranges),
-        false => Err(DecodeError::Reserved),
+        false => Err(RecordDecodeError::Reserved),
     }
 }
 
@@ -22,24 +24,26 @@ pub(super) fn count(payload: &[u8]) -> u32 {
 }
 
 /// Takes the next range off `left`.
-pub(super) fn next<'a>(left: &mut &'a [u8]) -> Result<Option<RangeView<'a>>, DecodeError> {
+pub(super) fn next<'a>(left: &mut &'a [u8]) -> Result<Option<RangeView<'a>>, RecordDecodeError> {
     if left.is_empty() {
         return Ok(None);
     }
-    let (range, rest) = left.split_at_checked(RANGE_BYTES).ok_or(DecodeError::Short)?;
+    let (range, rest) = left
+        .split_at_checked(RANGE_BYTES)
+        .ok_or(RecordDecodeError::Short)?;
     if range[4..8] != [0; 4] {
-        return Err(DecodeError::Reserved);
+        return Err(RecordDecodeError::Reserved);
     }
     let segment = u32::from_le_bytes(range[0..4].try_into().expect("4 bytes"));
     let offset = u64::from_le_bytes(range[8..16].try_into().expect("8 bytes"));
     let length = u64::from_le_bytes(range[16..24].try_into().expect("8 bytes"));
-    offset.checked_add(length).ok_or(DecodeError::Overflow)?;
-    let length = usize::try_from(length).map_err(|_| DecodeError::Short)?;
-    let (bytes, rest) = rest.split_at_checked(length).ok_or(DecodeError::Short)?;
+    offset.checked_add(length).ok_or(RecordDecodeError::Overflow)?;
+    let length = usize::try_from(length).map_err(|_| RecordDecodeError::Short)?;
+    let (bytes, rest) = rest.split_at_checked(length).ok_or(RecordDecodeError::Short)?;
     let padding = length.wrapping_neg() % ALIGN;
-    let (padding, rest) = rest.split_at_checked(padding).ok_or(DecodeError::Short)?;
+    let (padding, rest) = rest.split_at_checked(padding).ok_or(RecordDecodeError::Short)?;
     if padding.iter().any(|byte| *byte != 0) {
-        return Err(DecodeError::Reserved);
+        return Err(RecordDecodeError::Reserved);
     }
     *left = rest;
     Ok(Some(RangeView {
@@ -69,7 +73,7 @@ mod tests {
         payload
     }
 
-    fn decoded(payload: &[u8]) -> Result<Vec<(u32, u64, Vec<u8>)>, DecodeError> {
+    fn decoded(payload: &[u8]) -> Result<Vec<(u32, u64, Vec<u8>)>, RecordDecodeError> {
         let changes = decode(KIND_TRANSACTION, payload)?;
         let ranges: Vec<_> = changes
             .ranges()
@@ -117,11 +121,11 @@ mod tests {
         let mut payload = encode(&[(1, 2, vec![9])]);
         assert_eq!(payload.len(), 8 + 24 + 8);
         payload[39] = 1;
-        assert_eq!(decoded(&payload), Err(DecodeError::Reserved));
+        assert_eq!(decoded(&payload), Err(RecordDecodeError::Reserved));
         payload[39] = 0;
         payload[0] = 2;
-        assert_eq!(decoded(&payload), Err(DecodeError::Count));
+        assert_eq!(decoded(&payload), Err(RecordDecodeError::Count));
         payload[0] = 0;
-        assert_eq!(decoded(&payload), Err(DecodeError::Count));
+        assert_eq!(decoded(&payload), Err(RecordDecodeError::Count));
     }
 }

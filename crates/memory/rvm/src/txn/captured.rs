@@ -1,16 +1,16 @@
 //! Transactions in regions whose stores are found by page.
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
-use super::{Buffers, Route, Transaction};
-use crate::capture::{PAGE, Part, Within};
-use crate::error::{CommitError, RangeError};
-use crate::memory::Memory;
-use crate::options::Mode;
+use super::{Route, Transaction, TransactionBuffers};
+use crate::capture::{AllowedRanges, PAGE, PageDecision};
+use crate::error::{RangeError, RvmCommitError};
+use crate::memory::RegionMemory;
+use crate::options::RestoreMode;
 use crate::region::Region;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
-impl<L: Log, S: Storage> Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// Makes the stores to the region this transaction's, from the last commit there until it ends, where
     /// [`Region::set_capture`] has them found by page; elsewhere it does nothing. `set_range` and the like do
     /// the same.
@@ -22,16 +22,16 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Nothing in the region may be changed by this transaction but these bytes: ranges in order, without overlaps. They replace
-    /// those named before. A commit that finds others changed is refused (`CommitError::Outside`), and whole pages are logged as far
+    /// those named before. A commit that finds others changed is refused (`RvmCommitError::Outside`), and whole pages are logged as far
     /// as they may change.
     ///
     /// For regions whose stores are found by page; elsewhere it does nothing: declared ranges are not checked.
     pub fn confine(&mut self, region: &Region, within: &[std::ops::Range<usize>]) -> Result<(), RangeError> {
         self.capture(region)?;
-        let place = self.recent.place;
+        let place = self.recent.index;
         let mut captures = self.buffers.captures.iter_mut();
         if let Some((_, captured)) = captures.find(|(captured, _)| *captured == place) {
-            captured.confine(Within::new(within));
+            captured.confine(AllowedRanges::new(within));
         }
         Ok(())
     }
@@ -39,13 +39,13 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// What becomes of ranges declared in a region of this transaction.
     #[cold]
     pub(super) fn route(&self, place: u32) -> Route {
-        let Buffers {
+        let TransactionBuffers {
             captures, verifiers, ..
         } = &self.buffers;
         if let Some((_, captured)) = captures.iter().find(|(captured, _)| *captured == place) {
             return match captured.is_adaptive() {
                 true => Route::Adaptive,
-                false => Route::Found,
+                false => Route::Captured,
             };
         }
         match verifiers.iter().any(|(verified, ..)| *verified == place) {
@@ -55,7 +55,13 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Records those parts of a declared range whose pages are not compared or logged whole.
-    pub(super) fn declare_by_page(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+    pub(super) fn declare_by_page(
+        &mut self,
+        memory: &RegionMemory,
+        place: u32,
+        offset: usize,
+        length: usize,
+    ) {
         let end = offset + length;
         let mut at = offset;
         while at < end {
@@ -64,7 +70,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             let mut captures = self.buffers.captures.iter_mut();
             let found = captures.find(|(captured, _)| *captured == place);
             let (_, captured) = found.expect("the region is captured");
-            if captured.touch(memory, page) == Part::Record {
+            if captured.touch(memory, page) == PageDecision::Record {
                 self.record(memory, place, at, part_end - at);
             }
             at = part_end;
@@ -80,17 +86,17 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Looks for stores that nobody declared.
-    pub(super) fn verify(&self) -> Result<(), CommitError> {
-        let Buffers {
+    pub(super) fn verify(&self) -> Result<(), RvmCommitError> {
+        let TransactionBuffers {
             regions, verifiers, ..
         } = &self.buffers;
         for (place, _, verifier) in verifiers {
             let mapping = &regions.list[*place as usize];
             let checked = verifier.check(&mapping.read());
-            let found = checked.map_err(|cause| CommitError::Capture { cause })?;
+            let found = checked.map_err(|cause| RvmCommitError::Capture { cause })?;
             if let Some((first, count)) = found.filter(|_| verifier.refuses) {
                 let first = mapping.undeclared(first);
-                return Err(CommitError::Undeclared {
+                return Err(RvmCommitError::Undeclared {
                     segment: first.segment,
                     offset: first.offset,
                     length: first.length,
@@ -103,21 +109,21 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Adds to the ranges what was stored in the regions that are captured by page.
-    pub(super) fn find_stores(&mut self) -> Result<(), CommitError> {
-        let Buffers {
+    pub(super) fn find_stores(&mut self) -> Result<(), RvmCommitError> {
+        let TransactionBuffers {
             regions,
             ranges,
             captures,
             ..
         } = &mut self.buffers;
-        ranges.clear_found();
+        ranges.clear_captured();
         for (place, captured) in captures.iter_mut() {
             let mapping = &regions.list[*place as usize];
             let found = captured.find(&mapping.read(), *place, ranges);
-            let strays = found.map_err(|cause| CommitError::Capture { cause })?;
+            let strays = found.map_err(|cause| RvmCommitError::Capture { cause })?;
             if let Some((first, count)) = strays {
-                ranges.clear_found();
-                return Err(CommitError::Outside {
+                ranges.clear_captured();
+                return Err(RvmCommitError::Outside {
                     first: mapping.undeclared(first),
                     count,
                 });
@@ -128,7 +134,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     /// What was found is logged.
     pub(super) fn settle_stores(&mut self) {
-        let Buffers {
+        let TransactionBuffers {
             regions, captures, ..
         } = &mut self.buffers;
         for (place, captured) in captures.iter_mut() {
@@ -138,14 +144,14 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     /// Undoes what was stored in those regions, or forgets that it was.
     pub(super) fn abort_stores(&mut self) {
-        let Buffers {
+        let TransactionBuffers {
             regions, captures, ..
         } = &mut self.buffers;
         for (place, captured) in captures.iter_mut() {
             let mapping = &regions.list[*place as usize];
             let undone = match self.mode {
-                Mode::Restore => captured.restore(&mut mapping.write()),
-                Mode::NoRestore => captured.forget(&mapping.read()),
+                RestoreMode::Restore => captured.restore(&mut mapping.write()),
+                RestoreMode::NoRestore => captured.forget(&mapping.read()),
             };
             // The system would not say which pages were stored to, though it did before: memory can no longer be
             // told from what was committed.

@@ -1,49 +1,49 @@
 //! Committing: from declared ranges to one record in the log, without an allocation or a second copy.
 
-use netram_proto::planted::Fault;
-use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes};
+use netram_proto::planted::PlantedFault;
+use netram_proto::port::{AppendError, CommitTicket, CommitVotes, Durability, RecordLog};
 
-use super::locks::{Changed, Held, with_locked};
-use super::payload::Foreign;
-use super::{Buffers, Outcome, Transaction};
-use crate::error::{CommitError, ForeignError};
-use crate::record::{Changes, KIND_COMPACT};
+use super::locks::{CommitLocks, ExclusiveRegion, with_locked};
+use super::payload::ForeignRecord;
+use super::{Transaction, TransactionBuffers, TransactionOutcome};
+use crate::error::{ForeignError, RvmCommitError};
+use crate::record::{KIND_COMPACT, RecordChanges};
 use crate::region::Region;
-use crate::shared::NoRoom;
-use crate::spool::{Contents, counted_bytes};
+use crate::spool::{SpoolContents, counted_bytes};
+use crate::state::NoRoom;
 use crate::stats::add;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
 /// What a commit returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Commit {
+pub struct CommitReceipt {
     /// Where the log has it; `None` when there was nothing to log, and of a lazy commit that is in the spool.
-    pub ticket: Option<Ticket>,
+    pub ticket: Option<CommitTicket>,
     /// What was known to hold it.
-    pub votes: Votes,
+    pub votes: CommitVotes,
 }
 
-impl<L: Log, S: Storage> Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// Commits: logs the declared ranges as they are now, and waits until they are as safe as asked.
     ///
     /// On an error that leaves the outcome certain the transaction is aborted, which restores memory in
-    /// [`crate::Mode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
-    pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
+    /// [`crate::RestoreMode::Restore`]. Use [`Transaction::try_commit`] to keep it open instead.
+    pub fn commit(mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         self.try_commit(durability)
     }
 
     /// Commits like [`Transaction::commit`], but a refused commit leaves memory as it is and the transaction
     /// open, to be retried or aborted.
-    pub fn try_commit(&mut self, durability: Durability) -> Result<Commit, CommitError> {
+    pub fn try_commit(&mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         self.gather()?;
         self.commit_merged(None, durability)
     }
 
     /// The first half of a commit: finds and merges what is to be logged, for a caller who must know that before. What is stored
     /// afterwards may not be logged.
-    pub fn gather(&mut self) -> Result<(), CommitError> {
+    pub fn gather(&mut self) -> Result<(), RvmCommitError> {
         if !self.open {
-            return Err(CommitError::Ended);
+            return Err(RvmCommitError::Ended);
         }
         self.verify()?;
         self.find_stores()?;
@@ -61,10 +61,10 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// The second half: commits what was gathered, like [`Transaction::try_commit`].
-    pub fn commit_gathered(&mut self, durability: Durability) -> Result<Commit, CommitError> {
+    pub fn commit_gathered(&mut self, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         match self.open {
             true => self.commit_merged(None, durability),
-            false => Err(CommitError::Ended),
+            false => Err(RvmCommitError::Ended),
         }
     }
 
@@ -77,9 +77,9 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     pub fn commit_foreign(
         &mut self,
         region: &Region,
-        changes: Changes<'_>,
+        changes: RecordChanges<'_>,
         durability: Durability,
-    ) -> Result<Commit, ForeignError> {
+    ) -> Result<CommitReceipt, ForeignError> {
         if region.mapping.is_captured() {
             return Err(ForeignError::Captured);
         }
@@ -88,8 +88,8 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         if changes.count() == 0 {
             return Ok(self.commit_merged(None, durability)?);
         }
-        let foreign = Foreign::new(changes).ok_or(ForeignError::Form)?;
-        let place = self.place(region).map_err(|_| ForeignError::Region)?;
+        let foreign = ForeignRecord::new(changes).ok_or(ForeignError::Form)?;
+        let place = self.region_index(region).map_err(|_| ForeignError::Region)?;
         let merged = self.buffers.ranges.merged();
         if merged
             .iter()
@@ -107,10 +107,10 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// Logs the merged ranges, with a foreign record that changes the region at this place.
     fn commit_merged(
         &mut self,
-        foreign: Option<(Foreign<'_>, u32)>,
+        foreign: Option<(ForeignRecord<'_>, u32)>,
         durability: Durability,
-    ) -> Result<Commit, CommitError> {
-        let Buffers {
+    ) -> Result<CommitReceipt, RvmCommitError> {
+        let TransactionBuffers {
             regions,
             ranges,
             layout,
@@ -122,14 +122,14 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         if merged.is_empty() && foreign.is_none() && !*always {
             add(&self.shared.counters.empty_commits, 1);
             self.settle_stores();
-            self.finish(Outcome::Committed);
-            return Ok(Commit::default());
+            self.finish(TransactionOutcome::Committed);
+            return Ok(CommitReceipt::default());
         }
         let record = foreign.as_ref().map(|(foreign, _)| foreign);
         let bytes = layout.arrange(merged, regions, preamble.len(), record);
         let max = self.shared.payload_max;
         let length = usize::try_from(bytes).ok().filter(|bytes| *bytes <= max);
-        let length = length.ok_or(CommitError::TooLarge { bytes, max })?;
+        let length = length.ok_or(RvmCommitError::TooLarge { bytes, max })?;
 
         // What others are to read has a record of its own.
         let alone = foreign.is_some() || *always || !preamble.is_empty();
@@ -137,22 +137,22 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         let ticket = self
             .shared
             .with_room(|| self.append(length, lazy, foreign.as_ref()))?;
-        let (declared, declared_bytes) = self.buffers.ranges.told();
+        let (declared, declared_bytes) = self.buffers.ranges.totals();
         let lengths = self.buffers.ranges.merged().iter().map(|range| range.length);
         self.shared.counters.commit(declared, declared_bytes, lengths);
         self.settle_stores();
-        self.finish(Outcome::Committed);
+        self.finish(TransactionOutcome::Committed);
         match ticket {
             Some(ticket) => self.settle(ticket, durability),
             None => {
                 add(&self.shared.counters.lazy_commits, 1);
                 add(&self.shared.counters.spooled_commits, 1);
-                Ok(Commit::default())
+                Ok(CommitReceipt::default())
             }
         }
     }
 
-    fn settle(&self, ticket: Ticket, durability: Durability) -> Result<Commit, CommitError> {
+    fn settle(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitReceipt, RvmCommitError> {
         let counters = &self.shared.counters;
         let kind = match durability {
             Durability::Lazy => &counters.lazy_commits,
@@ -161,14 +161,14 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         match self.shared.log.wait(ticket, durability) {
             Ok(votes) => {
                 add(kind, 1);
-                Ok(Commit {
+                Ok(CommitReceipt {
                     ticket: Some(ticket),
                     votes,
                 })
             }
             Err(cause) => {
                 add(&counters.unknown_commits, 1);
-                Err(CommitError::Unknown {
+                Err(RvmCommitError::Unknown {
                     lsn: ticket.lsn,
                     cause,
                 })
@@ -184,10 +184,10 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         &self,
         length: usize,
         lazy: bool,
-        foreign: Option<&(Foreign<'_>, u32)>,
-    ) -> Result<Option<Ticket>, AppendError> {
+        foreign: Option<&(ForeignRecord<'_>, u32)>,
+    ) -> Result<Option<CommitTicket>, AppendError> {
         let regions = &self.buffers.regions;
-        let mut changed = Changed::NONE;
+        let mut changed = ExclusiveRegion::NONE;
         changed.position =
             foreign.map(|(_, place)| regions.position(regions.list[*place as usize].address()));
         with_locked(regions, 0, None, &mut changed, &mut |held, changed| {
@@ -204,11 +204,11 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     fn append_locked(
         &self,
-        held: &Held<'_>,
+        held: &CommitLocks<'_>,
         length: usize,
         lazy: bool,
-        foreign: Option<&Foreign<'_>>,
-    ) -> Result<Option<Ticket>, AppendError> {
+        foreign: Option<&ForeignRecord<'_>>,
+    ) -> Result<Option<CommitTicket>, AppendError> {
         let shared = &*self.shared;
         if !shared.spool.is_active() {
             return self.log(held, length, foreign).map(Some);
@@ -220,7 +220,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             self.spool(held, length, &mut spool);
             return Ok(None);
         }
-        if spool.plants(Fault::SpoolAfterFlush) {
+        if spool.plants(PlantedFault::SpoolAfterFlush) {
             let ticket = self.log(held, length, foreign)?;
             return shared.log_spool(&mut spool).map(|()| Some(ticket));
         }
@@ -235,11 +235,11 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     /// Appends a record to the log; the values go straight from memory to the log's ring.
     fn log(
         &self,
-        held: &Held<'_>,
+        held: &CommitLocks<'_>,
         length: usize,
-        foreign: Option<&Foreign<'_>>,
-    ) -> Result<Ticket, AppendError> {
-        let Buffers {
+        foreign: Option<&ForeignRecord<'_>>,
+    ) -> Result<CommitTicket, AppendError> {
+        let TransactionBuffers {
             regions,
             ranges,
             layout,
@@ -262,8 +262,8 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Copies the values to the spool, which admits them.
-    fn spool(&self, held: &Held<'_>, length: usize, spool: &mut Contents) {
-        let Buffers { regions, ranges, .. } = &self.buffers;
+    fn spool(&self, held: &CommitLocks<'_>, length: usize, spool: &mut SpoolContents) {
+        let TransactionBuffers { regions, ranges, .. } = &self.buffers;
         for group in ranges.merged().chunk_by(|a, b| a.region == b.region) {
             let mapping = &regions.list[group[0].region as usize];
             let memory = held.find(regions.position(mapping.address()));
@@ -276,23 +276,23 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 }
 
-impl From<NoRoom> for CommitError {
-    fn from(refusal: NoRoom) -> CommitError {
+impl From<NoRoom> for RvmCommitError {
+    fn from(refusal: NoRoom) -> RvmCommitError {
         match refusal {
             NoRoom::Full {
                 used,
                 capacity,
                 cause,
-            } => CommitError::Full {
+            } => RvmCommitError::Full {
                 used,
                 capacity,
                 cause,
             },
-            NoRoom::Refused(AppendError::TooLarge { bytes, max }) => CommitError::TooLarge {
+            NoRoom::Refused(AppendError::TooLarge { bytes, max }) => RvmCommitError::TooLarge {
                 bytes: bytes as u64,
                 max,
             },
-            NoRoom::Refused(error) => CommitError::Refused(error),
+            NoRoom::Refused(error) => RvmCommitError::Refused(error),
         }
     }
 }

@@ -3,25 +3,25 @@
 use std::ops::Deref;
 use std::sync::RwLockWriteGuard;
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use super::Transaction;
 use crate::error::RangeError;
-use crate::memory::Memory;
+use crate::memory::RegionMemory;
 use crate::region::Region;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
 /// Exclusive access to a region's bytes within a transaction.
 ///
 /// All bytes can be read; what can be written is declared by the same call that lends it, so that no store
 /// can miss its `set_range`.
-pub struct EditGuard<'t, L: Log, S: Storage> {
+pub struct EditGuard<'t, L: RecordLog, S: SegmentStorage> {
     transaction: &'t mut Transaction<L, S>,
     region: &'t Region,
-    memory: RwLockWriteGuard<'t, Memory>,
+    memory: RwLockWriteGuard<'t, RegionMemory>,
 }
 
-impl<'t, L: Log, S: Storage> EditGuard<'t, L, S> {
+impl<'t, L: RecordLog, S: SegmentStorage> EditGuard<'t, L, S> {
     pub(crate) fn new(transaction: &'t mut Transaction<L, S>, region: &'t Region) -> EditGuard<'t, L, S> {
         EditGuard {
             transaction,
@@ -40,7 +40,7 @@ impl<'t, L: Log, S: Storage> EditGuard<'t, L, S> {
     }
 }
 
-impl<L: Log, S: Storage> Deref for EditGuard<'_, L, S> {
+impl<L: RecordLog, S: SegmentStorage> Deref for EditGuard<'_, L, S> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {

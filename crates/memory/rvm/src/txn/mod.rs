@@ -9,50 +9,50 @@ mod payload;
 mod preamble;
 mod regions;
 
-pub use commit::Commit;
+pub use commit::CommitReceipt;
 pub use edit::EditGuard;
-pub use participant::{Outcome, Participant};
+pub use participant::{Participant, TransactionOutcome};
 
-use payload::Layout;
-use regions::Touched;
+use payload::PayloadLayout;
+use regions::TouchedRegions;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::capture::{Captured, Verifier};
+use crate::capture::{PageCapture, Verifier};
 use crate::error::RangeError;
 use crate::limit::{POOL_BUFFER_BYTES_MAX, TRANSACTION_RANGES_MAX, TRANSACTION_REGIONS_MAX, UNDO_BYTES_MAX};
-use crate::memory::Memory;
-use crate::options::Mode;
-use crate::range::Ranges;
-use crate::region::{Borrowed, ExclusiveGuard, Region};
-use crate::shared::Shared;
+use crate::memory::RegionMemory;
+use crate::options::RestoreMode;
+use crate::range::RangeList;
+use crate::region::{CaptureLoan, ExclusiveGuard, Region};
+use crate::state::RvmState;
 use crate::stats::add;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
 /// The memory of a transaction, reused by later ones.
 #[derive(Default)]
-pub(crate) struct Buffers {
-    regions: Touched,
-    ranges: Ranges,
+pub(crate) struct TransactionBuffers {
+    regions: TouchedRegions,
+    ranges: RangeList,
     /// Old values, in the order of the declared ranges.
     undo: Vec<u8>,
     /// What finds the stores in regions that are captured by page, with the regions' places in the list.
-    captures: Vec<(u32, Box<Captured>)>,
+    captures: Vec<(u32, Box<PageCapture>)>,
     /// What verifies the stores in others, with the regions' places and the transaction's numbers there.
     verifiers: Vec<(u32, u64, Arc<Verifier>)>,
     /// What the record says to others before its ranges.
     preamble: Vec<u8>,
     /// The record is written though it has no range.
     always: bool,
-    layout: Layout,
+    layout: PayloadLayout,
     /// Who wants to know how the transaction ended, and their notes.
     enlisted: Vec<(Arc<dyn Participant>, u64)>,
 }
 
-impl Buffers {
+impl TransactionBuffers {
     /// Empties the buffers; `false` when they have grown too large to keep.
     pub(crate) fn clear(&mut self) -> bool {
         assert!(
@@ -76,10 +76,10 @@ impl Buffers {
 /// Any number may be open at once, on any threads; each is used by one thread at a time. Transactions are
 /// recorded whole or not at all, in the order of their commits. What two of them do to the same bytes is
 /// their programs' affair: nothing here detects it.
-pub struct Transaction<L: Log, S: Storage> {
-    shared: Arc<Shared<L, S>>,
-    buffers: Buffers,
-    mode: Mode,
+pub struct Transaction<L: RecordLog, S: SegmentStorage> {
+    shared: Arc<RvmState<L, S>>,
+    buffers: TransactionBuffers,
+    mode: RestoreMode,
     open: bool,
     recent: Recent,
 }
@@ -93,7 +93,7 @@ struct Recent {
     /// thought of.
     plain: usize,
     /// Its place in the list of regions.
-    place: u32,
+    index: u32,
     route: Route,
 }
 
@@ -101,7 +101,7 @@ impl Recent {
     const NONE: Recent = Recent {
         address: 0,
         plain: 0,
-        place: 0,
+        index: 0,
         route: Route::Recorded,
     };
 }
@@ -116,11 +116,15 @@ enum Route {
     /// Its pages say.
     Adaptive,
     /// Nothing: the store is found.
-    Found,
+    Captured,
 }
 
-impl<L: Log, S: Storage> Transaction<L, S> {
-    pub(crate) fn new(shared: Arc<Shared<L, S>>, buffers: Buffers, mode: Mode) -> Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
+    pub(crate) fn new(
+        shared: Arc<RvmState<L, S>>,
+        buffers: TransactionBuffers,
+        mode: RestoreMode,
+    ) -> Transaction<L, S> {
         Transaction {
             shared,
             buffers,
@@ -131,7 +135,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     /// Whether an abort restores memory.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> RestoreMode {
         self.mode
     }
 
@@ -163,7 +167,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             && self
                 .buffers
                 .ranges
-                .append(self.recent.place, offset as u64, length as u32)
+                .append(self.recent.index, offset as u64, length as u32)
         {
             return Ok(());
         }
@@ -176,7 +180,9 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             return Ok(());
         };
         match self.mode {
-            Mode::NoRestore if self.recent.route == Route::Recorded => self.declare(place, offset, length),
+            RestoreMode::NoRestore if self.recent.route == Route::Recorded => {
+                self.declare(place, offset, length)
+            }
             _ => self.declare_locked(&region.mapping.read(), place, offset, length),
         }
         Ok(())
@@ -206,7 +212,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     }
 
     #[inline]
-    fn store(&mut self, memory: &mut Memory, place: u32, offset: usize, bytes: &[u8]) {
+    fn store(&mut self, memory: &mut RegionMemory, place: u32, offset: usize, bytes: &[u8]) {
         self.declare_locked(memory, place, offset, bytes.len());
         memory.copy_in(offset, bytes);
     }
@@ -224,8 +230,8 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         EditGuard::new(self, region)
     }
 
-    /// Ends the transaction without a trace. In [`Mode::Restore`] memory is as it was before each range was
-    /// declared; in [`Mode::NoRestore`] it stays as it is, uncommitted.
+    /// Ends the transaction without a trace. In [`RestoreMode::Restore`] memory is as it was before each range was
+    /// declared; in [`RestoreMode::NoRestore`] it stays as it is, uncommitted.
     pub fn abort(self) {
         // The drop does it.
     }
@@ -271,22 +277,22 @@ impl<L: Log, S: Storage> Transaction<L, S> {
     fn enter(&mut self, region: &Region) -> Result<u32, RangeError> {
         let address = Arc::as_ptr(&region.mapping).addr();
         if self.recent.address != address {
-            let place = self.place(region)?;
+            let place = self.region_index(region)?;
             let route = self.route(place);
-            let plain = self.mode == Mode::NoRestore && route == Route::Recorded;
+            let plain = self.mode == RestoreMode::NoRestore && route == Route::Recorded;
             self.recent = Recent {
                 address,
                 plain: if plain { address } else { 0 },
-                place,
+                index: place,
                 route,
             };
         }
-        Ok(self.recent.place)
+        Ok(self.recent.index)
     }
 
     /// The region's place in this transaction, which it takes now if it has none.
     #[cold]
-    fn place(&mut self, region: &Region) -> Result<u32, RangeError> {
+    fn region_index(&mut self, region: &Region) -> Result<u32, RangeError> {
         let regions = &mut self.buffers.regions;
         let position = match regions.find(&region.mapping) {
             Ok(place) => return Ok(place),
@@ -305,12 +311,12 @@ impl<L: Log, S: Storage> Transaction<L, S> {
         region.mapping.transactions.fetch_add(1, Ordering::AcqRel);
         let place = regions.enter(&region.mapping, position);
         match borrowed {
-            Borrowed::Nothing => {}
-            Borrowed::Capture(mut captured) => {
-                captured.lend(self.mode == Mode::Restore);
+            CaptureLoan::Nothing => {}
+            CaptureLoan::Capture(mut captured) => {
+                captured.lend(self.mode == RestoreMode::Restore);
                 self.buffers.captures.push((place, captured));
             }
-            Borrowed::Verifier(verifier) => {
+            CaptureLoan::Verifier(verifier) => {
                 self.buffers.verifiers.push((place, verifier.enter(), verifier));
             }
         }
@@ -319,21 +325,21 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     /// Declares an admitted range while its region's lock is held.
     #[inline]
-    pub(crate) fn declare_locked(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+    pub(crate) fn declare_locked(&mut self, memory: &RegionMemory, place: u32, offset: usize, length: usize) {
         match self.recent.route {
             Route::Recorded => {}
             Route::Verified => self.tell_verifier(place, offset, length),
             Route::Adaptive => return self.declare_by_page(memory, place, offset, length),
-            Route::Found => return,
+            Route::Captured => return,
         }
         self.record(memory, place, offset, length);
     }
 
     #[inline]
-    fn record(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+    fn record(&mut self, memory: &RegionMemory, place: u32, offset: usize, length: usize) {
         match self.mode {
-            Mode::NoRestore => self.declare(place, offset, length),
-            Mode::Restore => self.declare_restorable(memory, place, offset, length),
+            RestoreMode::NoRestore => self.declare(place, offset, length),
+            RestoreMode::Restore => self.declare_restorable(memory, place, offset, length),
         }
     }
 
@@ -345,7 +351,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             .declare(place, offset as u64, length as u32, false);
     }
 
-    fn declare_restorable(&mut self, memory: &Memory, place: u32, offset: usize, length: usize) {
+    fn declare_restorable(&mut self, memory: &RegionMemory, place: u32, offset: usize, length: usize) {
         let ranges = &mut self.buffers.ranges;
         let (fresh, count) = ranges.declare(place, offset as u64, length as u32, true);
         let undo = &mut self.buffers.undo;
@@ -356,14 +362,14 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     /// Puts old values back, newest first, so that of several for one byte the oldest remains.
     fn restore(&mut self) {
-        let Buffers {
+        let TransactionBuffers {
             regions,
             ranges,
             undo,
             ..
         } = &self.buffers;
         let mut at = undo.len();
-        for group in ranges.kept().chunk_by(|a, b| a.region == b.region).rev() {
+        for group in ranges.restorable().chunk_by(|a, b| a.region == b.region).rev() {
             let mut memory = regions.list[group[0].region as usize].write();
             for range in group.iter().rev() {
                 let end = at;
@@ -376,10 +382,10 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     /// Ends the transaction, tells the participants, and then lets go of its regions: until they have put
     /// their bytes back, the regions count as in use. No region may be locked.
-    fn finish(&mut self, outcome: Outcome) {
+    fn finish(&mut self, outcome: TransactionOutcome) {
         self.open = false;
         self.recent = Recent::NONE;
-        let Buffers {
+        let TransactionBuffers {
             regions,
             enlisted,
             captures,
@@ -393,7 +399,7 @@ impl<L: Log, S: Storage> Transaction<L, S> {
             captured.lend(true);
             regions.list[place as usize].return_capture(captured);
         }
-        let _held = Held(regions);
+        let _held = ReleaseGuard(regions);
         for (participant, note) in enlisted.drain(..) {
             participant.ended(note, outcome);
         }
@@ -401,9 +407,9 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 }
 
 /// The regions of a transaction that ends, let go when dropped: also when a participant panics.
-struct Held<'t>(&'t mut Touched);
+struct ReleaseGuard<'t>(&'t mut TouchedRegions);
 
-impl Drop for Held<'_> {
+impl Drop for ReleaseGuard<'_> {
     fn drop(&mut self) {
         for mapping in self.0.drain() {
             mapping.transactions.fetch_sub(1, Ordering::AcqRel);
@@ -411,21 +417,21 @@ impl Drop for Held<'_> {
     }
 }
 
-impl<L: Log, S: Storage> Drop for Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Drop for Transaction<L, S> {
     fn drop(&mut self) {
         if self.open {
-            if self.mode == Mode::Restore {
+            if self.mode == RestoreMode::Restore {
                 self.restore();
             }
             self.abort_stores();
-            self.finish(Outcome::Aborted);
+            self.finish(TransactionOutcome::Aborted);
             add(&self.shared.counters.aborts, 1);
         }
         self.shared.reuse(std::mem::take(&mut self.buffers));
     }
 }
 
-impl<L: Log, S: Storage> std::fmt::Debug for Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> std::fmt::Debug for Transaction<L, S> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Transaction { mode, open, .. } = self;
         out.debug_struct("Transaction")

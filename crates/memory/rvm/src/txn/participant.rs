@@ -5,22 +5,22 @@
 
 use std::sync::Arc;
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use super::Transaction;
-use crate::options::Mode;
-use crate::shared::Shared;
+use crate::options::RestoreMode;
+use crate::state::RvmState;
 use crate::stats::add;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
 /// How a transaction ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum TransactionOutcome {
     /// Its record has its place in the log, before that of every transaction that commits later; or it is
     /// spooled, and logged before, or in one record with, every such transaction. This includes commits whose
     /// outcome is unknown: whatever is logged from now on can survive only together with them.
     Committed,
-    /// Nothing of it was or will be logged. In [`Mode::Restore`] memory is as before.
+    /// Nothing of it was or will be logged. In [`RestoreMode::Restore`] memory is as before.
     Aborted,
 }
 
@@ -29,10 +29,10 @@ pub trait Participant: Send + Sync {
     /// The transaction has ended: logged, before it waits to be safe; or aborted, after memory was restored.
     /// Called once for each [`Transaction::enlist`], by the transaction's thread, with no region locked. It
     /// may begin transactions. The transaction's regions count it as open until all have been told.
-    fn ended(&self, note: u64, outcome: Outcome);
+    fn ended(&self, note: u64, outcome: TransactionOutcome);
 }
 
-impl<L: Log, S: Storage> Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// Has `participant` told how this transaction ends. The note is the participant's own, handed back then.
     ///
     /// A transaction that has ended tells nobody: enlist before, or in the same breath as, the first change.
@@ -52,11 +52,11 @@ impl<L: Log, S: Storage> Transaction<L, S> {
 
     /// Begins another transaction on the same `Rvm`, independent of this one: what is committed through it
     /// stays, whatever becomes of this one.
-    pub fn begin_another(&self, mode: Mode) -> Transaction<L, S> {
+    pub fn begin_another(&self, mode: RestoreMode) -> Transaction<L, S> {
         Transaction::begin(&self.shared, mode)
     }
 
-    pub(crate) fn begin(shared: &Arc<Shared<L, S>>, mode: Mode) -> Transaction<L, S> {
+    pub(crate) fn begin(shared: &Arc<RvmState<L, S>>, mode: RestoreMode) -> Transaction<L, S> {
         let buffers = crate::sync::lock(&shared.pool).pop().unwrap_or_default();
         add(&shared.counters.begun, 1);
         shared

@@ -1,15 +1,15 @@
 //! From merged ranges to the payload of one record: what stands where in it, how long it is, its bytes.
 
-use super::locks::Held;
-use super::regions::Touched;
+use super::locks::CommitLocks;
+use super::regions::TouchedRegions;
 use crate::limit::COPY_BYTES;
-use crate::range::Range;
-use crate::record::{Changes, Encoder, Place, Reach, preamble_bytes};
+use crate::range::DeclaredRange;
+use crate::record::{RangeCursor, RecordChanges, RecordEncoder, RecordScope, preamble_bytes};
 
 /// A foreign record that goes into a commit's own: checked, and all of it in one segment.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Foreign<'f> {
-    pub(super) changes: Changes<'f>,
+pub(super) struct ForeignRecord<'f> {
+    pub(super) changes: RecordChanges<'f>,
     pub(super) segment: u32,
     /// Where its last range ends.
     end: u64,
@@ -17,13 +17,13 @@ pub(super) struct Foreign<'f> {
     ranges: &'f [u8],
 }
 
-impl<'f> Foreign<'f> {
+impl<'f> ForeignRecord<'f> {
     /// `None`: not one that can be taken over as it is.
-    pub(super) fn new(changes: Changes<'f>) -> Option<Foreign<'f>> {
-        let Reach::Segment { segment, end, .. } = changes.reach() else {
+    pub(super) fn new(changes: RecordChanges<'f>) -> Option<ForeignRecord<'f>> {
+        let RecordScope::Segment { segment, end, .. } = changes.scope() else {
             return None;
         };
-        Some(Foreign {
+        Some(ForeignRecord {
             changes,
             segment,
             end,
@@ -47,18 +47,18 @@ struct Group {
 /// The order of a record's ranges: by segment and offset, while merged ranges are in that of the regions' first
 /// use. Keeps its memory when cleared.
 #[derive(Debug, Default)]
-pub(crate) struct Layout {
+pub(crate) struct PayloadLayout {
     groups: Vec<Group>,
 }
 
-impl Layout {
+impl PayloadLayout {
     /// Finds the order. Returns the payload's length. About 1 ns a range.
     pub(super) fn arrange(
         &mut self,
-        merged: &[Range],
-        regions: &Touched,
+        merged: &[DeclaredRange],
+        regions: &TouchedRegions,
         preamble: usize,
-        foreign: Option<&Foreign<'_>>,
+        foreign: Option<&ForeignRecord<'_>>,
     ) -> u64 {
         self.groups.clear();
         let mut first = 0;
@@ -78,7 +78,7 @@ impl Layout {
         }
         self.groups
             .sort_unstable_by_key(|group| (group.segment, group.base));
-        let mut place = Place::default();
+        let mut place = RangeCursor::default();
         let mut bytes = preamble_bytes(preamble) as u64;
         for group in &self.groups {
             bytes += group_bytes(merged, group, &mut place);
@@ -91,11 +91,11 @@ impl Layout {
         &self,
         payload: &mut [u8],
         preamble: &[u8],
-        merged: &[Range],
-        foreign: Option<&Foreign<'_>>,
-        (regions, held): (&Touched, &Held<'_>),
+        merged: &[DeclaredRange],
+        foreign: Option<&ForeignRecord<'_>>,
+        (regions, held): (&TouchedRegions, &CommitLocks<'_>),
     ) {
-        let mut encoder = Encoder::new(payload, preamble);
+        let mut encoder = RecordEncoder::new(payload, preamble);
         let mut foreign = foreign;
         for group in &self.groups {
             if let Some(before) = foreign.take_if(|foreign| foreign.segment < group.segment) {
@@ -120,7 +120,7 @@ impl Layout {
 }
 
 /// Bytes of a region's ranges, headers and values.
-fn group_bytes(merged: &[Range], group: &Group, place: &mut Place) -> u64 {
+fn group_bytes(merged: &[DeclaredRange], group: &Group, place: &mut RangeCursor) -> u64 {
     let ranges = &merged[group.first as usize..group.end as usize];
     let bytes = ranges.iter().map(|range| {
         let header = place.advance(group.segment, group.base + range.offset, range.length);

@@ -1,13 +1,13 @@
 //! What a transaction says to those who read its record elsewhere.
 
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use super::Transaction;
 use crate::error::PreambleError;
 use crate::limit::PREAMBLE_BYTES_MAX;
-use crate::storage::Storage;
+use crate::storage::SegmentStorage;
 
-impl<L: Log, S: Storage> Transaction<L, S> {
+impl<L: RecordLog, S: SegmentStorage> Transaction<L, S> {
     /// Has the record begin with these bytes, in place of those given before. They mean nothing here: shared
     /// memory puts there which locks were held, at which versions.
     ///

@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use crate::region::Mapping;
+use crate::region::RegionMapping;
 
 /// The regions of one transaction. Keeps its memory when drained.
 #[derive(Debug, Default)]
-pub(crate) struct Touched {
+pub(crate) struct TouchedRegions {
     /// In the order of their first use; ranges name them by place in this list.
-    pub(crate) list: Vec<Arc<Mapping>>,
+    pub(crate) list: Vec<Arc<RegionMapping>>,
     /// Places in `list`, by address: the order in which a commit takes their locks.
     order: Vec<u32>,
 }
 
-impl Touched {
+impl TouchedRegions {
     /// The place of `mapping` in the list; `Err` is where in the order it would be entered.
-    pub(crate) fn find(&self, mapping: &Mapping) -> Result<u32, usize> {
+    pub(crate) fn find(&self, mapping: &RegionMapping) -> Result<u32, usize> {
         let found = self.search(mapping.address())?;
         Ok(self.order[found])
     }
 
-    /// Enters a mapping where [`Touched::find`] did not find it. Returns its place.
-    pub(crate) fn enter(&mut self, mapping: &Arc<Mapping>, position: usize) -> u32 {
+    /// Enters a mapping where [`TouchedRegions::add_captured`] did not find it. Returns its place.
+    pub(crate) fn enter(&mut self, mapping: &Arc<RegionMapping>, position: usize) -> u32 {
         // Bounded by the most regions of a transaction.
         let place = self.list.len() as u32;
         self.list.push(mapping.clone());
@@ -30,7 +30,7 @@ impl Touched {
     }
 
     /// The region at `position` by address, if there are so many.
-    pub(crate) fn at(&self, position: usize) -> Option<&Mapping> {
+    pub(crate) fn at(&self, position: usize) -> Option<&RegionMapping> {
         let place = self.order.get(position)?;
         Some(&self.list[*place as usize])
     }
@@ -41,7 +41,7 @@ impl Touched {
     }
 
     /// Lets all regions go, one after the other.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Arc<Mapping>> {
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Arc<RegionMapping>> {
         self.order.clear();
         self.list.drain(..)
     }

@@ -3,26 +3,31 @@
 
 use std::os::unix::fs::FileExt;
 
-use crate::common::{Folder, Machine, Random};
+use crate::common::{Machine, Random, TestDirectory};
 use netram_proto::port::Durability;
 use netram_rvm::{
-    Allocation, Capture, CommitError, Find, Mode, RangeError, Region, Rvm, Storage, Undeclared, Verify,
+    CaptureMode, DetectMethod, RangeError, Region, RestoreMode, Rvm, RvmCommitError, SegmentAllocation,
+    SegmentStorage, UndeclaredStore, VerifyMode,
 };
 
 const LENGTH: usize = 6 * 4096 + 40;
 
 /// One program of transactions that update some pages hundreds of times; the bytes before and after a crash.
-fn run(capture: Capture, seed: u64) -> (Vec<u8>, Vec<u8>) {
+fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
     let machine = Machine::new(1 << 20);
     let rvm = machine.open().unwrap();
-    rvm.create_segment("a", LENGTH as u64, Allocation::Sparse)
+    rvm.create_segment("a", LENGTH as u64, SegmentAllocation::Sparse)
         .unwrap();
     let mut region = rvm.map("a", 0, 0).unwrap();
     region.set_capture(capture).unwrap();
     let mut random = Random(seed);
     for round in 0..60u64 {
         let restores = random.below(3) > 0;
-        let mode = if restores { Mode::Restore } else { Mode::NoRestore };
+        let mode = if restores {
+            RestoreMode::Restore
+        } else {
+            RestoreMode::NoRestore
+        };
         let mut transaction = rvm.begin(mode);
         // Each page is hot for a while, and the last ones change as a whole.
         let hot = (round / 20) as usize;
@@ -61,11 +66,14 @@ fn run(capture: Capture, seed: u64) -> (Vec<u8>, Vec<u8>) {
 #[test]
 fn pages_that_choose_their_way_leave_the_same_bytes_as_recorded_ones() {
     for seed in 0..10 {
-        let recorded = run(Capture::Declared, seed);
+        let recorded = run(CaptureMode::Declared, seed);
         assert!(recorded.0 == recorded.1, "seed {seed}");
-        assert!(run(Capture::Adaptive, seed) == recorded, "adaptive, seed {seed}");
         assert!(
-            run(Capture::Verified(Verify::Refuse), seed) == recorded,
+            run(CaptureMode::Adaptive, seed) == recorded,
+            "adaptive, seed {seed}"
+        );
+        assert!(
+            run(CaptureMode::Verified(VerifyMode::Refuse), seed) == recorded,
             "verified, seed {seed}"
         );
     }
@@ -75,14 +83,14 @@ fn pages_that_choose_their_way_leave_the_same_bytes_as_recorded_ones() {
 fn a_page_of_many_updates_is_compared_and_one_of_few_recorded() {
     let machine = Machine::new(1 << 20);
     let rvm = machine.open().unwrap();
-    rvm.create_segment("a", LENGTH as u64, Allocation::Sparse)
+    rvm.create_segment("a", LENGTH as u64, SegmentAllocation::Sparse)
         .unwrap();
     let mut region = rvm.map("a", 0, 0).unwrap();
-    region.set_capture(Capture::Adaptive).unwrap();
+    region.set_capture(CaptureMode::Adaptive).unwrap();
     let mut logged = Vec::new();
     for round in 1..5u64 {
         let before = rvm.statistics().bytes_committed;
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         for update in 0..200 {
             // All declared, one changed.
             let value = if update == 7 { round } else { 0 };
@@ -94,14 +102,14 @@ fn a_page_of_many_updates_is_compared_and_one_of_few_recorded() {
     }
     // Of the number that changed only the lowest byte does; the other page's eight are recorded as ever.
     assert_eq!(logged, [201 * 8, 201 * 8, 1 + 8, 1 + 8]);
-    let mut first = rvm.begin(Mode::Restore);
+    let mut first = rvm.begin(RestoreMode::Restore);
     first.set(&region, 0, &9u64).unwrap();
-    let mut second = rvm.begin(Mode::Restore);
+    let mut second = rvm.begin(RestoreMode::Restore);
     assert_eq!(second.set_range(&region, 9000, 8), Err(RangeError::Captured));
 }
 
 /// The places of what was found, in the region.
-fn places(found: &[Undeclared]) -> Vec<(usize, usize)> {
+fn places(found: &[UndeclaredStore]) -> Vec<(usize, usize)> {
     found.iter().map(|one| (one.region_offset, one.length)).collect()
 }
 
@@ -117,19 +125,22 @@ fn store(region: &Region, stores: &[(usize, usize)]) {
     }
 }
 
-fn undeclared_stores_are_found<S: Storage>(rvm: &Rvm<Machine, S>, path: &str) {
-    rvm.create_segment(path, 5 * 4096, Allocation::Sparse).unwrap();
+fn undeclared_stores_are_found<S: SegmentStorage>(rvm: &Rvm<Machine, S>, path: &str) {
+    rvm.create_segment(path, 5 * 4096, SegmentAllocation::Sparse)
+        .unwrap();
     let mut region = rvm.map(path, 4096, 0).unwrap();
-    region.set_capture(Capture::Verified(Verify::Refuse)).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    region
+        .set_capture(CaptureMode::Verified(VerifyMode::Refuse))
+        .unwrap();
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&region, 100, &1u64).unwrap();
-    let mut another = rvm.begin(Mode::NoRestore);
+    let mut another = rvm.begin(RestoreMode::NoRestore);
     another.set(&region, 4090, &u64::MAX).unwrap();
     // Around what the transaction declared, and beside what another has.
     let stores = [(99, 1), (108, 2), (4098, 1)];
     store(&region, &stores);
     let refused = transaction.try_commit(Durability::Remote);
-    let Err(CommitError::Undeclared {
+    let Err(RvmCommitError::Undeclared {
         offset,
         length,
         address,
@@ -153,16 +164,18 @@ fn undeclared_stores_are_found<S: Storage>(rvm: &Rvm<Machine, S>, path: &str) {
     another.commit(Durability::Remote).unwrap();
     assert_eq!(region.take_undeclared(), []);
 
-    region.set_capture(Capture::Verified(Verify::Report)).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    region
+        .set_capture(CaptureMode::Verified(VerifyMode::Report))
+        .unwrap();
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&region, 0, &1u64).unwrap();
     store(&region, &[(8000, 3)]);
     region.put_back(50, b"by the library").unwrap();
     transaction.commit(Durability::Remote).unwrap();
-    let mut later = rvm.begin(Mode::Restore);
+    let mut later = rvm.begin(RestoreMode::Restore);
     later.set(&region, 8, &1u64).unwrap();
     later.abort();
-    let mut last = rvm.begin(Mode::Restore);
+    let mut last = rvm.begin(RestoreMode::Restore);
     last.set_range(&region, 16, 8).unwrap();
     last.commit(Durability::Remote).unwrap();
     let found = region.take_undeclared();
@@ -175,13 +188,14 @@ fn undeclared_stores_are_found<S: Storage>(rvm: &Rvm<Machine, S>, path: &str) {
 
 #[test]
 fn undeclared_stores_are_found_by_address_in_mapped_pages_and_on_the_heap() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let probe = folder.path("probe");
-    rvm.create_segment(&probe, 4096, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let probe = directory.path("probe");
+    rvm.create_segment(&probe, 4096, SegmentAllocation::Sparse)
+        .unwrap();
     let mut probe = rvm.map(&probe, 0, 0).unwrap();
-    match probe.set_capture(Capture::Twins(Find::Watch)) {
-        Ok(()) => undeclared_stores_are_found(&rvm, &folder.path("a")),
+    match probe.set_capture(CaptureMode::Twins(DetectMethod::Watch)) {
+        Ok(()) => undeclared_stores_are_found(&rvm, &directory.path("a")),
         // By protection, stores that the system makes for the program are not found, as these are.
         Err(refused) => crate::common::skipped(refused),
     }

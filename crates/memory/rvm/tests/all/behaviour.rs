@@ -1,11 +1,11 @@
 //! What the interface promises, one story each; several are defects of the original that must not return.
 
 use crate::common::{Machine, TestRvm};
-use netram_proto::port::{Durability, Kind, Log};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_rvm::record::{KIND_COMPACT, encode};
 use netram_rvm::{
-    CommitError, ForgetError, MapError, Mode, OpenError, RangeError, RangeView, Rvm, SegmentError,
-    TableError, TruncateError, UnmapError,
+    ForgetError, MapError, RangeError, RangeView, RestoreMode, Rvm, RvmCommitError, RvmOpenError,
+    SegmentError, SegmentTableError, TruncateError, UnmapError,
 };
 
 fn machine() -> (Machine, TestRvm) {
@@ -17,7 +17,7 @@ fn machine() -> (Machine, TestRvm) {
 }
 
 fn commit(rvm: &TestRvm, region: &netram_rvm::Region, offset: usize, value: u64) {
-    let mut transaction = rvm.begin(Mode::NoRestore);
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     transaction.set(region, offset, &value).unwrap();
     transaction.commit(Durability::Remote).unwrap();
 }
@@ -28,7 +28,7 @@ fn a_region_mapped_again_shows_what_was_committed() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     commit(&rvm, &a, 16, 7);
-    let mut lazy = rvm.begin(Mode::NoRestore);
+    let mut lazy = rvm.begin(RestoreMode::NoRestore);
     lazy.set(&a, 24, &8u64).unwrap();
     lazy.commit(Durability::Lazy).unwrap();
     a.unmap().unwrap();
@@ -43,13 +43,13 @@ fn a_refused_commit_can_be_aborted_and_the_region_unmapped() {
     rvm.create_segment("large", 64 * 1024, Default::default())
         .unwrap();
     let large = rvm.map("large", 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     for at in 0..4 {
         transaction.write(&large, at * 8192, &[9; 8000]).unwrap();
     }
     let refused = transaction.try_commit(Durability::Remote);
     assert!(
-        matches!(refused, Err(CommitError::TooLarge { .. })),
+        matches!(refused, Err(RvmCommitError::TooLarge { .. })),
         "{refused:?}"
     );
     assert!(transaction.is_open());
@@ -63,11 +63,11 @@ fn a_failed_commit_restores_memory() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     machine.crash_after(0);
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&a, 0, &7u64).unwrap();
     assert!(matches!(
         transaction.commit(Durability::Remote),
-        Err(CommitError::Refused(_))
+        Err(RvmCommitError::Refused(_))
     ));
     assert_eq!(a.get(0), Ok(0u64));
 }
@@ -77,11 +77,11 @@ fn a_commit_cut_off_is_unknown_and_keeps_its_memory() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     machine.crash_after(1);
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&a, 0, &7u64).unwrap();
     assert!(matches!(
         transaction.commit(Durability::Remote),
-        Err(CommitError::Unknown { .. })
+        Err(RvmCommitError::Unknown { .. })
     ));
     assert_eq!(a.get(0), Ok(7u64));
     assert_eq!(rvm.statistics().unknown_commits, 1);
@@ -93,7 +93,7 @@ fn drop_and_abort_restore_in_reverse() {
     let (a, b) = (rvm.map("a", 0, 0).unwrap(), rvm.map("b", 0, 0).unwrap());
     commit(&rvm, &a, 0, 1);
     for explicit in [true, false] {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction.set(&a, 0, &2u64).unwrap();
         transaction.set(&b, 0, &2u64).unwrap();
         transaction.set(&a, 4, &3u64).unwrap();
@@ -103,7 +103,7 @@ fn drop_and_abort_restore_in_reverse() {
         }
     }
     assert_eq!((a.get(0), a.get(8), b.get(0)), (Ok(1u64), Ok(0u64), Ok(0u64)));
-    let mut kept = rvm.begin(Mode::NoRestore);
+    let mut kept = rvm.begin(RestoreMode::NoRestore);
     kept.set(&a, 0, &5u64).unwrap();
     kept.abort();
     assert_eq!(a.get(0), Ok(5u64));
@@ -113,7 +113,7 @@ fn drop_and_abort_restore_in_reverse() {
 fn ranges_outside_are_refused_and_change_nothing() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 4096).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     for (offset, length) in [(4096, 1), (0, 4097), (usize::MAX, 1), (1, usize::MAX)] {
         let refused = transaction.set_range(&a, offset, length);
         assert_eq!(
@@ -145,8 +145,8 @@ fn a_range_that_no_record_carries_is_refused_at_once() {
         .unwrap();
     let large = rvm.map("large", 0, 0).unwrap();
     // A byte for the preamble that is not there, and at most 16 of the range's header.
-    let max = Log::state(&machine).payload_max - 17;
-    let mut transaction = rvm.begin(Mode::Restore);
+    let max = RecordLog::state(&machine).payload_max - 17;
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     let refused = transaction.set_range(&large, 0, max + 1);
     assert_eq!(refused, Err(RangeError::TooLarge { length: max + 1, max }));
     transaction.write(&large, 0, &vec![1; max]).unwrap();
@@ -157,13 +157,13 @@ fn a_range_that_no_record_carries_is_refused_at_once() {
 fn an_ended_transaction_takes_nothing_more() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&a, 0, &1u64).unwrap();
     transaction.try_commit(Durability::Remote).unwrap();
     assert_eq!(transaction.set(&a, 0, &2u64), Err(RangeError::Ended));
     assert_eq!(
         transaction.try_commit(Durability::Remote),
-        Err(CommitError::Ended)
+        Err(RvmCommitError::Ended)
     );
     assert_eq!(a.get(0), Ok(1u64));
 }
@@ -172,7 +172,7 @@ fn an_ended_transaction_takes_nothing_more() {
 fn regions_of_another_log_are_refused() {
     let ((_, rvm), (_, other)) = (machine(), machine());
     let a = other.map("a", 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     assert_eq!(transaction.set_range(&a, 0, 1), Err(RangeError::ForeignRegion));
 }
 
@@ -209,7 +209,7 @@ fn mappings_are_page_aligned_inside_and_do_not_overlap() {
 fn a_region_with_open_ranges_stays_mapped() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set_range(&a, 0, 8).unwrap();
     let (error, a) = a.unmap().unwrap_err();
     assert_eq!(error, UnmapError::Uncommitted { transactions: 1 });
@@ -224,7 +224,7 @@ fn a_region_with_open_ranges_stays_mapped() {
 fn overlapping_transactions_log_what_memory_holds_at_commit() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
-    let (mut first, mut second) = (rvm.begin(Mode::Restore), rvm.begin(Mode::Restore));
+    let (mut first, mut second) = (rvm.begin(RestoreMode::Restore), rvm.begin(RestoreMode::Restore));
     first.set(&a, 0, &1u64).unwrap();
     second.set(&a, 0, &2u64).unwrap();
     second.commit(Durability::Remote).unwrap();
@@ -246,7 +246,7 @@ fn truncation_leaves_in_doubt_records_alone() {
     }
     assert_eq!(machine.file("a")[0], 0, "acked is not stable");
     machine.log_syncs();
-    while rvm.truncate_step().unwrap() != netram_rvm::Progress::Idle {}
+    while rvm.truncate_step().unwrap() != netram_rvm::TruncateProgress::Idle {}
     assert_eq!(machine.file("a")[0], 1);
 }
 
@@ -255,7 +255,7 @@ fn truncation_writes_no_uncommitted_byte() {
     let (machine, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     commit(&rvm, &a, 0, 1);
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     open.set(&a, 0, &2u64).unwrap();
     rvm.truncate().unwrap();
     assert_eq!(machine.file("a")[0], 1);
@@ -303,7 +303,7 @@ fn crashed() -> Machine {
 
 fn segment_error(machine: &Machine) -> SegmentError {
     match machine.open() {
-        Err(OpenError::Recovery(TruncateError::Segment(error))) => error,
+        Err(RvmOpenError::Recovery(TruncateError::Segment(error))) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -341,7 +341,7 @@ fn recovery_refuses_damaged_and_foreign_records() {
     damaged.change_log(|bytes| bytes[0] ^= 64);
     let error = damaged.open().unwrap_err();
     assert!(
-        matches!(error, OpenError::Recovery(TruncateError::Damaged { .. })),
+        matches!(error, RvmOpenError::Recovery(TruncateError::Damaged { .. })),
         "{error}"
     );
     let unknown = crashed();
@@ -358,23 +358,30 @@ fn recovery_refuses_damaged_and_foreign_records() {
     let error = unknown.open().unwrap_err();
     assert!(matches!(
         error,
-        OpenError::Recovery(TruncateError::UnknownSegment { segment: 9, .. })
+        RvmOpenError::Recovery(TruncateError::UnknownSegment { segment: 9, .. })
     ));
     let volume = Machine::new(4096);
-    let ticket = volume.append(Kind(32), 8, &mut |bytes| bytes.fill(1)).unwrap();
+    let ticket = volume
+        .append(RecordKind(32), 8, &mut |bytes| bytes.fill(1))
+        .unwrap();
     volume.wait(ticket, Durability::Disk).unwrap();
     let error = volume.open().unwrap_err();
     assert!(matches!(
         error,
-        OpenError::Recovery(TruncateError::ForeignKind { kind: Kind(32), .. })
+        RvmOpenError::Recovery(TruncateError::ForeignKind {
+            kind: RecordKind(32),
+            ..
+        })
     ));
-    assert_eq!(Log::state(&volume).head, ticket.lsn, "nothing was trimmed");
+    assert_eq!(RecordLog::state(&volume).head, ticket.lsn, "nothing was trimmed");
 }
 
 #[test]
 fn records_of_the_journal_itself_are_passed_over() {
     let machine = Machine::new(4096);
-    let ticket = machine.append(Kind(1), 8, &mut |bytes| bytes.fill(1)).unwrap();
+    let ticket = machine
+        .append(RecordKind(1), 8, &mut |bytes| bytes.fill(1))
+        .unwrap();
     let rvm = machine.open().unwrap();
     assert_eq!(rvm.recovery().end, ticket.end);
     assert_eq!(rvm.recovery().transactions, 0);
@@ -383,11 +390,11 @@ fn records_of_the_journal_itself_are_passed_over() {
 #[test]
 fn a_foreign_table_is_refused() {
     let machine = crashed();
-    let options = netram_rvm::Options::new(netram_proto::id::JournalId(1));
+    let options = netram_rvm::RvmOptions::new(netram_proto::id::JournalId(1));
     let opened = Rvm::open(machine.clone(), machine.storage(), options);
     assert!(matches!(
         opened,
-        Err(OpenError::Table(TableError::Foreign { .. }))
+        Err(RvmOpenError::Table(SegmentTableError::Foreign { .. }))
     ));
 }
 
@@ -447,7 +454,7 @@ fn a_segment_whose_forgetting_failed_is_in_the_table_before_the_next_record() {
 fn a_query_tells_regions_and_open_transactions() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 4096, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set_range(&a, 0, 8).unwrap();
     let query = rvm.query();
     assert_eq!(query.open_transactions, 1);
@@ -466,7 +473,7 @@ fn a_panic_inside_an_edit_is_undone() {
     let (_, rvm) = machine();
     let a = rvm.map("a", 0, 0).unwrap();
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         let mut edit = transaction.edit(&a);
         edit.range_mut(0, 8).unwrap().fill(9);
         panic!("in the middle");

@@ -3,27 +3,28 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::common::{Folder, Machine, Random};
+use crate::common::{Machine, Random, TestDirectory};
 use netram_proto::port::Durability;
 use netram_rvm::{
-    Allocation, Capture, CaptureError, CommitError, Find, Mode, RangeError, RealStorage, Region, Rvm,
+    CaptureError, CaptureMode, DetectMethod, RangeError, RealStorage, Region, RestoreMode, Rvm,
+    RvmCommitError, SegmentAllocation,
 };
 
 const LENGTH: usize = 10 * 4096 + 100;
 
-type FolderRvm = Rvm<Machine, RealStorage>;
+type DirectoryRvm = Rvm<Machine, RealStorage>;
 
 /// Every way that this machine offers; says aloud which it does not.
-fn ways() -> Vec<Capture> {
-    let folder = Folder::new();
-    let (_rvm, mut region) = opened(&folder, &Machine::new(1 << 20));
+fn ways() -> Vec<CaptureMode> {
+    let directory = TestDirectory::new();
+    let (_rvm, mut region) = opened(&directory, &Machine::new(1 << 20));
     let mut ways = vec![
-        Capture::Twins(Find::Trap),
-        Capture::Pages(Find::Trap),
-        Capture::Twins(Find::Watch),
-        Capture::Pages(Find::Watch),
+        CaptureMode::Twins(DetectMethod::Trap),
+        CaptureMode::Pages(DetectMethod::Trap),
+        CaptureMode::Twins(DetectMethod::Watch),
+        CaptureMode::Pages(DetectMethod::Watch),
     ];
-    if let Err(refused) = region.set_capture(Capture::Twins(Find::Watch)) {
+    if let Err(refused) = region.set_capture(CaptureMode::Twins(DetectMethod::Watch)) {
         assert!(matches!(refused, CaptureError::NoWatch { .. }), "{refused}");
         crate::common::skipped(refused);
         ways.truncate(2);
@@ -31,11 +32,11 @@ fn ways() -> Vec<Capture> {
     ways
 }
 
-fn opened(folder: &Folder, machine: &Machine) -> (FolderRvm, Region) {
-    let rvm = folder.open(machine).unwrap();
-    let path = folder.path("a");
+fn opened(directory: &TestDirectory, machine: &Machine) -> (DirectoryRvm, Region) {
+    let rvm = directory.open(machine).unwrap();
+    let path = directory.path("a");
     if !std::path::Path::new(&path).exists() {
-        rvm.create_segment(&path, LENGTH as u64, Allocation::Sparse)
+        rvm.create_segment(&path, LENGTH as u64, SegmentAllocation::Sparse)
             .unwrap();
     }
     let region = rvm.map(&path, 0, 0).unwrap();
@@ -43,14 +44,14 @@ fn opened(folder: &Folder, machine: &Machine) -> (FolderRvm, Region) {
 }
 
 /// One program of transactions, stores and aborts; the region's bytes after a crash, and before it.
-fn run(capture: Capture, seed: u64) -> (Vec<u8>, Vec<u8>) {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, mut region) = opened(&folder, &machine);
+fn run(capture: CaptureMode, seed: u64) -> (Vec<u8>, Vec<u8>) {
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, mut region) = opened(&directory, &machine);
     region.set_capture(capture).unwrap();
-    let declared = capture == Capture::Declared;
+    let declared = capture == CaptureMode::Declared;
     let mut random = Random(seed);
     for round in 0..40 {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         if !declared {
             transaction.capture(&region).unwrap();
         }
@@ -77,7 +78,7 @@ fn run(capture: Capture, seed: u64) -> (Vec<u8>, Vec<u8>) {
     let before = region.read().to_vec();
     drop((region, rvm));
     machine.crash(seed);
-    let (_rvm, region) = opened(&folder, &machine);
+    let (_rvm, region) = opened(&directory, &machine);
     let after = region.read().to_vec();
     (before, after)
 }
@@ -86,7 +87,7 @@ fn run(capture: Capture, seed: u64) -> (Vec<u8>, Vec<u8>) {
 fn found_stores_leave_the_same_bytes_as_declared_ones() {
     let ways = ways();
     for seed in 0..12 {
-        let (before, after) = run(Capture::Declared, seed);
+        let (before, after) = run(CaptureMode::Declared, seed);
         assert!(before == after, "seed {seed}");
         for way in &ways {
             let found = run(*way, seed);
@@ -99,12 +100,12 @@ fn found_stores_leave_the_same_bytes_as_declared_ones() {
 #[test]
 fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
     for way in ways() {
-        let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-        let (rvm, mut region) = opened(&folder, &machine);
+        let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+        let (rvm, mut region) = opened(&directory, &machine);
         region.set_capture(way).unwrap();
         for round in 1..3u8 {
             let before = rvm.statistics().bytes_committed;
-            let mut transaction = rvm.begin(Mode::NoRestore);
+            let mut transaction = rvm.begin(RestoreMode::NoRestore);
             transaction.capture(&region).unwrap();
             region.put_back(4095, &[round, round]).unwrap();
             region.put_back(9000, &[round, 0, round]).unwrap();
@@ -112,11 +113,11 @@ fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
             let logged = rvm.statistics().bytes_committed - before;
             match way {
                 // The middle one of three stays 0.
-                Capture::Twins(_) => assert_eq!(logged, 4, "{way:?}"),
+                CaptureMode::Twins(_) => assert_eq!(logged, 4, "{way:?}"),
                 _ => assert_eq!(logged, 3 * 4096, "{way:?}"),
             }
         }
-        let mut nothing = rvm.begin(Mode::Restore);
+        let mut nothing = rvm.begin(RestoreMode::Restore);
         nothing.capture(&region).unwrap();
         assert_eq!(
             nothing.commit(Durability::Remote).unwrap().ticket,
@@ -129,11 +130,11 @@ fn twins_log_exactly_the_bytes_that_differ_and_pages_whole_pages() {
 #[test]
 fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
     for way in ways() {
-        let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-        let (rvm, mut region) = opened(&folder, &machine);
+        let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+        let (rvm, mut region) = opened(&directory, &machine);
         region.set_capture(way).unwrap();
-        let mut first = rvm.begin(Mode::Restore);
-        let mut second = rvm.begin(Mode::Restore);
+        let mut first = rvm.begin(RestoreMode::Restore);
+        let mut second = rvm.begin(RestoreMode::Restore);
         first.set_range(&region, 0, 8).unwrap();
         assert_eq!(second.set_range(&region, 8, 8), Err(RangeError::Captured));
         assert_eq!(
@@ -141,7 +142,7 @@ fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
             Some(RangeError::Captured)
         );
         assert_eq!(
-            region.set_capture(Capture::Declared),
+            region.set_capture(CaptureMode::Declared),
             Err(CaptureError::Uncommitted { transactions: 1 })
         );
         region.put_back(0, b"first").unwrap();
@@ -150,7 +151,7 @@ fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
         region.put_back(100, b"second").unwrap();
         second.commit(Durability::Remote).unwrap();
         assert_eq!(&region.read()[..5], [0; 5], "{way:?}");
-        region.set_capture(Capture::Declared).unwrap();
+        region.set_capture(CaptureMode::Declared).unwrap();
         assert_eq!(&region.read()[100..106], b"second");
     }
 }
@@ -158,24 +159,28 @@ fn one_transaction_at_a_time_has_a_region_that_is_captured_by_page() {
 #[test]
 fn a_refused_commit_stays_open_with_all_that_was_stored() {
     for way in ways() {
-        let (folder, machine) = (Folder::new(), Machine::new(30_000));
-        let (rvm, mut region) = opened(&folder, &machine);
+        let (directory, machine) = (TestDirectory::new(), Machine::new(30_000));
+        let (rvm, mut region) = opened(&directory, &machine);
         region.set_capture(way).unwrap();
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction.capture(&region).unwrap();
         region.put_back(0, &vec![7; LENGTH]).unwrap();
         let refused = transaction.try_commit(Durability::Remote);
-        assert!(matches!(refused, Err(CommitError::TooLarge { .. })), "{way:?}");
+        assert!(matches!(refused, Err(RvmCommitError::TooLarge { .. })), "{way:?}");
         // What was too much is undone by the program, which stores where it was found already.
         region.put_back(4096, &vec![0; LENGTH - 4096]).unwrap();
         match way {
-            Capture::Twins(_) => drop(transaction.commit(Durability::Remote).unwrap()),
+            CaptureMode::Twins(_) => drop(transaction.commit(Durability::Remote).unwrap()),
             _ => transaction.abort(),
         }
-        let first = if matches!(way, Capture::Twins(_)) { 7 } else { 0 };
+        let first = if matches!(way, CaptureMode::Twins(_)) {
+            7
+        } else {
+            0
+        };
         drop((region, rvm));
         machine.crash(1);
-        let (_rvm, region) = opened(&folder, &machine);
+        let (_rvm, region) = opened(&directory, &machine);
         assert!(region.read()[..4096].iter().all(|byte| *byte == first), "{way:?}");
         assert!(region.read()[4096..].iter().all(|byte| *byte == 0), "{way:?}");
     }
@@ -184,21 +189,21 @@ fn a_refused_commit_stays_open_with_all_that_was_stored() {
 #[test]
 fn an_abort_without_restoring_leaves_bytes_that_are_never_logged() {
     for way in ways() {
-        let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-        let (rvm, mut region) = opened(&folder, &machine);
+        let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+        let (rvm, mut region) = opened(&directory, &machine);
         region.set_capture(way).unwrap();
-        let mut left = rvm.begin(Mode::NoRestore);
+        let mut left = rvm.begin(RestoreMode::NoRestore);
         left.capture(&region).unwrap();
         region.put_back(50, b"left").unwrap();
         left.abort();
         assert_eq!(&region.read()[50..54], b"left");
-        let mut kept = rvm.begin(Mode::Restore);
+        let mut kept = rvm.begin(RestoreMode::Restore);
         kept.capture(&region).unwrap();
         region.put_back(8192, b"kept").unwrap();
         kept.commit(Durability::Remote).unwrap();
         drop((region, rvm));
         machine.crash(1);
-        let (_rvm, region) = opened(&folder, &machine);
+        let (_rvm, region) = opened(&directory, &machine);
         assert_eq!(
             (&region.read()[50..54], &region.read()[8192..8196]),
             (&[0; 4][..], &b"kept"[..])
@@ -209,8 +214,8 @@ fn an_abort_without_restoring_leaves_bytes_that_are_never_logged() {
 #[test]
 fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
     for way in ways() {
-        let (folder, machine) = (Folder::new(), Machine::new(8 << 20));
-        let (rvm, mut region) = opened(&folder, &machine);
+        let (directory, machine) = (TestDirectory::new(), Machine::new(8 << 20));
+        let (rvm, mut region) = opened(&directory, &machine);
         region.set_capture(way).unwrap();
         let done = AtomicBool::new(false);
         std::thread::scope(|threads| {
@@ -224,7 +229,7 @@ fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
             });
             let mut round = 0u32;
             while !done.load(Ordering::SeqCst) {
-                let mut transaction = rvm.begin(Mode::NoRestore);
+                let mut transaction = rvm.begin(RestoreMode::NoRestore);
                 transaction.capture(region).unwrap();
                 let at = (round as usize * 53) % (LENGTH / 8) * 8;
                 region.put_back(at, &round.to_le_bytes()).unwrap();
@@ -234,13 +239,13 @@ fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
                 rvm.truncate().unwrap();
             }
         });
-        let mut last = rvm.begin(Mode::NoRestore);
+        let mut last = rvm.begin(RestoreMode::NoRestore);
         last.capture(&region).unwrap();
         last.commit(Durability::Remote).unwrap();
         let before = region.read().to_vec();
         drop((region, rvm));
         machine.crash(1);
-        let (_rvm, region) = opened(&folder, &machine);
+        let (_rvm, region) = opened(&directory, &machine);
         assert!(region.read()[..] == before[..], "{way:?}");
     }
 }
@@ -249,24 +254,28 @@ fn what_a_thread_stores_while_another_commits_is_logged_by_this_or_the_next() {
 fn memory_that_is_not_pages_is_declared() {
     let machine = Machine::new(1 << 16);
     let rvm = machine.open().unwrap();
-    rvm.create_segment("a", 4096, Allocation::Sparse).unwrap();
+    rvm.create_segment("a", 4096, SegmentAllocation::Sparse).unwrap();
     let mut region = rvm.map("a", 0, 0).unwrap();
-    let refused = region.set_capture(Capture::Twins(Find::Trap));
+    let refused = region.set_capture(CaptureMode::Twins(DetectMethod::Trap));
     assert_eq!(refused, Err(CaptureError::NotPages));
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&region, 0, &1u64).unwrap();
     transaction.commit(Durability::Remote).unwrap();
 }
 
 #[test]
 fn a_region_kept_unmapped_can_be_stored_to() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 16));
-    let (_rvm, mut region) = opened(&folder, &machine);
-    region.set_capture(Capture::Twins(Find::Trap)).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 16));
+    let (_rvm, mut region) = opened(&directory, &machine);
+    region
+        .set_capture(CaptureMode::Twins(DetectMethod::Trap))
+        .unwrap();
     region.keep_unmapped().unwrap();
     // Its slot is free again, and no handler waits for it: another region takes its place.
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 16));
-    let (_rvm, mut region) = opened(&folder, &machine);
-    region.set_capture(Capture::Pages(Find::Trap)).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 16));
+    let (_rvm, mut region) = opened(&directory, &machine);
+    region
+        .set_capture(CaptureMode::Pages(DetectMethod::Trap))
+        .unwrap();
     region.put_back(0, b"x").unwrap();
 }

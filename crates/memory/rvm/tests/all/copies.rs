@@ -10,10 +10,11 @@ use std::process::Command;
 use netram_proto::id::JournalId;
 use netram_proto::port::Durability;
 use netram_rvm::{
-    Allocation, MapError, Mode, OpenError, Options, RealStorage, Rvm, SegmentError, TruncateError,
+    MapError, RealStorage, RestoreMode, Rvm, RvmOpenError, RvmOptions, SegmentAllocation, SegmentError,
+    TruncateError,
 };
 
-use crate::common::{Folder, JOURNAL, Machine, Random, TestRvm};
+use crate::common::{JOURNAL, Machine, Random, TestDirectory, TestRvm};
 
 const WORDS: usize = 64;
 /// More than what either log commits before and after the other.
@@ -24,12 +25,12 @@ type RealRvm = Rvm<Machine, RealStorage>;
 /// Each transaction puts its number into a word of both segments. Returns the last that was acknowledged.
 fn history(rvm: &TestRvm, numbers: std::ops::Range<u64>) -> Result<u64, Box<dyn std::error::Error>> {
     for path in ["a", "b"] {
-        let _ = rvm.create_segment(path, 4096, Allocation::Preallocated);
+        let _ = rvm.create_segment(path, 4096, SegmentAllocation::Preallocated);
     }
     let (a, b) = (rvm.map("a", 0, 0)?, rvm.map("b", 0, 0)?);
     let mut acked = 0;
     for number in numbers {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction.set(&a, 0, &number)?;
         transaction.set(&b, (number as usize % WORDS) * 8, &number)?;
         transaction.set(&b, 4088, &number)?;
@@ -111,8 +112,10 @@ fn a_copied_log_is_refused_or_leaves_nothing_older_behind() {
                     history(&rvm, 100..110).unwrap();
                 }
             }
-            Err(OpenError::Recovery(TruncateError::Segment(
-                SegmentError::Overtaken { .. } | SegmentError::Held { .. } | SegmentError::Older { .. },
+            Err(RvmOpenError::Recovery(TruncateError::Segment(
+                SegmentError::Overtaken { .. }
+                | SegmentError::OwnedByOtherLog { .. }
+                | SegmentError::Older { .. },
             ))) => {
                 refused += 1;
                 assert_eq!(words(&copy), before, "copied at {at}");
@@ -184,25 +187,25 @@ fn the_owner_is_never_refused() {
 }
 
 /// Opens the log whose segment table is `table`. That of `b` is another journal's.
-fn open(folder: &Folder, table: &str, log: &Machine, adopt: bool) -> Result<RealRvm, OpenError> {
+fn open(directory: &TestDirectory, table: &str, log: &Machine, adopt: bool) -> Result<RealRvm, RvmOpenError> {
     let journal = match table.starts_with('b') && !table.starts_with("backup") {
         true => JournalId(0x5678),
         false => JOURNAL,
     };
-    let table = folder.path(table);
+    let table = directory.path(table);
     let storage = RealStorage::open(&table)
         .or_else(|_| RealStorage::create(&table))
         .unwrap();
-    let options = Options {
+    let options = RvmOptions {
         adopt_segments: adopt,
-        ..Options::new(journal)
+        ..RvmOptions::new(journal)
     };
     Rvm::open(log.clone(), storage, options)
 }
 
 fn put(rvm: &RealRvm, path: &str, value: u64) {
     let region = rvm.map(path, 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&region, 0, &value).unwrap();
     transaction.commit(Durability::Disk).unwrap();
 }
@@ -215,158 +218,165 @@ fn on_disk(path: &str) -> u64 {
     u64::from_le_bytes(fs::read(path).unwrap()[..8].try_into().unwrap())
 }
 
-/// A folder with the segment `d`, and two logs.
-fn two_logs() -> (Folder, String, Machine, Machine) {
-    let folder = Folder::new();
-    let path = folder.path("d");
+/// A directory with the segment `d`, and two logs.
+fn two_logs() -> (TestDirectory, String, Machine, Machine) {
+    let directory = TestDirectory::new();
+    let path = directory.path("d");
     let (a, b) = (Machine::new(1 << 20), Machine::new(1 << 20));
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
-    rvm.create_segment(&path, 4096, Allocation::Preallocated).unwrap();
-    (folder, path, a, b)
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
+    rvm.create_segment(&path, 4096, SegmentAllocation::Preallocated)
+        .unwrap();
+    (directory, path, a, b)
 }
 
 #[test]
 fn a_log_that_was_closed_leaves_its_segment_to_the_next_one() {
-    let (folder, path, a, b) = two_logs();
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let (directory, path, a, b) = two_logs();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
     assert_eq!(on_disk(&path), 1, "closing applies the log");
-    let rvm = open(&folder, "b.segments", &b, false).unwrap();
+    let rvm = open(&directory, "b.segments", &b, false).unwrap();
     assert_eq!(got(&rvm, &path), 1);
     put(&rvm, &path, 2);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     assert_eq!(got(&rvm, &path), 2);
     put(&rvm, &path, 3);
     drop(rvm);
-    assert_eq!(got(&open(&folder, "a.segments", &a, false).unwrap(), &path), 3);
+    assert_eq!(got(&open(&directory, "a.segments", &a, false).unwrap(), &path), 3);
 }
 
 #[test]
 fn a_log_that_was_not_closed_keeps_its_segment() {
-    let (folder, path, a, b) = two_logs();
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let (directory, path, a, b) = two_logs();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
     drop(rvm);
-    let rvm = open(&folder, "b.segments", &b, false).unwrap();
+    let rvm = open(&directory, "b.segments", &b, false).unwrap();
     match rvm.map(&path, 0, 0) {
-        Err(MapError::Segment(SegmentError::Held { log, .. })) => assert_eq!(log, folder.real("a")),
+        Err(MapError::Segment(SegmentError::OwnedByOtherLog { log, .. })) => {
+            assert_eq!(log, directory.real("a"))
+        }
         other => panic!("{other:?}"),
     }
     assert!(rvm.segments().is_empty(), "nothing is entered");
     drop(rvm);
     // The remedy.
-    let closed = open(&folder, "a.segments", &a, false).unwrap().close();
+    let closed = open(&directory, "a.segments", &a, false).unwrap().close();
     drop(closed.map_err(|(error, _)| error).unwrap());
-    let rvm = open(&folder, "b.segments", &b, false).unwrap();
+    let rvm = open(&directory, "b.segments", &b, false).unwrap();
     assert_eq!(got(&rvm, &path), 1);
 }
 
 #[test]
 fn a_log_whose_segment_another_one_has_taken_is_refused_by_name() {
-    let (folder, path, a, b) = two_logs();
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let (directory, path, a, b) = two_logs();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
     drop(rvm);
-    let rvm = open(&folder, "b.segments", &b, true).unwrap();
+    let rvm = open(&directory, "b.segments", &b, true).unwrap();
     put(&rvm, &path, 2);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
-    match open(&folder, "a.segments", &a, false).map(drop) {
-        Err(OpenError::Recovery(TruncateError::Segment(SegmentError::Overtaken { log, .. }))) => {
-            assert_eq!(log, folder.real("b"));
+    match open(&directory, "a.segments", &a, false).map(drop) {
+        Err(RvmOpenError::Recovery(TruncateError::Segment(SegmentError::Overtaken { log, .. }))) => {
+            assert_eq!(log, directory.real("b"));
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(on_disk(&path), 2);
     // By explicit word.
-    let rvm = open(&folder, "a.segments", &a, true).unwrap();
+    let rvm = open(&directory, "a.segments", &a, true).unwrap();
     assert_eq!(got(&rvm, &path), 1);
 }
 
 #[test]
 fn a_segment_that_was_put_back_from_a_backup_is_refused() {
-    let (folder, path, a, _) = two_logs();
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let (directory, path, a, _) = two_logs();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
-    copy(&path, &folder.path("backup"));
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    copy(&path, &directory.path("backup"));
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 2);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
-    fs::rename(folder.path("backup"), &path).unwrap();
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    fs::rename(directory.path("backup"), &path).unwrap();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     let refused = rvm.map(&path, 0, 0);
     let older = matches!(refused, Err(MapError::Segment(SegmentError::Older { .. })));
     assert!(older, "{refused:?}");
     drop(rvm);
-    let rvm = open(&folder, "a.segments", &a, true).unwrap();
+    let rvm = open(&directory, "a.segments", &a, true).unwrap();
     assert_eq!(got(&rvm, &path), 1);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     assert_eq!(got(&rvm, &path), 1, "once is enough");
 }
 
 #[test]
-fn a_copied_folder_has_its_own_segments() {
-    let (folder, log) = (Folder::new(), Machine::new(1 << 20));
-    fs::create_dir(folder.path("store")).unwrap();
-    let path = folder.path("store/d");
-    let rvm = open(&folder, "store/segments", &log, false).unwrap();
-    rvm.create_segment(&path, 4096, Allocation::Preallocated).unwrap();
+fn a_copied_directory_has_its_own_segments() {
+    let (directory, log) = (TestDirectory::new(), Machine::new(1 << 20));
+    fs::create_dir(directory.path("store")).unwrap();
+    let path = directory.path("store/d");
+    let rvm = open(&directory, "store/segments", &log, false).unwrap();
+    rvm.create_segment(&path, 4096, SegmentAllocation::Preallocated)
+        .unwrap();
     put(&rvm, &path, 1);
     drop(rvm);
-    copy(&folder.path("store"), &folder.path("backup"));
+    copy(&directory.path("store"), &directory.path("backup"));
     let copied = log.fork();
-    let rvm = open(&folder, "store/segments", &log, false).unwrap();
+    let rvm = open(&directory, "store/segments", &log, false).unwrap();
     put(&rvm, &path, 2);
     drop(rvm.close().map_err(|(error, _)| error).unwrap());
-    let rvm = open(&folder, "backup/segments", &copied, false).unwrap();
-    assert_eq!(rvm.segments()[0].path, folder.real("backup/d"));
-    assert_eq!(on_disk(&folder.path("backup/d")), 1);
-    put(&rvm, &folder.path("backup/d"), 7);
+    let rvm = open(&directory, "backup/segments", &copied, false).unwrap();
+    assert_eq!(rvm.segments()[0].path, directory.real("backup/d"));
+    assert_eq!(on_disk(&directory.path("backup/d")), 1);
+    put(&rvm, &directory.path("backup/d"), 7);
     drop(rvm);
     assert_eq!(on_disk(&path), 2);
     assert_eq!(
-        got(&open(&folder, "store/segments", &log, false).unwrap(), &path),
+        got(&open(&directory, "store/segments", &log, false).unwrap(), &path),
         2
     );
 }
 
 #[test]
 fn a_copied_log_is_refused_while_its_original_is_there() {
-    let (folder, path, log, _) = two_logs();
-    fs::create_dir(folder.path("store")).unwrap();
-    let rvm = open(&folder, "store/segments", &log, false).unwrap();
+    let (directory, path, log, _) = two_logs();
+    fs::create_dir(directory.path("store")).unwrap();
+    let rvm = open(&directory, "store/segments", &log, false).unwrap();
     put(&rvm, &path, 1);
     drop(rvm);
-    copy(&folder.path("store"), &folder.path("copy"));
+    copy(&directory.path("store"), &directory.path("copy"));
     let copied = log.fork();
-    match open(&folder, "copy/segments", &copied, false).map(drop) {
-        Err(OpenError::Recovery(TruncateError::Segment(SegmentError::Copy { log, .. }))) => {
-            assert_eq!(log, folder.real("store"));
+    match open(&directory, "copy/segments", &copied, false).map(drop) {
+        Err(RvmOpenError::Recovery(TruncateError::Segment(SegmentError::Copy { log, .. }))) => {
+            assert_eq!(log, directory.real("store"));
         }
         other => panic!("{other:?}"),
     }
     assert_eq!(on_disk(&path), 0, "nothing was applied");
     // Moved instead of copied.
-    fs::remove_dir_all(folder.path("store")).unwrap();
-    let rvm = open(&folder, "copy/segments", &copied, false).unwrap();
+    fs::remove_dir_all(directory.path("store")).unwrap();
+    let rvm = open(&directory, "copy/segments", &copied, false).unwrap();
     assert_eq!(got(&rvm, &path), 1);
 }
 
 #[test]
 fn a_segment_is_the_same_under_another_name() {
-    let (folder, path, a, b) = two_logs();
-    let rvm = open(&folder, "a.segments", &a, false).unwrap();
+    let (directory, path, a, b) = two_logs();
+    let rvm = open(&directory, "a.segments", &a, false).unwrap();
     put(&rvm, &path, 1);
     drop(rvm);
-    fs::hard_link(&path, folder.path("hard")).unwrap();
-    std::os::unix::fs::symlink(&path, folder.path("soft")).unwrap();
-    let rvm = open(&folder, "b.segments", &b, false).unwrap();
+    fs::hard_link(&path, directory.path("hard")).unwrap();
+    std::os::unix::fs::symlink(&path, directory.path("soft")).unwrap();
+    let rvm = open(&directory, "b.segments", &b, false).unwrap();
     for name in ["hard", "soft"] {
-        let refused = rvm.map(&folder.path(name), 0, 0);
-        let held = matches!(refused, Err(MapError::Segment(SegmentError::Held { .. })));
+        let refused = rvm.map(&directory.path(name), 0, 0);
+        let held = matches!(
+            refused,
+            Err(MapError::Segment(SegmentError::OwnedByOtherLog { .. }))
+        );
         assert!(held, "{name}: {refused:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::common::{Machine, TestRvm};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 
 const WORDS: usize = 64;
 
@@ -14,7 +14,7 @@ fn history(rvm: &TestRvm) -> Result<u64, Box<dyn std::error::Error>> {
     let (a, b) = (rvm.map("a", 0, 0)?, rvm.map("b", 0, 0)?);
     let mut acked = 0;
     for number in 1..=30u64 {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         let at = (number as usize % WORDS) * 8;
         transaction.set(&a, 0, &number)?;
         transaction.set(&b, at, &number)?;
@@ -97,7 +97,7 @@ fn a_full_log_is_truncated_inline_at_every_crash_point_too() {
         let _ = rvm.create_segment("a", 8192, Default::default());
         let Ok(a) = rvm.map("a", 0, 0) else { return 0 };
         for number in 1..=40u64 {
-            let mut transaction = rvm.begin(Mode::NoRestore);
+            let mut transaction = rvm.begin(RestoreMode::NoRestore);
             transaction.set(&a, 0, &number).unwrap();
             transaction.write(&a, 4096, &[number as u8; 600]).unwrap();
             if transaction.commit(Durability::Remote).is_err() {

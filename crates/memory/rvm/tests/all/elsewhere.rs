@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use crate::common::{Machine, TestRvm};
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, Log};
+use netram_proto::port::{Durability, RecordLog};
 use netram_rvm::{
-    CommitError, ForgetError, Mode, OpenError, Options, Region, Rvm, TruncateError, Truncation,
+    ForgetError, Region, RestoreMode, Rvm, RvmCommitError, RvmOpenError, RvmOptions, TruncateError,
+    TruncationPolicy,
 };
 
 /// Longer than any test takes: a commit that waits so long has not been woken.
 const LONG: Duration = Duration::from_secs(100);
 
-fn open(machine: &Machine, patience: Duration) -> Result<TestRvm, OpenError> {
-    let options = Options {
-        truncation: Truncation::Elsewhere { patience },
+fn open(machine: &Machine, patience: Duration) -> Result<TestRvm, RvmOpenError> {
+    let options = RvmOptions {
+        truncation: TruncationPolicy::Elsewhere { patience },
         ..Machine::options()
     };
     Rvm::open(machine.clone(), machine.storage(), options)
@@ -28,8 +29,8 @@ fn mapped(patience: Duration) -> (Machine, TestRvm, Region) {
     (machine, rvm, a)
 }
 
-fn commit(rvm: &TestRvm, region: &Region, value: u64) -> Result<Lsn, CommitError> {
-    let mut transaction = rvm.begin(Mode::NoRestore);
+fn commit(rvm: &TestRvm, region: &Region, value: u64) -> Result<Lsn, RvmCommitError> {
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     transaction.set(region, 64, &[value; 64]).unwrap();
     let commit = transaction.commit(Durability::Both)?;
     Ok(commit.ticket.unwrap().end)
@@ -43,9 +44,9 @@ fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
     assert!(rvm.wants_truncation());
     assert_eq!(rvm.truncate(), Err(TruncateError::Elsewhere));
     drop((a, rvm));
-    let before = Log::state(&machine);
+    let before = RecordLog::state(&machine);
     let rvm = open(&machine, Duration::ZERO).unwrap();
-    assert_eq!(Log::state(&machine), before);
+    assert_eq!(RecordLog::state(&machine), before);
     assert_eq!(
         (rvm.recovery().start, rvm.recovery().end),
         (before.head, before.tail)
@@ -56,7 +57,7 @@ fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
     assert!(machine.file("a").iter().all(|byte| *byte == 0));
     assert_eq!(rvm.trim(ends[3]), Ok(ends[3]));
     assert_eq!(rvm.trim(ends[1]), Ok(ends[3]), "it has been told more");
-    assert_eq!(Log::state(&machine).head, ends[3]);
+    assert_eq!(RecordLog::state(&machine).head, ends[3]);
     assert!(machine.file("a").iter().all(|byte| *byte == 0));
     drop(a);
     let refused = rvm.forget_segment("a");
@@ -69,7 +70,7 @@ fn nothing_is_applied_here_and_the_log_keeps_all_until_told() {
 fn a_log_is_trimmed_as_far_as_its_disk_has_it() {
     let (machine, rvm, a) = mapped(Duration::ZERO);
     let first = commit(&rvm, &a, 1).unwrap();
-    let mut transaction = rvm.begin(Mode::NoRestore);
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     transaction.set(&a, 64, &2u64).unwrap();
     let second = transaction
         .commit(Durability::Remote)
@@ -92,7 +93,7 @@ fn a_full_log_is_an_error_that_says_who_did_not_trim() {
             Err(error) => break error,
         }
     };
-    let CommitError::Full { cause, .. } = &refused else {
+    let RvmCommitError::Full { cause, .. } = &refused else {
         panic!("{refused}")
     };
     assert_eq!(*cause, Some(TruncateError::NotTrimmed { patience_ms: 0 }));

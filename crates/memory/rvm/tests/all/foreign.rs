@@ -4,11 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{Machine, Random, TestRvm};
-use netram_proto::port::{Durability, Log};
+use netram_proto::port::{Durability, RecordLog};
 use netram_rvm::record::{KIND_COMPACT, decode, encode};
 use netram_rvm::{
-    Capture, CommitError, ForeignError, Mode, Options, PreambleError, RangeView, Region, Rvm, Verify,
-    limit::PREAMBLE_BYTES_MAX,
+    CaptureMode, ForeignError, PreambleError, RangeView, Region, RestoreMode, Rvm, RvmCommitError,
+    RvmOptions, VerifyMode, limit::PREAMBLE_BYTES_MAX,
 };
 
 const LENGTH: u64 = 8192;
@@ -34,7 +34,7 @@ fn payloads(machine: &Machine) -> Vec<Vec<u8>> {
         payloads.push(record.payload.to_vec());
         true
     };
-    machine.read(Log::state(machine).head, &mut each).unwrap();
+    machine.read(RecordLog::state(machine).head, &mut each).unwrap();
     payloads
 }
 
@@ -59,7 +59,7 @@ fn what_one_commits_another_applies() {
     let (node, rvm, regions) = mapped(&["a", "b"]);
     let mut random = Random(3);
     for round in 0..50 {
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         for _ in 0..random.below(30) + 1 {
             let region = &regions[random.below(2) as usize];
             let length = random.below(64) as usize + 1;
@@ -137,7 +137,7 @@ fn what_is_taken_over_survives_with_ones_own_or_not_at_all() {
                 .map(|(segment, at, bytes)| (*segment, *at, &bytes[..]))
                 .collect();
             let payload = payload(&views);
-            let mut transaction = rvm.begin(Mode::NoRestore);
+            let mut transaction = rvm.begin(RestoreMode::NoRestore);
             transaction.set(&regions[1], 512, &number).unwrap();
             let durability = [Durability::Lazy, Durability::Remote][random.below(2) as usize];
             let changes = decode(KIND_COMPACT, &payload).unwrap();
@@ -170,7 +170,7 @@ fn a_record_taken_over_stands_in_the_log_as_it_came() {
     for number in 0..3 {
         let (machine, rvm, regions) = mapped(&["a", "b", "c"]);
         let theirs = payload(&[(number, 16, &[1, 2]), (number, 4000, &[3; 100])]);
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         for other in [2, 1, 0].into_iter().filter(|other| *other != number as usize) {
             transaction.set(&regions[other], 24, &[9u8, 9]).unwrap();
         }
@@ -201,7 +201,7 @@ fn a_refused_record_leaves_the_transaction_open_and_memory_as_it_was() {
     let small = payload(&[(0, 8, &[1])]);
     let large = payload(&[(0, 0, &[1; 5000])]);
     let changes = |payload| decode(KIND_COMPACT, payload).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&regions[1], 0, &[2u8; 100]).unwrap();
     let other_log = transaction.commit_foreign(&foreign[0], changes(&small), Durability::Remote);
     assert_eq!(other_log, Err(ForeignError::Region));
@@ -212,7 +212,7 @@ fn a_refused_record_leaves_the_transaction_open_and_memory_as_it_was() {
     assert_eq!(declared, Err(ForeignError::Declared));
     transaction.abort();
 
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.write(&regions[1], 0, &[2; 8000]).unwrap();
     transaction.write(&regions[1], 0, &[2; 8192]).unwrap();
     let mut filling = large.clone();
@@ -221,7 +221,10 @@ fn a_refused_record_leaves_the_transaction_open_and_memory_as_it_was() {
     transaction.set_preamble(&[7; 4000]).unwrap();
     let refused = transaction.commit_foreign(&regions[0], changes(&filling), Durability::Remote);
     assert!(
-        matches!(refused, Err(ForeignError::Commit(CommitError::TooLarge { .. }))),
+        matches!(
+            refused,
+            Err(ForeignError::Commit(RvmCommitError::TooLarge { .. }))
+        ),
         "{refused:?}"
     );
     assert!(transaction.is_open());
@@ -232,7 +235,7 @@ fn a_refused_record_leaves_the_transaction_open_and_memory_as_it_was() {
         .unwrap();
     assert_eq!(regions[0].get(0), Ok(0x0101_0101_0101_0101u64));
     let ended = transaction.commit_foreign(&regions[0], changes(&small), Durability::Remote);
-    assert_eq!(ended, Err(ForeignError::Commit(CommitError::Ended)));
+    assert_eq!(ended, Err(ForeignError::Commit(RvmCommitError::Ended)));
     assert_eq!(transaction.set_preamble(&[]), Err(PreambleError::Ended));
 }
 
@@ -250,13 +253,13 @@ fn nobody_sees_half_of_what_is_applied() {
                 match value[0] % 2 {
                     0 => regions[0].apply(&changes).unwrap(),
                     _ => {
-                        let mut transaction = rvm.begin(Mode::NoRestore);
+                        let mut transaction = rvm.begin(RestoreMode::NoRestore);
                         transaction.set(&regions[1], 0, &value).unwrap();
                         transaction
                             .commit_foreign(&regions[0], changes, Durability::Lazy)
                             .map(drop)
                             .or_else(|error| match error {
-                                ForeignError::Commit(CommitError::Full { .. }) => {
+                                ForeignError::Commit(RvmCommitError::Full { .. }) => {
                                     rvm.truncate().map_err(drop)
                                 }
                                 _ => Err(()),
@@ -277,7 +280,7 @@ fn nobody_sees_half_of_what_is_applied() {
 #[test]
 fn a_preamble_is_read_back_and_bounded() {
     let (machine, rvm, regions) = mapped(&["a"]);
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&regions[0], 8, &7u64).unwrap();
     transaction.set_preamble(b"forgotten").unwrap();
     transaction.set_preamble(&vec![5; PREAMBLE_BYTES_MAX]).unwrap();
@@ -285,14 +288,14 @@ fn a_preamble_is_read_back_and_bounded() {
     assert!(matches!(refused, Err(PreambleError::TooLong { .. })));
     let refused = transaction.try_commit(Durability::Remote);
     assert!(
-        matches!(refused, Err(CommitError::TooLarge { .. })),
+        matches!(refused, Err(RvmCommitError::TooLarge { .. })),
         "a record carries 16 KiB here"
     );
     transaction.set_preamble(&[5; 300]).unwrap();
     transaction.commit(Durability::Remote).unwrap();
-    let plain = rvm.begin(Mode::Restore);
+    let plain = rvm.begin(RestoreMode::Restore);
     drop(plain);
-    let mut next = rvm.begin(Mode::Restore);
+    let mut next = rvm.begin(RestoreMode::Restore);
     next.set(&regions[0], 8, &8u64).unwrap();
     next.commit(Durability::Remote).unwrap();
     let logged = payloads(&machine);
@@ -306,14 +309,14 @@ fn a_preamble_is_read_back_and_bounded() {
 #[test]
 fn a_transaction_without_ranges_is_logged_only_when_asked() {
     let (machine, rvm, _regions) = mapped(&["a"]);
-    let mut silent = rvm.begin(Mode::Restore);
+    let mut silent = rvm.begin(RestoreMode::Restore);
     silent.set_preamble(b"nothing").unwrap();
     assert_eq!(silent.commit(Durability::Remote).unwrap().ticket, None);
-    let mut asked = rvm.begin(Mode::Restore);
+    let mut asked = rvm.begin(RestoreMode::Restore);
     asked.set_preamble(b"I was here").unwrap();
     asked.log_always();
     assert!(asked.commit(Durability::Remote).unwrap().ticket.is_some());
-    let silent = rvm.begin(Mode::Restore);
+    let silent = rvm.begin(RestoreMode::Restore);
     assert_eq!(
         silent.commit(Durability::Remote).unwrap().ticket,
         None,
@@ -330,7 +333,7 @@ fn a_transaction_without_ranges_is_logged_only_when_asked() {
 #[test]
 fn a_record_for_others_is_never_spooled_and_keeps_its_place() {
     let machine = Machine::new(64 * 1024);
-    let options = Options {
+    let options = RvmOptions {
         spool_bytes: 8192,
         ..Machine::options()
     };
@@ -338,7 +341,7 @@ fn a_record_for_others_is_never_spooled_and_keeps_its_place() {
     rvm.create_segment("a", LENGTH, Default::default()).unwrap();
     let a = rvm.map("a", 0, 0).unwrap();
     let set = |value: u64, preamble: &[u8]| {
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         transaction.set(&a, 0, &value).unwrap();
         transaction.set_preamble(preamble).unwrap();
         transaction.commit(Durability::Lazy).unwrap().ticket
@@ -364,17 +367,19 @@ fn foreign_records_are_no_undeclared_stores_and_are_not_logged_where_stores_are_
     let theirs = payload(&[(0, 100, &[5; 50])]);
     let changes = decode(KIND_COMPACT, &theirs).unwrap();
     // A verified region knows what the library stored.
-    regions[0].set_capture(Capture::Verified(Verify::Refuse)).unwrap();
+    regions[0]
+        .set_capture(CaptureMode::Verified(VerifyMode::Refuse))
+        .unwrap();
     regions[0].apply(&changes).unwrap();
-    let mut transaction = rvm.begin(Mode::NoRestore);
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     transaction.set(&regions[0], 4000, &1u8).unwrap();
     transaction.commit(Durability::Remote).unwrap();
-    let mut transaction = rvm.begin(Mode::NoRestore);
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     transaction.set(&regions[1], 0, &1u8).unwrap();
     transaction
         .commit_foreign(&regions[0], changes, Durability::Remote)
         .unwrap();
-    let mut transaction = rvm.begin(Mode::NoRestore);
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     transaction.set(&regions[0], 4000, &2u8).unwrap();
     transaction.commit(Durability::Remote).unwrap();
     assert_eq!(regions[0].take_undeclared(), []);
@@ -384,11 +389,11 @@ fn foreign_records_are_no_undeclared_stores_and_are_not_logged_where_stores_are_
         .map(|payload| decode(KIND_COMPACT, payload).unwrap().count());
     assert_eq!(counts.collect::<Vec<_>>(), [1, 2, 1]);
     // Where pages are compared nothing can be logged but what is found.
-    regions[0].set_capture(Capture::Adaptive).unwrap();
+    regions[0].set_capture(CaptureMode::Adaptive).unwrap();
     let before = bytes(&regions[0]);
     let other = payload(&[(0, 100, &[6; 50])]);
     let changes = decode(KIND_COMPACT, &other).unwrap();
-    let mut transaction = rvm.begin(Mode::NoRestore);
+    let mut transaction = rvm.begin(RestoreMode::NoRestore);
     let refused = transaction.commit_foreign(&regions[0], changes, Durability::Remote);
     assert_eq!(refused, Err(ForeignError::Captured));
     assert_eq!(bytes(&regions[0]), before);

@@ -1,9 +1,9 @@
 //! Logs that older programs wrote, and the order in which records name what they change.
 
 use crate::common::Machine;
-use netram_proto::port::{Durability, Kind, Log};
+use netram_proto::port::{Durability, RecordKind, RecordLog};
 use netram_rvm::record::{KIND_COMPACT, KIND_TRANSACTION, decode};
-use netram_rvm::{Mode, OpenError, TruncateError};
+use netram_rvm::{RestoreMode, RvmOpenError, TruncateError};
 
 /// A record as it was written before there was a compact form, of one range.
 fn wide(machine: &Machine, segment: u32, offset: u64, bytes: &[u8]) {
@@ -38,7 +38,7 @@ fn a_log_of_an_older_program_is_recovered_and_written_on() {
     assert_eq!(b.read()[15..28], [0, 1, 1, 1, 1, 3, 1, 1, 1, 1, 1, 1, 0]);
     // Both forms in one log.
     wide(&machine, 1, 32, &[4; 8]);
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&b, 36, &[5u8; 2]).unwrap();
     transaction.commit(Durability::Remote).unwrap();
     drop((b, rvm));
@@ -53,14 +53,16 @@ fn a_log_of_an_older_program_is_recovered_and_written_on() {
 fn a_kind_of_another_user_stops_the_opening() {
     let machine = Machine::new(64 * 1024);
     drop(machine.open().unwrap());
-    let ticket = machine.append(Kind(18), 1, &mut |into| into.fill(0)).unwrap();
+    let ticket = machine
+        .append(RecordKind(18), 1, &mut |into| into.fill(0))
+        .unwrap();
     machine.wait(ticket, Durability::Both).unwrap();
     let refused = machine.open().err();
     assert!(
         matches!(
             refused,
-            Some(OpenError::Recovery(TruncateError::ForeignKind {
-                kind: Kind(18),
+            Some(RvmOpenError::Recovery(TruncateError::ForeignKind {
+                kind: RecordKind(18),
                 ..
             }))
         ),
@@ -78,7 +80,7 @@ fn ranges_stand_in_order_however_regions_were_used() {
     // Numbered as they were first mapped, and each in two regions.
     let regions = [("a", 4096), ("b", 4096), ("b", 0), ("a", 0)]
         .map(|(name, offset)| rvm.map(name, offset, 4096).unwrap());
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     for (at, region) in regions.iter().enumerate().rev() {
         transaction.set(region, 4088, &(at as u64)).unwrap();
         transaction.set(region, 0, &(at as u64)).unwrap();
@@ -94,7 +96,7 @@ fn ranges_stand_in_order_however_regions_were_used() {
         );
         true
     };
-    machine.read(Log::state(&machine).head, &mut each).unwrap();
+    machine.read(RecordLog::state(&machine).head, &mut each).unwrap();
     assert_eq!(
         seen,
         [

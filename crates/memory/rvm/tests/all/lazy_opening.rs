@@ -1,8 +1,8 @@
 //! Opening and mapping a large segment reads nothing of it. Alone in its process, whose counters it looks at.
 
-use crate::common::{Folder, Machine};
+use crate::common::{Machine, TestDirectory};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode};
+use netram_rvm::{RestoreMode, SegmentAllocation};
 
 const SEGMENT_BYTES: u64 = 1 << 30;
 const PAGE: usize = 4096;
@@ -23,26 +23,26 @@ fn costs() -> (u64, u64) {
 
 #[test]
 fn a_segment_of_a_gigabyte_is_opened_without_reading_it() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let path = folder.path("large");
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let path = directory.path("large");
     let places: Vec<usize> = (0..10)
         .map(|part| part * (SEGMENT_BYTES as usize / 10) / 8 * 8)
         .collect();
-    let rvm = folder.open(&machine).unwrap();
-    rvm.create_segment(&path, SEGMENT_BYTES, Allocation::Preallocated)
+    let rvm = directory.open(&machine).unwrap();
+    rvm.create_segment(&path, SEGMENT_BYTES, SegmentAllocation::Preallocated)
         .unwrap();
     let before = costs();
     let large = rvm.map(&path, 0, 0).unwrap();
     assert_eq!(large.len() as u64, SEGMENT_BYTES);
     for place in &places {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction.set(&large, *place, &(*place as u64 + 1)).unwrap();
         transaction.commit(Durability::Remote).unwrap();
     }
     drop((large, rvm));
     machine.crash(1);
     // Again with ten transactions to recover, in ten places.
-    let rvm = folder.open(&machine).unwrap();
+    let rvm = directory.open(&machine).unwrap();
     assert_eq!(rvm.recovery().transactions, 10);
     let large = rvm.map(&path, 0, 0).unwrap();
     for place in &places {
@@ -61,7 +61,7 @@ fn a_segment_of_a_gigabyte_is_opened_without_reading_it() {
         .step_by(PAGE)
         .filter(|byte| **byte == 1);
     assert_eq!(ones.count(), 1);
-    let _ = std::fs::read(folder.path("table")).unwrap();
+    let _ = std::fs::read(directory.path("table")).unwrap();
     let again = costs();
     assert!(again.0 - after.0 >= 128 * 1024, "the table was read");
     assert!(again.1 > after.1, "pages were touched");

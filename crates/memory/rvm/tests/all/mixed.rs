@@ -3,39 +3,40 @@
 
 use std::ops::Range;
 
-use crate::common::{Folder, Machine, Random};
-use netram_proto::port::{Durability, Log};
+use crate::common::{Machine, Random, TestDirectory};
+use netram_proto::port::{Durability, RecordLog};
 use netram_rvm::record::{KIND_COMPACT, decode, encode};
 use netram_rvm::{
-    Allocation, Capture, CaptureError, CommitError, Find, Mode, RangeView, RealStorage, Region, Rvm,
+    CaptureError, CaptureMode, DetectMethod, RangeView, RealStorage, Region, RestoreMode, Rvm,
+    RvmCommitError, SegmentAllocation,
 };
 
 const PAGE: usize = 4096;
 const LENGTH: usize = 6 * PAGE + 100;
 
-type FolderRvm = Rvm<Machine, RealStorage>;
+type DirectoryRvm = Rvm<Machine, RealStorage>;
 
-struct World {
+struct MixedFixture {
     machine: Machine,
-    rvm: FolderRvm,
+    rvm: DirectoryRvm,
     region: Region,
-    _folder: Folder,
+    _directory: TestDirectory,
 }
 
-impl World {
-    fn new(capture: Capture) -> World {
-        let (folder, machine) = (Folder::new(), Machine::new(4 << 20));
-        let rvm = folder.open(&machine).unwrap();
-        let path = folder.path("a");
-        rvm.create_segment(&path, LENGTH as u64, Allocation::Sparse)
+impl MixedFixture {
+    fn new(capture: CaptureMode) -> MixedFixture {
+        let (directory, machine) = (TestDirectory::new(), Machine::new(4 << 20));
+        let rvm = directory.open(&machine).unwrap();
+        let path = directory.path("a");
+        rvm.create_segment(&path, LENGTH as u64, SegmentAllocation::Sparse)
             .unwrap();
         let mut region = rvm.map(&path, 0, 0).unwrap();
         region.set_capture(capture).unwrap();
-        World {
+        MixedFixture {
             machine,
             rvm,
             region,
-            _folder: folder,
+            _directory: directory,
         }
     }
 
@@ -64,23 +65,23 @@ impl World {
             true
         };
         self.machine
-            .read(Log::state(&self.machine).head, &mut each)
+            .read(RecordLog::state(&self.machine).head, &mut each)
             .unwrap();
         logged
     }
 }
 
 /// Every way that this machine offers; says aloud which it does not.
-fn ways() -> Vec<Capture> {
+fn ways() -> Vec<CaptureMode> {
     let mut ways = vec![
-        Capture::Adaptive,
-        Capture::Twins(Find::Trap),
-        Capture::Pages(Find::Trap),
-        Capture::Twins(Find::Watch),
-        Capture::Pages(Find::Watch),
+        CaptureMode::Adaptive,
+        CaptureMode::Twins(DetectMethod::Trap),
+        CaptureMode::Pages(DetectMethod::Trap),
+        CaptureMode::Twins(DetectMethod::Watch),
+        CaptureMode::Pages(DetectMethod::Watch),
     ];
-    let mut world = World::new(Capture::Declared);
-    if let Err(refused) = world.region.set_capture(Capture::Twins(Find::Watch)) {
+    let mut world = MixedFixture::new(CaptureMode::Declared);
+    if let Err(refused) = world.region.set_capture(CaptureMode::Twins(DetectMethod::Watch)) {
         assert!(matches!(refused, CaptureError::NoWatch { .. }), "{refused}");
         crate::common::skipped(refused);
         ways.truncate(3);
@@ -107,7 +108,7 @@ fn spans(random: &mut Random, aligned: bool) -> Vec<Range<usize>> {
 }
 
 /// Somewhere in a span.
-fn place(random: &mut Random, span: &Range<usize>) -> (usize, Vec<u8>) {
+fn random_place(random: &mut Random, span: &Range<usize>) -> (usize, Vec<u8>) {
     let at = span.start + random.below(span.len() as u64) as usize;
     let length = 1 + random.below(80) as usize;
     (at, vec![random.below(5) as u8; length.min(span.end - at)])
@@ -115,8 +116,8 @@ fn place(random: &mut Random, span: &Range<usize>) -> (usize, Vec<u8>) {
 
 /// Random transactions under random spans while others' records come at every moment: the log and the others' records make the
 /// same bytes as the region has, after every transaction.
-fn run(capture: Capture, mode: Mode, aligned: bool, seed: u64) {
-    let world = World::new(capture);
+fn run(capture: CaptureMode, mode: RestoreMode, aligned: bool, seed: u64) {
+    let world = MixedFixture::new(capture);
     let mut random = Random(seed);
     let spans = spans(&mut random, aligned);
     let mut expected = vec![0; LENGTH];
@@ -130,7 +131,7 @@ fn run(capture: Capture, mode: Mode, aligned: bool, seed: u64) {
                 let Some(span) = theirs.get(random.below(theirs.len().max(1) as u64) as usize) else {
                     return;
                 };
-                let (at, bytes) = place(random, span);
+                let (at, bytes) = random_place(random, span);
                 world.apply(at, &bytes);
                 expected[at..at + bytes.len()].copy_from_slice(&bytes);
             }
@@ -143,8 +144,8 @@ fn run(capture: Capture, mode: Mode, aligned: bool, seed: u64) {
             let Some(span) = mine.get(random.below(mine.len().max(1) as u64) as usize) else {
                 break;
             };
-            let (at, bytes) = place(&mut random, span);
-            if capture == Capture::Adaptive {
+            let (at, bytes) = random_place(&mut random, span);
+            if capture == CaptureMode::Adaptive {
                 transaction.write(&world.region, at, &bytes).unwrap();
             } else {
                 world.region.put_back(at, &bytes).unwrap();
@@ -158,7 +159,7 @@ fn run(capture: Capture, mode: Mode, aligned: bool, seed: u64) {
             transaction.gather().unwrap();
             foreign(&mut random, &mut expected);
         }
-        if mode == Mode::Restore && random.below(4) == 0 {
+        if mode == RestoreMode::Restore && random.below(4) == 0 {
             transaction.abort();
         } else {
             transaction.gather().unwrap();
@@ -185,13 +186,13 @@ fn run(capture: Capture, mode: Mode, aligned: bool, seed: u64) {
 fn the_log_and_the_records_of_others_make_the_regions_bytes() {
     for capture in ways() {
         for seed in 0..5 {
-            run(capture, Mode::Restore, false, seed);
-            run(capture, Mode::Restore, true, seed);
+            run(capture, RestoreMode::Restore, false, seed);
+            run(capture, RestoreMode::Restore, true, seed);
             // Whole pages have no twins then, unless foreign bytes came.
-            run(capture, Mode::NoRestore, true, seed);
-            let partly_whole = matches!(capture, Capture::Pages(_));
+            run(capture, RestoreMode::NoRestore, true, seed);
+            let partly_whole = matches!(capture, CaptureMode::Pages(_));
             if !partly_whole {
-                run(capture, Mode::NoRestore, false, seed);
+                run(capture, RestoreMode::NoRestore, false, seed);
             }
         }
     }
@@ -200,9 +201,9 @@ fn the_log_and_the_records_of_others_make_the_regions_bytes() {
 #[test]
 fn foreign_bytes_alone_make_no_record() {
     for capture in ways() {
-        let world = World::new(capture);
+        let world = MixedFixture::new(capture);
         world.apply(100, &[7; 5000]);
-        let mut transaction = world.rvm.begin(Mode::Restore);
+        let mut transaction = world.rvm.begin(RestoreMode::Restore);
         transaction
             .confine(&world.region, std::slice::from_ref(&(0..LENGTH)))
             .unwrap();
@@ -215,14 +216,14 @@ fn foreign_bytes_alone_make_no_record() {
 
 #[test]
 fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
-    for capture in ways().into_iter().filter(|way| *way != Capture::Adaptive) {
+    for capture in ways().into_iter().filter(|way| *way != CaptureMode::Adaptive) {
         for foreign in [false, true] {
-            let world = World::new(capture);
+            let world = MixedFixture::new(capture);
             if foreign {
                 world.apply(0, &[9; 2 * PAGE]);
             }
             let before = world.region.read().to_vec();
-            let mut transaction = world.rvm.begin(Mode::Restore);
+            let mut transaction = world.rvm.begin(RestoreMode::Restore);
             transaction
                 .confine(&world.region, std::slice::from_ref(&(0..1000)))
                 .unwrap();
@@ -232,7 +233,7 @@ fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
             world.region.put_back(PAGE + 5, &[3; 1]).unwrap();
             for _ in 0..2 {
                 let refused = transaction.try_commit(Durability::Remote);
-                let Err(CommitError::Outside { first, count }) = refused else {
+                let Err(RvmCommitError::Outside { first, count }) = refused else {
                     panic!("{capture:?}: {refused:?}");
                 };
                 assert_eq!(
@@ -246,7 +247,7 @@ fn a_store_outside_of_what_may_change_is_refused_named_and_undone() {
             assert!(*world.region.read() == *before, "{capture:?}");
             assert_eq!(world.logged(), [], "{capture:?}");
             // It is over: the next transaction is not to blame.
-            let mut transaction = world.rvm.begin(Mode::Restore);
+            let mut transaction = world.rvm.begin(RestoreMode::Restore);
             transaction
                 .confine(&world.region, std::slice::from_ref(&(0..1000)))
                 .unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::common::{Machine, MachineStorage, Random, TestRvm};
 use netram_proto::id::Lsn;
 use netram_proto::port::Durability;
-use netram_rvm::{CommitError, Mode, Region, Transaction};
+use netram_rvm::{Region, RestoreMode, RvmCommitError, Transaction};
 use proptest::prelude::*;
 
 const SEGMENTS: [(&str, u64); 3] = [("a", 4096), ("b", 9000), ("c", 20_000)];
@@ -100,7 +100,7 @@ struct Open {
     ranges: Vec<(usize, usize, Vec<u8>)>,
 }
 
-struct Story {
+struct ModelRun {
     machine: Machine,
     rvm: Option<TestRvm>,
     regions: Vec<Option<Region>>,
@@ -116,8 +116,8 @@ struct Story {
     tail: Lsn,
 }
 
-impl Story {
-    fn begin() -> Story {
+impl ModelRun {
+    fn begin() -> ModelRun {
         let machine = Machine::new(16 * 1024);
         let rvm = machine.open().unwrap();
         for (path, length) in SEGMENTS {
@@ -131,7 +131,7 @@ impl Story {
             .iter()
             .map(|(path, _)| Some(rvm.map(path, 0, 0).unwrap()))
             .collect();
-        Story {
+        ModelRun {
             machine,
             rvm: Some(rvm),
             regions,
@@ -146,7 +146,7 @@ impl Story {
 
     /// Whatever was appended since the last look, `before` the commit under way, is the spool's one record.
     fn look(&mut self, before: Option<Lsn>) {
-        let tail = netram_proto::port::Log::state(&self.machine).tail;
+        let tail = netram_proto::port::RecordLog::state(&self.machine).tail;
         let end = before.unwrap_or(tail);
         if end > self.tail {
             let spooled = std::mem::take(&mut self.spooled);
@@ -169,7 +169,11 @@ impl Story {
             Step::Begin { restore } => {
                 let free = (0..4).find(|number| !self.open.contains_key(number));
                 let Some(number) = free else { return };
-                let mode = if restore { Mode::Restore } else { Mode::NoRestore };
+                let mode = if restore {
+                    RestoreMode::Restore
+                } else {
+                    RestoreMode::NoRestore
+                };
                 let transaction = self.rvm().begin(mode);
                 self.open.insert(
                     number,
@@ -303,14 +307,14 @@ impl Story {
                     self.spooled.push(changes);
                 }
             },
-            Err(CommitError::Unknown { lsn, .. }) => {
+            Err(RvmCommitError::Unknown { lsn, .. }) => {
                 // In the log, though not acknowledged: recovery may find it.
                 self.look(Some(lsn));
                 self.commits.push((self.tail, changes));
             }
             Err(error) => {
                 self.look(None);
-                let too_large = matches!(error, CommitError::TooLarge { .. });
+                let too_large = matches!(error, RvmCommitError::TooLarge { .. });
                 assert!(self.machine.has_crashed() || too_large, "{error}");
                 if restore {
                     for (segment, offset, old) in ranges.iter().rev() {
@@ -371,7 +375,7 @@ impl Story {
         self.look(None);
         self.spooled.clear();
         self.machine.crash(seed);
-        let tail = netram_proto::port::Log::state(&self.machine).tail;
+        let tail = netram_proto::port::RecordLog::state(&self.machine).tail;
         let mut random = Random(seed);
         for _ in 0..random.below(4) {
             self.machine.crash_after(random.below(12));
@@ -379,7 +383,7 @@ impl Story {
             self.machine.crash(random.below(u64::MAX));
         }
         assert_eq!(
-            netram_proto::port::Log::state(&self.machine).tail,
+            netram_proto::port::RecordLog::state(&self.machine).tail,
             tail,
             "recovery appends nothing"
         );
@@ -421,7 +425,7 @@ fn step_seed(step: &Step) -> u64 {
 proptest! {
     #[test]
     fn memory_is_always_a_prefix_of_the_commits(steps in proptest::collection::vec(step(), 1..120)) {
-        let mut story = Story::begin();
+        let mut story = ModelRun::begin();
         steps.iter().for_each(|step| story.run(step));
         story.crash(1);
     }

@@ -4,25 +4,26 @@
 
 use std::sync::Barrier;
 
-use crate::common::{Folder, Machine};
+use crate::common::{Machine, TestDirectory};
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, CommitError, Mode};
+use netram_rvm::{RestoreMode, RvmCommitError, SegmentAllocation};
 
 const GIB: u64 = 1 << 30;
 
 #[test]
 fn a_segment_of_five_gigabytes_is_one_region_and_keeps_what_lies_above_four() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 5 * GIB, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 5 * GIB, SegmentAllocation::Sparse)
+        .unwrap();
     let whole = rvm.map(&path, 0, 0).unwrap();
     assert_eq!(whole.len() as u64, 5 * GIB);
     // On both sides of every place where 31 or 32 bits end, and the segment itself.
     let places = [2 * GIB - 4, 4 * GIB - 4, 4 * GIB + 8, 5 * GIB - 8].map(|place| place as usize);
     for (round, rounds) in [(1u64, 2), (2, 2)] {
         for place in places {
-            let mut transaction = rvm.begin(Mode::Restore);
+            let mut transaction = rvm.begin(RestoreMode::Restore);
             transaction.set(&whole, place, &(place as u64 + round)).unwrap();
             transaction.commit(Durability::Remote).unwrap();
         }
@@ -33,7 +34,7 @@ fn a_segment_of_five_gigabytes_is_one_region_and_keeps_what_lies_above_four() {
     // The second round is in the log only.
     drop((whole, rvm));
     machine.crash(1);
-    let rvm = folder.open(&machine).unwrap();
+    let rvm = directory.open(&machine).unwrap();
     assert_eq!(rvm.recovery().transactions, places.len() as u64);
     let whole = rvm.map(&path, 0, 0).unwrap();
     for place in places {
@@ -53,15 +54,16 @@ fn mappings(path: &str) -> usize {
 
 #[test]
 fn mapping_and_unmapping_leaks_no_address_space_and_shows_no_old_bytes() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 16 * 4096, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 16 * 4096, SegmentAllocation::Sparse)
+        .unwrap();
     for round in 0..1000u64 {
         let region = rvm.map(&path, 0, 0).unwrap();
         assert_eq!(region.get(8), Ok(round));
         assert_eq!(mappings(&path), 1);
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction.set(&region, 8, &(round + 1)).unwrap();
         transaction.commit(Durability::Remote).unwrap();
         region.unmap().unwrap();
@@ -76,10 +78,10 @@ fn mapping_and_unmapping_leaks_no_address_space_and_shows_no_old_bytes() {
 #[test]
 fn several_threads_are_in_transactions_at_the_same_moment() {
     const THREADS: usize = 8;
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 4096 * THREADS as u64, Allocation::Sparse)
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 4096 * THREADS as u64, SegmentAllocation::Sparse)
         .unwrap();
     let region = rvm.map(&path, 0, 0).unwrap();
     let all = Barrier::new(THREADS);
@@ -88,7 +90,7 @@ fn several_threads_are_in_transactions_at_the_same_moment() {
             let (rvm, region, all) = (&rvm, &region, &all);
             scope.spawn(move || {
                 for round in 1..=50u64 {
-                    let mut transaction = rvm.begin(Mode::Restore);
+                    let mut transaction = rvm.begin(RestoreMode::Restore);
                     transaction.set(region, thread * 4096, &round).unwrap();
                     all.wait();
                     assert_eq!(rvm.query().open_transactions, THREADS);
@@ -111,7 +113,7 @@ fn several_threads_are_in_transactions_at_the_same_moment() {
     };
     drop((region, rvm));
     machine.crash(1);
-    let rvm = folder.open(&machine).unwrap();
+    let rvm = directory.open(&machine).unwrap();
     let region = rvm.map(&path, 0, 0).unwrap();
     for thread in 0..THREADS {
         assert_eq!(region.get(thread * 4096), Ok(last(thread as u64)));
@@ -121,14 +123,15 @@ fn several_threads_are_in_transactions_at_the_same_moment() {
 #[test]
 fn a_transaction_larger_than_the_log_is_refused_undone_and_its_regions_are_free() {
     // The original had half ended it: an abort killed the process, and the region stayed mapped for ever.
-    let (folder, machine) = (Folder::new(), Machine::new(64 * 1024));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 1 << 20, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(64 * 1024));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 1 << 20, SegmentAllocation::Sparse)
+        .unwrap();
     let region = rvm.map(&path, 0, 0).unwrap();
     for keep_open in [false, true] {
         for durability in [Durability::Remote, Durability::Lazy] {
-            let mut transaction = rvm.begin(Mode::Restore);
+            let mut transaction = rvm.begin(RestoreMode::Restore);
             for part in 0..20 {
                 transaction.write(&region, part * 50_000, &[9; 5000]).unwrap();
             }
@@ -136,14 +139,14 @@ fn a_transaction_larger_than_the_log_is_refused_undone_and_its_regions_are_free(
                 false => {
                     let refused = transaction.commit(durability);
                     assert!(
-                        matches!(refused, Err(CommitError::TooLarge { .. })),
+                        matches!(refused, Err(RvmCommitError::TooLarge { .. })),
                         "{refused:?}"
                     );
                 }
                 true => {
                     let refused = transaction.try_commit(durability);
                     assert!(
-                        matches!(refused, Err(CommitError::TooLarge { .. })),
+                        matches!(refused, Err(RvmCommitError::TooLarge { .. })),
                         "{refused:?}"
                     );
                     assert_eq!(region.get(0), Ok([9u8; 8]), "still open");
@@ -156,7 +159,7 @@ fn a_transaction_larger_than_the_log_is_refused_undone_and_its_regions_are_free(
     assert_eq!(rvm.query().regions[0].transactions, 0);
     region.unmap().unwrap();
     let region = rvm.map(&path, 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.write(&region, 0, &[1; 5000]).unwrap();
     transaction.commit(Durability::Remote).unwrap();
 }

@@ -4,19 +4,19 @@ use std::sync::{Arc, Mutex};
 
 use crate::common::Machine;
 use netram_proto::port::Durability;
-use netram_rvm::{CommitError, Mode, Outcome, Participant};
+use netram_rvm::{Participant, RestoreMode, RvmCommitError, TransactionOutcome};
 
 #[derive(Default)]
-struct Ends(Mutex<Vec<(u64, Outcome)>>);
+struct Ends(Mutex<Vec<(u64, TransactionOutcome)>>);
 
 impl Participant for Ends {
-    fn ended(&self, note: u64, outcome: Outcome) {
+    fn ended(&self, note: u64, outcome: TransactionOutcome) {
         self.0.lock().unwrap().push((note, outcome));
     }
 }
 
 impl Ends {
-    fn take(&self) -> Vec<(u64, Outcome)> {
+    fn take(&self) -> Vec<(u64, TransactionOutcome)> {
         std::mem::take(&mut self.0.lock().unwrap())
     }
 }
@@ -35,27 +35,33 @@ fn every_end_is_told_once_and_says_how_it_was() {
     let (ends, participant) = ends();
     let (_, other) = self::ends();
 
-    let mut committed = rvm.begin(Mode::Restore);
+    let mut committed = rvm.begin(RestoreMode::Restore);
     assert_eq!(committed.note_of(&participant), None);
     committed.enlist(&participant, 1);
     assert_eq!(committed.note_of(&participant), Some(1));
     assert_eq!(committed.note_of(&other), None);
     committed.set(&region, 0, &7u64).unwrap();
     committed.commit(Durability::Lazy).unwrap();
-    assert_eq!(ends.take(), [(1, Outcome::Committed)]);
+    assert_eq!(ends.take(), [(1, TransactionOutcome::Committed)]);
 
-    let mut aborted = rvm.begin(Mode::Restore);
+    let mut aborted = rvm.begin(RestoreMode::Restore);
     aborted.enlist(&participant, 2);
     aborted.set(&region, 0, &8u64).unwrap();
     aborted.abort();
-    assert_eq!(ends.take(), [(2, Outcome::Aborted)]);
+    assert_eq!(ends.take(), [(2, TransactionOutcome::Aborted)]);
     assert_eq!(region.get::<u64>(0).unwrap(), 7);
 
-    let mut empty = rvm.begin(Mode::Restore);
+    let mut empty = rvm.begin(RestoreMode::Restore);
     empty.enlist(&participant, 3);
     empty.enlist(&participant, 4);
     empty.commit(Durability::Remote).unwrap();
-    assert_eq!(ends.take(), [(3, Outcome::Committed), (4, Outcome::Committed)]);
+    assert_eq!(
+        ends.take(),
+        [
+            (3, TransactionOutcome::Committed),
+            (4, TransactionOutcome::Committed)
+        ]
+    );
 }
 
 #[test]
@@ -66,19 +72,19 @@ fn a_refused_commit_ends_nothing_until_it_is_given_up() {
     let region = rvm.map("a", 0, 0).unwrap();
     let (ends, participant) = ends();
 
-    let mut large = rvm.begin(Mode::NoRestore);
+    let mut large = rvm.begin(RestoreMode::NoRestore);
     large.enlist(&participant, 1);
     for at in 0..64 {
         large.set_range(&region, at * 1000, 64).unwrap();
     }
     let refused = large.try_commit(Durability::Remote);
     assert!(
-        matches!(refused, Err(CommitError::TooLarge { .. })),
+        matches!(refused, Err(RvmCommitError::TooLarge { .. })),
         "{refused:?}"
     );
     assert_eq!(ends.take(), []);
     drop(large);
-    assert_eq!(ends.take(), [(1, Outcome::Aborted)]);
+    assert_eq!(ends.take(), [(1, TransactionOutcome::Aborted)]);
 }
 
 #[test]
@@ -89,13 +95,16 @@ fn an_unknown_outcome_counts_as_committed() {
     let region = rvm.map("a", 0, 0).unwrap();
     let (ends, participant) = ends();
 
-    let mut cut_off = rvm.begin(Mode::Restore);
+    let mut cut_off = rvm.begin(RestoreMode::Restore);
     cut_off.enlist(&participant, 1);
     cut_off.set(&region, 0, &7u64).unwrap();
     machine.crash_after(1); // The append works, the wait does not.
     let unknown = cut_off.commit(Durability::Remote);
-    assert!(matches!(unknown, Err(CommitError::Unknown { .. })), "{unknown:?}");
-    assert_eq!(ends.take(), [(1, Outcome::Committed)]);
+    assert!(
+        matches!(unknown, Err(RvmCommitError::Unknown { .. })),
+        "{unknown:?}"
+    );
+    assert_eq!(ends.take(), [(1, TransactionOutcome::Committed)]);
 }
 
 #[test]
@@ -105,7 +114,7 @@ fn regions_are_let_go_only_when_participants_have_put_their_bytes_back() {
         counted: Mutex<Vec<usize>>,
     }
     impl Participant for Counter {
-        fn ended(&self, _: u64, _: Outcome) {
+        fn ended(&self, _: u64, _: TransactionOutcome) {
             self.counted.lock().unwrap().push(self.region.open_transactions());
         }
     }
@@ -118,7 +127,7 @@ fn regions_are_let_go_only_when_participants_have_put_their_bytes_back() {
     });
     let participant: Arc<dyn Participant> = counter.clone();
     for commits in [false, true] {
-        let mut open = rvm.begin(Mode::NoRestore);
+        let mut open = rvm.begin(RestoreMode::NoRestore);
         open.enlist(&participant, 0);
         open.set(&counter.region, 0, &7u64).unwrap();
         match commits {
@@ -137,8 +146,8 @@ fn a_participant_may_use_the_regions_and_commit_on_its_own() {
         region: netram_rvm::Region,
     }
     impl Participant for Writer {
-        fn ended(&self, note: u64, _: Outcome) {
-            let mut own = self.rvm.begin(Mode::NoRestore);
+        fn ended(&self, note: u64, _: TransactionOutcome) {
+            let mut own = self.rvm.begin(RestoreMode::NoRestore);
             own.set(&self.region, 8, &note).unwrap();
             own.commit(Durability::Lazy).unwrap();
         }
@@ -150,10 +159,10 @@ fn a_participant_may_use_the_regions_and_commit_on_its_own() {
     let writer = Arc::new(Writer { rvm, region });
     let participant: Arc<dyn Participant> = writer.clone();
 
-    let mut outer = writer.rvm.begin(Mode::Restore);
+    let mut outer = writer.rvm.begin(RestoreMode::Restore);
     outer.enlist(&participant, 5);
     outer.set(&writer.region, 0, &1u64).unwrap();
-    let mut other = outer.begin_another(Mode::NoRestore);
+    let mut other = outer.begin_another(RestoreMode::NoRestore);
     other.set(&writer.region, 16, &2u64).unwrap();
     other.commit(Durability::Lazy).unwrap();
     outer.abort();

@@ -2,34 +2,36 @@
 
 use std::os::unix::fs::FileExt;
 
-use crate::common::{Folder, Machine};
-use netram_proto::port::{Durability, Log, WaitError};
-use netram_rvm::{Allocation, CloseError, FlushError, MapError, Mode, RealStorage, Region, Rvm, UnmapError};
+use crate::common::{Machine, TestDirectory};
+use netram_proto::port::{Durability, RecordLog, WaitError};
+use netram_rvm::{
+    FlushError, MapError, RealStorage, Region, RestoreMode, Rvm, RvmCloseError, SegmentAllocation, UnmapError,
+};
 
 const PAGE: usize = 4096;
 /// Far from where the system puts things. Tests of this process that ask for addresses stay apart.
 const FREE: usize = 0x1000_0000_0000;
 
-fn opened(folder: &Folder, machine: &Machine) -> (Rvm<Machine, RealStorage>, String) {
-    let rvm = folder.open(machine).unwrap();
-    let path = folder.path("a");
+fn opened(directory: &TestDirectory, machine: &Machine) -> (Rvm<Machine, RealStorage>, String) {
+    let rvm = directory.open(machine).unwrap();
+    let path = directory.path("a");
     if !std::path::Path::new(&path).exists() {
-        rvm.create_segment(&path, 16 * PAGE as u64, Allocation::Sparse)
+        rvm.create_segment(&path, 16 * PAGE as u64, SegmentAllocation::Sparse)
             .unwrap();
     }
     (rvm, path)
 }
 
 fn commit(rvm: &Rvm<Machine, RealStorage>, region: &Region, offset: usize, value: u64) {
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(region, offset, &value).unwrap();
     transaction.commit(Durability::Remote).unwrap();
 }
 
 #[test]
 fn a_region_lies_where_it_is_asked_to_and_never_over_anything() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, path) = opened(&folder, &machine);
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, path) = opened(&directory, &machine);
     let address = FREE;
     let first = rvm.map_at(&path, 0, 4 * PAGE as u64, address).unwrap();
     commit(&rvm, &first, 8, 7);
@@ -49,8 +51,8 @@ fn a_region_lies_where_it_is_asked_to_and_never_over_anything() {
 
 #[test]
 fn addresses_that_cannot_be_are_refused() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, path) = opened(&folder, &machine);
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, path) = opened(&directory, &machine);
     for address in [FREE + 8, 0] {
         let refused = rvm.map_at(&path, 0, 0, address);
         assert!(matches!(refused, Err(MapError::AddressUnaligned { .. })));
@@ -64,11 +66,11 @@ fn addresses_that_cannot_be_are_refused() {
 
 #[test]
 fn a_region_left_behind_stays_readable_and_is_unmapped_all_the_same() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, path) = opened(&folder, &machine);
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, path) = opened(&directory, &machine);
     let region = rvm.map(&path, 0, 0).unwrap();
     commit(&rvm, &region, 0, 7);
-    let mut open = rvm.begin(Mode::Restore);
+    let mut open = rvm.begin(RestoreMode::Restore);
     open.set(&region, 8, &8u64).unwrap();
     let (refused, region) = region.keep_unmapped().unwrap_err();
     assert_eq!(refused, UnmapError::Uncommitted { transactions: 1 });
@@ -91,15 +93,15 @@ fn a_region_left_behind_stays_readable_and_is_unmapped_all_the_same() {
 
 #[test]
 fn closing_waits_for_lazy_commits_and_gives_the_log_back() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, path) = opened(&folder, &machine);
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, path) = opened(&directory, &machine);
     rvm.start_truncation().unwrap();
     let region = rvm.map(&path, 0, 0).unwrap();
-    let mut lazy = rvm.begin(Mode::Restore);
+    let mut lazy = rvm.begin(RestoreMode::Restore);
     lazy.set(&region, 0, &7u64).unwrap();
-    let open = rvm.begin(Mode::Restore);
+    let open = rvm.begin(RestoreMode::Restore);
     let (refused, rvm) = rvm.close().err().unwrap();
-    assert_eq!(refused, CloseError::Uncommitted { transactions: 2 });
+    assert_eq!(refused, RvmCloseError::Uncommitted { transactions: 2 });
     drop(open);
     let ticket = lazy.commit(Durability::Lazy).unwrap().ticket.unwrap();
     let log = rvm.close().unwrap();
@@ -107,29 +109,29 @@ fn closing_waits_for_lazy_commits_and_gives_the_log_back() {
     assert_eq!(region.get(0), Ok(7u64), "regions keep their memory");
     drop((region, log));
     machine.crash(1);
-    let (rvm, path) = opened(&folder, &machine);
+    let (rvm, path) = opened(&directory, &machine);
     assert_eq!(rvm.map(&path, 0, 0).unwrap().get(0), Ok(7u64));
 }
 
 #[test]
 fn closing_hands_the_memory_back_when_lazy_commits_cannot_be_made_safe() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, path) = opened(&folder, &machine);
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, path) = opened(&directory, &machine);
     let region = rvm.map(&path, 0, 0).unwrap();
-    let mut lazy = rvm.begin(Mode::Restore);
+    let mut lazy = rvm.begin(RestoreMode::Restore);
     lazy.set(&region, 0, &7u64).unwrap();
     lazy.commit(Durability::Lazy).unwrap();
     machine.crash_after(0);
     let (refused, rvm) = rvm.close().err().unwrap();
-    let expected = CloseError::Flush(FlushError::Unknown(WaitError::Closed));
+    let expected = RvmCloseError::Flush(FlushError::Unknown(WaitError::Closed));
     assert_eq!(refused, expected);
     assert_eq!(rvm.query().regions.len(), 1);
 }
 
 #[test]
 fn segments_are_told_with_their_numbers() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let (rvm, path) = opened(&folder, &machine);
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let (rvm, path) = opened(&directory, &machine);
     assert_eq!(rvm.segments(), []);
     drop(rvm.map(&path, 0, 0).unwrap());
     let segments = rvm.segments();

@@ -1,29 +1,30 @@
 //! Real files and private mappings under the in-memory log.
 
-use crate::common::{Folder, Machine};
+use crate::common::{Machine, TestDirectory};
 use netram_proto::port::Durability;
 use netram_rvm::{
-    Allocation, MapError, Mode, OpenError, Options, RealStorage, Rvm, SegmentError, TruncateError,
+    MapError, RealStorage, RestoreMode, Rvm, RvmOpenError, RvmOptions, SegmentAllocation, SegmentError,
+    TruncateError,
 };
 
 #[test]
 fn committed_bytes_survive_and_uncommitted_ones_do_not() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 1 << 20, Allocation::Preallocated)
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 1 << 20, SegmentAllocation::Preallocated)
         .unwrap();
-    let refused = rvm.create_segment(&path, 1 << 20, Allocation::Preallocated);
+    let refused = rvm.create_segment(&path, 1 << 20, SegmentAllocation::Preallocated);
     assert_eq!(refused, Err(SegmentError::Exists { path: path.clone() }));
     let a = rvm.map(&path, 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.write(&a, 500_000, b"kept").unwrap();
     transaction.commit(Durability::Remote).unwrap();
-    let mut open = rvm.begin(Mode::NoRestore);
+    let mut open = rvm.begin(RestoreMode::NoRestore);
     open.write(&a, 500_004, b"lost").unwrap();
     drop((open, a, rvm));
     machine.crash(1);
-    let rvm = folder.open(&machine).unwrap();
+    let rvm = directory.open(&machine).unwrap();
     assert_eq!(rvm.recovery().bytes, 4);
     let a = rvm.map(&path, 0, 0).unwrap();
     assert_eq!(&a.read()[499_999..500_008], b"\0kept\0\0\0\0");
@@ -31,35 +32,36 @@ fn committed_bytes_survive_and_uncommitted_ones_do_not() {
 
 #[test]
 fn a_segment_that_cannot_be_made_says_why() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
     for (name, length, cause) in [
-        ("nowhere/a", 4096, "no folder"),
+        ("nowhere/a", 4096, "no directory"),
         ("a\0b", 4096, "zero byte"),
         ("a", 1 << 63, "smaller size"),
     ] {
-        let refused = rvm.create_segment(&folder.path(name), length, Allocation::Preallocated);
+        let refused = rvm.create_segment(&directory.path(name), length, SegmentAllocation::Preallocated);
         let said = refused.unwrap_err().to_string();
         assert!(said.contains(cause) && !said.contains('\0'), "{said}");
     }
     let said = rvm.map("a\0b", 0, 0).unwrap_err().to_string();
     assert!(said.contains("zero byte"), "{said}");
     // The next try works.
-    rvm.create_segment(&folder.path("a"), 4096, Allocation::Preallocated)
+    rvm.create_segment(&directory.path("a"), 4096, SegmentAllocation::Preallocated)
         .unwrap();
 }
 
 #[test]
 fn truncation_under_a_mapping_changes_nothing_that_is_seen() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 64 * 4096, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 64 * 4096, SegmentAllocation::Sparse)
+        .unwrap();
     let a = rvm.map(&path, 0, 0).unwrap();
     let mut model = vec![0u8; 64 * 4096];
     let mut random = crate::common::Random(5);
     for round in 0..300u64 {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         for _ in 0..4 {
             let (at, length) = (random.below(63 * 4096) as usize, random.below(3000) as usize);
             let bytes = vec![round as u8; length];
@@ -85,18 +87,21 @@ fn truncation_under_a_mapping_changes_nothing_that_is_seen() {
 
 #[test]
 fn opening_a_huge_segment_costs_nothing() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("huge");
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("huge");
     // Far more than the machine's memory; beyond 4 GiB, where the original's ancestors broke.
     let length = 1u64 << 40;
-    if rvm.create_segment(&path, length, Allocation::Sparse).is_err() {
+    if rvm
+        .create_segment(&path, length, SegmentAllocation::Sparse)
+        .is_err()
+    {
         crate::common::skipped("this file system holds no sparse file of 1 TiB");
         return;
     }
     let huge = rvm.map(&path, 0, 0).unwrap();
     let at = length as usize - 8;
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&huge, at, &7u64).unwrap();
     transaction.commit(Durability::Remote).unwrap();
     huge.unmap().unwrap();
@@ -105,10 +110,11 @@ fn opening_a_huge_segment_costs_nothing() {
 
 #[test]
 fn two_names_of_one_file_are_one_segment() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let (path, link) = (folder.path("a"), folder.path("link"));
-    rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let (path, link) = (directory.path("a"), directory.path("link"));
+    rvm.create_segment(&path, 4096, SegmentAllocation::Sparse)
+        .unwrap();
     std::os::unix::fs::symlink(&path, &link).unwrap();
     let _a = rvm.map(&path, 0, 0).unwrap();
     assert!(matches!(rvm.map(&link, 0, 0), Err(MapError::Overlap { .. })));
@@ -116,11 +122,12 @@ fn two_names_of_one_file_are_one_segment() {
 
 #[test]
 fn a_segment_of_another_log_is_in_use() {
-    let (first, second) = (Folder::new(), Folder::new());
+    let (first, second) = (TestDirectory::new(), TestDirectory::new());
     let (one, two) = (Machine::new(1 << 20), Machine::new(1 << 20));
     let (one, two) = (first.open(&one).unwrap(), second.open(&two).unwrap());
     let path = first.path("a");
-    one.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    one.create_segment(&path, 4096, SegmentAllocation::Sparse)
+        .unwrap();
     let _a = one.map(&path, 0, 0).unwrap();
     let refused = two.map(&path, 0, 0).unwrap_err();
     assert!(
@@ -131,12 +138,13 @@ fn a_segment_of_another_log_is_in_use() {
 
 #[test]
 fn a_segment_replaced_while_open_is_neither_mapped_nor_written() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let (path, aside) = (folder.path("a"), folder.path("aside"));
-    rvm.create_segment(&path, 8192, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let (path, aside) = (directory.path("a"), directory.path("aside"));
+    rvm.create_segment(&path, 8192, SegmentAllocation::Sparse)
+        .unwrap();
     let a = rvm.map(&path, 0, 4096).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&a, 0, &7u64).unwrap();
     transaction.commit(Durability::Disk).unwrap();
 
@@ -166,12 +174,13 @@ fn a_segment_replaced_while_open_is_neither_mapped_nor_written() {
 
 #[test]
 fn a_replaced_segment_is_refused_until_adopted() {
-    let (folder, machine) = (Folder::new(), Machine::new(1 << 20));
-    let rvm = folder.open(&machine).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    let (directory, machine) = (TestDirectory::new(), Machine::new(1 << 20));
+    let rvm = directory.open(&machine).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 4096, SegmentAllocation::Sparse)
+        .unwrap();
     let a = rvm.map(&path, 0, 0).unwrap();
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&a, 0, &7u64).unwrap();
     transaction.commit(Durability::Remote).unwrap();
     drop((a, rvm));
@@ -179,13 +188,13 @@ fn a_replaced_segment_is_refused_until_adopted() {
     let bytes = std::fs::read(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, bytes).unwrap();
-    match folder.open(&machine) {
-        Err(OpenError::Recovery(TruncateError::Segment(SegmentError::Foreign { .. }))) => {}
+    match directory.open(&machine) {
+        Err(RvmOpenError::Recovery(TruncateError::Segment(SegmentError::Foreign { .. }))) => {}
         Ok(_) => crate::common::skipped("this file system keeps no extended attributes"),
         other => panic!("{other:?}"),
     }
-    let storage = RealStorage::open(&folder.path("table")).unwrap();
-    let mut options = Options::new(crate::common::JOURNAL);
+    let storage = RealStorage::open(&directory.path("table")).unwrap();
+    let mut options = RvmOptions::new(crate::common::JOURNAL);
     options.adopt_segments = true;
     let rvm = Rvm::open(machine, storage, options).unwrap();
     assert_eq!(rvm.map(&path, 0, 0).unwrap().get(0), Ok(7u64));

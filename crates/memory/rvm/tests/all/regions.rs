@@ -3,7 +3,7 @@
 use crate::common::Machine;
 use netram_proto::port::Durability;
 use netram_rvm::limit::TRANSACTION_REGIONS_MAX;
-use netram_rvm::{Mode, RangeError, Region};
+use netram_rvm::{RangeError, Region, RestoreMode};
 
 const PAGE: u64 = 4096;
 /// As small as a thread's stack is anywhere.
@@ -20,7 +20,7 @@ fn a_transaction_over_as_many_regions_as_allowed_fits_a_small_stack() {
     let regions: Vec<Region> = mapped.collect();
     let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
     let commit = || {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         // Back and forth, so that no region is the one used last.
         for round in 0..3u64 {
             for (number, region) in regions[..count - 1].iter().enumerate() {

@@ -2,15 +2,17 @@
 //! must not return.
 
 use crate::common::{Machine, Random, TestRvm};
-use netram_proto::port::{Durability, IoError, Log, LogState};
-use netram_rvm::{CommitError, FlushError, Mode, Options, Region, Rvm, SegmentError, TruncateError};
+use netram_proto::port::{Durability, IoError, LogState, RecordLog};
+use netram_rvm::{
+    FlushError, Region, RestoreMode, Rvm, RvmCommitError, RvmOptions, SegmentError, TruncateError,
+};
 
 const LOG_BYTES: u64 = 64 * 1024;
 const SEGMENT_BYTES: usize = 64 * 1024;
 
 fn spooling(log_bytes: u64, spool_bytes: usize) -> (Machine, TestRvm, Region) {
     let machine = Machine::new(log_bytes);
-    let options = Options {
+    let options = RvmOptions {
         spool_bytes,
         ..Machine::options()
     };
@@ -22,7 +24,7 @@ fn spooling(log_bytes: u64, spool_bytes: usize) -> (Machine, TestRvm, Region) {
 }
 
 fn commit(rvm: &TestRvm, region: &Region, offset: usize, bytes: &[u8], durability: Durability) {
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.write(region, offset, bytes).unwrap();
     transaction.commit(durability).unwrap();
 }
@@ -32,7 +34,7 @@ fn lazy(rvm: &TestRvm, region: &Region, offset: usize, value: u64) {
 }
 
 fn log(machine: &Machine) -> LogState {
-    Log::state(machine)
+    RecordLog::state(machine)
 }
 
 /// Recovers and maps after a power loss.
@@ -174,7 +176,7 @@ fn the_thread_logs_what_is_spooled_unasked() {
 fn a_commit_after_the_last_handle_is_logged_at_once() {
     let (machine, rvm, a) = spooling(LOG_BYTES, 8192);
     lazy(&rvm, &a, 0, 1);
-    let mut late = rvm.begin(Mode::Restore);
+    let mut late = rvm.begin(RestoreMode::Restore);
     let before = log(&machine).tail;
     drop(rvm);
     let dropped = log(&machine).tail;
@@ -190,7 +192,7 @@ fn a_full_log_leaves_the_spool_whole_and_tells_the_committer() {
     // Truncation cannot help: the segment's disk is full.
     machine.fail_segment_writes(Some(IoError::ENOSPC));
     let attempt = |offset: usize, value: u8| {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction.write(&a, offset, &[value; 500]).unwrap();
         transaction.commit(Durability::Remote)
     };
@@ -212,7 +214,7 @@ fn a_full_log_leaves_the_spool_whole_and_tells_the_committer() {
         "{truncated:?}"
     );
     // A lazy commit that finds the spool full has to log it, too.
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.write(&a, 2000, &[8; 100]).unwrap();
     let refused = transaction.commit(Durability::Lazy).unwrap_err();
     assert!(is_full(&refused), "{refused}");
@@ -230,8 +232,8 @@ fn a_full_log_leaves_the_spool_whole_and_tells_the_committer() {
     assert_eq!((a.get(2000), a.get(4096)), (Ok(0u64), Ok([3u8; 8])));
 }
 
-fn is_full(error: &CommitError) -> bool {
-    let CommitError::Full { cause, .. } = error else {
+fn is_full(error: &RvmCommitError) -> bool {
+    let RvmCommitError::Full { cause, .. } = error else {
         return false;
     };
     matches!(cause, Some(TruncateError::Segment(SegmentError::Io { .. })))
@@ -246,10 +248,10 @@ fn a_log_that_takes_nothing_more_refuses_lazy_commits_too() {
         rvm.flush(Durability::Remote),
         Err(FlushError::Refused(_))
     ));
-    let mut transaction = rvm.begin(Mode::Restore);
+    let mut transaction = rvm.begin(RestoreMode::Restore);
     transaction.set(&a, 0, &8u64).unwrap();
     let refused = transaction.commit(Durability::Lazy);
-    assert!(matches!(refused, Err(CommitError::Refused(_))), "{refused:?}");
+    assert!(matches!(refused, Err(RvmCommitError::Refused(_))), "{refused:?}");
     assert_eq!(a.get(0), Ok(7u64));
 }
 
@@ -329,7 +331,7 @@ fn a_commit_that_returned_before_another_began_comes_first_or_with_it() {
         let (to_second, from_first) = std::sync::mpsc::channel::<u64>();
         let (to_first, from_second) = std::sync::mpsc::channel::<u64>();
         let turn = |word: usize, number: u64, random: &mut Random| {
-            let mut transaction = rvm.begin(Mode::NoRestore);
+            let mut transaction = rvm.begin(RestoreMode::NoRestore);
             transaction.set(&a, word * 8, &number).unwrap();
             let noise = vec![number as u8; random.below(200) as usize];
             transaction.write(&a, 4096 + word * 4096, &noise).unwrap();
@@ -382,7 +384,7 @@ fn threads_that_spool_and_flush_lose_nothing_acknowledged() {
             scope.spawn(move || {
                 let mut random = Random(worker as u64);
                 for number in 1..=2000u64 {
-                    let mut transaction = rvm_ref.begin(Mode::Restore);
+                    let mut transaction = rvm_ref.begin(RestoreMode::Restore);
                     transaction.set(region, worker * 8, &number).unwrap();
                     let noise = vec![number as u8; random.below(100) as usize];
                     let offset = 4096 + worker * 4096 + random.below(3000) as usize;

@@ -4,12 +4,12 @@
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::common::{Folder, Machine};
-use netram_proto::port::{Durability, File, IoError};
+use crate::common::{Machine, TestDirectory};
+use netram_proto::port::{Durability, IoError, StorageFile};
 use netram_proto::time::Time;
 use netram_rvm::{
-    Allocation, Identity, MapError, Memory, Mode, Options, Placement, RealFile, RealStorage, Rvm, Stamp,
-    StampId, Storage,
+    MapError, Placement, RealFile, RealStorage, RegionMemory, RestoreMode, Rvm, RvmOptions,
+    SegmentAllocation, SegmentIdentity, SegmentStamp, SegmentStorage, StampId,
 };
 
 const LOG_BYTES: u64 = 1 << 20;
@@ -92,7 +92,7 @@ impl Gated {
     }
 }
 
-impl File for Gated {
+impl StorageFile for Gated {
     fn size(&self) -> Result<u64, IoError> {
         self.file.size()
     }
@@ -120,12 +120,16 @@ struct GatedStorage {
 }
 
 impl GatedStorage {
-    fn new(folder: &Folder, gate: &Arc<Gate>) -> GatedStorage {
+    fn new(directory: &TestDirectory, gate: &Arc<Gate>) -> GatedStorage {
         // The table is opened through a storage of its own, which keeps no other file.
-        let real = RealStorage::create(&folder.path("unused")).unwrap();
-        let path = folder.path("table");
-        real.create_segment(&path, netram_rvm::limit::TABLE_BYTES, Allocation::Preallocated)
-            .unwrap();
+        let real = RealStorage::create(&directory.path("unused")).unwrap();
+        let path = directory.path("table");
+        real.create_segment(
+            &path,
+            netram_rvm::limit::TABLE_BYTES,
+            SegmentAllocation::Preallocated,
+        )
+        .unwrap();
         let table = Gated {
             file: real.open_segment(&path).unwrap(),
             gate: None,
@@ -138,14 +142,14 @@ impl GatedStorage {
     }
 }
 
-impl Storage for GatedStorage {
+impl SegmentStorage for GatedStorage {
     type File = Gated;
 
     fn name(&self, path: &str) -> Result<String, IoError> {
         self.real.name(path)
     }
 
-    fn create_segment(&self, path: &str, length: u64, allocation: Allocation) -> Result<(), IoError> {
+    fn create_segment(&self, path: &str, length: u64, allocation: SegmentAllocation) -> Result<(), IoError> {
         self.real.create_segment(path, length, allocation)
     }
 
@@ -156,23 +160,29 @@ impl Storage for GatedStorage {
         })
     }
 
-    fn map(&self, file: &Gated, offset: u64, length: usize, placement: Placement) -> Result<Memory, IoError> {
+    fn map(
+        &self,
+        file: &Gated,
+        offset: u64,
+        length: usize,
+        placement: Placement,
+    ) -> Result<RegionMemory, IoError> {
         self.real.map(&file.file, offset, length, placement)
     }
 
-    fn identity(&self, file: &Gated) -> Result<Identity, IoError> {
+    fn identity(&self, file: &Gated) -> Result<SegmentIdentity, IoError> {
         self.real.identity(&file.file)
     }
 
-    fn assign_identity(&self, file: &Gated) -> Result<Identity, IoError> {
+    fn assign_identity(&self, file: &Gated) -> Result<SegmentIdentity, IoError> {
         self.real.assign_identity(&file.file)
     }
 
-    fn stamp(&self, file: &Gated, path: &str) -> Result<Option<Stamp>, IoError> {
+    fn stamp(&self, file: &Gated, path: &str) -> Result<Option<SegmentStamp>, IoError> {
         self.real.stamp(&file.file, path)
     }
 
-    fn leave_stamp(&self, file: &Gated, path: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    fn leave_stamp(&self, file: &Gated, path: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
         self.real.leave_stamp(&file.file, path, stamp)
     }
 
@@ -194,20 +204,25 @@ impl Storage for GatedStorage {
 }
 
 fn commits_go_on_while_truncation_is_held(operation: Operation, spool_bytes: usize) {
-    let (folder, machine, gate) = (Folder::new(), Machine::new(LOG_BYTES), Arc::new(Gate::default()));
-    let options = Options {
+    let (directory, machine, gate) = (
+        TestDirectory::new(),
+        Machine::new(LOG_BYTES),
+        Arc::new(Gate::default()),
+    );
+    let options = RvmOptions {
         truncation_threshold_percent: 10,
         spool_bytes,
-        ..Options::new(crate::common::JOURNAL)
+        ..RvmOptions::new(crate::common::JOURNAL)
     };
-    let rvm = Rvm::open(machine.clone(), GatedStorage::new(&folder, &gate), options).unwrap();
-    let path = folder.path("a");
-    rvm.create_segment(&path, 1 << 20, Allocation::Sparse).unwrap();
+    let rvm = Rvm::open(machine.clone(), GatedStorage::new(&directory, &gate), options).unwrap();
+    let path = directory.path("a");
+    rvm.create_segment(&path, 1 << 20, SegmentAllocation::Sparse)
+        .unwrap();
     let a = rvm.map(&path, 0, 0).unwrap();
     rvm.start_truncation().unwrap();
     let (rvm, a) = (Arc::new(rvm), Arc::new(a));
     let commit = |rvm: &Rvm<_, _>, a: &netram_rvm::Region, number: u64, durability| {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         transaction
             .set(a, (number % 500) as usize * 2048, &number)
             .unwrap();
@@ -231,7 +246,7 @@ fn commits_go_on_while_truncation_is_held(operation: Operation, spool_bytes: usi
             for number in number + 1..number + 5000 {
                 let kind = [Durability::Remote, Durability::Disk, Durability::Lazy][number as usize % 3];
                 commit(&rvm, &a, number, kind);
-                let mut aborted = rvm.begin(Mode::Restore);
+                let mut aborted = rvm.begin(RestoreMode::Restore);
                 aborted.set(&a, 0, &number).unwrap();
                 aborted.abort();
             }
@@ -274,26 +289,31 @@ fn spooled_commits_go_on_too() {
 
 #[test]
 fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
-    let (folder, machine, gate) = (Folder::new(), Machine::new(LOG_BYTES), Arc::new(Gate::default()));
-    let options = Options {
+    let (directory, machine, gate) = (
+        TestDirectory::new(),
+        Machine::new(LOG_BYTES),
+        Arc::new(Gate::default()),
+    );
+    let options = RvmOptions {
         truncation_threshold_percent: 1,
         spool_bytes: 64 * 1024,
-        ..Options::new(crate::common::JOURNAL)
+        ..RvmOptions::new(crate::common::JOURNAL)
     };
-    let rvm = Rvm::open(machine.clone(), GatedStorage::new(&folder, &gate), options).unwrap();
+    let rvm = Rvm::open(machine.clone(), GatedStorage::new(&directory, &gate), options).unwrap();
     let regions = ["a", "b", "c"].map(|name| {
-        let path = folder.path(name);
-        rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+        let path = directory.path(name);
+        rvm.create_segment(&path, 4096, SegmentAllocation::Sparse)
+            .unwrap();
         rvm.map(&path, 0, 0).unwrap()
     });
     let commit = |durability| {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         for region in &regions {
             transaction.set(region, 0, &7u64).unwrap();
         }
         transaction.commit(durability).unwrap();
     };
-    let tail = || netram_proto::port::Log::state(&machine).tail;
+    let tail = || netram_proto::port::RecordLog::state(&machine).tail;
     rvm.start_truncation().unwrap();
     gate.close(Operation::Sync);
     while !rvm.wants_truncation() {
@@ -312,17 +332,22 @@ fn what_is_spooled_is_logged_between_the_steps_of_a_long_truncation() {
 
 #[test]
 fn a_mapping_shows_what_is_committed_while_it_waits_for_the_segment() {
-    let (folder, machine, gate) = (Folder::new(), Machine::new(LOG_BYTES), Arc::new(Gate::default()));
-    let options = Options::new(crate::common::JOURNAL);
-    let rvm = Arc::new(Rvm::open(machine, GatedStorage::new(&folder, &gate), options).unwrap());
-    let path = folder.path("a");
-    rvm.create_segment(&path, 4096, Allocation::Sparse).unwrap();
+    let (directory, machine, gate) = (
+        TestDirectory::new(),
+        Machine::new(LOG_BYTES),
+        Arc::new(Gate::default()),
+    );
+    let options = RvmOptions::new(crate::common::JOURNAL);
+    let rvm = Arc::new(Rvm::open(machine, GatedStorage::new(&directory, &gate), options).unwrap());
+    let path = directory.path("a");
+    rvm.create_segment(&path, 4096, SegmentAllocation::Sparse)
+        .unwrap();
     let region = rvm.map(&path, 0, 0).unwrap();
-    let mut first = rvm.begin(Mode::Restore);
+    let mut first = rvm.begin(RestoreMode::Restore);
     first.set(&region, 0, &1u64).unwrap();
     first.commit(Durability::Disk).unwrap();
     // The transaction keeps the mapping when its handle goes.
-    let mut second = rvm.begin(Mode::Restore);
+    let mut second = rvm.begin(RestoreMode::Restore);
     second.set(&region, 0, &2u64).unwrap();
     drop(region);
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::Machine;
 use netram_proto::port::{Durability, IoError};
-use netram_rvm::{CommitError, Mode, Options, Region, Rvm, TruncateError};
+use netram_rvm::{Region, RestoreMode, Rvm, RvmCommitError, RvmOptions, TruncateError};
 
 const ACCOUNTS: usize = 64;
 
@@ -38,7 +38,7 @@ fn money_is_neither_made_nor_lost_by_threads_and_a_crash() {
                         let account =
                             |random: &mut crate::common::Random| (worker + 4 * random.below(16)) as usize * 8;
                         let (from, to) = (account(&mut random), account(&mut random));
-                        let mut transfer = rvm.begin(Mode::Restore);
+                        let mut transfer = rvm.begin(RestoreMode::Restore);
                         {
                             let mut edit = transfer.edit(accounts);
                             for (at, change) in [(from, -1i64), (to, 1)] {
@@ -97,12 +97,12 @@ fn commits_that_touch_regions_in_opposite_order_do_not_deadlock() {
         for (at, first, second) in [(0, a, b), (8, b, a)] {
             scope.spawn(move || {
                 for number in 0..20_000u64 {
-                    let mut transaction = rvm.begin(Mode::NoRestore);
+                    let mut transaction = rvm.begin(RestoreMode::NoRestore);
                     transaction.set_range(first, at, 8).unwrap();
                     transaction.set_range(second, at, 8).unwrap();
                     transaction.commit(Durability::Lazy).unwrap();
                     // Writers that wait make readers wait: without them shared locks never block.
-                    let mut writer = rvm.begin(Mode::NoRestore);
+                    let mut writer = rvm.begin(RestoreMode::NoRestore);
                     writer.set(second, at, &number).unwrap();
                 }
             });
@@ -118,7 +118,7 @@ fn without_the_thread_many_committers_truncate_a_full_log_themselves() {
     let rvm = Rvm::open(
         machine.clone(),
         machine.storage(),
-        Options::new(crate::common::JOURNAL),
+        RvmOptions::new(crate::common::JOURNAL),
     )
     .unwrap();
     rvm.create_segment("a", 4 * 4096, Default::default()).unwrap();
@@ -130,7 +130,7 @@ fn without_the_thread_many_committers_truncate_a_full_log_themselves() {
             let rvm = &rvm;
             scope.spawn(move || {
                 for number in 0..16_000u64 {
-                    let mut transaction = rvm.begin(Mode::NoRestore);
+                    let mut transaction = rvm.begin(RestoreMode::NoRestore);
                     transaction.write(region, 8, &[number as u8; 700]).unwrap();
                     transaction.set(region, 0, &number).unwrap();
                     transaction.commit(Durability::Remote).unwrap();
@@ -154,7 +154,7 @@ fn the_thread_truncates_before_the_log_is_full() {
     rvm.start_truncation().unwrap();
     let a = rvm.map("a", 0, 0).unwrap();
     while !rvm.wants_truncation() {
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         transaction.write(&a, 0, &[1; 500]).unwrap();
         transaction.commit(Durability::Disk).unwrap();
     }
@@ -174,7 +174,7 @@ fn the_threshold_can_be_chosen_anew_and_put_out_of_reach() {
     let a = rvm.map("a", 0, 0).unwrap();
     rvm.set_truncation_threshold(100);
     for _ in 0..80 {
-        let mut transaction = rvm.begin(Mode::NoRestore);
+        let mut transaction = rvm.begin(RestoreMode::NoRestore);
         transaction.write(&a, 0, &[1; 500]).unwrap();
         transaction.commit(Durability::Disk).unwrap();
         assert!(!rvm.wants_truncation());
@@ -198,7 +198,7 @@ fn a_failing_segment_stops_commits_with_its_name_and_a_mended_one_lets_them_on()
         machine.fail_segment_writes(Some(IoError::ENOSPC));
         let mut committed = 0u64;
         let refused = loop {
-            let mut transaction = rvm.begin(Mode::Restore);
+            let mut transaction = rvm.begin(RestoreMode::Restore);
             transaction.write(&a, 8, &[committed as u8; 400]).unwrap();
             transaction.set(&a, 0, &(committed + 1)).unwrap();
             match transaction.try_commit(Durability::Remote) {
@@ -208,7 +208,7 @@ fn a_failing_segment_stops_commits_with_its_name_and_a_mended_one_lets_them_on()
             assert!(committed < 1000);
         };
         let (error, mut transaction) = refused;
-        let CommitError::Full {
+        let RvmCommitError::Full {
             cause: Some(TruncateError::Segment(_)),
             ..
         } = &error
@@ -237,7 +237,7 @@ fn handles_may_outlive_the_rvm_and_its_thread() {
     rvm.create_segment("a", 4096, Default::default()).unwrap();
     rvm.start_truncation().unwrap();
     let a = rvm.map("a", 0, 0).unwrap();
-    let mut late: Vec<_> = (0..20).map(|_| rvm.begin(Mode::Restore)).collect();
+    let mut late: Vec<_> = (0..20).map(|_| rvm.begin(RestoreMode::Restore)).collect();
     drop(rvm);
     for (number, transaction) in late.iter_mut().enumerate() {
         transaction.write(&a, 0, &[number as u8; 900]).unwrap();

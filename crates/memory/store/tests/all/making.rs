@@ -3,24 +3,27 @@
 use std::fs;
 use std::path::Path;
 
-use netram_store::{Home, HomeError, Layout, Settings};
+use netram_store::{JournalLayout, Store, StoreError, StoreSettings};
 
-fn make(path: &Path) -> Result<Home, HomeError> {
-    Home::create(path, Layout::Directory, 1 << 20)
+fn make(path: &Path) -> Result<Store, StoreError> {
+    Store::create(path, JournalLayout::Directory, 1 << 20)
 }
 
 #[test]
-fn an_empty_directory_and_one_with_settings_become_homes() {
-    let folder = tempfile::tempdir().unwrap();
-    make(folder.path()).unwrap().open(&Settings::default()).unwrap();
-    make(folder.path()).expect_err("there is one");
-    let other = folder.path().join("other");
+fn an_empty_directory_and_one_with_settings_become_stores() {
+    let directory = tempfile::tempdir().unwrap();
+    make(directory.path())
+        .unwrap()
+        .open(&StoreSettings::default())
+        .unwrap();
+    make(directory.path()).expect_err("there is one");
+    let other = directory.path().join("other");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("netram.toml"), "members = 0\n").unwrap();
     make(&other).unwrap();
     assert!(other.join("netram.toml").exists());
     // What is somebody's is nobody's to build in.
-    let photos = folder.path().join("photos");
+    let photos = directory.path().join("photos");
     fs::create_dir(&photos).unwrap();
     fs::write(photos.join("photo"), "").unwrap();
     make(&photos).expect_err("it is not empty");
@@ -30,14 +33,14 @@ fn an_empty_directory_and_one_with_settings_become_homes() {
 /// At each moment of a creation: the files that are there by then, and no log.
 #[test]
 fn a_creation_that_was_killed_is_begun_anew() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for made in 0..4 {
-        let path = folder.path().join(made.to_string());
+        let path = directory.path().join(made.to_string());
         fs::create_dir(&path).unwrap();
         for name in ["lock", "data.key", "view", "log.new"].iter().take(made + 1) {
             fs::write(path.join(name), "half").unwrap();
         }
-        make(&path).unwrap().open(&Settings::default()).unwrap();
+        make(&path).unwrap().open(&StoreSettings::default()).unwrap();
         assert!(!path.join("log.new").exists());
     }
 }
@@ -45,8 +48,8 @@ fn a_creation_that_was_killed_is_begun_anew() {
 /// A log without its directory's other files is lost, and nothing to be made over.
 #[test]
 fn a_lost_log_is_not_made_over() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("home");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("home");
     make(&path).unwrap();
     fs::remove_file(path.join("log")).unwrap();
     let before = fs::read(path.join("view")).unwrap();
@@ -56,15 +59,15 @@ fn a_lost_log_is_not_made_over() {
 
 #[test]
 fn a_lock_file_that_is_gone_is_named_with_the_remedy() {
-    let folder = tempfile::tempdir().unwrap();
-    let home = make(&folder.path().join("home")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let home = make(&directory.path().join("home")).unwrap();
     let lock = home.path().join("lock");
     fs::remove_file(&lock).unwrap();
-    let said = home.open(&Settings::default()).unwrap_err().to_string();
+    let said = home.open(&StoreSettings::default()).unwrap_err().to_string();
     assert!(
         said.contains("touch") && said.contains(lock.to_str().unwrap()),
         "{said}"
     );
     fs::write(&lock, "").unwrap();
-    home.open(&Settings::default()).unwrap();
+    home.open(&StoreSettings::default()).unwrap();
 }

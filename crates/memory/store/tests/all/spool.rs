@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use netram_proto::port::Durability;
-use netram_rvm::{Allocation, Mode, Region};
-use netram_store::{Home, Layout, Memory, Settings};
+use netram_rvm::{Region, RestoreMode, SegmentAllocation};
+use netram_store::{JournalLayout, JournaledRvm, Store, StoreSettings};
 
 const LOG_BYTES: u64 = 1 << 20;
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -15,19 +15,19 @@ const SEGMENT_BYTES: u64 = 1 << 20;
 const WORDS: u64 = 1000;
 const PLACE: &str = "NETRAM_TEST_SPOOL_PLACE";
 
-fn settings(spool_bytes: usize) -> Settings {
-    Settings {
+fn settings(spool_bytes: usize) -> StoreSettings {
+    StoreSettings {
         spool_bytes: Some(spool_bytes),
-        ..Settings::default()
+        ..StoreSettings::default()
     }
 }
 
-fn map(memory: &Memory, folder: &Path) -> [Region; 2] {
+fn map(memory: &JournaledRvm, directory: &Path) -> [Region; 2] {
     ["first", "second"].map(|name| {
-        let path = folder.join(name);
+        let path = directory.join(name);
         let path = path.to_str().unwrap();
         // There already, in every life but the first.
-        let _ = memory.create_segment(path, SEGMENT_BYTES, Allocation::Sparse);
+        let _ = memory.create_segment(path, SEGMENT_BYTES, SegmentAllocation::Sparse);
         memory.map(path, 0, 0).unwrap()
     })
 }
@@ -41,19 +41,21 @@ fn word(number: u64) -> usize {
 #[test]
 #[ignore = "the process that the other test kills"]
 fn killed() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    let opened = Home::at(&folder.join("log")).open(&settings(100_000)).unwrap();
+    let opened = Store::at(&directory.join("log"))
+        .open(&settings(100_000))
+        .unwrap();
     let told = std::fs::OpenOptions::new()
         .write(true)
-        .open(folder.join("told"))
+        .open(directory.join("told"))
         .unwrap();
-    let [first, second] = map(&opened.memory, &folder);
+    let [first, second] = map(&opened.memory, &directory);
     let mut number: u64 = first.get(0).unwrap();
     loop {
         number += 1;
-        let mut transaction = opened.memory.begin(Mode::Restore);
+        let mut transaction = opened.memory.begin(RestoreMode::Restore);
         transaction.set(&first, 0, &number).unwrap();
         transaction.set(&first, word(number), &number).unwrap();
         transaction.set(&second, word(number) + 4096, &number).unwrap();
@@ -69,27 +71,27 @@ fn killed() {
     }
 }
 
-fn told(folder: &Path) -> u64 {
-    let bytes = std::fs::read(folder.join("told")).unwrap();
+fn told(directory: &Path) -> u64 {
+    let bytes = std::fs::read(directory.join("told")).unwrap();
     u64::from_le_bytes(bytes.try_into().unwrap())
 }
 
 #[test]
 fn a_killed_process_leaves_a_prefix_of_its_commits_with_every_one_that_waited() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    std::fs::write(folder.join("told"), 0u64.to_le_bytes()).unwrap();
-    Home::create(&folder.join("log"), Layout::Beside, LOG_BYTES).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    std::fs::write(directory.join("told"), 0u64.to_le_bytes()).unwrap();
+    Store::create(&directory.join("log"), JournalLayout::Beside, LOG_BYTES).unwrap();
     for life in 1..=4u64 {
-        let before = told(folder);
+        let before = told(directory);
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "spool::killed", "--ignored", "--nocapture"])
-            .env(PLACE, folder)
+            .env(PLACE, directory)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
         // A different moment each time; the log wraps meanwhile.
-        while told(folder) < before + 10_000 * life {
+        while told(directory) < before + 10_000 * life {
             if let Some(status) = child.try_wait().unwrap() {
                 panic!("the process ended by itself: {status}");
             }
@@ -98,9 +100,9 @@ fn a_killed_process_leaves_a_prefix_of_its_commits_with_every_one_that_waited() 
         child.kill().unwrap();
         child.wait().unwrap();
 
-        let waited = told(folder);
-        let opened = Home::at(&folder.join("log")).open(&settings(0)).unwrap();
-        let [first, second] = map(&opened.memory, folder);
+        let waited = told(directory);
+        let opened = Store::at(&directory.join("log")).open(&settings(0)).unwrap();
+        let [first, second] = map(&opened.memory, directory);
         let last: u64 = first.get(0).unwrap();
         assert!(
             last >= waited,

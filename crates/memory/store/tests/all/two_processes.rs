@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use netram_store::{Home, Layout, Settings};
+use netram_store::{JournalLayout, Store, StoreSettings};
 
 const PLACE: &str = "NETRAM_TEST_SECOND_PLACE";
 
@@ -12,36 +12,38 @@ const PLACE: &str = "NETRAM_TEST_SECOND_PLACE";
 #[test]
 #[ignore = "the other process of the other test"]
 fn holder() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    let _opened = Home::at(&folder.join("log")).open(&Settings::default()).unwrap();
-    std::fs::write(folder.join("ready"), b"").unwrap();
+    let _opened = Store::at(&directory.join("log"))
+        .open(&StoreSettings::default())
+        .unwrap();
+    std::fs::write(directory.join("ready"), b"").unwrap();
     let _ = std::io::stdin().read(&mut [0]);
 }
 
 #[test]
 fn a_second_process_is_refused_until_the_first_is_gone() {
-    for layout in [Layout::Beside, Layout::Directory] {
-        let folder = tempfile::tempdir().unwrap();
-        let home = Home::create(&folder.path().join("log"), layout, 1 << 20).unwrap();
+    for layout in [JournalLayout::Beside, JournalLayout::Directory] {
+        let directory = tempfile::tempdir().unwrap();
+        let home = Store::create(&directory.path().join("log"), layout, 1 << 20).unwrap();
         let mut holder = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "two_processes::holder", "--ignored", "--nocapture"])
-            .env(PLACE, folder.path())
+            .env(PLACE, directory.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        while !folder.path().join("ready").exists() {
+        while !directory.path().join("ready").exists() {
             if let Some(status) = holder.try_wait().unwrap() {
                 panic!("the holder ended by itself: {status}");
             }
             std::thread::yield_now();
         }
-        let refused = home.open(&Settings::default()).unwrap_err().to_string();
+        let refused = home.open(&StoreSettings::default()).unwrap_err().to_string();
         assert!(refused.contains(&format!("process {}", holder.id())), "{refused}");
         holder.kill().unwrap();
         holder.wait().unwrap();
-        home.open(&Settings::default()).unwrap();
+        home.open(&StoreSettings::default()).unwrap();
     }
 }

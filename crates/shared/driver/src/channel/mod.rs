@@ -1,28 +1,31 @@
 //! Whole messages, in order, between a node and the server, over one authenticated and encrypted link.
 //!
 //! `docs/protocol.md` ("Shared region sessions") draws the bytes. A node [opens](Channel::open) a channel; the server's
-//! [`Door`] lets them in. Messages are queued, and go with the next flush: many small ones in one packet and one system
-//! call. How hard a thread waits for the next one is [`Rest`]'s affair.
+//! [`SessionAcceptor`] lets them in. Messages are queued, and go with the next flush: many small ones in one packet and one system
+//! call. How hard a thread waits for the next one is [`ChannelWait`]'s affair.
 //!
 //! What the messages mean is `netram_shared_machine`'s.
 
-mod door;
-mod rest;
+mod acceptor;
 mod stream;
+mod wait;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
 use netram_shared_machine::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_transport::link::PACKET_BYTES_MAX;
-use netram_transport::{Address, ConnectError, Interest, Link, LinkError, Poller, Security, connect};
+use netram_transport::{ConnectError, Interest, Link, LinkError, NetAddress, Poller, Security, connect};
 
-pub use door::{Arrival, Door, DoorConfig, DoorError, Errand, Permit, Service};
-pub use rest::{Bell, Rest};
+pub use acceptor::{
+    AcceptedSession, AcceptorConfig, AcceptorError, SessionAcceptor, SessionHandler, SessionKind,
+    SessionPermit,
+};
+pub use wait::{ChannelWait, ThreadWaker};
 
 use crate::limit::{GREETING_BYTES_MAX, QUEUED_BYTES_MAX};
-use stream::{BadLength, Bytes, Inbox};
+use stream::{BadLength, Inbox, StreamBuffer};
 
 /// One end of a session between a node and the server.
 ///
@@ -32,7 +35,7 @@ use stream::{BadLength, Bytes, Inbox};
 pub struct Channel {
     link: Link,
     inbox: Inbox,
-    outbox: Bytes,
+    outbox: StreamBuffer,
     /// Packets that have come.
     packets: u64,
     fault: Option<ChannelError>,
@@ -54,7 +57,7 @@ pub enum ChannelError {
 
 /// Why no channel came about.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum ChannelOpenError {
     /// No link.
     #[error("{0}")]
     Connect(#[from] ConnectError),
@@ -91,19 +94,23 @@ pub enum OpenError {
 
 impl Channel {
     /// A node's end: connects to the server, and is greeted by it, within `timeout`. Blocks.
-    pub fn open(address: &Address, security: &Security, timeout: Duration) -> Result<Channel, OpenError> {
+    pub fn open(
+        address: &NetAddress,
+        security: &Security,
+        timeout: Duration,
+    ) -> Result<Channel, ChannelOpenError> {
         let mut channel = Channel::greeted(address, security, timeout, FrameKind::Share)?;
-        channel.let_in();
+        channel.allow_long_messages();
         Ok(channel)
     }
 
     /// Asks a server for its status, within `timeout`: the answer, which is of at most `bytes_max`. Blocks.
     pub(crate) fn ask_status(
-        address: &Address,
+        address: &NetAddress,
         security: &Security,
         timeout: Duration,
         bytes_max: usize,
-    ) -> Result<Vec<u8>, OpenError> {
+    ) -> Result<Vec<u8>, ChannelOpenError> {
         let deadline = Instant::now() + timeout;
         let mut channel = Channel::greeted(address, security, timeout, FrameKind::Status)?;
         channel.inbox.set_max(bytes_max);
@@ -114,27 +121,27 @@ impl Channel {
                 Ok(Some(answer)) => return Ok(answer.to_vec()),
                 Ok(None) => sleep_until(&poller, deadline)?,
                 Err(ChannelError::Link(error)) => return Err(error.into()),
-                Err(ChannelError::Length { .. }) => return Err(OpenError::NotAServer),
+                Err(ChannelError::Length { .. }) => return Err(ChannelOpenError::NotAServer),
             }
         }
     }
 
     /// Connects, says what for, and hears that this is the place.
     fn greeted(
-        address: &Address,
+        address: &NetAddress,
         security: &Security,
         timeout: Duration,
         errand: FrameKind,
-    ) -> Result<Channel, OpenError> {
+    ) -> Result<Channel, ChannelOpenError> {
         let deadline = Instant::now() + timeout;
         let mut link = connect(address, security, timeout)?;
-        link.send(&[&Header::new(errand).encode(0)])?;
+        link.send(&[&FrameHeader::new(errand).encode(0)])?;
         let poller = Poller::new()?;
         poller.add(&link, 0, Interest::Read)?;
         loop {
             link.flush()?;
             if let Some(packet) = link.receive()? {
-                judge(packet)?;
+                check_greeting(packet)?;
                 return Ok(Channel::new(link));
             }
             sleep_until(&poller, deadline)?;
@@ -146,14 +153,14 @@ impl Channel {
         Channel {
             link,
             inbox: Inbox::new(GREETING_BYTES_MAX),
-            outbox: Bytes::default(),
+            outbox: StreamBuffer::default(),
             packets: 0,
             fault: None,
         }
     }
 
     /// Takes messages of any allowed length from now on: the peer has been let in.
-    pub fn let_in(&mut self) {
+    pub fn allow_long_messages(&mut self) {
         self.inbox.set_max(SHARED_MESSAGE_BYTES_MAX);
     }
 
@@ -259,30 +266,31 @@ impl AsFd for Channel {
     }
 }
 
-fn sleep_until(poller: &Poller, deadline: Instant) -> Result<(), OpenError> {
+fn sleep_until(poller: &Poller, deadline: Instant) -> Result<(), ChannelOpenError> {
     let left = deadline.saturating_duration_since(Instant::now());
     match left.is_zero() {
-        true => Err(OpenError::TimedOut),
+        true => Err(ChannelOpenError::TimedOut),
         false => Ok(poller.sleep(Some(left)).map(drop)?),
     }
 }
 
 /// Whether the peer's first packet lets us in.
-fn judge(packet: &[u8]) -> Result<(), OpenError> {
-    let frame = Frame::parse(packet).map_err(|_| OpenError::NotAServer)?;
-    match (frame.header.kind, Refusal::from_byte(frame.header.flags)) {
-        (FrameKind::Shared, _) => Ok(()),
-        (FrameKind::Refuse, Some(Refusal::Stopping)) => Err(OpenError::Stopping),
+fn check_greeting(packet: &[u8]) -> Result<(), ChannelOpenError> {
+    let frame = Frame::parse(packet).map_err(|_| ChannelOpenError::NotAServer)?;
+    match (frame.header.kind, RefusalReason::from_byte(frame.header.flags)) {
+        (FrameKind::ShareAck, _) => Ok(()),
+        (FrameKind::Refuse, Some(RefusalReason::Stopping)) => Err(ChannelOpenError::Stopping),
         // A lender of before there were shared regions knows no `Share`.
-        (FrameKind::Refuse, Some(Refusal::NoRegion | Refusal::DataOnly | Refusal::Malformed)) => {
-            Err(OpenError::Lender)
-        }
+        (
+            FrameKind::Refuse,
+            Some(RefusalReason::NoRegion | RefusalReason::DataOnly | RefusalReason::Malformed),
+        ) => Err(ChannelOpenError::Lender),
         // Asked for its status. A lender has room for everybody who asks.
-        (FrameKind::Refuse, Some(Refusal::NoRoom)) => Err(OpenError::Busy),
+        (FrameKind::Refuse, Some(RefusalReason::NoRoom)) => Err(ChannelOpenError::Busy),
         // It was asked for its status, and has told it.
-        (FrameKind::Report, _) => Err(OpenError::Lender),
+        (FrameKind::Report, _) => Err(ChannelOpenError::Lender),
         // Asked for its status: one of before that could be asked for, or a node's, where others come in.
-        (FrameKind::Refuse, Some(Refusal::RegionOnly)) => Err(OpenError::NoStatus),
-        _ => Err(OpenError::NotAServer),
+        (FrameKind::Refuse, Some(RefusalReason::RegionOnly)) => Err(ChannelOpenError::NoStatus),
+        _ => Err(ChannelOpenError::NotAServer),
     }
 }

@@ -11,12 +11,12 @@ pub(super) struct BadLength(pub(super) usize);
 
 /// Bytes in a row, taken from the front and added at the end.
 #[derive(Debug, Default)]
-pub(super) struct Bytes {
+pub(super) struct StreamBuffer {
     all: Vec<u8>,
     head: usize,
 }
 
-impl Bytes {
+impl StreamBuffer {
     pub(super) fn waiting(&self) -> &[u8] {
         &self.all[self.head..]
     }
@@ -60,7 +60,7 @@ impl Bytes {
 /// It takes memory for bytes that have come, never for those that a length promises.
 #[derive(Debug)]
 pub(super) struct Inbox {
-    bytes: Bytes,
+    bytes: StreamBuffer,
     /// The longest message that is taken.
     message_bytes_max: usize,
 }
@@ -68,7 +68,7 @@ pub(super) struct Inbox {
 impl Inbox {
     pub(super) fn new(message_bytes_max: usize) -> Inbox {
         Inbox {
-            bytes: Bytes::default(),
+            bytes: StreamBuffer::default(),
             message_bytes_max,
         }
     }
@@ -122,7 +122,7 @@ mod tests {
             messages in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 1..20),
             cuts in proptest::collection::vec(1_usize..200, 1..30),
         ) {
-            let mut stream = Bytes::default();
+            let mut stream = StreamBuffer::default();
             for message in &messages {
                 let (front, back) = message.split_at(message.len() / 2);
                 stream.put_message(&[front, back]);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_large_message_leaves_no_large_buffer() {
         let mut inbox = Inbox::new(netram_shared_machine::limit::SHARED_MESSAGE_BYTES_MAX);
-        let mut stream = Bytes::default();
+        let mut stream = StreamBuffer::default();
         stream.put_message(&[&vec![1; 4 * BUFFER_KEPT_BYTES]]);
         inbox.push(stream.waiting());
         assert_eq!(drain(&mut inbox).unwrap().len(), 1);

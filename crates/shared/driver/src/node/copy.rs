@@ -3,20 +3,20 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use netram_shared_machine::node::State;
-use netram_shared_machine::{NodeId, Number, Version};
+use netram_shared_machine::node::NodePhase;
+use netram_shared_machine::{LockVersion, NodeId, RecordNumber};
 
 use super::Node;
-use super::error::Gone;
-use super::shared::Shared;
-use crate::saved::{CopyError, Description, save};
+use super::error::NodeGone;
+use super::inner::NodeInner;
+use crate::saved_copy::{CopyDescription, CopyError, save};
 
 /// Why no copy was saved.
 #[derive(Debug, thiserror::Error)]
 pub enum SaveError {
     /// There is no node any more: its copy may have what does not count.
     #[error("{0}")]
-    Gone(#[from] Gone),
+    Gone(#[from] NodeGone),
     /// The node has a lease. A region that is served needs no rescue; of one whose server has just died the lease ends soon.
     #[error("the node's lease runs: its server lives, or has just died; try again when the lease is over")]
     Served,
@@ -38,8 +38,8 @@ pub enum SaveError {
 #[derive(PartialEq, Eq)]
 struct Moment {
     entered: u64,
-    versions: Vec<Version>,
-    numbers: Vec<(NodeId, Number)>,
+    versions: Vec<LockVersion>,
+    numbers: Vec<(NodeId, RecordNumber)>,
 }
 
 impl Node {
@@ -51,11 +51,11 @@ impl Node {
         let shared = &*self.shared;
         let moment = shared.moment()?;
         shared.catch_up()?;
-        let (region, name) = (shared.birth.region, shared.birth.name.clone());
-        let mut description = Description::new(region, shared.id.0, name);
+        let (region, name) = (shared.join_info.region, shared.join_info.name.clone());
+        let mut description = CopyDescription::new(region, shared.id.0, name);
         description.bytes = shared.region.len() as u64;
-        description.address = shared.birth.address;
-        description.settings.clone_from(&shared.birth.settings);
+        description.address = shared.join_info.address;
+        description.settings.clone_from(&shared.join_info.settings);
         for (span, version) in shared.spans.iter().zip(&moment.versions) {
             let lock = (span.lock.0, span.offset, span.length, version.0);
             description.locks.push(lock);
@@ -75,7 +75,7 @@ impl Node {
     }
 }
 
-impl Shared {
+impl NodeInner {
     /// How the copy stands, if nothing of it can change but by the server.
     fn moment(&self) -> Result<Moment, SaveError> {
         // Before the writers are looked for: one that comes later is seen in the next moment.
@@ -85,8 +85,8 @@ impl Shared {
         }
         self.with(|core, now| {
             core.alive()?;
-            if core.machine.state() != State::Whole {
-                return Err(Gone::Behind.into());
+            if core.machine.state() != NodePhase::Whole {
+                return Err(NodeGone::Behind.into());
             }
             if core.machine.tokens().leased(now) {
                 return Err(SaveError::Served);

@@ -2,23 +2,25 @@
 
 use std::path::PathBuf;
 
-use netram_journal::{CreateError, OpenError};
-use netram_proto::port::{IoError, Votes, WaitError};
-use netram_rvm::{CommitError as Uncommitted, MapError, OpenError as MemoryError, RangeError, SegmentError};
+use netram_journal::{JournalCreateError, JournalOpenError};
+use netram_proto::port::{CommitVotes, IoError, WaitError};
+use netram_rvm::{
+    MapError, RangeError, RvmCommitError as Uncommitted, RvmOpenError as MemoryError, SegmentError,
+};
 use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
-use netram_shared_machine::node::{Misled, Over};
-use netram_shared_machine::{LockId, NodeId, Number};
-use netram_store::SettingsError;
+use netram_shared_machine::node::{NodeEnd, ServerViolation};
+use netram_shared_machine::{LockId, NodeId, RecordNumber};
+use netram_store::StoreSettingsError;
 
-use crate::channel::{DoorError, OpenError as LinkError};
+use crate::channel::{AcceptorError, ChannelOpenError as LinkError};
 use crate::server::SpanError;
 
 /// Why a node is none any more. Drop it, and join again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Gone {
+pub enum NodeGone {
     /// It left, was fenced or refused, or its server sent what cannot be.
     #[error("{0}")]
-    Over(Over),
+    Ended(NodeEnd),
     /// It fell behind what the server keeps for it, or the program has kept records from being applied for too long.
     #[error("the node has fallen behind: join again")]
     Behind,
@@ -29,19 +31,19 @@ pub enum Gone {
     #[error(
         "a transaction that cannot be undone was not committed, and has spoilt the node's copy: join again"
     )]
-    Spoilt,
+    CopyInvalid,
     /// The server says that it keeps a record where this node's journal has none.
     #[error(
         "the server keeps record {0}, which does not end there in this node's journal: it is another's, or damaged"
     )]
-    Kept(Number),
+    NoSuchEnd(RecordNumber),
     /// A record of another node's cannot be applied.
     #[error("record {number} of node {node} cannot be applied: {cause}")]
     Record {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
         /// Why.
         cause: String,
     },
@@ -71,13 +73,13 @@ pub enum JoinError {
     Name(PathBuf),
     /// The journal cannot be made.
     #[error("{0}")]
-    Create(#[from] CreateError),
+    Create(#[from] JournalCreateError),
     /// The journal cannot be opened.
     #[error("{0}")]
-    Journal(#[from] OpenError),
+    Journal(#[from] JournalOpenError),
     /// The lenders that the server names cannot be used.
     #[error("the lenders that the server names: {0}")]
-    Settings(#[from] SettingsError),
+    Settings(#[from] StoreSettingsError),
     /// No link to the server.
     #[error("{0}")]
     Link(#[from] LinkError),
@@ -89,7 +91,7 @@ pub enum JoinError {
     TimedOut,
     /// The server does not have this node, or sent what cannot be.
     #[error("{0}")]
-    Gone(#[from] Gone),
+    Gone(#[from] NodeGone),
     /// The spans that the server names are none.
     #[error("the server's spans: {0}")]
     Spans(#[from] SpanError),
@@ -118,7 +120,7 @@ pub enum JoinError {
     Capture(#[from] netram_rvm::CaptureError),
     /// Nobody can come in where other nodes are to.
     #[error("letting other nodes in: {0}")]
-    Listen(#[source] DoorError),
+    Listen(#[source] AcceptorError),
     /// The system has no threads or descriptors left.
     #[error("joining: {0}")]
     System(#[from] std::io::Error),
@@ -153,7 +155,7 @@ pub enum AcquireError {
     Lost,
     /// There is no node any more.
     #[error("{0}")]
-    Gone(#[from] Gone),
+    Gone(#[from] NodeGone),
 }
 
 /// Why bytes were not declared. Nothing changed.
@@ -199,7 +201,7 @@ pub enum ReadError {
         /// The lock to acquire.
         lock: LockId,
     },
-    /// No lock covers a byte: nobody can ever write there, and [`Node::region`](crate::Node::region) reads it.
+    /// No lock covers a byte: nobody can ever write there, and [`NodeEntry::region`](crate::NodeEntry::region) reads it.
     #[error("the byte at {offset} (address {address:#x}) is under no lock: nobody writes there")]
     NoLock {
         /// The first such byte.
@@ -214,14 +216,14 @@ pub enum ReadError {
 
 /// Why a commit did not return success.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CommitError {
-    /// Done or not done: the wait was cut off. Join again, and ask for the [outcome](crate::Node::outcome).
+pub enum TxnCommitError {
+    /// Done or not done: the wait was cut off. Join again, and ask for the [outcome](crate::NodeEntry::outcome).
     #[error("the outcome of record {number} of node {node} is unknown ({cause}): join again, and ask for it")]
     Unknown {
         /// The node id that committed.
         node: NodeId,
         /// Its record.
-        number: Number,
+        number: RecordNumber,
         /// What cut it off.
         cause: WaitError,
     },
@@ -230,10 +232,10 @@ pub enum CommitError {
     Lost,
     /// There is no node any more. Aborted.
     #[error("{0}")]
-    Gone(#[from] Gone),
+    Gone(#[from] NodeGone),
     /// Stores were found that the transaction may not make. Aborted, and put back.
     #[error("{0}")]
-    Stray(Stray),
+    Stray(StrayStores),
     /// Nothing was logged. Aborted.
     #[error("{0}")]
     Refused(#[from] Uncommitted),
@@ -241,7 +243,7 @@ pub enum CommitError {
 
 /// Stores that a transaction may not make: the first run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stray {
+pub struct StrayStores {
     /// Where in the region it begins.
     pub offset: usize,
     /// Where in this process.
@@ -256,9 +258,9 @@ pub struct Stray {
     pub held: bool,
 }
 
-impl std::fmt::Display for Stray {
+impl std::fmt::Display for StrayStores {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Stray {
+        let StrayStores {
             offset,
             address,
             length,
@@ -280,26 +282,26 @@ impl std::fmt::Display for Stray {
 
 /// A commit that counts, everywhere and for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Commit {
-    /// The record, by which the node's [outcome](crate::Node::outcome) is asked; `None`: nothing was written.
-    pub record: Option<(NodeId, Number)>,
+pub struct TxnCommit {
+    /// The record, by which the node's [outcome](crate::NodeEntry::outcome) is asked; `None`: nothing was written.
+    pub record: Option<(NodeId, RecordNumber)>,
     /// What was known to hold it.
-    pub votes: Votes,
+    pub votes: CommitVotes,
 }
 
-/// What a pinned reader had is past: what was held back for it became too much. [`accept`](crate::Reader::accept) goes on.
+/// What a pinned reader had is past: what was held back for it became too much. [`accept`](crate::RegionReader::accept) goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too much was held back for this reader: what it had seen is past")]
-pub struct Expired;
+pub struct ReaderExpired;
 
-impl From<Over> for Gone {
-    fn from(over: Over) -> Gone {
-        Gone::Over(over)
+impl From<NodeEnd> for NodeGone {
+    fn from(over: NodeEnd) -> NodeGone {
+        NodeGone::Ended(over)
     }
 }
 
-impl From<Misled> for Gone {
-    fn from(misled: Misled) -> Gone {
-        Gone::Over(Over::Misled(misled))
+impl From<ServerViolation> for NodeGone {
+    fn from(misled: ServerViolation) -> NodeGone {
+        NodeGone::Ended(NodeEnd::Violation(misled))
     }
 }

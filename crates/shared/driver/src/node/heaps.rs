@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use netram_heap::{FormatError, Heap, OpenError};
-use netram_rvm::Changes;
-use netram_rvm::record::Reach;
+use netram_heap::{Heap, HeapFormatError, HeapOpenError};
+use netram_rvm::RecordChanges;
+use netram_rvm::record::RecordScope;
 use netram_shared_machine::LockId;
 
 use super::Node;
@@ -32,10 +32,10 @@ pub enum HeapError {
     InUse(LockId),
     /// The span cannot be made a heap.
     #[error(transparent)]
-    Format(#[from] FormatError),
+    Format(#[from] HeapFormatError),
     /// There is no heap, or a damaged one.
     #[error(transparent)]
-    Open(#[from] OpenError),
+    Open(#[from] HeapOpenError),
 }
 
 /// The heaps that have been opened, kept for the node's life: their lists are dear to make.
@@ -49,20 +49,20 @@ pub(super) struct Heaps {
 impl Heaps {
     /// A record of another node has changed the region.
     #[inline]
-    pub(super) fn touched(&self, changes: &Changes<'_>) {
+    pub(super) fn touched(&self, changes: &RecordChanges<'_>) {
         if self.any.load(Ordering::Acquire) {
             self.tell(changes);
         }
     }
 
-    fn tell(&self, changes: &Changes<'_>) {
-        let Reach::Segment { start, end, .. } = changes.reach() else {
+    fn tell(&self, changes: &RecordChanges<'_>) {
+        let RecordScope::Segment { start, end, .. } = changes.scope() else {
             return;
         };
         for (until, heap) in self.lock().range(..end).map(|(_, heap)| heap) {
             if *until > start {
                 // The region is all of its segment: places in a record are places in the region.
-                heap.touched(
+                heap.note_remote(
                     changes
                         .ranges()
                         .map(|range| (range.offset as usize, range.bytes.len())),
@@ -112,9 +112,9 @@ impl Heaps {
 
 impl Node {
     /// The heap in the span of a lock, if a transaction of this node has used it since it was made: for a
-    /// [`Reader`](crate::Reader), in whose bytes its `lens` finds roots and blocks without the lock.
+    /// [`RegionReader`](crate::RegionReader), in whose bytes its `lens` finds roots and blocks without the lock.
     pub fn heap(&self, lock: LockId) -> Option<Arc<Heap>> {
         let place = self.shared.spans.find(lock)?;
-        self.shared.hands.heaps.opened(self.shared.spans.at(place))
+        self.shared.applier.heaps.opened(self.shared.spans.at(place))
     }
 }

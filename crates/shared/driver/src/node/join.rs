@@ -12,23 +12,23 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use netram_journal::seal::DataKey;
-use netram_journal::{Journal, JournalConfig, Place};
-use netram_proto::journal::{ServerKept, Voter};
-use netram_proto::wire::Link;
+use netram_journal::{Journal, JournalConfig, JournalPaths};
+use netram_proto::journal::{ServerAck, Voter};
+use netram_proto::wire::ChainPoint;
 use netram_shared_machine::ToServer;
-use netram_shared_machine::message::Join;
-use netram_shared_machine::node::{Deed, Node as Machine, NodeConfig, State};
+use netram_shared_machine::message::JoinRequest;
+use netram_shared_machine::node::{NodeAction, NodeConfig, NodePhase, RegionNode as Machine};
 
+use super::apply::ApplyTask;
 use super::clock::Clock;
-use super::core::Core;
-use super::error::{Gone, JoinError};
-use super::hands::Work;
-use super::link::{Broken, Server, Session};
-use super::making::{Desk, Fresh, Made, Task, make, nothing_is_kept};
-use super::mark::Mark;
-use super::options::Options;
-use super::payload::Payload;
-use super::shared::{Parts, Shared};
+use super::core::NodeCore;
+use super::error::{JoinError, NodeGone};
+use super::initial_copy::{CopyQueue, CopyTask, EmptyJournal, InitialCopy, build, check_no_records};
+use super::inner::{NodeInner, NodeParts};
+use super::link::{ServerAddress, ServerLinkError, ServerSession};
+use super::mark::JournalMark;
+use super::options::NodeOptions;
+use super::payload::NodePayload;
 
 /// Between two attempts to find a server that is not there yet.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
@@ -36,36 +36,36 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// A node that has the region, before it has threads.
-pub(super) struct Arrived {
-    pub(super) shared: Shared,
-    pub(super) session: Session,
-    pub(super) server: Server,
+pub(super) struct JoinedNode {
+    pub(super) shared: NodeInner,
+    pub(super) session: ServerSession,
+    pub(super) server: ServerAddress,
     /// How the journal was opened.
     pub(super) config: JournalConfig,
 }
 
 /// A node that joins, as its server sees it.
 struct Joining {
-    machine: Machine<Payload>,
-    to_send: VecDeque<ToServer<Payload>>,
+    machine: Machine<NodePayload>,
+    to_send: VecDeque<ToServer<NodePayload>>,
     /// The newest view that the machine was told.
     newest: u64,
     clock: Clock,
 }
 
 /// Joins with a new journal at `root`, where nothing is.
-pub(super) fn join(options: &Options, root: PathBuf) -> Result<Arrived, JoinError> {
+pub(super) fn join(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError> {
     attempt(options, root.clone()).inspect_err(|_| {
         // It never was a node's. Left there, each attempt at a server that is not there would cost a log.
-        if matches!(Mark::read(&root), Ok(None)) {
+        if matches!(JournalMark::read(&root), Ok(None)) {
             // What is left the next node of this directory removes.
             let _ = fs::remove_dir_all(&root);
         }
     })
 }
 
-fn attempt(options: &Options, root: PathBuf) -> Result<Arrived, JoinError> {
-    let until = Instant::now() + options.patience;
+fn attempt(options: &NodeOptions, root: PathBuf) -> Result<JoinedNode, JoinError> {
+    let until = Instant::now() + options.server_timeout;
     let config = JournalConfig {
         voter: Voter::Server,
         ..options.journal.clone().unwrap_or_else(|| JournalConfig {
@@ -77,11 +77,11 @@ fn attempt(options: &Options, root: PathBuf) -> Result<Arrived, JoinError> {
     let (journal, _) = Journal::open(&root, config.clone())?;
     let begins = journal.stable_link();
     let view = journal.newest_view();
-    let key = Place::at(&root).key();
+    let key = JournalPaths::at(&root).key();
     let key = DataKey::load(&key).map_err(|cause| JoinError::Directory { path: key, cause })?;
     let version = view.version;
     let machine = Machine::new(NodeConfig {
-        join: Join {
+        join: JoinRequest {
             region: options.region,
             name: options.name.clone(),
             view,
@@ -102,14 +102,14 @@ fn attempt(options: &Options, root: PathBuf) -> Result<Arrived, JoinError> {
         newest: version,
         clock: Clock::new(),
     };
-    let fresh = Fresh {
+    let fresh = EmptyJournal {
         journal,
         config,
         root,
         begins,
         view: version,
     };
-    let server = Server {
+    let server = ServerAddress {
         address: options.server.clone(),
         security: options.security.clone(),
         wait: options.wait,
@@ -119,9 +119,9 @@ fn attempt(options: &Options, root: PathBuf) -> Result<Arrived, JoinError> {
     joining.arrive(made, (session, server), begins, options)
 }
 
-fn connect(server: &Server, until: Instant) -> Result<Session, JoinError> {
+fn connect(server: &ServerAddress, until: Instant) -> Result<ServerSession, JoinError> {
     loop {
-        match Session::open(server) {
+        match ServerSession::open(server) {
             Ok(session) => return Ok(session),
             Err(error) if Instant::now() >= until => return Err(error.into()),
             Err(_) => std::thread::sleep(CONNECT_PAUSE),
@@ -133,16 +133,16 @@ impl Joining {
     /// Has the copy made, and keeps the node's lease meanwhile.
     fn get_region(
         &mut self,
-        session: &mut Session,
-        fresh: Fresh,
-        options: &Options,
+        session: &mut ServerSession,
+        fresh: EmptyJournal,
+        options: &NodeOptions,
         until: Instant,
-    ) -> Result<Made, JoinError> {
-        let (desk, tasks) = Desk::new(session.bell());
+    ) -> Result<InitialCopy, JoinError> {
+        let (desk, tasks) = CopyQueue::new(session.waker());
         std::thread::scope(|scope| {
             let making = std::thread::Builder::new()
                 .name("netram-making".to_owned())
-                .spawn_scoped(scope, move || make(fresh, options, tasks))?;
+                .spawn_scoped(scope, move || build(fresh, options, tasks))?;
             let talked = self.talk(session, &desk, until);
             // Nobody leaves anything more: in vain, the thread ends with what it does now.
             drop(desk);
@@ -156,8 +156,13 @@ impl Joining {
     }
 
     /// Says who it is, and hands on what comes, until the copy is whole or cannot be made.
-    fn talk(&mut self, session: &mut Session, desk: &Desk, until: Instant) -> Result<(), JoinError> {
-        let broken = |broken: Broken| JoinError::Broken(broken.to_string());
+    fn talk(
+        &mut self,
+        session: &mut ServerSession,
+        desk: &CopyQueue,
+        until: Instant,
+    ) -> Result<(), JoinError> {
+        let broken = |broken: ServerLinkError| JoinError::Broken(broken.to_string());
         self.machine.on_linked();
         self.settle(desk)?;
         while !desk.is_over() {
@@ -167,7 +172,7 @@ impl Joining {
             let flushed = session.send(&mut self.to_send).map_err(broken)?;
             if desk.is_full() {
                 // Nothing is taken, whatever comes.
-                self.machine.on_heard();
+                self.machine.on_partial_message();
                 std::thread::sleep(FULL_PAUSE);
             } else {
                 match session.receive().map_err(broken)? {
@@ -176,11 +181,11 @@ impl Joining {
                         self.machine.handle(self.clock.now(), message);
                     }
                     None => {
-                        if self.machine.link_is_silent() {
+                        if self.machine.is_link_silent() {
                             session.silent().map_err(broken)?;
-                            self.machine.on_heard();
+                            self.machine.on_partial_message();
                         }
-                        session.rest(flushed, || desk.is_over()).map_err(broken)?;
+                        session.wait(flushed, || desk.is_over()).map_err(broken)?;
                     }
                 }
             }
@@ -193,41 +198,41 @@ impl Joining {
         self.settle(desk)
     }
 
-    fn take_view(&mut self, desk: &Desk) {
+    fn take_view(&mut self, desk: &CopyQueue) {
         if let Some(view) = desk.take_view() {
             self.newest = view.version;
             self.machine.on_view(view);
         }
     }
 
-    fn settle(&mut self, desk: &Desk) -> Result<(), JoinError> {
+    fn settle(&mut self, desk: &CopyQueue) -> Result<(), JoinError> {
         while let Some(deed) = self.machine.poll() {
             desk.add(match deed {
-                Deed::Send(message) => {
+                NodeAction::Send(message) => {
                     self.to_send.push_back(message);
                     continue;
                 }
-                Deed::Open(joined) => Task::Open(joined),
-                Deed::Page { offset, bytes } => Task::Page { offset, bytes },
-                Deed::Apply {
+                NodeAction::Open(joined) => CopyTask::Open(joined),
+                NodeAction::Page { offset, bytes } => CopyTask::Page { offset, bytes },
+                NodeAction::Apply {
                     node,
                     number,
                     payload,
-                } => Task::Apply(Work {
+                } => CopyTask::Apply(ApplyTask {
                     node,
                     number,
                     payload,
                 }),
-                Deed::Kept { number, view, .. } => Task::Kept { number, view },
-                Deed::Whole => Task::Whole,
-                Deed::Anew => return Err(Gone::Behind.into()),
-                Deed::Over(over) => return Err(Gone::Over(over).into()),
+                NodeAction::Durable { number, view, .. } => CopyTask::Kept { number, view },
+                NodeAction::Whole => CopyTask::Whole,
+                NodeAction::Rejoin => return Err(NodeGone::Behind.into()),
+                NodeAction::Ended(over) => return Err(NodeGone::Ended(over).into()),
                 // Nobody has asked for anything yet.
-                Deed::Straight(_)
-                | Deed::Waited(_)
-                | Deed::Expired
-                | Deed::Fate { .. }
-                | Deed::Wanted { .. } => continue,
+                NodeAction::Peer(_)
+                | NodeAction::WaitEnded(_)
+                | NodeAction::Expired
+                | NodeAction::Outcome { .. }
+                | NodeAction::OrphanWanted { .. } => continue,
             });
         }
         Ok(())
@@ -235,15 +240,15 @@ impl Joining {
 
     fn arrive(
         self,
-        made: Made,
-        (session, server): (Session, Server),
-        begins: Link,
-        options: &Options,
-    ) -> Result<Arrived, JoinError> {
-        assert_eq!(self.machine.state(), State::Whole);
-        let mut core = Core::new(self.machine, self.newest, begins);
+        made: InitialCopy,
+        (session, server): (ServerSession, ServerAddress),
+        begins: ChainPoint,
+        options: &NodeOptions,
+    ) -> Result<JoinedNode, JoinError> {
+        assert_eq!(self.machine.state(), NodePhase::Whole);
+        let mut core = NodeCore::new(self.machine, self.newest, begins);
         core.to_send = self.to_send;
-        let shared = Shared::new(Parts {
+        let shared = NodeInner::new(NodeParts {
             region: made.region,
             rvm: made.rvm,
             spans: made.spans,
@@ -253,21 +258,21 @@ impl Joining {
             wait: options.wait,
             mark: made.mark,
             stores: made.stores,
-            birth: made.birth,
+            join_info: made.join_info,
         });
         for task in made.rest {
             match task {
-                Task::Apply(work) => shared.hands.add(work).map_err(|_| Gone::Behind)?,
-                Task::Kept { number, view } => {
-                    nothing_is_kept(number)?;
+                CopyTask::Apply(work) => shared.applier.add(work).map_err(|_| NodeGone::Behind)?,
+                CopyTask::Kept { number, view } => {
+                    check_no_records(number)?;
                     let version = view;
-                    shared.rvm.log().on_kept(ServerKept { end: begins, version });
+                    shared.rvm.log().on_durable(ServerAck { end: begins, version });
                 }
                 // Not behind the whole region: the machine sees to that.
-                Task::Open(_) | Task::Page { .. } | Task::Whole => {}
+                CopyTask::Open(_) | CopyTask::Page { .. } | CopyTask::Whole => {}
             }
         }
-        Ok(Arrived {
+        Ok(JoinedNode {
             shared,
             session,
             server,

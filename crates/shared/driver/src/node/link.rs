@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 use netram_shared_machine::message::MessageError;
 use netram_shared_machine::{ToNode, ToServer};
-use netram_transport::{Address, Security, WaitPolicy};
+use netram_transport::{NetAddress, Security, WaitPolicy};
 
-use super::payload::Payload;
-use super::shared::Shared;
-use crate::channel::{Bell, Channel, ChannelError, OpenError, Rest};
+use super::inner::NodeInner;
+use super::payload::NodePayload;
+use crate::channel::{Channel, ChannelError, ChannelOpenError, ChannelWait, ThreadWaker};
 use crate::limit::RELAY_PAUSE;
 
 /// How long a server may take to greet.
@@ -33,19 +33,19 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two attempts to find the server.
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 /// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
-const REST_MAX: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_millis(50);
 
 /// Where the server is, and how links to it are protected.
 #[derive(Clone, Debug)]
-pub(super) struct Server {
-    pub(super) address: Address,
+pub(super) struct ServerAddress {
+    pub(super) address: NetAddress,
     pub(super) security: Security,
     pub(super) wait: WaitPolicy,
 }
 
 /// Why a link is of no further use.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Broken {
+pub(super) enum ServerLinkError {
     #[error("the server has not answered for half a lease")]
     Silent,
     #[error("{0}")]
@@ -57,9 +57,9 @@ pub(super) enum Broken {
 }
 
 /// One link to the server.
-pub(super) struct Session {
+pub(super) struct ServerSession {
     channel: Channel,
-    rest: Rest,
+    rest: ChannelWait,
     /// The head of a message on its way into the channel.
     head: Vec<u8>,
     /// Somebody may wait for what the server says next, since then.
@@ -68,11 +68,11 @@ pub(super) struct Session {
     packets: u64,
 }
 
-impl Session {
-    pub(super) fn open(server: &Server) -> Result<Session, OpenError> {
+impl ServerSession {
+    pub(super) fn open(server: &ServerAddress) -> Result<ServerSession, ChannelOpenError> {
         let channel = Channel::open(&server.address, &server.security, CONNECT_TIMEOUT)?;
-        let rest = Rest::new(&channel, server.wait)?;
-        Ok(Session {
+        let rest = ChannelWait::new(&channel, server.wait)?;
+        Ok(ServerSession {
             channel,
             rest,
             head: Vec::new(),
@@ -81,19 +81,22 @@ impl Session {
         })
     }
 
-    pub(super) fn bell(&self) -> Arc<Bell> {
-        self.rest.bell()
+    pub(super) fn waker(&self) -> Arc<ThreadWaker> {
+        self.rest.waker()
     }
 
     /// Sends what there is room for. `true`: all of that is on its way.
-    pub(super) fn send(&mut self, to_send: &mut VecDeque<ToServer<Payload>>) -> Result<bool, Broken> {
+    pub(super) fn send(
+        &mut self,
+        to_send: &mut VecDeque<ToServer<NodePayload>>,
+    ) -> Result<bool, ServerLinkError> {
         loop {
             while self.channel.has_room()
                 && let Some(message) = to_send.pop_front()
             {
                 self.head.clear();
                 message.head(&mut self.head);
-                let payload = message.payload().map_or(&[][..], Payload::as_ref);
+                let payload = message.payload().map_or(&[][..], NodePayload::as_ref);
                 self.channel.queue(&[&self.head[..], payload]);
             }
             let flushed = self.channel.flush()?;
@@ -104,26 +107,31 @@ impl Session {
     }
 
     /// The next message.
-    pub(super) fn receive(&mut self) -> Result<Option<ToNode<Payload>>, Broken> {
+    pub(super) fn receive(&mut self) -> Result<Option<ToNode<NodePayload>>, ServerLinkError> {
         let Some(bytes) = self.channel.receive()? else {
             return Ok(None);
         };
-        let message = ToNode::decode(bytes)?.map(Payload::from);
+        let message = ToNode::decode(bytes)?.map(NodePayload::from);
         self.packets = self.channel.packets();
         Ok(Some(message))
     }
 
     /// The machine holds this link to be silent, and everything has been taken that came. `Ok`: a part of a message has come since.
-    pub(super) fn silent(&mut self) -> Result<(), Broken> {
+    pub(super) fn silent(&mut self) -> Result<(), ServerLinkError> {
         let packets = self.channel.packets();
         match std::mem::replace(&mut self.packets, packets) == packets {
-            true => Err(Broken::Silent),
+            true => Err(ServerLinkError::Silent),
             false => Ok(()),
         }
     }
 
     /// Waits for something to come, or to hurry, at most until then.
-    fn pause(&self, flushed: bool, until: Instant, hurries: impl Fn() -> bool) -> Result<(), Broken> {
+    fn pause(
+        &self,
+        flushed: bool,
+        until: Instant,
+        hurries: impl Fn() -> bool,
+    ) -> Result<(), ServerLinkError> {
         if self.channel.has_buffered() {
             return Ok(());
         }
@@ -132,9 +140,9 @@ impl Session {
     }
 
     /// Waits for something to come, or to send, for a moment.
-    pub(super) fn rest(&self, flushed: bool, news: impl Fn() -> bool) -> Result<(), Broken> {
+    pub(super) fn wait(&self, flushed: bool, news: impl Fn() -> bool) -> Result<(), ServerLinkError> {
         let idle = self.awaited.elapsed();
-        Ok(self.rest.rest(&self.channel, flushed, idle, REST_MAX, news)?)
+        Ok(self.rest.wait(&self.channel, flushed, idle, WAIT_MAX, news)?)
     }
 
     /// Somebody may wait for what the server says next: then the core is not given up for it at once.
@@ -144,12 +152,12 @@ impl Session {
 }
 
 /// Until the node ends. `session` is the one over which it has joined.
-pub(super) fn run(shared: &Shared, server: &Server, session: Session) {
+pub(super) fn run(shared: &NodeInner, server: &ServerAddress, session: ServerSession) {
     let (mut session, mut broken) = (Some(session), None);
     while !shared.is_over() {
         let opened = match session.take() {
             Some(joined) => Ok(joined),
-            None => Session::open(server).inspect(|_| shared.with(|core, _| core.machine.on_linked())),
+            None => ServerSession::open(server).inspect(|_| shared.with(|core, _| core.machine.on_linked())),
         };
         match opened {
             Ok(opened) => broken = Some(serve(shared, opened, broken.take())),
@@ -162,10 +170,10 @@ pub(super) fn run(shared: &Shared, server: &Server, session: Session) {
 }
 
 /// Until the link breaks. Gives it back.
-fn serve(shared: &Shared, mut session: Session, before: Option<Session>) -> Session {
-    shared.set_bell(Some(session.bell()));
+fn serve(shared: &NodeInner, mut session: ServerSession, before: Option<ServerSession>) -> ServerSession {
+    shared.set_waker(Some(session.waker()));
     let ended = speak(shared, &mut session, before);
-    shared.set_bell(None);
+    shared.set_waker(None);
     if let Err(broken) = ended {
         tracing::warn!(%broken, "lost the region's server; going on without it until the lease ends");
     }
@@ -176,14 +184,18 @@ fn serve(shared: &Shared, mut session: Session, before: Option<Session>) -> Sess
     session
 }
 
-fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) -> Result<(), Broken> {
+fn speak(
+    shared: &NodeInner,
+    session: &mut ServerSession,
+    mut before: Option<ServerSession>,
+) -> Result<(), ServerLinkError> {
     // What is not sent when the link is gone is forgotten with this.
     let mut to_send = VecDeque::new();
     let mut pause: Option<Instant> = None;
     shared.pauses.store(false, Ordering::SeqCst);
     shared.silent.store(false, Ordering::SeqCst);
     loop {
-        let hurries = shared.hurry.load(Ordering::Relaxed) && shared.hurry.swap(false, Ordering::SeqCst);
+        let hurries = shared.urgent.load(Ordering::Relaxed) && shared.urgent.swap(false, Ordering::SeqCst);
         if hurries {
             session.is_awaited();
         }
@@ -191,7 +203,7 @@ fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) ->
             pause = None;
             shared.pauses.store(false, Ordering::SeqCst);
         }
-        if pause.is_none() && shared.post.swap(false, Ordering::SeqCst) {
+        if pause.is_none() && shared.has_outgoing.swap(false, Ordering::SeqCst) {
             to_send.append(&mut shared.core().to_send);
             pause = Some(Instant::now() + RELAY_PAUSE);
             shared.pauses.store(true, Ordering::SeqCst);
@@ -208,12 +220,14 @@ fn speak(shared: &Shared, session: &mut Session, mut before: Option<Session>) ->
             None => {
                 if shared.silent.load(Ordering::Relaxed) && shared.silent.swap(false, Ordering::SeqCst) {
                     session.silent()?;
-                    shared.core().machine.on_heard();
+                    shared.core().machine.on_partial_message();
                 }
-                let hurries = || shared.hurry.load(Ordering::SeqCst) || shared.is_over();
+                let hurries = || shared.urgent.load(Ordering::SeqCst) || shared.is_over();
                 match pause {
                     Some(until) => session.pause(flushed, until, hurries)?,
-                    None => session.rest(flushed, || shared.post.load(Ordering::SeqCst) || hurries())?,
+                    None => session.wait(flushed, || {
+                        shared.has_outgoing.load(Ordering::SeqCst) || hurries()
+                    })?,
                 }
             }
         }

@@ -18,46 +18,51 @@ use std::path::{Path, PathBuf};
 use netram_journal::file::io_error;
 use netram_proto::failure::{CallError, SystemCall};
 use netram_proto::id::{JournalId, Lsn};
-use netram_shared_machine::message::OldJournal;
-use netram_shared_machine::{NodeId, Number, RegionId};
+use netram_shared_machine::message::OrphanJournalId;
+use netram_shared_machine::{NodeId, RecordNumber, RegionId};
 
 const NAME: &str = "node";
 const NEW: &str = "node.new";
 
 /// The mark of one journal.
-pub(super) struct Mark {
+pub(super) struct JournalMark {
     root: PathBuf,
-    whose: OldJournal,
+    owner: OrphanJournalId,
     region: RegionId,
 }
 
 /// What a mark says.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Marked {
-    pub(super) whose: OldJournal,
+pub(super) struct MarkContents {
+    pub(super) owner: OrphanJournalId,
     /// The region that it was a node of; earlier versions did not say.
     pub(super) region: Option<RegionId>,
     /// Places where the log may begin, with the last record before.
-    pub(super) from: Vec<(Number, Lsn)>,
+    pub(super) from: Vec<(RecordNumber, Lsn)>,
 }
 
-impl Mark {
+impl JournalMark {
     /// Marks a journal that has no record yet.
-    pub(super) fn create(root: &Path, whose: OldJournal, region: RegionId, begins: Lsn) -> io::Result<Mark> {
-        let mark = Mark {
+    pub(super) fn create(
+        root: &Path,
+        whose: OrphanJournalId,
+        region: RegionId,
+        begins: Lsn,
+    ) -> io::Result<JournalMark> {
+        let mark = JournalMark {
             root: root.to_owned(),
-            whose,
+            owner: whose,
             region,
         };
-        let written = mark.write(&[(Number(0), begins)]);
+        let written = mark.write(&[(RecordNumber(0), begins)]);
         written.map_err(|failure| io::Error::from_raw_os_error(failure.error.errno))?;
         Ok(mark)
     }
 
     /// The log begins at one of these places from now on. Durable on return. After an error it says this or what it said
     /// before; which call failed decides whether it can be tried again.
-    pub(super) fn write(&self, from: &[(Number, Lsn)]) -> Result<(), CallError> {
-        let (node, journal) = (self.whose.node, self.whose.journal);
+    pub(super) fn write(&self, from: &[(RecordNumber, Lsn)]) -> Result<(), CallError> {
+        let (node, journal) = (self.owner.node, self.owner.journal);
         let mut text = format!(
             "node {node}\nregion {:032x}\njournal {:032x}\n",
             self.region.0, journal.0
@@ -70,14 +75,14 @@ impl Mark {
         let mut file = File::create(&new).map_err(of(SystemCall::Open))?;
         file.write_all(text.as_bytes()).map_err(of(SystemCall::Write))?;
         file.sync_all().map_err(of(SystemCall::Sync))?;
-        // Opened before the name changes: a folder that cannot be opened has not been changed.
-        let folder = File::open(&self.root).map_err(of(SystemCall::Open))?;
+        // Opened before the name changes: a directory that cannot be opened has not been changed.
+        let directory = File::open(&self.root).map_err(of(SystemCall::Open))?;
         fs::rename(&new, self.root.join(NAME)).map_err(of(SystemCall::Name))?;
-        folder.sync_all().map_err(of(SystemCall::Sync))
+        directory.sync_all().map_err(of(SystemCall::Sync))
     }
 
     /// What the mark in a journal's directory says; `None`: it is none, so the journal never was a node's.
-    pub(super) fn read(root: &Path) -> io::Result<Option<Marked>> {
+    pub(super) fn read(root: &Path) -> io::Result<Option<MarkContents>> {
         match fs::read_to_string(root.join(NAME)) {
             Ok(text) => parse(&text).map(Some).ok_or_else(|| {
                 let path = root.join(NAME);
@@ -89,22 +94,26 @@ impl Mark {
     }
 }
 
-fn parse(text: &str) -> Option<Marked> {
+fn parse(text: &str) -> Option<MarkContents> {
     let (mut node, mut journal, mut region, mut from) = (None, None, None, Vec::new());
     for line in text.lines() {
         match *line.split(' ').collect::<Vec<_>>() {
             ["node", id] => node = Some(NodeId(id.parse().ok()?)),
             ["region", id] => region = Some(RegionId(u128::from_str_radix(id, 16).ok()?)),
             ["journal", id] => journal = Some(JournalId(u128::from_str_radix(id, 16).ok()?)),
-            ["from", number, lsn] => from.push((Number(number.parse().ok()?), Lsn(lsn.parse().ok()?))),
+            ["from", number, lsn] => from.push((RecordNumber(number.parse().ok()?), Lsn(lsn.parse().ok()?))),
             _ => return None,
         }
     }
-    let whose = OldJournal {
+    let whose = OrphanJournalId {
         node: node?,
         journal: journal?,
     };
-    (!from.is_empty()).then_some(Marked { whose, region, from })
+    (!from.is_empty()).then_some(MarkContents {
+        owner: whose,
+        region,
+        from,
+    })
 }
 
 #[cfg(test)]
@@ -113,21 +122,21 @@ mod tests {
 
     #[test]
     fn a_mark_says_what_was_written_last() {
-        let folder = tempfile::tempdir().unwrap();
-        assert_eq!(Mark::read(folder.path()).unwrap(), None);
-        let whose = OldJournal {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(JournalMark::read(directory.path()).unwrap(), None);
+        let whose = OrphanJournalId {
             node: NodeId(17),
             journal: JournalId(u128::MAX / 3),
         };
         let region = RegionId(5);
-        let mark = Mark::create(folder.path(), whose, region, Lsn(8)).unwrap();
-        let from = vec![(Number(2), Lsn(160)), (Number(512), Lsn(81_920))];
+        let mark = JournalMark::create(directory.path(), whose, region, Lsn(8)).unwrap();
+        let from = vec![(RecordNumber(2), Lsn(160)), (RecordNumber(512), Lsn(81_920))];
         mark.write(&from).unwrap();
-        let marked = Mark::read(folder.path()).unwrap();
+        let marked = JournalMark::read(directory.path()).unwrap();
         assert_eq!(
             marked,
-            Some(Marked {
-                whose,
+            Some(MarkContents {
+                owner: whose,
                 region: Some(region),
                 from,
             })

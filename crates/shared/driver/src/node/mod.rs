@@ -50,27 +50,27 @@
 //! one trims the log; while there are journals of earlier processes, one offers them. Transactions run in the program's: any number at once,
 //! and none is handed to another thread.
 
-mod alone;
+mod apply;
 mod clock;
 mod copy;
 mod core;
+mod directory_lock;
 pub mod error;
-mod grip;
-mod hands;
+mod event_count;
 mod heaps;
-mod house;
+mod initial_copy;
+mod inner;
 mod join;
 mod link;
-mod making;
+mod maintenance;
 mod mark;
-mod news;
-mod old;
+mod node_log;
+mod node_ref;
 mod options;
+mod orphans;
 mod payload;
 mod peers;
 mod reader;
-mod shared;
-mod tails;
 mod txn;
 mod watch;
 
@@ -80,29 +80,30 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use netram_journal::Uncounted;
+use netram_journal::QuorumError;
 use netram_proto::port::WaitError;
-use netram_rvm::{Mode, Region};
+use netram_rvm::{Region, RestoreMode};
 use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::node::Over;
-use netram_shared_machine::{NodeId, Number, Version};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::node::NodeEnd;
+use netram_shared_machine::{LockVersion, NodeId, RecordNumber};
 
-use crate::channel::Door;
+use crate::channel::SessionAcceptor;
 use crate::server::{Span, Spans};
-use alone::Alone;
 pub use copy::SaveError;
+use directory_lock::DirectoryLock;
 pub use error::{
-    AcquireError, Commit, CommitError, DeclareError, Expired, Gone, JoinError, ReadError, Stray,
+    AcquireError, DeclareError, JoinError, NodeGone, ReadError, ReaderExpired, StrayStores, TxnCommit,
+    TxnCommitError,
 };
-use grip::Grip;
 pub use heaps::HeapError;
-pub use old::LeftBehind;
-pub(crate) use old::marked_in;
-pub use options::Options;
-pub use peers::StraightCounts;
-pub use reader::Reader;
-use shared::Shared;
+use inner::NodeInner;
+use node_ref::NodeRef;
+pub use options::NodeOptions;
+pub use orphans::OrphanStatus;
+pub(crate) use orphans::orphans_in;
+pub use peers::DirectCounts;
+pub use reader::RegionReader;
 pub use txn::{Txn, TxnEdit};
 
 /// A node of a shared region: one joining. When it is [gone](Node::gone) for any reason, drop it and join again.
@@ -110,24 +111,24 @@ pub use txn::{Txn, TxnEdit};
 /// Dropping it without [leaving](Node::leave) is as good as a crash: the server reads what it left when the lease is over, and the
 /// next joining with the same directory offers it.
 pub struct Node {
-    shared: Arc<Shared>,
+    shared: Arc<NodeInner>,
     threads: Vec<JoinHandle<()>>,
     root: PathBuf,
     lock_timeout: Duration,
-    patience: Duration,
+    server_timeout: Duration,
     /// Held until the journal of a node that has left is removed.
-    alone: Option<Alone>,
+    directory_lock: Option<DirectoryLock>,
 }
 
 /// How far the records of a node have come: the last of each kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub struct RecordProgress {
     /// In its journal.
-    pub appended: Number,
+    pub appended: RecordNumber,
     /// Safe, whatever dies: held as its journal's rule says, or durable at the server.
-    pub acked: Number,
+    pub acked: RecordNumber,
     /// Durable at the server.
-    pub kept: Number,
+    pub durable: RecordNumber,
 }
 
 /// Why a node has not left in peace. What it committed is safe all the same; the next joining offers it.
@@ -138,13 +139,13 @@ pub enum LeaveError {
     TimedOut,
     /// The node had ended before.
     #[error("{0}")]
-    Gone(#[from] Gone),
+    Gone(#[from] NodeGone),
     /// The journal could not be closed.
     #[error("closing the node's journal: {0}")]
     Journal(WaitError),
     /// Nor what is over it.
     #[error("closing the node's memory: {0}")]
-    Memory(netram_rvm::CloseError),
+    Memory(netram_rvm::RvmCloseError),
     /// What is of no use any more could not be removed.
     #[error("{path}: {cause}")]
     Directory {
@@ -159,8 +160,8 @@ impl Node {
     /// Joins a region: gets all of it into this process's memory. Waits for a server that is not there yet.
     ///
     /// What earlier processes left in the directory is offered to the server meanwhile, and removed when nothing of it can be missing there:
-    /// see [`Node::left_behind`].
-    pub fn join(options: Options) -> Result<Node, JoinError> {
+    /// see [`Node::orphans`].
+    pub fn join(options: NodeOptions) -> Result<Node, JoinError> {
         if options.name.len() > NODE_NAME_BYTES_MAX {
             return Err(JoinError::LongName(options.name.len()));
         }
@@ -169,8 +170,8 @@ impl Node {
             cause,
         };
         fs::create_dir_all(&options.directory).map_err(directory)?;
-        let alone = Alone::take(&options.directory)?;
-        let (old, root) = old::journals_in(&options.directory).map_err(directory)?;
+        let alone = DirectoryLock::take(&options.directory)?;
+        let (old, root) = orphans::journals_in(&options.directory).map_err(directory)?;
         let arrived = join::join(&options, root.clone())?;
         let shared = Arc::new(arrived.shared);
         let mut node = Node {
@@ -178,64 +179,66 @@ impl Node {
             threads: Vec::new(),
             root,
             lock_timeout: options.lock_timeout,
-            patience: options.patience,
-            alone: Some(alone),
+            server_timeout: options.server_timeout,
+            directory_lock: Some(alone),
         };
         // Commits before the next tick wait for the server already, if they must.
-        house::keep_time(&shared);
+        maintenance::tick(&shared);
         // First who keeps the lease.
         let (server, session) = (arrived.server, arrived.session);
-        node.spawn("netram-link", move |shared: &Shared| {
+        node.spawn("netram-link", move |shared: &NodeInner| {
             link::run(shared, &server, session)
         })?;
-        node.spawn("netram-house", house::run)?;
-        node.spawn("netram-apply", house::apply)?;
-        node.spawn("netram-trim", house::trim)?;
-        if options.straight && !options.lazy {
+        node.spawn("netram-house", maintenance::run)?;
+        node.spawn("netram-apply", maintenance::apply)?;
+        node.spawn("netram-trim", maintenance::trim)?;
+        if options.direct && !options.lazy {
             let (peers, door) = peers::Peers::open(&shared, &options)?;
             node.spawn_peers(peers, door)?;
         }
         if !old.is_empty() {
-            shared.set_left(old);
+            shared.set_orphans(old);
             let config = arrived.config;
-            node.spawn("netram-old", move |shared: &Shared| old::run(shared, &config))?;
+            node.spawn("netram-old", move |shared: &NodeInner| {
+                orphans::run(shared, &config)
+            })?;
         }
         Ok(node)
     }
 
-    fn spawn(&mut self, name: &str, run: impl FnOnce(&Shared) + Send + 'static) -> std::io::Result<()> {
+    fn spawn(&mut self, name: &str, run: impl FnOnce(&NodeInner) + Send + 'static) -> std::io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let thread = std::thread::Builder::new().name(name.to_owned());
         self.threads.push(thread.spawn(move || run(&shared))?);
         Ok(())
     }
 
-    fn spawn_peers(&mut self, peers: peers::Peers, door: Option<Door>) -> std::io::Result<()> {
+    fn spawn_peers(&mut self, peers: peers::Peers, door: Option<SessionAcceptor>) -> std::io::Result<()> {
         let first = self.shared.peers.set(peers).is_ok();
         assert!(first, "a node's peers are set where its threads begin");
-        self.spawn("netram-peers", move |shared: &Shared| peers::run(shared, door))?;
+        self.spawn("netram-peers", move |shared: &NodeInner| peers::run(shared, door))?;
         self.spawn("netram-meet", peers::meet)
     }
 
     /// Begins a transaction. One of [`Mode::NoRestore`] must acquire its locks in order, and commit: an abort spoils the node's copy.
-    pub fn begin(&self, mode: Mode) -> Result<Txn<'_>, Gone> {
-        Txn::begin(Grip::Lent(&self.shared), mode, self.lock_timeout)
+    pub fn begin(&self, mode: RestoreMode) -> Result<Txn<'_>, NodeGone> {
+        Txn::begin(NodeRef::Borrowed(&self.shared), mode, self.lock_timeout)
     }
 
     /// [`begin`](Node::begin) where nothing can be borrowed: the transaction has a share of the node, which can
     /// neither leave nor end before it.
-    pub fn begin_owned(self: &Arc<Node>, mode: Mode) -> Result<Txn<'static>, Gone> {
-        Txn::begin(Grip::Kept(Arc::clone(self)), mode, self.lock_timeout)
+    pub fn begin_owned(self: &Arc<Node>, mode: RestoreMode) -> Result<Txn<'static>, NodeGone> {
+        Txn::begin(NodeRef::Owned(Arc::clone(self)), mode, self.lock_timeout)
     }
 
     /// Pins the copy as it is, to be read without locks.
-    pub fn reader(&self) -> Result<Reader<'_>, Gone> {
-        Reader::begin(Grip::Lent(&self.shared))
+    pub fn reader(&self) -> Result<RegionReader<'_>, NodeGone> {
+        RegionReader::begin(NodeRef::Borrowed(&self.shared))
     }
 
     /// [`reader`](Node::reader) where nothing can be borrowed.
-    pub fn reader_owned(self: &Arc<Node>) -> Result<Reader<'static>, Gone> {
-        Reader::begin(Grip::Kept(Arc::clone(self)))
+    pub fn reader_owned(self: &Arc<Node>) -> Result<RegionReader<'static>, NodeGone> {
+        RegionReader::begin(NodeRef::Owned(Arc::clone(self)))
     }
 
     /// The region's memory. What is read there is current under a lock that covers it, and for as long as that is held.
@@ -261,12 +264,12 @@ impl Node {
     }
 
     /// Why there is no node any more; `None`: there is.
-    pub fn gone(&self) -> Option<Gone> {
+    pub fn gone(&self) -> Option<NodeGone> {
         self.shared.core().gone.clone()
     }
 
     /// The version of a lock in this node's copy, or on its way there.
-    pub fn version(&self, lock: netram_shared_machine::LockId) -> Version {
+    pub fn version(&self, lock: netram_shared_machine::LockId) -> LockVersion {
         self.shared.core().machine.version(lock)
     }
 
@@ -275,35 +278,40 @@ impl Node {
     pub fn wait_version(
         &self,
         lock: netram_shared_machine::LockId,
-        version: Version,
+        version: LockVersion,
         timeout: Duration,
-    ) -> Result<bool, Gone> {
+    ) -> Result<bool, NodeGone> {
         self.shared.wait_version(lock, version, timeout)
     }
 
     /// How far the node's own records have come.
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> RecordProgress {
         self.shared.core().ends.progress()
     }
 
-    /// What became of a record, of any node id, that [`CommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.
+    /// What became of a record, of any node id, that [`TxnCommitError::Unknown`] has named. [`Fate::Open`]: it was not known in time.
     /// [`Fate::Forgotten`]: nobody knows any more, for so many nodes have come and gone since.
-    pub fn outcome(&self, node: NodeId, number: Number, timeout: Duration) -> Result<Fate, Gone> {
+    pub fn outcome(
+        &self,
+        node: NodeId,
+        number: RecordNumber,
+        timeout: Duration,
+    ) -> Result<RecordOutcome, NodeGone> {
         self.shared.outcome(node, number, Instant::now() + timeout)
     }
 
     /// Why the node's commits wait for the server's disk, and why each lender does not count. `None`: lenders acknowledge them.
-    pub fn uncounted(&self) -> Option<Uncounted> {
-        self.shared.rvm.log().journal().status().uncounted()
+    pub fn uncounted(&self) -> Option<QuorumError> {
+        self.shared.rvm.log().journal().status().quorum_error()
     }
 
     /// What became of records that went, or came, straight from node to node.
-    pub fn straight(&self) -> StraightCounts {
+    pub fn direct_counts(&self) -> DirectCounts {
         let (taken, forgotten) = self.shared.core().machine.hints();
         let counts = self.shared.peers.get().map(peers::Peers::counts);
-        StraightCounts {
-            taken,
-            forgotten,
+        DirectCounts {
+            applied: taken,
+            ignored: forgotten,
             ..counts.unwrap_or_default()
         }
     }
@@ -315,21 +323,21 @@ impl Node {
 
     /// Journals of earlier processes of this directory that the server has not buried yet. They are offered for as long as this node is one, by
     /// a thread of its own; what then is left, by the next.
-    pub fn left_behind(&self) -> Vec<LeftBehind> {
-        self.shared.left().clone()
+    pub fn orphans(&self) -> Vec<OrphanStatus> {
+        self.shared.orphans().clone()
     }
 
     /// Leaves: all that was committed is durable at the server, and nobody will ask for this node's journal, which is removed.
     pub fn leave(mut self) -> Result<(), LeaveError> {
         self.shared.with(|core, _| core.machine.leave());
-        let until = Instant::now() + self.patience;
-        let gone = self.shared.wait_told(until, |core| core.gone.clone());
+        let until = Instant::now() + self.server_timeout;
+        let gone = self.shared.wait_reply(until, |core| core.gone.clone());
         match gone.ok_or(LeaveError::TimedOut)? {
-            Gone::Over(Over::Left) => {}
+            NodeGone::Ended(NodeEnd::Left) => {}
             other => return Err(other.into()),
         }
         let (shared, path) = (Arc::clone(&self.shared), self.root.clone());
-        let _alone = self.alone.take();
+        let _alone = self.directory_lock.take();
         drop(self);
         let Some(shared) = Arc::into_inner(shared) else {
             unreachable!("the node's threads have ended, and transactions borrow the node")

@@ -11,15 +11,15 @@ const SPARE_BYTES_MAX: usize = 1 << 20;
 
 /// A record's bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Payload(Arc<Vec<u8>>);
+pub(super) struct NodePayload(Arc<Vec<u8>>);
 
-impl From<&[u8]> for Payload {
-    fn from(bytes: &[u8]) -> Payload {
-        Payload(Arc::new(bytes.to_vec()))
+impl From<&[u8]> for NodePayload {
+    fn from(bytes: &[u8]) -> NodePayload {
+        NodePayload(Arc::new(bytes.to_vec()))
     }
 }
 
-impl AsRef<[u8]> for Payload {
+impl AsRef<[u8]> for NodePayload {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
@@ -27,17 +27,17 @@ impl AsRef<[u8]> for Payload {
 
 /// The node's newest records, oldest first: what others have given up is used again.
 #[derive(Default)]
-pub(super) struct Spares(Mutex<Made>);
+pub(super) struct PayloadPool(Mutex<PoolState>);
 
 #[derive(Default)]
-struct Made {
+struct PoolState {
     payloads: VecDeque<Arc<Vec<u8>>>,
     bytes: usize,
 }
 
-impl Spares {
+impl PayloadPool {
     /// A payload of so many bytes, written by `fill`.
-    pub(super) fn make(&self, length: usize, fill: impl FnOnce(&mut [u8])) -> Payload {
+    pub(super) fn make(&self, length: usize, fill: impl FnOnce(&mut [u8])) -> NodePayload {
         let mut payload = self.take();
         match Arc::get_mut(&mut payload) {
             Some(bytes) => {
@@ -48,7 +48,7 @@ impl Spares {
             None => unreachable!("what is taken is nobody else's"),
         }
         self.remember(&payload);
-        Payload(payload)
+        NodePayload(payload)
     }
 
     /// The oldest, if nobody has it any more; it is given up by the order of the journal. Or a new one.
@@ -81,10 +81,10 @@ mod tests {
 
     #[test]
     fn bytes_are_used_again_only_when_nobody_has_them() {
-        let spares = Spares::default();
+        let spares = PayloadPool::default();
         let make = |byte: u8, length| spares.make(length, |bytes| bytes.fill(byte));
         let (one, two) = (make(1, 40), make(2, 30));
-        let at = |payload: &Payload| payload.0.as_ptr();
+        let at = |payload: &NodePayload| payload.0.as_ptr();
         let (first, clone) = (at(&one), one.clone());
         drop(one);
         // The oldest is still had by somebody.
@@ -101,12 +101,12 @@ mod tests {
 
     #[test]
     fn long_records_are_not_remembered() {
-        let spares = Spares::default();
+        let spares = PayloadPool::default();
         for _ in 0..3 {
             spares.make(BYTES_MAX + 1, |_| ());
         }
         assert!(spares.0.lock().unwrap().payloads.is_empty());
-        let had: Vec<Payload> = (0..10_000).map(|_| spares.make(1000, |_| ())).collect();
+        let had: Vec<NodePayload> = (0..10_000).map(|_| spares.make(1000, |_| ())).collect();
         drop(had);
         assert!(spares.0.lock().unwrap().bytes <= SPARE_BYTES_MAX);
     }

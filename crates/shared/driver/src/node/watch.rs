@@ -2,27 +2,27 @@
 
 use std::time::{Duration, Instant};
 
-use netram_shared_machine::{LockId, Version};
+use netram_shared_machine::{LockId, LockVersion};
 use netram_transport::WaitStep;
 
-use super::error::Gone;
-use super::peers::Listening;
-use super::shared::Shared;
+use super::error::NodeGone;
+use super::inner::NodeInner;
+use super::peers::PeerListener;
 
-impl Shared {
+impl NodeInner {
     /// Waits until the region's memory has this version of a lock. `false`: it had it not in time.
     pub(super) fn wait_version(
         &self,
         lock: LockId,
-        version: Version,
+        version: LockVersion,
         timeout: Duration,
-    ) -> Result<bool, Gone> {
+    ) -> Result<bool, NodeGone> {
         let since = Instant::now();
         let until = since + timeout;
-        let _watching = self.news.watch();
-        let mut listening = Some(Listening::begin(self));
+        let _watching = self.event_count.watch();
+        let mut listening = Some(PeerListener::begin(self));
         loop {
-            let seen = self.news.count();
+            let seen = self.event_count.count();
             let shows = {
                 let core = self.core();
                 core.alive()?;
@@ -31,7 +31,7 @@ impl Shared {
             if shows {
                 return self.catch_up().map(|()| true);
             }
-            while self.news.count() == seen {
+            while self.event_count.count() == seen {
                 let now = Instant::now();
                 if now >= until {
                     return Ok(false);
@@ -41,7 +41,7 @@ impl Shared {
                         if let Some(listening) = listening.take() {
                             listening.hand_back();
                         }
-                        self.news.rest(seen, until - now);
+                        self.event_count.wait(seen, until - now);
                     }
                     step => self.listen(listening.as_ref(), step),
                 }
@@ -50,7 +50,7 @@ impl Shared {
     }
 
     /// One look of a thread that waits: takes what has come from peers, and gives the core away.
-    pub(super) fn listen(&self, listening: Option<&Listening<'_>>, step: WaitStep) {
+    pub(super) fn listen(&self, listening: Option<&PeerListener<'_>>, step: WaitStep) {
         if let Some(listening) = listening
             && listening.look()
         {

@@ -16,12 +16,15 @@ pub mod spans;
 pub mod store;
 pub mod table;
 
-pub use offline::{LeftBehind, OfflineError, merge_left};
-pub use rescue::{RescueError, Rescued, rescue};
-pub use serve::{Report, ServeConfig, ServeError, Serving};
+pub use offline::{OfflineError, OrphanMerge, merge_orphans};
+pub use rescue::{RescueError, RescueReport, rescue};
+pub use serve::{RegionServeError, ServeConfig, ServerReport, ServingRegion};
 pub use spans::{Span, SpanError, Spans};
 pub use store::{
-    CreateError, Foreign, Joining, Kept, LOG_BYTES_DEFAULT, MergeError, OpenError, PageRun, Plan,
-    PromiseError, Recent, RecordError, Store, StoreError, Stored,
+    DurableRecord, LOG_BYTES_DEFAULT, MergeError, MergeReceipt, NewNode, PageRun, PayloadError, RecentRecord,
+    RecordLimitError, RegionCreateError, RegionPlan, RegionStore, RegionStoreError, StoreOpenError,
+    VerifiedRecord,
 };
-pub use table::{Counters, Fault, Gone, Node, Standing, Table, TableError};
+pub use table::{
+    GoneEntry, NodeEntry, NodeEntryState, RegionCounters, RegionTable, RegionTableError, TableFault,
+};

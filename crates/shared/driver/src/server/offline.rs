@@ -7,27 +7,27 @@
 
 use std::path::{Path, PathBuf};
 
-use netram_journal::{Inspect, JournalConfig, Left, Place};
+use netram_journal::{JournalConfig, JournalInspector, JournalPaths, OrphanJournal};
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::port::{LogError, WaitError};
 use netram_rvm::record::KIND_COMPACT;
-use netram_shared_machine::{Alien, Merge, Missing, NodeId, Number, Queued};
-use netram_store::{Home, HomeError};
+use netram_shared_machine::{InvalidRecord, MergeQueue, MissingVersion, NodeId, QueuedRecord, RecordNumber};
+use netram_store::{Store, StoreError};
 
-use crate::node::marked_in;
+use crate::node::orphans_in;
 
-use super::store::{MergeError, RecordError, Store, StoreError};
-use super::table::Node;
+use super::store::{MergeError, PayloadError, RegionStore, RegionStoreError};
+use super::table::NodeEntry;
 
 /// What became of one directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftBehind {
+pub struct OrphanMerge {
     /// The directory.
     pub root: PathBuf,
     /// Whose it was.
     pub node: NodeId,
     /// Its last record. There is none after it.
-    pub last: Number,
+    pub last: RecordNumber,
     /// How many of its records were merged now.
     pub merged: u64,
     /// Why acknowledged records may be missing, which was accepted.
@@ -47,11 +47,11 @@ pub enum OfflineError {
     },
     /// The node's settings, or its files.
     #[error("{root}: {cause}")]
-    Home {
+    Files {
         /// The directory.
         root: PathBuf,
         /// Why.
-        cause: HomeError,
+        cause: StoreError,
     },
     /// The node's journal could not be recovered.
     #[error("{root}: {cause}")]
@@ -59,7 +59,7 @@ pub enum OfflineError {
         /// The directory.
         root: PathBuf,
         /// Why.
-        cause: netram_journal::OpenError,
+        cause: netram_journal::JournalOpenError,
     },
     /// Its records could not be read.
     #[error("{root}: {cause}")]
@@ -113,28 +113,28 @@ pub enum OfflineError {
         /// Whose it is.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
         /// Why.
-        cause: RecordError,
+        cause: PayloadError,
     },
     /// A record that cannot be.
     #[error("{0}")]
-    Impossible(#[from] Alien),
+    Impossible(#[from] InvalidRecord),
     /// Something is missing.
     #[error("{}; name the directories of all nodes that took part. Nothing was changed", sentences(.0))]
-    Missing(Vec<Missing>),
+    Missing(Vec<MissingVersion>),
     /// The region did not take a record.
     #[error("{0}")]
     Merge(#[from] MergeError),
     /// The region did not take a change.
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] RegionStoreError),
     /// The region's log failed.
     #[error("the server's log failed: {0}")]
     Wait(#[from] WaitError),
 }
 
-fn sentences(missing: &[Missing]) -> String {
+fn sentences(missing: &[MissingVersion]) -> String {
     let said: Vec<String> = missing.iter().map(ToString::to_string).collect();
     said.join("; ")
 }
@@ -142,10 +142,10 @@ fn sentences(missing: &[Missing]) -> String {
 /// One directory.
 struct Lane {
     root: PathBuf,
-    left: Left,
+    orphan: OrphanJournal,
     node: NodeId,
     /// The last record when it was opened.
-    before: Number,
+    before: RecordNumber,
     /// The node is gone already: only its log may be left to be emptied.
     gone: bool,
     loss_accepted: Option<String>,
@@ -153,7 +153,7 @@ struct Lane {
 
 /// Where a record stands.
 #[derive(Clone, Copy)]
-struct At {
+struct RecordPlace {
     lane: usize,
     lsn: Lsn,
     next: Lsn,
@@ -163,11 +163,11 @@ struct At {
 /// counts too. Afterwards their nodes are gone. A directory is a journal's, or a node's, which has journals.
 ///
 /// A node's process must have ended. A stamp of every record is in memory meanwhile, and one whole record.
-pub fn merge_left(
-    store: &mut Store,
+pub fn merge_orphans(
+    store: &mut RegionStore,
     roots: &[PathBuf],
     accept_loss: bool,
-) -> Result<Vec<LeftBehind>, OfflineError> {
+) -> Result<Vec<OrphanMerge>, OfflineError> {
     let mut lanes: Vec<Lane> = Vec::with_capacity(roots.len());
     for (root, journal) in journals_of(roots)? {
         lanes.push(Lane::open(store, &root, journal, accept_loss)?);
@@ -175,7 +175,7 @@ pub fn merge_left(
     for (number, node, place) in order(store, &lanes)? {
         let lane = &lanes[place.lane];
         let ends = lane
-            .left
+            .orphan
             .link_at(place.next)
             .map_err(|cause| lane.read_error(cause))?;
         let payload = lane.payload(place.lsn)?;
@@ -194,7 +194,7 @@ fn journals_of(roots: &[PathBuf]) -> Result<Vec<(PathBuf, JournalId)>, OfflineEr
     let mut journals: Vec<(PathBuf, JournalId)> = Vec::new();
     for root in roots {
         for root in journals_at(root)? {
-            let found = Inspect::open(&root).map_err(|cause| OfflineError::Journal {
+            let found = JournalInspector::open(&root).map_err(|cause| OfflineError::Journal {
                 root: root.clone(),
                 cause,
             })?;
@@ -210,11 +210,11 @@ fn journals_of(roots: &[PathBuf]) -> Result<Vec<(PathBuf, JournalId)>, OfflineEr
 
 /// The journals in one directory.
 fn journals_at(root: &Path) -> Result<Vec<PathBuf>, OfflineError> {
-    if !root.is_dir() || Place::at(root).log().exists() {
+    if !root.is_dir() || JournalPaths::at(root).log().exists() {
         return Ok(vec![root.to_owned()]);
     }
     let root = root.to_owned();
-    match marked_in(&root) {
+    match orphans_in(&root) {
         // Taken for merged, what the right directory has would be thought safe.
         Ok(journals) if journals.is_empty() => Err(OfflineError::Empty { root }),
         Ok(journals) => Ok(journals),
@@ -223,8 +223,11 @@ fn journals_at(root: &Path) -> Result<Vec<PathBuf>, OfflineError> {
 }
 
 /// The records that the region lacks, in the order in which they are to be merged.
-fn order(store: &Store, lanes: &[Lane]) -> Result<Vec<(Number, NodeId, At)>, OfflineError> {
-    let mut merge = Merge::new(store.table().versions(), store.table().numbers());
+fn order(
+    store: &RegionStore,
+    lanes: &[Lane],
+) -> Result<Vec<(RecordNumber, NodeId, RecordPlace)>, OfflineError> {
+    let mut merge = MergeQueue::new(store.table().versions(), store.table().numbers());
     for (index, lane) in lanes.iter().enumerate() {
         if let Some(node) = store.table().node(lane.node) {
             lane.queue(index, store, node, &mut merge)?;
@@ -241,7 +244,12 @@ fn order(store: &Store, lanes: &[Lane]) -> Result<Vec<(Number, NodeId, At)>, Off
 }
 
 impl Lane {
-    fn open(store: &Store, root: &Path, journal: JournalId, accept_loss: bool) -> Result<Lane, OfflineError> {
+    fn open(
+        store: &RegionStore,
+        root: &Path,
+        journal: JournalId,
+        accept_loss: bool,
+    ) -> Result<Lane, OfflineError> {
         let journal_error = |cause| OfflineError::Journal {
             root: root.to_owned(),
             cause,
@@ -260,11 +268,11 @@ impl Lane {
                 return Err(OfflineError::Alien { root, journal });
             }
         };
-        let home_error = |cause| OfflineError::Home {
+        let home_error = |cause| OfflineError::Files {
             root: root.to_owned(),
             cause,
         };
-        let settings = Home::at(root).settings().map_err(home_error)?;
+        let settings = Store::at(root).settings().map_err(home_error)?;
         let config = settings
             .journal_config()
             .map_err(|error| home_error(error.into()))?;
@@ -272,10 +280,10 @@ impl Lane {
             accept_loss: config.accept_loss || accept_loss,
             ..config
         };
-        let (left, recovered) = Left::open(root, &config).map_err(journal_error)?;
+        let (left, recovered) = OrphanJournal::open(root, &config).map_err(journal_error)?;
         Ok(Lane {
             root: root.to_owned(),
-            left,
+            orphan: left,
             node,
             before,
             gone: is_gone,
@@ -287,16 +295,16 @@ impl Lane {
     fn queue(
         &self,
         lane: usize,
-        store: &Store,
-        node: &Node,
-        merge: &mut Merge<At>,
+        store: &RegionStore,
+        node: &NodeEntry,
+        merge: &mut MergeQueue<RecordPlace>,
     ) -> Result<(), OfflineError> {
         let from = node.end.lsn;
         // The server's disk was faster than the node's, and members did not have it, or are lost: all that is here is there.
-        if self.left.end().lsn < from {
+        if self.orphan.end().lsn < from {
             return Ok(());
         }
-        if self.left.link_at(from).ok() != Some(node.end) {
+        if self.orphan.link_at(from).ok() != Some(node.end) {
             return Err(OfflineError::Apart {
                 root: self.root.clone(),
                 node: node.id,
@@ -304,16 +312,16 @@ impl Lane {
             });
         }
         let (mut number, mut outcome) = (node.marked, Ok(()));
-        let read = self.left.read(from, &mut |record| {
+        let read = self.orphan.read(from, &mut |record| {
             number = number.next();
             if number <= node.merged {
                 return true;
             }
             let foreign = match record.kind {
                 KIND_COMPACT => store.check(record.payload),
-                _ => Err(RecordError::Kind(record.kind.0)),
+                _ => Err(PayloadError::Kind(record.kind.0)),
             };
-            let place = At {
+            let place = RecordPlace {
                 lane,
                 lsn: record.lsn,
                 next: record.next,
@@ -326,7 +334,7 @@ impl Lane {
                     cause,
                 }),
                 Ok(foreign) => {
-                    let queued = Queued {
+                    let queued = QueuedRecord {
                         number,
                         stamp: foreign.stamp,
                         ticket: place,
@@ -343,7 +351,7 @@ impl Lane {
 
     fn payload(&self, at: Lsn) -> Result<Vec<u8>, OfflineError> {
         let mut payload = Vec::new();
-        let read = self.left.read(at, &mut |record| {
+        let read = self.orphan.read(at, &mut |record| {
             payload = record.payload.to_vec();
             false
         });
@@ -359,22 +367,24 @@ impl Lane {
     }
 
     /// Writes down that the node is gone, and empties its log.
-    fn end(self, store: &mut Store) -> Result<LeftBehind, OfflineError> {
+    fn end(self, store: &mut RegionStore) -> Result<OrphanMerge, OfflineError> {
         let last = match store.table().node(self.node) {
             Some(node) => node.merged,
             None => self.before,
         };
         if !self.gone {
             // The server tells its lenders when it is started.
-            let end = store.bury_untold(self.node)?;
+            let end = store.retire_pending_forget(self.node)?;
             store.wait(end)?;
         }
-        let Lane { root, left, .. } = self;
+        let Lane {
+            root, orphan: left, ..
+        } = self;
         left.merged().map_err(|cause| OfflineError::Journal {
             root: root.clone(),
             cause,
         })?;
-        Ok(LeftBehind {
+        Ok(OrphanMerge {
             root,
             node: self.node,
             last,

@@ -12,15 +12,15 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use netram_shared_machine::{LockId, NodeId, Number, RegionId, Version};
+use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber, RegionId};
 
 use super::spans::{Span, SpanError, Spans};
-use super::store::{CreateError, Plan, Store};
-use crate::saved::{CopyError, Saved};
+use super::store::{RegionCreateError, RegionPlan, RegionStore};
+use crate::saved_copy::{CopyError, SavedCopy};
 
 /// What was made of which copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rescued {
+pub struct RescueReport {
     /// The new region.
     pub region: RegionId,
     /// The old one.
@@ -28,7 +28,7 @@ pub struct Rescued {
     /// Each copy: who saved it, and of how many locks that were written it had the newest version.
     pub copies: Vec<(PathBuf, NodeId, usize)>,
     /// Nodes that no copy is of, with the last of their records that is in one: what they committed afterwards is lost.
-    pub absent: Vec<(NodeId, Number)>,
+    pub absent: Vec<(NodeId, RecordNumber)>,
 }
 
 /// Why no region was made. Nothing is left of the attempt.
@@ -58,14 +58,14 @@ pub enum RescueError {
         /// The lock.
         lock: LockId,
         /// Its version.
-        version: Version,
+        version: LockVersion,
     },
     /// The copies' spans are none.
     #[error("the copies' spans: {0}")]
     Spans(#[from] SpanError),
     /// The new region.
     #[error("{0}")]
-    Create(#[from] CreateError),
+    Create(#[from] RegionCreateError),
     /// Reading a copy.
     #[error("{path}: {cause}")]
     System {
@@ -77,36 +77,36 @@ pub enum RescueError {
 }
 
 /// A lock's span, and the copies that have its highest version.
-struct Chosen {
+struct SpanSource {
     span: Span,
-    version: Version,
+    version: LockVersion,
     copies: Vec<usize>,
 }
 
 /// Makes a new region at `root` of these copies.
-pub fn rescue(root: &Path, copies: &[PathBuf], log_bytes: u64) -> Result<Rescued, RescueError> {
-    let copies: Vec<Saved> = copies
+pub fn rescue(root: &Path, copies: &[PathBuf], log_bytes: u64) -> Result<RescueReport, RescueError> {
+    let copies: Vec<SavedCopy> = copies
         .iter()
-        .map(|path| Saved::open(path))
+        .map(|path| SavedCopy::open(path))
         .collect::<Result<_, _>>()?;
     let chosen = choose(&copies)?;
     agree(&copies, &chosen)?;
     let first = &copies[0];
     let spans = chosen.iter().map(|chosen| chosen.span).collect();
-    let plan = Plan {
+    let plan = RegionPlan {
         bytes: first.description.bytes,
         address: first.description.address,
         spans: Spans::new(first.description.bytes, spans)?,
         log_bytes,
         nodes_settings: first.description.settings.clone(),
     };
-    let region = Store::create_filled(root, &plan, &mut |file| fill(file, &copies, &chosen))?;
+    let region = RegionStore::create_filled(root, &plan, &mut |file| fill(file, &copies, &chosen))?;
     let told = copies.iter().enumerate().map(|(index, copy)| {
-        let its = |chosen: &&Chosen| chosen.version > Version(0) && chosen.copies[0] == index;
+        let its = |chosen: &&SpanSource| chosen.version > LockVersion(0) && chosen.copies[0] == index;
         let node = NodeId(copy.description.node);
         (copy.path.clone(), node, chosen.iter().filter(its).count())
     });
-    Ok(Rescued {
+    Ok(RescueReport {
         region,
         was: first.region,
         copies: told.collect(),
@@ -115,9 +115,9 @@ pub fn rescue(root: &Path, copies: &[PathBuf], log_bytes: u64) -> Result<Rescued
 }
 
 /// For each lock the copies that have its highest version.
-fn choose(copies: &[Saved]) -> Result<Vec<Chosen>, RescueError> {
+fn choose(copies: &[SavedCopy]) -> Result<Vec<SpanSource>, RescueError> {
     let first = copies.first().ok_or(RescueError::None)?;
-    let mut chosen: BTreeMap<u32, Chosen> = BTreeMap::new();
+    let mut chosen: BTreeMap<u32, SpanSource> = BTreeMap::new();
     for (index, copy) in copies.iter().enumerate() {
         let (one, other) = (&first.description, &copy.description);
         let same = first.region == copy.region
@@ -135,9 +135,9 @@ fn choose(copies: &[Saved]) -> Result<Vec<Chosen>, RescueError> {
                     offset: *offset,
                     length: *length,
                 },
-                Version(*version),
+                LockVersion(*version),
             );
-            let fresh = || Chosen {
+            let fresh = || SpanSource {
                 span,
                 version,
                 copies: Vec::new(),
@@ -161,8 +161,8 @@ fn choose(copies: &[Saved]) -> Result<Vec<Chosen>, RescueError> {
 }
 
 /// Copies with the same version of a lock have the same bytes under it.
-fn agree(copies: &[Saved], chosen: &[Chosen]) -> Result<(), RescueError> {
-    for Chosen {
+fn agree(copies: &[SavedCopy], chosen: &[SpanSource]) -> Result<(), RescueError> {
+    for SpanSource {
         span,
         version,
         copies: have,
@@ -195,8 +195,8 @@ fn agree(copies: &[Saved], chosen: &[Chosen]) -> Result<(), RescueError> {
 }
 
 /// Writes the bytes; what is zero already stays a hole.
-fn fill(file: &File, copies: &[Saved], chosen: &[Chosen]) -> io::Result<()> {
-    for Chosen {
+fn fill(file: &File, copies: &[SavedCopy], chosen: &[SpanSource]) -> io::Result<()> {
+    for SpanSource {
         span, copies: have, ..
     } in chosen
     {
@@ -212,7 +212,7 @@ fn fill(file: &File, copies: &[Saved], chosen: &[Chosen]) -> io::Result<()> {
 }
 
 /// Nodes whose records were seen and that no copy is of.
-fn absent(copies: &[Saved]) -> Vec<(NodeId, Number)> {
+fn absent(copies: &[SavedCopy]) -> Vec<(NodeId, RecordNumber)> {
     let present: BTreeSet<u64> = copies.iter().map(|copy| copy.description.node).collect();
     let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
     for (node, number) in copies.iter().flat_map(|copy| &copy.description.numbers) {
@@ -221,6 +221,6 @@ fn absent(copies: &[Saved]) -> Vec<(NodeId, Number)> {
     }
     let absent = seen.into_iter().filter(|(node, _)| !present.contains(node));
     absent
-        .map(|(node, number)| (NodeId(node), Number(number)))
+        .map(|(node, number)| (NodeId(node), RecordNumber(number)))
         .collect()
 }

@@ -1,7 +1,7 @@
 //! Which lock covers which bytes of a region.
 
 use netram_shared_machine::limit::REGION_LOCKS_MAX;
-use netram_shared_machine::{LockId, Version};
+use netram_shared_machine::{LockId, LockVersion};
 
 /// Spans begin and end at multiples of this: what a recorder of changes takes for one piece never belongs to two locks.
 pub const SPAN_ALIGN: u64 = 8;
@@ -199,7 +199,7 @@ impl Spans {
     }
 
     /// The bytes under these locks, ascending, touching spans as one. The first lock that there is not, instead.
-    pub fn cover(&self, written: &[(LockId, Version)]) -> Result<Vec<(u64, u64)>, LockId> {
+    pub fn cover(&self, written: &[(LockId, LockVersion)]) -> Result<Vec<(u64, u64)>, LockId> {
         let mut cover = Vec::with_capacity(written.len());
         for (lock, _) in written {
             let span = self.at(self.find(*lock).ok_or(*lock)?);
@@ -327,7 +327,7 @@ mod tests {
             lengths in proptest::collection::vec(1_u64..24, 20),
         ) {
             let spans = Spans::even(256, 16).unwrap();
-            let written: Vec<_> = locks.iter().map(|lock| (LockId(*lock), Version(1))).collect();
+            let written: Vec<_> = locks.iter().map(|lock| (LockId(*lock), LockVersion(1))).collect();
             let cover = spans.cover(&written).unwrap();
             let starts: Vec<u64> = starts.into_iter().collect();
             let ranges: Vec<(u64, u64)> = starts.iter().enumerate().map(|(index, start)| {

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::Process;
-use crate::common::world::{Place, add, try_read};
+use crate::common::KilledChild;
+use crate::common::world::{TestPaths, add, try_read};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const NAME: &str = "NETRAM_TEST_NAME";
@@ -27,7 +27,7 @@ fn sleeper() {
         std::process::exit(3);
     });
     let written = directory.join("written");
-    let node = Place { directory }.join(&std::env::var(NAME).expect("a name"));
+    let node = TestPaths { directory }.join(&std::env::var(NAME).expect("a name"));
     let say = |text: &str| writeln!(std::io::stdout(), "\n{text}").expect("somebody reads");
     assert_eq!(try_read(&node, 0).expect("nobody has fenced it"), 1);
     say("reads");
@@ -45,7 +45,7 @@ fn sleeper() {
 #[test]
 fn a_node_stopped_beyond_its_lease_reads_nothing_old_when_it_goes_on() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
@@ -61,7 +61,7 @@ fn a_node_stopped_beyond_its_lease_reads_nothing_old_when_it_goes_on() {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn();
-        let mut process = Process(child.unwrap());
+        let mut process = KilledChild(child.unwrap());
         let said = BufReader::new(process.0.stdout.take().unwrap()).lines();
         (process, said.map_while(Result::ok))
     });

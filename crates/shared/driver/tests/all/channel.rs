@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::common::{House, PATIENCE, Random, next, receive, until};
-use netram_lender::{Config, Lender};
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_shared::channel::{Channel, ChannelError, OpenError, Rest};
+use crate::common::{PATIENCE, TestAcceptor, TestRng, next, receive, until};
+use netram_lender::{Lender, LenderConfig};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_shared::channel::{Channel, ChannelError, ChannelOpenError, ChannelWait};
 use netram_shared::limit::GREETING_BYTES_MAX;
 use netram_shared_machine::limit::{REGION_NODES_MAX, SHARED_MESSAGE_BYTES_MAX};
-use netram_shared_machine::{NodeId, Number, RegionId, ToServer};
-use netram_transport::{Address, ClusterKey, ConnectError, LinkError, Security, WaitPolicy};
+use netram_shared_machine::{NodeId, RecordNumber, RegionId, ToServer};
+use netram_transport::{ClusterKey, ConnectError, LinkError, NetAddress, Security, WaitPolicy};
 
 /// Sends what is queued, and has the next message come out at the other end.
 fn carry(from: &mut Channel, to: &mut Channel) -> Vec<u8> {
@@ -31,9 +31,9 @@ fn pass(from: &mut Channel, to: &mut Channel, message: &[u8]) {
 
 #[test]
 fn messages_of_every_size_arrive_whole_and_in_order() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     let (mut node, mut arrival) = house.pair();
-    let mut random = Random(1);
+    let mut random = TestRng(1);
     for length in [
         1,
         2,
@@ -69,7 +69,7 @@ fn messages_of_every_size_arrive_whole_and_in_order() {
 
 #[test]
 fn small_messages_share_a_packet() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     let (mut link, mut arrival) = house.raw();
     for number in 0..1000_u32 {
         arrival.channel.queue(&[&number.to_le_bytes()]);
@@ -82,7 +82,7 @@ fn small_messages_share_a_packet() {
 
 #[test]
 fn whoever_reads_nothing_is_sent_a_bounded_number_of_bytes() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     let (mut node, mut arrival) = house.pair();
     let (message, mut sent) = (vec![5; 100_000], 0);
     while arrival.channel.has_room() {
@@ -102,7 +102,7 @@ fn whoever_reads_nothing_is_sent_a_bounded_number_of_bytes() {
 
 #[test]
 fn a_length_that_cannot_be_ends_the_session() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     for (let_in, length) in [
         (true, 0),
         (true, SHARED_MESSAGE_BYTES_MAX + 1),
@@ -111,7 +111,7 @@ fn a_length_that_cannot_be_ends_the_session() {
     ] {
         let (mut link, mut arrival) = house.raw();
         if let_in {
-            arrival.channel.let_in();
+            arrival.channel.allow_long_messages();
         }
         link.send(&[&[1, 0, 0, 0, 9], &(length as u32).to_le_bytes(), b"rest"])
             .unwrap();
@@ -130,10 +130,10 @@ fn a_length_that_cannot_be_ends_the_session() {
 /// anything that a server took from somebody it did not know yet.
 #[test]
 fn a_node_may_come_back_where_as_many_nodes_have_been_as_there_may_be() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     let (mut node, mut arrival) = house.pair();
     // Ids as far from each other, and numbers as long, as they can be.
-    let nodes = (0..REGION_NODES_MAX as u64).map(|index| (NodeId(1 + (index << 47)), Number(u64::MAX)));
+    let nodes = (0..REGION_NODES_MAX as u64).map(|index| (NodeId(1 + (index << 47)), RecordNumber(u64::MAX)));
     let resume: ToServer<Vec<u8>> = ToServer::Resume {
         region: RegionId(u128::MAX),
         node: NodeId(u64::MAX),
@@ -149,9 +149,9 @@ fn a_node_may_come_back_where_as_many_nodes_have_been_as_there_may_be() {
 
 #[test]
 fn a_message_that_is_cut_off_never_arrives() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     let (mut link, mut arrival) = house.raw();
-    arrival.channel.let_in();
+    arrival.channel.allow_long_messages();
     link.send(&[&[2, 0, 0, 0, 1, 2, 100, 0]]).unwrap();
     link.send(&[&[0, 0], &[3; 99]]).unwrap();
     assert_eq!(next(&mut arrival.channel), Ok(vec![1, 2]));
@@ -162,8 +162,8 @@ fn a_message_that_is_cut_off_never_arrives() {
 
 #[test]
 fn any_packets_are_messages_or_end_their_session() {
-    let house = House::open();
-    let mut random = Random(3);
+    let house = TestAcceptor::open();
+    let mut random = TestRng(3);
     for _ in 0..100 {
         let (mut link, mut arrival) = house.raw();
         for _ in 0..20 {
@@ -184,7 +184,7 @@ fn any_packets_are_messages_or_end_their_session() {
 
 #[test]
 fn whoever_asks_for_something_else_is_told_what_is_served() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     let told = |packet: &[u8]| {
         let mut link = house.dial();
         link.send(&[packet]).unwrap();
@@ -192,7 +192,7 @@ fn whoever_asks_for_something_else_is_told_what_is_served() {
         assert!(matches!(receive(&mut link), Err(LinkError::Closed)));
         let header = Frame::parse(&answer).unwrap().header;
         assert_eq!(header.kind, FrameKind::Refuse);
-        Refusal::from_byte(header.flags)
+        RefusalReason::from_byte(header.flags)
     };
     for kind in [
         FrameKind::Bind,
@@ -201,17 +201,20 @@ fn whoever_asks_for_something_else_is_told_what_is_served() {
         FrameKind::Inquire,
     ] {
         assert_eq!(
-            told(&Header::new(kind).encode(0)),
-            Some(Refusal::RegionOnly),
+            told(&FrameHeader::new(kind).encode(0)),
+            Some(RefusalReason::RegionOnly),
             "{kind:?}"
         );
     }
-    let mut random = Random(4);
+    let mut random = TestRng(4);
     for _ in 0..50 {
         // A first byte that is no kind of frame.
         let length = random.below(2000) as usize;
         let bytes = random.bytes(length);
-        assert_eq!(told(&[&[200], &bytes[..]].concat()), Some(Refusal::Malformed));
+        assert_eq!(
+            told(&[&[200], &bytes[..]].concat()),
+            Some(RefusalReason::Malformed)
+        );
     }
     until("their places are free", || house.door.occupied() == 0);
     house.pair();
@@ -220,34 +223,34 @@ fn whoever_asks_for_something_else_is_told_what_is_served() {
 #[test]
 fn a_node_is_told_when_it_asks_a_lender_or_has_another_key() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
-    let lender = Lender::start(Config {
-        listen: vec![Address::Unix(dir.path().join("socket"))],
+    let lender = Lender::start(LenderConfig {
+        listen: vec![NetAddress::Unix(dir.path().join("socket"))],
         store: Some(dir.path().join("store")),
         memory: 1 << 20,
-        ..Config::default()
+        ..LenderConfig::default()
     })
     .unwrap();
     let refused = Channel::open(&lender.addresses()[0], &Security::Insecure, PATIENCE);
-    assert!(matches!(refused, Err(OpenError::Lender)), "{refused:?}");
-    let house = House::open();
+    assert!(matches!(refused, Err(ChannelOpenError::Lender)), "{refused:?}");
+    let house = TestAcceptor::open();
     let alien = Security::Key(ClusterKey::generate());
     let refused = Channel::open(house.address(), &alien, PATIENCE);
     assert!(
-        matches!(refused, Err(OpenError::Connect(ConnectError::WrongKey))),
+        matches!(refused, Err(ChannelOpenError::Connect(ConnectError::WrongKey))),
         "{refused:?}"
     );
 }
 
 #[test]
 fn strangers_who_say_nothing_do_not_keep_nodes_out() {
-    let house = House::open_with(|config| config.strangers_max = 8);
+    let house = TestAcceptor::open_with(|config| config.pending_max = 8);
     let strangers: Vec<_> = (0..8).map(|_| house.dial()).collect();
     until("all are inside", || house.door.occupied() == 8);
     // An honest node retries when it is told that the server is busy.
     let end = Instant::now() + PATIENCE;
     while let Err(error) = Channel::open(house.address(), &house.security, PATIENCE) {
         assert!(
-            Instant::now() < end && matches!(error, OpenError::Connect(ConnectError::Busy)),
+            Instant::now() < end && matches!(error, ChannelOpenError::Connect(ConnectError::Busy)),
             "{error}"
         );
         std::thread::sleep(Duration::from_millis(20));
@@ -257,11 +260,11 @@ fn strangers_who_say_nothing_do_not_keep_nodes_out() {
 
 #[test]
 fn sessions_are_counted_until_they_end() {
-    let house = House::open_with(|config| config.sessions_max = 2);
+    let house = TestAcceptor::open_with(|config| config.sessions_max = 2);
     let (first, second) = (house.pair(), house.pair());
     let refused = Channel::open(house.address(), &house.security, PATIENCE);
     assert!(
-        matches!(refused, Err(OpenError::Connect(ConnectError::Busy))),
+        matches!(refused, Err(ChannelOpenError::Connect(ConnectError::Busy))),
         "{refused:?}"
     );
     drop(first);
@@ -272,12 +275,12 @@ fn sessions_are_counted_until_they_end() {
 
 #[test]
 fn a_resting_thread_is_woken_by_a_message_and_by_its_bell() {
-    let house = House::open();
+    let house = TestAcceptor::open();
     for policy in ["spin", "yield:50", "block"] {
         let policy: WaitPolicy = policy.parse().unwrap();
         let (mut node, mut arrival) = house.pair();
-        let rest = Rest::new(&node, policy).unwrap();
-        let bell = rest.bell();
+        let rest = ChannelWait::new(&node, policy).unwrap();
+        let bell = rest.waker();
         let rung = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -287,7 +290,7 @@ fn a_resting_thread_is_woken_by_a_message_and_by_its_bell() {
                     assert_eq!(next(&mut arrival.channel).unwrap(), [number]);
                 }
                 rung.store(true, std::sync::atomic::Ordering::SeqCst);
-                bell.ring();
+                bell.wake();
             });
             // Each sleep may last as long as the whole test: a lost wake-up fails it.
             let (mut since, news) = (Instant::now(), || rung.load(std::sync::atomic::Ordering::SeqCst));
@@ -299,7 +302,7 @@ fn a_resting_thread_is_woken_by_a_message_and_by_its_bell() {
                     continue;
                 }
                 let flushed = node.flush().unwrap();
-                rest.rest(&node, flushed, since.elapsed(), PATIENCE, news)
+                rest.wait(&node, flushed, since.elapsed(), PATIENCE, news)
                     .unwrap();
             }
         });

@@ -3,36 +3,36 @@
 use std::time::Duration;
 
 use crate::common::history::BYTES;
-use crate::common::scene::{LONG, Scene};
-use crate::common::script::{Bytes, Script};
+use crate::common::script::{Bytes, ScriptedPeer};
+use crate::common::served_region::{LONG, ServedRegion};
 use crate::common::until;
 use netram_proto::id::{Incarnation, JournalId};
 use netram_proto::journal::{View, ViewMember};
-use netram_shared::server::Store;
+use netram_shared::server::RegionStore;
 use netram_shared::server::serve::control::{self, AskError};
 use netram_shared_machine::lock::ToCache;
-use netram_shared_machine::message::{Fate, OldJournal};
-use netram_shared_machine::{Hold, NodeId, Number, ToNode, ToServer, Version};
+use netram_shared_machine::message::{OrphanJournalId, RecordOutcome};
+use netram_shared_machine::{LockMode, LockVersion, NodeId, RecordNumber, ToNode, ToServer};
 
 #[test]
 fn the_silent_are_fenced_and_their_locks_go_on() {
-    let place = Scene::new(Duration::from_millis(500));
+    let place = ServedRegion::new(Duration::from_millis(500));
     let (mut one, mut other) = (place.node(1), place.node(2));
     one.acquire(0);
     one.write(0, 1, b"a");
-    other.ask(0, Hold::Exclusive);
+    other.ask(0, LockMode::Exclusive);
     let (_, version) = other.granted(0);
-    assert_eq!(version, Version(1), "what it had sent counts");
+    assert_eq!(version, LockVersion(1), "what it had sent counts");
     until("it is gone", || place.report_of(one.id).is_none());
     other.say(&ToServer::Outcome {
         node: one.id,
-        number: Number(2),
+        number: RecordNumber(2),
     });
     let fate = other.expect("Fate", |message| match message {
-        ToNode::Fate { fate, .. } => Some(*fate),
+        ToNode::Outcome { fate, .. } => Some(*fate),
         _ => None,
     });
-    assert_eq!(fate, Fate::Aborted);
+    assert_eq!(fate, RecordOutcome::Aborted);
     one.pings = false;
     one.expect("Fenced", |message| {
         matches!(message, ToNode::Fenced).then_some(())
@@ -42,39 +42,39 @@ fn the_silent_are_fenced_and_their_locks_go_on() {
 
 #[test]
 fn a_journal_that_its_machine_offers_is_taken_from_there() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     one.acquire(0);
     one.write(0, 1, b"a");
-    assert_eq!(other.next_record().1, Number(1));
+    assert_eq!(other.next_record().1, RecordNumber(1));
     let lost = one.record(0, 2, b"b");
     // Its link is not closed meanwhile: its members, of which it has none, would be asked at once.
     let (old, journal) = (one.id, one.journal);
-    other.ask(0, Hold::Exclusive);
+    other.ask(0, LockMode::Exclusive);
     let mut heir = place.node(3);
-    let last = Number(2);
-    heir.say(&ToServer::Offer {
-        old: OldJournal { node: old, journal },
+    let last = RecordNumber(2);
+    heir.say(&ToServer::OfferOrphan {
+        old: OrphanJournalId { node: old, journal },
         last,
     });
     let wanted = |message: &ToNode<Bytes>| match message {
-        ToNode::Wanted { from, .. } => Some(*from),
+        ToNode::OrphanWanted { from, .. } => Some(*from),
         _ => None,
     };
     assert_eq!(heir.expect("Wanted", wanted), Some(last));
-    heir.say(&ToServer::OldTail {
+    heir.say(&ToServer::OrphanRecord {
         node: old,
         number: last,
         payload: lost.clone(),
     });
     assert_eq!(other.next_record(), (old, last, lost));
-    assert_eq!(other.granted(0).1, Version(2));
+    assert_eq!(other.granted(0).1, LockVersion(2));
     assert_eq!(heir.expect("Wanted", wanted), None);
 }
 
 #[test]
 fn what_cannot_be_read_keeps_its_locks_and_is_told() {
-    let place = Scene::new(Duration::from_millis(500));
+    let place = ServedRegion::new(Duration::from_millis(500));
     let nowhere = "tcp://127.0.0.1:1";
     let view = View {
         counting: true,
@@ -86,25 +86,25 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
         }],
         ..View::first(JournalId(1))
     };
-    let (mut one, _) = Script::join_with(place.address(), &place.security, place.segment, view);
+    let (mut one, _) = ScriptedPeer::join_with(place.address(), &place.security, place.segment, view);
     one.whole(BYTES);
     one.acquire(0);
     let (old, journal) = (one.id, one.journal);
     let mut other = place.node(2);
-    other.ask(0, Hold::Exclusive);
+    other.ask(0, LockMode::Exclusive);
     drop(one);
     // Its own pings keep it alive meanwhile.
     let stuck = loop {
         other.say(&ToServer::Outcome {
             node: old,
-            number: Number(1),
+            number: RecordNumber(1),
         });
         let fate = other.expect("Fate", |message| match message {
-            ToNode::Fate { fate, .. } => Some(*fate),
+            ToNode::Outcome { fate, .. } => Some(*fate),
             ToNode::Lock(ToCache::Grant { .. }) => panic!("nobody knows what it had acknowledged"),
             _ => None,
         });
-        assert_eq!(fate, Fate::Open);
+        assert_eq!(fate, RecordOutcome::Open);
         let report = place.report_of(old).unwrap();
         if let Some(stuck) = report.stuck {
             assert_eq!(report.standing, "stuck");
@@ -119,37 +119,37 @@ fn what_cannot_be_read_keeps_its_locks_and_is_told() {
     assert_eq!(report.waited_for[0].holders[0].node, old.0);
     // Its machine comes back, and has nothing more.
     let mut heir = place.stranger();
-    heir.say(&ToServer::Offer {
-        old: OldJournal { node: old, journal },
-        last: Number(0),
+    heir.say(&ToServer::OfferOrphan {
+        old: OrphanJournalId { node: old, journal },
+        last: RecordNumber(0),
     });
-    assert_eq!(other.granted(0).1, Version(0));
+    assert_eq!(other.granted(0).1, LockVersion(0));
 }
 
 /// Its records were read, and the first needs a version that nobody has made: that is a verdict, and whoever looks after the region decides.
 #[test]
 fn a_record_that_can_never_go_is_told_and_given_up_on_an_operators_word() {
-    let mut place = Scene::new(LONG);
+    let mut place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     one.acquire(0);
     let jumps = one.record(0, 5, b"from nowhere");
     let (old, journal) = (one.id, one.journal);
-    other.ask(0, Hold::Exclusive);
+    other.ask(0, LockMode::Exclusive);
     assert!(matches!(
         control::accept_loss(&place.root(), old),
         Err(AskError::Refused(_))
     ));
     let mut heir = place.stranger();
-    heir.say(&ToServer::Offer {
-        old: OldJournal { node: old, journal },
-        last: Number(1),
+    heir.say(&ToServer::OfferOrphan {
+        old: OrphanJournalId { node: old, journal },
+        last: RecordNumber(1),
     });
     heir.expect("Wanted", |message| {
-        matches!(message, ToNode::Wanted { .. }).then_some(())
+        matches!(message, ToNode::OrphanWanted { .. }).then_some(())
     });
-    heir.say(&ToServer::OldTail {
+    heir.say(&ToServer::OrphanRecord {
         node: old,
-        number: Number(1),
+        number: RecordNumber(1),
         payload: jumps,
     });
     let mut stuck = None;
@@ -160,10 +160,10 @@ fn a_record_that_can_never_go_is_told_and_given_up_on_an_operators_word() {
     let stuck = stuck.unwrap();
     assert!(stuck.reason.contains("needs lock 0 at version 4"), "{stuck:?}");
     assert_eq!(control::accept_loss(&place.root(), old).unwrap(), Some(stuck));
-    assert_eq!(other.granted(0).1, Version(0));
+    assert_eq!(other.granted(0).1, LockVersion(0));
     place.stop();
     assert_eq!(control::accept_loss(&place.root(), NodeId(9)).unwrap(), None);
-    let (store, _) = Store::open(&place.root(), || ()).unwrap();
+    let (store, _) = RegionStore::open(&place.root(), || ()).unwrap();
     let gone = store.table().gone.iter().find(|gone| gone.id == old).unwrap();
-    assert!(gone.loss_accepted && gone.last == Number(0));
+    assert!(gone.loss_accepted && gone.last == RecordNumber(0));
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::world::{Place, add, read};
+use crate::common::world::{TestPaths, add, read};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 /// Longer than any lock is waited for, and than the test may last.
@@ -18,7 +18,7 @@ fn node() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    let place = Place { directory };
+    let place = TestPaths { directory };
     let node = place.join("one");
     assert_eq!(add(&node, 1, 1).unwrap(), 1);
     writeln!(std::io::stdout(), "\nhas it").unwrap();
@@ -29,7 +29,7 @@ fn node() {
 #[test]
 fn the_lock_of_a_killed_process_goes_on_before_its_lease_is_over() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");

@@ -4,18 +4,18 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::common::lists::{HEAP, Item, begin, carry, format, numbers, pop_in, push, push_in};
-use crate::common::world::Place;
-use crate::common::{Random, until};
-use netram_heap::{AccessError, AllocError, Ptr};
+use crate::common::world::TestPaths;
+use crate::common::{TestRng, until};
+use netram_heap::{AllocError, BlockAccessError, Ptr};
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, RangeError};
+use netram_rvm::{RangeError, RestoreMode};
 use netram_shared::Node;
 use netram_shared::node::HeapError;
-use netram_shared_machine::{Hold, LockId};
+use netram_shared_machine::{LockId, LockMode};
 
-fn place() -> (tempfile::TempDir, Place) {
+fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     (directory, place)
@@ -36,7 +36,7 @@ fn play(nodes: &[Node], heaps: u32, turns: u64, first: u64) {
     std::thread::scope(|scope| {
         for (index, node) in nodes.iter().chain(nodes).enumerate() {
             scope.spawn(move || {
-                let mut random = Random(index as u64 + 1);
+                let mut random = TestRng(index as u64 + 1);
                 for turn in 0..turns {
                     let number = first + index as u64 * turns + turn;
                     let lock = random.below(heaps.into()) as u32;
@@ -133,8 +133,8 @@ fn a_heap_is_used_under_its_lock_and_no_other() {
 
     push(&node, 0, 3).unwrap();
     let (heap, _) = numbers(&node, 0);
-    let mut reading = node.begin(Mode::Restore).unwrap();
-    reading.acquire(LockId(0), Hold::Shared).unwrap();
+    let mut reading = node.begin(RestoreMode::Restore).unwrap();
+    reading.acquire(LockId(0), LockMode::Shared).unwrap();
     let not_held = |error: &RangeError| matches!(error, RangeError::NotHeld { lock: Some(0), .. });
     let refused = heap.allocate(&mut reading, 8);
     assert!(
@@ -145,14 +145,14 @@ fn a_heap_is_used_under_its_lock_and_no_other() {
     let item = heap.get(first).unwrap();
     let refused = heap.set(&mut reading, first, &item);
     assert!(
-        matches!(&refused, Err(AccessError::Range(error)) if not_held(error)),
+        matches!(&refused, Err(BlockAccessError::Range(error)) if not_held(error)),
         "{refused:?}"
     );
     let mut edit = heap.edit(&mut reading);
     assert!(edit.get(first).is_ok());
     let refused = edit.get_mut(first).map(|item| item.number);
     assert!(
-        matches!(&refused, Err(AccessError::Range(error)) if not_held(error)),
+        matches!(&refused, Err(BlockAccessError::Range(error)) if not_held(error)),
         "{refused:?}"
     );
     drop(edit);
@@ -198,5 +198,5 @@ fn a_pointer_of_one_heap_may_lead_into_another() {
     txn.commit(Durability::Remote).unwrap();
     let mut txn = begin(&one, &[1]).unwrap();
     assert_eq!(txn.heap(LockId(1)).unwrap().get(number).unwrap(), 42);
-    txn.acquire(LockId(1), Hold::Shared).unwrap();
+    txn.acquire(LockId(1), LockMode::Shared).unwrap();
 }

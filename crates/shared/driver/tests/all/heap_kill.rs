@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::common::lists::{HEAP, carry, format, numbers, push};
-use crate::common::world::Place;
-use crate::common::{Random, until};
-use netram_shared::node::CommitError;
+use crate::common::world::TestPaths;
+use crate::common::{TestRng, until};
+use netram_shared::node::TxnCommitError;
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const NAME: &str = "NETRAM_TEST_NAME";
@@ -32,7 +32,7 @@ fn node() {
         .to_str()
         .and_then(|name| name.parse().ok())
         .expect("a number");
-    let place = Place {
+    let place = TestPaths {
         directory: PathBuf::from(directory),
     };
     // Should it ever wait in vain, it ends, and the test with it.
@@ -42,7 +42,7 @@ fn node() {
     });
     let done = std::thread::spawn(|| drop(std::io::stdin().lines().next()));
     let node = place.join(&format!("node-{name}"));
-    let mut random = Random(name);
+    let mut random = TestRng(name);
     let mut out = std::io::stdout();
     for turn in 0.. {
         if done.is_finished() {
@@ -56,7 +56,7 @@ fn node() {
             .expect("somebody reads");
         match carry(&node, lock, (lock + 1) % HEAPS) {
             Ok(_) => {}
-            Err(error @ CommitError::Unknown { .. }) => panic!("{error}"),
+            Err(error @ TxnCommitError::Unknown { .. }) => panic!("{error}"),
             Err(error) => panic!("{error}"),
         }
     }
@@ -64,14 +64,14 @@ fn node() {
 }
 
 /// A process, and the numbers that it has acknowledged.
-struct Process {
+struct HeapProcess {
     child: Child,
     acked: Arc<Mutex<BTreeSet<u64>>>,
     hears: Option<JoinHandle<()>>,
 }
 
-impl Process {
-    fn start(place: &Place, name: u64) -> Process {
+impl HeapProcess {
+    fn start(place: &TestPaths, name: u64) -> HeapProcess {
         let mut child = Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", "heap_kill::node", "--ignored", "--nocapture"])
             .env(PLACE, &place.directory)
@@ -91,7 +91,7 @@ impl Process {
                 }
             }
         });
-        Process {
+        HeapProcess {
             child,
             acked,
             hears: Some(hears),
@@ -128,7 +128,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for HeapProcess {
     fn drop(&mut self) {
         // After a failure; it may have ended.
         let _ = self.child.kill();
@@ -139,7 +139,7 @@ impl Drop for Process {
 #[test]
 fn processes_that_are_killed_in_the_midst_leave_whole_heaps_and_all_that_they_had_acknowledged() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
@@ -147,11 +147,11 @@ fn processes_that_are_killed_in_the_midst_leave_whole_heaps_and_all_that_they_ha
     let _serving = place.serve();
     let judge = place.join("judge");
     format(&judge, HEAPS);
-    let stays = Process::start(&place, 1);
+    let stays = HeapProcess::start(&place, 1);
     let mut acked = BTreeSet::new();
     let mut killed = 0;
     for name in 2..5 {
-        let process = Process::start(&place, name);
+        let process = HeapProcess::start(&place, name);
         process.goes_on(8);
         stays.goes_on(8);
         acked.extend(process.kill());

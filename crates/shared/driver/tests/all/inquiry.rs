@@ -4,28 +4,28 @@ use std::net::TcpListener;
 use std::thread;
 use std::time::Duration;
 
-use crate::common::scene::{LONG, Scene};
 use crate::common::script::join_message;
-use crate::common::{House, PATIENCE, receive, until};
-use netram_lender::{Config, Lender};
+use crate::common::served_region::{LONG, ServedRegion};
+use crate::common::{PATIENCE, TestAcceptor, receive, until};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::wire::{Frame, FrameKind, Header, Refusal};
-use netram_shared::channel::{Arrival, ChannelError, Errand, OpenError};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_shared::channel::{AcceptedSession, ChannelError, ChannelOpenError, SessionKind};
 use netram_shared::limit::STATUS_SESSIONS_MAX;
-use netram_shared::node::{Node, Options};
-use netram_shared::server::Report;
+use netram_shared::node::{Node, NodeOptions};
+use netram_shared::server::ServerReport;
 use netram_shared::server::serve::inquiry::{self, InquiryError};
-use netram_shared::server::serve::{ServeConfig, Serving, control};
-use netram_shared_machine::Number;
+use netram_shared::server::serve::{ServeConfig, ServingRegion, control};
+use netram_shared_machine::RecordNumber;
 use netram_transport::link::Link;
-use netram_transport::{Address, ClusterKey, ConnectError, LinkError, Security, connect};
+use netram_transport::{ClusterKey, ConnectError, LinkError, NetAddress, Security, connect};
 
-fn asked(place: &Scene) -> Result<Report, InquiryError> {
+fn asked(place: &ServedRegion) -> Result<ServerReport, InquiryError> {
     inquiry::ask(place.address(), &place.security, PATIENCE)
 }
 
-fn refused(address: &Address, security: &Security) -> OpenError {
+fn refused(address: &NetAddress, security: &Security) -> ChannelOpenError {
     match inquiry::ask(address, security, PATIENCE) {
         Err(InquiryError::Open { cause, .. }) => cause,
         other => panic!("{other:?}"),
@@ -33,24 +33,25 @@ fn refused(address: &Address, security: &Security) -> OpenError {
 }
 
 /// Asks, and leaves the answer alone.
-fn raw(address: &Address, security: &Security) -> Link {
+fn raw(address: &NetAddress, security: &Security) -> Link {
     let mut link = connect(address, security, PATIENCE).unwrap();
-    link.send(&[&Header::new(FrameKind::Status).encode(0)]).unwrap();
+    link.send(&[&FrameHeader::new(FrameKind::Status).encode(0)])
+        .unwrap();
     link
 }
 
 #[test]
 fn a_link_tells_what_the_directory_tells() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let mut node = place.node(1);
     node.acquire(5);
     node.write(5, 1, b"true");
-    node.kept(Number(1));
+    node.kept(RecordNumber(1));
     until("both say the same", || {
         let there = control::ask(&place.root()).unwrap().expect("it is served");
         let here = asked(&place).unwrap();
         // The answer to the question before may still be on its way.
-        let timeless = |report: Report| Report {
+        let timeless = |report: ServerReport| ServerReport {
             uptime_s: 0,
             strangers: 0,
             ..report
@@ -67,40 +68,43 @@ fn a_link_tells_what_the_directory_tells() {
 
 #[test]
 fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let alien = Security::Key(ClusterKey::generate());
     let wrong = refused(place.address(), &alien);
     assert!(
-        matches!(wrong, OpenError::Connect(ConnectError::WrongKey)),
+        matches!(wrong, ChannelOpenError::Connect(ConnectError::WrongKey)),
         "{wrong}"
     );
     let plain = refused(place.address(), &Security::Insecure);
     assert!(
-        matches!(plain, OpenError::Connect(ConnectError::SecureRequired)),
+        matches!(plain, ChannelOpenError::Connect(ConnectError::SecureRequired)),
         "{plain}"
     );
 
-    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
-    let lender = Lender::start(Config {
-        listen: vec![Address::Unix(folder.path().join("socket"))],
-        store: Some(folder.path().join("store")),
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let lender = Lender::start(LenderConfig {
+        listen: vec![NetAddress::Unix(directory.path().join("socket"))],
+        store: Some(directory.path().join("store")),
         memory: 1 << 20,
-        ..Config::default()
+        ..LenderConfig::default()
     })
     .unwrap();
     let lends = refused(&lender.addresses()[0], &Security::Insecure);
-    assert!(matches!(lends, OpenError::Lender), "{lends}");
+    assert!(matches!(lends, ChannelOpenError::Lender), "{lends}");
     let gone = lender.addresses()[0].clone();
     drop(lender);
     let nobody = refused(&gone, &Security::Insecure);
     assert!(
-        matches!(nobody, OpenError::Connect(ConnectError::Unreachable { .. })),
+        matches!(
+            nobody,
+            ChannelOpenError::Connect(ConnectError::Unreachable { .. })
+        ),
         "{nobody}"
     );
     // A node's door, where its peers come in.
-    let house = House::open();
+    let house = TestAcceptor::open();
     let node = refused(house.address(), &house.security);
-    assert!(matches!(node, OpenError::NoStatus), "{node}");
+    assert!(matches!(node, ChannelOpenError::NoStatus), "{node}");
     // Somebody who says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", silent.local_addr().unwrap());
@@ -109,7 +113,7 @@ fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
         matches!(
             late,
             Err(InquiryError::Open {
-                cause: OpenError::Connect(ConnectError::TimedOut),
+                cause: ChannelOpenError::Connect(ConnectError::TimedOut),
                 ..
             })
         ),
@@ -119,21 +123,21 @@ fn whoever_has_no_key_or_asks_at_the_wrong_door_is_told_what_is_wrong() {
 
 #[test]
 fn a_server_that_ends_is_told_from_one_that_talks_nonsense() {
-    let house = House::open_with(|config| config.tells_status = true);
+    let house = TestAcceptor::open_with(|config| config.tells_status = true);
     let ask = || {
         let (address, security) = (house.address().clone(), house.security.clone());
         thread::spawn(move || inquiry::ask(&address, &security, PATIENCE))
     };
     let asking = ask();
     let arrival = house.arrival();
-    assert_eq!(arrival.errand, Errand::Status);
+    assert_eq!(arrival.kind, SessionKind::Status);
     drop(arrival);
     let ended = asking.join().unwrap();
     assert!(
         matches!(
             ended,
             Err(InquiryError::Open {
-                cause: OpenError::Link(LinkError::Closed),
+                cause: ChannelOpenError::Link(LinkError::Closed),
                 ..
             })
         ),
@@ -162,14 +166,14 @@ fn a_server_that_ends_is_told_from_one_that_talks_nonsense() {
 
 #[test]
 fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let mut node = place.node(1);
     node.acquire(5);
     // They never read, and never go.
     let mut deaf: Vec<Link> = (0..100).map(|_| raw(place.address(), &place.security)).collect();
     for version in 1..20 {
         node.write(5, version, b"true");
-        node.kept(Number(version));
+        node.kept(RecordNumber(version));
     }
     // They talk on as if they were nodes: nothing of that counts.
     let mut join = Vec::new();
@@ -192,16 +196,16 @@ fn those_who_ask_cost_nodes_nothing_and_keep_no_place() {
 
 #[test]
 fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     // Cut short behind its kind.
     let mut link = connect(place.address(), &place.security, PATIENCE).unwrap();
-    let question = Header::new(FrameKind::Status).encode(0);
+    let question = FrameHeader::new(FrameKind::Status).encode(0);
     link.send(&[&question[..5]]).unwrap();
     let answer = receive(&mut link).unwrap();
     let answer = Frame::parse(&answer).unwrap().header;
     assert_eq!(
-        (answer.kind, Refusal::from_byte(answer.flags)),
-        (FrameKind::Refuse, Some(Refusal::Malformed))
+        (answer.kind, RefusalReason::from_byte(answer.flags)),
+        (FrameKind::Refuse, Some(RefusalReason::Malformed))
     );
     assert!(matches!(receive(&mut link), Err(LinkError::Closed)));
     // A session, and in it a message that is none.
@@ -217,23 +221,23 @@ fn what_is_no_question_is_refused_and_the_next_one_is_answered() {
 /// Whoever watched a region had the places of nodes.
 #[test]
 fn those_who_ask_have_places_of_their_own_and_only_so_many() {
-    let house = House::open_with(|config| {
+    let house = TestAcceptor::open_with(|config| {
         config.tells_status = true;
         config.sessions_max = 1;
     });
-    let asks = || -> (Link, Arrival) {
+    let asks = || -> (Link, AcceptedSession) {
         let mut link = raw(house.address(), &house.security);
-        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::Shared as u8);
+        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::ShareAck as u8);
         let arrival = house.arrival();
-        assert_eq!(arrival.errand, Errand::Status);
+        assert_eq!(arrival.kind, SessionKind::Status);
         (link, arrival)
     };
     let mut asking: Vec<_> = (0..STATUS_SESSIONS_MAX).map(|_| asks()).collect();
     let one_more = refused(house.address(), &house.security);
-    assert!(matches!(one_more, OpenError::Busy), "{one_more}");
+    assert!(matches!(one_more, ChannelOpenError::Busy), "{one_more}");
     until("the refused one has gone", || house.door.occupied() == 0);
     let node = house.pair();
-    assert_eq!((node.1.errand, house.door.occupied()), (Errand::Node, 1));
+    assert_eq!((node.1.kind, house.door.occupied()), (SessionKind::Node, 1));
     // A place is free again when its session is over, whoever else is there.
     drop(node);
     asking.pop();
@@ -242,13 +246,13 @@ fn those_who_ask_have_places_of_their_own_and_only_so_many() {
 
 #[test]
 fn a_server_with_no_room_says_so() {
-    let mut place = Scene::new(LONG);
+    let mut place = ServedRegion::new(LONG);
     place.stop();
     let config = ServeConfig {
         sessions_max: 1,
         ..place.config()
     };
-    place.serving = Some(Serving::start(&place.root(), config).unwrap());
+    place.serving = Some(ServingRegion::start(&place.root(), config).unwrap());
     let mut node = place.node(1);
     node.acquire(5);
     let busy = asked(&place);
@@ -256,7 +260,7 @@ fn a_server_with_no_room_says_so() {
         matches!(
             busy,
             Err(InquiryError::Open {
-                cause: OpenError::Connect(ConnectError::Busy),
+                cause: ChannelOpenError::Connect(ConnectError::Busy),
                 ..
             })
         ),
@@ -269,14 +273,14 @@ fn a_server_with_no_room_says_so() {
 /// It was a panic of a thread, far from who gave the name.
 #[test]
 fn a_name_that_is_too_long_is_refused_with_the_limit() {
-    let folder = tempfile::tempdir().unwrap();
-    let address = Address::Unix(folder.path().join("nobody.sock"));
-    let mut options = Options::new(address, Security::Insecure, folder.path().join("node"));
+    let directory = tempfile::tempdir().unwrap();
+    let address = NetAddress::Unix(directory.path().join("nobody.sock"));
+    let mut options = NodeOptions::new(address, Security::Insecure, directory.path().join("node"));
     options.name = "y".repeat(257);
     let refused = Node::join(options).map(drop).unwrap_err().to_string();
     assert!(
         refused.contains("257 bytes; at most 256 are possible"),
         "{refused}"
     );
-    assert!(!folder.path().join("node").exists(), "nothing was begun");
+    assert!(!directory.path().join("node").exists(), "nothing was begun");
 }

@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::common::until;
-use crate::common::world::{Place, add};
+use crate::common::world::{TestPaths, add};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::limit::{JOINING_BYTES_MAX, LEASE_MIN};
 use netram_shared::node::JoinError;
-use netram_shared::{Node, Options};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::{LockId, LockMode};
 use netram_transport::ClusterKey;
 
 /// On a loaded machine so short a lease may end for whoever does nothing wrong.
@@ -103,12 +103,12 @@ impl Drop for SlowKey {
 #[test]
 fn an_attempt_to_join_that_nobody_has_heard_of_leaves_nothing() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let impatient = || {
-        Node::join(Options {
-            patience: Duration::from_millis(1),
+        Node::join(NodeOptions {
+            server_timeout: Duration::from_millis(1),
             ..place.options("one")
         })
     };
@@ -125,14 +125,14 @@ fn an_attempt_to_join_that_nobody_has_heard_of_leaves_nothing() {
 #[test]
 fn a_node_keeps_its_lease_while_its_copy_is_made() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let key = SlowKey::make(place.directory.join("key"));
     place.create_of(SPANS, SPAN, &[]);
     let settings = format!("key-file = \"{}\"\nmembers = 0\n", key.path.display());
     std::fs::write(place.region().join("nodes.toml"), settings).unwrap();
-    let quick = |name: &str| Options {
+    let quick = |name: &str| NodeOptions {
         journal: Some(place.journal(&[])),
         ..place.options(name)
     };
@@ -140,8 +140,8 @@ fn a_node_keeps_its_lease_while_its_copy_is_made() {
     let serving = place.serve();
     let one = Node::join(quick("one")).expect("it joins");
     for span in 0..SPANS {
-        let mut txn = one.begin(Mode::Restore).unwrap();
-        txn.acquire(LockId(span as u32), Hold::Exclusive).unwrap();
+        let mut txn = one.begin(RestoreMode::Restore).unwrap();
+        txn.acquire(LockId(span as u32), LockMode::Exclusive).unwrap();
         txn.write(span * SPAN, &vec![span as u8 + 1; SPAN]).unwrap();
         txn.commit(Durability::Remote).unwrap();
     }
@@ -167,13 +167,13 @@ fn a_node_keeps_its_lease_while_its_copy_is_made() {
 #[test]
 fn a_node_says_why_its_lenders_do_not_count() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     place.create(1, &["nobody"]);
     let _serving = place.serve();
     let node = place.join("one");
-    let nothing = netram_journal::Away::NothingListens.to_string();
+    let nothing = netram_journal::LinkFailure::NothingListens.to_string();
     until("it says why", || {
         node.uncounted()
             .is_some_and(|why| why.to_string().contains(&nothing))

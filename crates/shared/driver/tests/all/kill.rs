@@ -7,9 +7,9 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::common::Random;
-use crate::common::history::{Model, go_on, open, plan};
-use netram_shared::server::{OpenError, Plan, Spans, Store, TableError};
+use crate::common::TestRng;
+use crate::common::history::{RegionModel, go_on, open, plan};
+use netram_shared::server::{RegionPlan, RegionStore, RegionTableError, Spans, StoreOpenError};
 
 /// A child that has not become another program yet has copies of this process's files, and with them its locks: no test opens a region
 /// while another one starts a child.
@@ -40,11 +40,11 @@ fn merger() {
     };
     end_some_day();
     let mut store = open(&root);
-    let mut model = Model::after(SEED, store.table().counters.position.0);
+    let mut model = RegionModel::after(SEED, store.table().counters.position.0);
     let mut out = std::io::stdout().lock();
     loop {
         go_on(&mut store, &mut model, 1);
-        while let Some(kept) = store.next_kept() {
+        while let Some(kept) = store.next_durable() {
             writeln!(out, "kept {}", kept.position).unwrap();
             out.flush().unwrap();
         }
@@ -94,10 +94,10 @@ fn run_and_kill(root: &Path, records: u64) -> u64 {
 #[test]
 fn a_killed_server_has_everything_that_was_kept_and_halves_of_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("region");
-    Store::create(&root, &plan(LOG_BYTES)).unwrap();
-    let mut random = Random(7);
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("region");
+    RegionStore::create(&root, &plan(LOG_BYTES)).unwrap();
+    let mut random = TestRng(7);
     let mut before = 0;
     for round in 0..ROUNDS {
         let records = random.below(400);
@@ -109,14 +109,14 @@ fn a_killed_server_has_everything_that_was_kept_and_halves_of_nothing() {
             position >= kept,
             "round {round}: {kept} records were kept, {position} are there"
         );
-        Model::after(SEED, position).assert_is(&store);
+        RegionModel::after(SEED, position).assert_is(&store);
         before = position;
     }
 }
 
-fn many_spans() -> Plan {
+fn many_spans() -> RegionPlan {
     let bytes = 1 << 22;
-    Plan {
+    RegionPlan {
         bytes,
         spans: Spans::even(bytes, 64).unwrap(),
         ..plan(LOG_BYTES)
@@ -127,7 +127,7 @@ fn many_spans() -> Plan {
 #[ignore = "the process that the other test kills"]
 fn maker() {
     if let Some(root) = std::env::var_os(PLACE).map(PathBuf::from) {
-        Store::create(&root, &many_spans()).unwrap();
+        RegionStore::create(&root, &many_spans()).unwrap();
     }
 }
 
@@ -135,9 +135,9 @@ fn maker() {
 #[test]
 fn a_region_whose_making_was_cut_short_is_whole_or_says_that_it_is_none() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     for round in 0..15 {
-        let root = folder.path().join(round.to_string());
+        let root = directory.path().join(round.to_string());
         let awaited = root.join(["log", "nodes.toml", "region", "table", "table"][round % 5]);
         let mut maker = child("kill::maker", &root);
         while !awaited.exists() && maker.try_wait().unwrap().is_none() {
@@ -146,13 +146,13 @@ fn a_region_whose_making_was_cut_short_is_whole_or_says_that_it_is_none() {
         // It may have ended meanwhile.
         let _ = maker.kill();
         let made = maker.wait().unwrap().success();
-        match Store::open(&root, || ()) {
+        match RegionStore::open(&root, || ()) {
             Ok((store, _)) => assert_eq!(store.table().spans, many_spans().spans),
-            Err(OpenError::Table {
-                cause: TableError::Unfinished,
+            Err(StoreOpenError::Table {
+                cause: RegionTableError::Unfinished,
                 ..
             }) => assert!(!made, "round {round}"),
-            Err(OpenError::Nothing(_) | OpenError::Home(_)) => assert!(!made, "round {round}"),
+            Err(StoreOpenError::Nothing(_) | StoreOpenError::Store(_)) => assert!(!made, "round {round}"),
             Err(error) => panic!("round {round}: {error}"),
         }
     }

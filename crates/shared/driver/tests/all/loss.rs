@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::world::{Place, add};
-use crate::common::{Process, until};
-use netram_rvm::Mode;
-use netram_shared::server::Store;
+use crate::common::world::{TestPaths, add};
+use crate::common::{KilledChild, until};
+use netram_rvm::RestoreMode;
+use netram_shared::server::RegionStore;
 use netram_shared::server::serve::control;
-use netram_shared_machine::{Hold, LockId, NodeId};
+use netram_shared_machine::{LockId, LockMode, NodeId};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 
@@ -21,7 +21,7 @@ fn node() {
     let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    let node = Place { directory }.join("one");
+    let node = TestPaths { directory }.join("one");
     for value in 1..=5 {
         assert_eq!(add(&node, 1, 1).unwrap(), value);
     }
@@ -33,14 +33,14 @@ fn node() {
 #[test]
 fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_written_down() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let lender = place.lender("a");
     place.create(4, &["a"]);
     let serving = place.serve_with(Duration::from_secs(60));
     let other = place.join("other");
-    let mut child = Process(
+    let mut child = KilledChild(
         Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "loss::node", "--ignored", "--nocapture"])
             .env(PLACE, &place.directory)
@@ -74,9 +74,9 @@ fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_writ
     let stuck = stuck.unwrap();
     assert!(stuck.lenders[0].contains("a.sock"), "{stuck:?}");
     // Until somebody decides, nobody gets its lock.
-    let mut txn = other.begin(Mode::Restore).unwrap();
+    let mut txn = other.begin(RestoreMode::Restore).unwrap();
     txn.set_timeout(Duration::from_millis(300));
-    assert!(txn.acquire(LockId(2), Hold::Exclusive).is_err());
+    assert!(txn.acquire(LockId(2), LockMode::Exclusive).is_err());
     drop(txn);
     let accepted = control::accept_loss(&place.region(), id).unwrap().unwrap();
     assert_eq!(accepted.lenders, stuck.lenders);
@@ -85,7 +85,7 @@ fn what_only_a_lost_lender_had_is_given_up_on_an_operators_word_and_that_is_writ
     assert_eq!(add(&other, 2, 1).unwrap(), 8);
     drop(other);
     drop(serving);
-    let (store, _) = Store::open(&place.region(), || ()).unwrap();
+    let (store, _) = RegionStore::open(&place.region(), || ()).unwrap();
     let gone = store.table().gone.iter().find(|gone| gone.id == id).unwrap();
     assert!(gone.loss_accepted, "{gone:?}");
 }

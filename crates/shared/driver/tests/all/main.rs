@@ -3,7 +3,6 @@
 //! One program, because each is linked to everything: a module is a story or several of one kind.
 
 mod asleep;
-mod buried;
 mod channel;
 mod common;
 mod ends;
@@ -23,6 +22,7 @@ mod offline;
 mod recall;
 mod rescue;
 mod restart;
+mod retired;
 mod served;
 mod serving;
 mod silent;

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::world::{LEASE_SHORT, Place, SPAN, add, read, transfer};
-use crate::common::{PATIENCE, Random, until};
+use crate::common::world::{LEASE_SHORT, SPAN, TestPaths, add, read, transfer};
+use crate::common::{PATIENCE, TestRng, until};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::Node;
-use netram_shared::node::{AcquireError, CommitError, DeclareError, Gone, ReadError};
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::{Hold, LockId, Number, Version};
+use netram_shared::node::{AcquireError, DeclareError, NodeGone, ReadError, TxnCommitError};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::{LockId, LockMode, LockVersion, RecordNumber};
 
-fn place() -> (tempfile::TempDir, Place) {
+fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     (directory, place)
@@ -68,7 +68,7 @@ fn many_threads_of_three_nodes_lose_no_money() {
     std::thread::scope(|scope| {
         for (index, node) in nodes.iter().chain(nodes.iter()).enumerate() {
             scope.spawn(move || {
-                let mut random = Random(index as u64 + 1);
+                let mut random = TestRng(index as u64 + 1);
                 for _ in 0..100 {
                     let from = random.below(LOCKS) as u32;
                     let to = (from + 1 + random.below(LOCKS - 1) as u32) % LOCKS as u32;
@@ -97,9 +97,9 @@ fn bytes_are_written_under_their_lock_and_no_other() {
     place.create(4, &["a"]);
     let _serving = place.serve();
     let node = place.join("one");
-    let mut txn = node.begin(Mode::Restore).unwrap();
-    txn.acquire(LockId(1), Hold::Exclusive).unwrap();
-    txn.acquire(LockId(2), Hold::Shared).unwrap();
+    let mut txn = node.begin(RestoreMode::Restore).unwrap();
+    txn.acquire(LockId(1), LockMode::Exclusive).unwrap();
+    txn.acquire(LockId(2), LockMode::Shared).unwrap();
     let refused = txn.write(2 * SPAN - 4, &[1; 8]).unwrap_err();
     let not_held =
         matches!(refused, DeclareError::NotHeld { offset, lock: LockId(2), .. } if offset == 2 * SPAN);
@@ -123,10 +123,10 @@ fn bytes_are_written_under_their_lock_and_no_other() {
         Err(ReadError::Range(_))
     ));
     // Reading there becomes writing, and then both spans are one stretch.
-    txn.acquire(LockId(2), Hold::Exclusive).unwrap();
+    txn.acquire(LockId(2), LockMode::Exclusive).unwrap();
     txn.write(2 * SPAN - 4, &[1; 8]).unwrap();
     assert!(matches!(
-        txn.acquire(LockId(9), Hold::Shared),
+        txn.acquire(LockId(9), LockMode::Shared),
         Err(AcquireError::NoLock(_))
     ));
     drop(txn);
@@ -145,17 +145,17 @@ fn an_abort_that_cannot_be_undone_ends_the_node_and_nobody_else_sees_it() {
     place.create(4, &["a"]);
     let _serving = place.serve();
     let (one, other) = (place.join("one"), place.join("other"));
-    let mut txn = one.begin(Mode::NoRestore).unwrap();
-    txn.acquire(LockId(2), Hold::Exclusive).unwrap();
-    let refused = txn.acquire(LockId(1), Hold::Exclusive);
+    let mut txn = one.begin(RestoreMode::NoRestore).unwrap();
+    txn.acquire(LockId(2), LockMode::Exclusive).unwrap();
+    let refused = txn.acquire(LockId(1), LockMode::Exclusive);
     assert!(
         matches!(refused, Err(AcquireError::OutOfOrder(LockId(1)))),
         "{refused:?}"
     );
     txn.set(2 * SPAN, &7_u64).unwrap();
     txn.abort();
-    assert_eq!(one.gone(), Some(Gone::Spoilt));
-    assert_eq!(one.begin(Mode::Restore).err(), Some(Gone::Spoilt));
+    assert_eq!(one.gone(), Some(NodeGone::CopyInvalid));
+    assert_eq!(one.begin(RestoreMode::Restore).err(), Some(NodeGone::CopyInvalid));
     // The next process of its directory says that it is dead: that ends its hold of the lock.
     drop(one);
     let _one = place.join("one");
@@ -169,17 +169,17 @@ fn a_lock_in_use_is_waited_for_and_not_for_ever() {
     place.create(4, &["a"]);
     let _serving = place.serve();
     let (one, other) = (place.join("one"), place.join("other"));
-    let mut holds = one.begin(Mode::Restore).unwrap();
-    holds.acquire(LockId(1), Hold::Exclusive).unwrap();
-    let mut waits = other.begin(Mode::Restore).unwrap();
+    let mut holds = one.begin(RestoreMode::Restore).unwrap();
+    holds.acquire(LockId(1), LockMode::Exclusive).unwrap();
+    let mut waits = other.begin(RestoreMode::Restore).unwrap();
     waits.set_timeout(Duration::from_millis(100));
-    let refused = waits.acquire(LockId(1), Hold::Shared);
+    let refused = waits.acquire(LockId(1), LockMode::Shared);
     assert!(
         matches!(refused, Err(AcquireError::TimedOut(LockId(1)))),
         "{refused:?}"
     );
-    waits.acquire(LockId(2), Hold::Exclusive).unwrap();
-    let died = waits.acquire(LockId(1), Hold::Exclusive);
+    waits.acquire(LockId(2), LockMode::Exclusive).unwrap();
+    let died = waits.acquire(LockId(1), LockMode::Exclusive);
     assert!(matches!(died, Err(AcquireError::Died(LockId(1)))), "{died:?}");
     drop(holds);
     drop(waits);
@@ -217,10 +217,10 @@ fn what_owns_its_node_outlives_no_node_and_changes_threads() {
     place.create(4, &["a"]);
     let _serving = place.serve();
     let node = Arc::new(place.join("one"));
-    let mut txn = node.begin_owned(Mode::Restore).unwrap();
+    let mut txn = node.begin_owned(RestoreMode::Restore).unwrap();
     let reader = node.reader_owned().unwrap();
     assert_eq!(reader.read().unwrap()[SPAN..SPAN + 8], [0; 8]);
-    txn.acquire(LockId(1), Hold::Exclusive).unwrap();
+    txn.acquire(LockId(1), LockMode::Exclusive).unwrap();
     txn.set(SPAN, &7_u64).unwrap();
     // Whoever held it alone could leave, or drop it.
     let node = Arc::try_unwrap(node).expect_err("both have a share");
@@ -255,8 +255,8 @@ fn a_log_and_a_window_that_are_full_again_and_again_stop_nobody() {
     let (one, other) = (place.join("one"), place.join("other"));
     // 16 MB through a window of 1 MiB and a log of 4 MiB.
     for round in 0..64_u8 {
-        let mut txn = one.begin(Mode::Restore).unwrap();
-        let locks: Vec<_> = (0..64).map(|lock| (LockId(lock), Hold::Exclusive)).collect();
+        let mut txn = one.begin(RestoreMode::Restore).unwrap();
+        let locks: Vec<_> = (0..64).map(|lock| (LockId(lock), LockMode::Exclusive)).collect();
         txn.acquire_all(&locks).unwrap();
         txn.write(0, &vec![round; 64 * SPAN]).unwrap();
         txn.commit(Durability::Remote).unwrap();
@@ -280,10 +280,13 @@ fn what_a_process_left_is_offered_by_the_next_and_removed() {
     // As good as a crash.
     drop(one);
     let one = place.join("one");
-    until("what was left is offered", || one.left_behind().is_empty());
+    until("what was left is offered", || one.orphans().is_empty());
     assert_eq!(read(&one, 1), 10);
-    let fate = |number| one.outcome(id, Number(number), PATIENCE).unwrap();
-    assert_eq!((fate(10), fate(11)), (Fate::Committed, Fate::Aborted));
+    let fate = |number| one.outcome(id, RecordNumber(number), PATIENCE).unwrap();
+    assert_eq!(
+        (fate(10), fate(11)),
+        (RecordOutcome::Committed, RecordOutcome::Aborted)
+    );
     one.leave().expect("it leaves");
     let files = std::fs::read_dir(place.directory.join("one")).unwrap();
     assert_eq!(files.count(), 0);
@@ -318,40 +321,42 @@ fn a_write_elsewhere_is_waited_for_and_a_pinned_reader_does_not_count_it() {
     let (one, other) = (place.join("one"), place.join("other"));
     let lock = LockId(2);
     let soon = Duration::from_millis(20);
-    assert_eq!(other.wait_version(lock, Version(1), soon), Ok(false));
+    assert_eq!(other.wait_version(lock, LockVersion(1), soon), Ok(false));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.wait_version(lock, Version(1), PATIENCE));
+        let waiting = scope.spawn(|| other.wait_version(lock, LockVersion(1), PATIENCE));
         add(&one, 2, 5).unwrap();
         assert_eq!(waiting.join().unwrap(), Ok(true));
     });
     assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 5);
     let reader = other.reader().unwrap();
     add(&one, 2, 5).unwrap();
-    until("the second write has come", || other.version(lock) == Version(2));
-    assert_eq!(other.wait_version(lock, Version(1), soon), Ok(true));
-    assert_eq!(other.wait_version(lock, Version(2), soon), Ok(false));
+    until("the second write has come", || {
+        other.version(lock) == LockVersion(2)
+    });
+    assert_eq!(other.wait_version(lock, LockVersion(1), soon), Ok(true));
+    assert_eq!(other.wait_version(lock, LockVersion(2), soon), Ok(false));
     drop(reader);
-    assert_eq!(other.wait_version(lock, Version(2), PATIENCE), Ok(true));
+    assert_eq!(other.wait_version(lock, LockVersion(2), PATIENCE), Ok(true));
     assert_eq!(other.region().get::<u64>(2 * SPAN).unwrap(), 10);
     // Its own writes are there as soon as they are committed.
     add(&other, 3, 1).unwrap();
-    assert_eq!(other.wait_version(LockId(3), Version(1), soon), Ok(true));
+    assert_eq!(other.wait_version(LockId(3), LockVersion(1), soon), Ok(true));
 }
 
 /// What was read under a kept token counts as current only while there is a lease: this was so of exclusive locks, and not of shared ones.
 #[test]
 fn what_was_read_beyond_the_lease_is_not_said_to_be_current() {
-    for hold in [Hold::Shared, Hold::Exclusive] {
+    for hold in [LockMode::Shared, LockMode::Exclusive] {
         let (_directory, place) = place();
         place.create(4, &[]);
         let serving = place.serve_with(LEASE_SHORT);
         let one = place.join("one");
-        let mut reads = one.begin(Mode::Restore).unwrap();
+        let mut reads = one.begin(RestoreMode::Restore).unwrap();
         reads.acquire(LockId(1), hold).unwrap();
         drop(serving);
         // Nobody renews it.
         std::thread::sleep(LEASE_SHORT);
         assert_eq!(reads.get::<u64>(SPAN), Ok(0));
-        assert_eq!(reads.commit(Durability::Remote).err(), Some(CommitError::Lost));
+        assert_eq!(reads.commit(Durability::Remote).err(), Some(TxnCommitError::Lost));
     }
 }

@@ -1,29 +1,29 @@
 //! Where a node's bounds are, and what happens there: with a real server, lenders and files.
 
-use crate::common::world::{Place, SPAN, add, read};
+use crate::common::world::{SPAN, TestPaths, add, read};
 use crate::common::{PATIENCE, until};
 use netram_journal::JournalConfig;
 use netram_proto::port::Durability;
-use netram_rvm::{CommitError as Uncommitted, Mode};
-use netram_shared::node::{CommitError, Gone, JoinError};
-use netram_shared::{Node, Options};
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::node::{Full, Over};
-use netram_shared_machine::{Hold, LockId, Version};
+use netram_rvm::{RestoreMode, RvmCommitError as Uncommitted};
+use netram_shared::node::{JoinError, NodeGone, TxnCommitError};
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::node::{NodeEnd, PinnedOverflow};
+use netram_shared_machine::{LockId, LockMode, LockVersion};
 
-fn place() -> (tempfile::TempDir, Place) {
+fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     (directory, place)
 }
 
 /// Fills so many spans, from lock 0 on.
-fn fill(node: &Node, spans: usize, byte: u8) -> Result<(), CommitError> {
-    let mut txn = node.begin(Mode::Restore)?;
+fn fill(node: &Node, spans: usize, byte: u8) -> Result<(), TxnCommitError> {
+    let mut txn = node.begin(RestoreMode::Restore)?;
     let locks: Vec<_> = (0..spans as u32)
-        .map(|lock| (LockId(lock), Hold::Exclusive))
+        .map(|lock| (LockId(lock), LockMode::Exclusive))
         .collect();
     txn.acquire_all(&locks).expect("they are free some day");
     for span in 0..spans {
@@ -56,7 +56,7 @@ fn a_commit_that_the_server_has_no_room_for_is_refused_before_it_is_logged() {
     let _lender = place.lender("a");
     place.create_with(1024, &["a"], |plan| plan.log_bytes = 1 << 20);
     let _serving = place.serve();
-    let one = Node::join(Options {
+    let one = Node::join(NodeOptions {
         journal: Some(JournalConfig {
             window_bytes: 16 << 20,
             ..place.journal(&["a"])
@@ -69,7 +69,7 @@ fn a_commit_that_the_server_has_no_room_for_is_refused_before_it_is_logged() {
     let refused = fill(&one, 256, 7);
     let too_large = matches!(
         refused,
-        Err(CommitError::Refused(Uncommitted::TooLarge { bytes, max })) if bytes > 1 << 20 && max < 1 << 19
+        Err(TxnCommitError::Refused(Uncommitted::TooLarge { bytes, max })) if bytes > 1 << 20 && max < 1 << 19
     );
     assert!(too_large, "{refused:?}");
     assert_eq!(one.gone(), None);
@@ -92,7 +92,7 @@ fn a_lazy_node_gets_records_when_it_asks_and_before_a_grant() {
     place.create(4, &["a"]);
     let _serving = place.serve();
     let one = place.join("one");
-    let lazy = Node::join(Options {
+    let lazy = Node::join(NodeOptions {
         lazy: true,
         ..place.options("lazy")
     })
@@ -102,12 +102,12 @@ fn a_lazy_node_gets_records_when_it_asks_and_before_a_grant() {
     until("the record is durable", || {
         let fate = lazy.outcome(
             one.id(),
-            netram_shared_machine::Number(1),
+            netram_shared_machine::RecordNumber(1),
             std::time::Duration::from_secs(1),
         );
-        fate == Ok(Fate::Committed)
+        fate == Ok(RecordOutcome::Committed)
     });
-    assert_eq!(lazy.version(LockId(1)), Version(0));
+    assert_eq!(lazy.version(LockId(1)), LockVersion(0));
     assert_eq!(lazy.region().get::<u64>(SPAN), Ok(0));
     lazy.pull();
     until("what it asked for is there", || {
@@ -121,8 +121,8 @@ fn a_lazy_node_gets_records_when_it_asks_and_before_a_grant() {
 }
 
 /// A node with a bound of 64 KiB for its readers, and one that commits.
-fn bounded(place: &Place, full: Full) -> (Node, Node) {
-    let bounded = Node::join(Options {
+fn bounded(place: &TestPaths, full: PinnedOverflow) -> (Node, Node) {
+    let bounded = Node::join(NodeOptions {
         pinned_bytes_max: 64 << 10,
         full,
         ..place.options("bounded")
@@ -136,7 +136,7 @@ fn readers_that_hold_back_too_much_expire_and_go_on_from_what_is_new() {
     let _lender = place.lender("a");
     place.create(16, &["a"]);
     let _serving = place.serve();
-    let (node, writer) = bounded(&place, Full::Expire);
+    let (node, writer) = bounded(&place, PinnedOverflow::Expire);
     fill(&writer, 8, 1).unwrap();
     assert_eq!(read(&node, 0).to_le_bytes(), [1; 8]);
     let mut reader = node.reader().unwrap();
@@ -175,7 +175,7 @@ fn who_reads_under_a_guard_for_long_holds_up_the_records_and_not_the_link() {
         assert_eq!(add(&one, 1, 1).unwrap(), value);
         // Its server answers it, and hears of it, as ever.
         let fate = other.outcome(one.id(), one.progress().acked, PATIENCE);
-        assert_eq!(fate, Ok(Fate::Committed));
+        assert_eq!(fate, Ok(RecordOutcome::Committed));
     }
     assert_eq!(guard.to_vec(), before);
     drop(guard);
@@ -188,22 +188,22 @@ fn readers_that_must_not_expire_end_the_node_and_keep_what_they_see() {
     let _lender = place.lender("a");
     place.create(32, &["a"]);
     let _serving = place.serve();
-    let (node, writer) = bounded(&place, Full::FallBehind);
+    let (node, writer) = bounded(&place, PinnedOverflow::FallBehind);
     fill(&writer, 8, 1).unwrap();
     assert_eq!(read(&node, 0).to_le_bytes(), [1; 8]);
     let reader = node.reader().unwrap();
     fill(&writer, 8, 2).unwrap();
     fill(&writer, 17, 3).unwrap();
     until("the node has left", || node.gone().is_some());
-    assert_eq!(node.gone(), Some(Gone::Over(Over::Left)));
+    assert_eq!(node.gone(), Some(NodeGone::Ended(NodeEnd::Left)));
     assert_eq!(reader.read().unwrap()[..8 * SPAN], vec![1; 8 * SPAN]);
-    assert!(node.begin(Mode::Restore).is_err());
+    assert!(node.begin(RestoreMode::Restore).is_err());
     drop(reader);
     drop(node);
     // Nothing of it is in the way: neither its locks nor its journal.
     fill(&writer, 17, 4).unwrap();
     let node = place.join("bounded");
-    until("what was left is buried", || node.left_behind().is_empty());
+    until("what was left is buried", || node.orphans().is_empty());
     assert_eq!(read(&node, 16).to_le_bytes(), [4; 8]);
 }
 
@@ -230,13 +230,13 @@ fn a_region_with_an_address_lies_there_at_every_joining() {
     assert_eq!(read(&other, 1), at as u64);
 }
 
-/// The folder beneath `from` that has a file `name`.
-fn folder_of(from: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
+/// The directory beneath `from` that has a file `name`.
+fn directory_of(from: &std::path::Path, name: &str) -> Option<std::path::PathBuf> {
     let mut entries = std::fs::read_dir(from).ok()?.flatten();
     if from.join(name).is_file() {
         return Some(from.to_owned());
     }
-    entries.find_map(|entry| folder_of(&entry.path(), name))
+    entries.find_map(|entry| directory_of(&entry.path(), name))
 }
 
 /// One file that could not be made for a moment ended the node for good (rule 17).
@@ -248,13 +248,13 @@ fn a_trim_that_the_system_refuses_ends_no_node_and_is_done_later() {
     let _lender = place.lender("a");
     place.create(4, &["a"]);
     let _serving = place.serve();
-    let one = Node::join(Options {
+    let one = Node::join(NodeOptions {
         log_bytes: LOG_BYTES,
         ..place.options("one")
     })
     .expect("it joins");
-    // What says where the log begins is replaced whole, by a new file. Here a folder has its name.
-    let journal = folder_of(&place.directory.join("one"), "node").expect("a node's journal is marked");
+    // What says where the log begins is replaced whole, by a new file. Here a directory has its name.
+    let journal = directory_of(&place.directory.join("one"), "node").expect("a node's journal is marked");
     let obstacle = journal.join("node.new");
     std::fs::create_dir(&obstacle).expect("nothing has that name for long");
     let done = std::sync::atomic::AtomicU64::new(0);

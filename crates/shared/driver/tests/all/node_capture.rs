@@ -4,22 +4,22 @@
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use crate::common::world::Place;
-use crate::common::{PATIENCE, Random, skipped, until};
+use crate::common::world::TestPaths;
+use crate::common::{PATIENCE, TestRng, skipped, until};
 use netram_proto::port::Durability;
-use netram_rvm::{Capture, CaptureError, Find, Mode, Verify};
-use netram_shared::node::{AcquireError, CommitError, JoinError, Stray};
+use netram_rvm::{CaptureError, CaptureMode, DetectMethod, RestoreMode, VerifyMode};
+use netram_shared::node::{AcquireError, JoinError, StrayStores, TxnCommitError};
 use netram_shared::server::Spans;
-use netram_shared::{Node, Options, Txn};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared::{Node, NodeOptions, Txn};
+use netram_shared_machine::{LockId, LockMode};
 
 /// Bytes under a lock: pages have parts of five, and some are whole pages apart.
 const SPAN: usize = 1032;
 const LOCKS: usize = 24;
 
-fn place(span: u64) -> (tempfile::TempDir, Place) {
+fn place(span: u64) -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     place.create_with(1, &["a"], |plan| {
@@ -30,8 +30,8 @@ fn place(span: u64) -> (tempfile::TempDir, Place) {
 }
 
 /// `None`: this machine cannot find stores so, which is said aloud.
-fn join(place: &Place, name: &str, capture: Capture) -> Option<Node> {
-    let options = Options {
+fn join(place: &TestPaths, name: &str, capture: CaptureMode) -> Option<Node> {
+    let options = NodeOptions {
         capture,
         ..place.options(name)
     };
@@ -45,33 +45,33 @@ fn join(place: &Place, name: &str, capture: Capture) -> Option<Node> {
     }
 }
 
-const BY_PAGE: [Capture; 4] = [
-    Capture::Twins(Find::Trap),
-    Capture::Pages(Find::Trap),
-    Capture::Twins(Find::Watch),
-    Capture::Pages(Find::Watch),
+const BY_PAGE: [CaptureMode; 4] = [
+    CaptureMode::Twins(DetectMethod::Trap),
+    CaptureMode::Pages(DetectMethod::Trap),
+    CaptureMode::Twins(DetectMethod::Watch),
+    CaptureMode::Pages(DetectMethod::Watch),
 ];
 
 /// Stores as this capture lets a program: past the library where pages are watched.
-fn store(txn: &mut Txn<'_>, node: &Node, capture: Capture, at: usize, bytes: &[u8]) {
+fn store(txn: &mut Txn<'_>, node: &Node, capture: CaptureMode, at: usize, bytes: &[u8]) {
     match capture {
-        Capture::Twins(_) | Capture::Pages(_) => node.region().put_back(at, bytes).expect("inside"),
+        CaptureMode::Twins(_) | CaptureMode::Pages(_) => node.region().put_back(at, bytes).expect("inside"),
         _ => txn.write(at, bytes).expect("it is held"),
     }
 }
 
 /// Adds to counters under random locks, and stores random bytes behind them. Returns how much it added.
-fn work(node: &Node, capture: Capture, seed: u64) -> u64 {
-    let mut random = Random(seed);
+fn work(node: &Node, capture: CaptureMode, seed: u64) -> u64 {
+    let mut random = TestRng(seed);
     let mut added = 0;
     for _ in 0..60 {
         let locks: Vec<u32> = (0..1 + random.below(3))
             .map(|_| random.below(LOCKS as u64) as u32)
             .collect();
-        let mut txn = node.begin(Mode::Restore).expect("there is a node");
+        let mut txn = node.begin(RestoreMode::Restore).expect("there is a node");
         let held: Vec<_> = locks
             .iter()
-            .map(|lock| (LockId(*lock), Hold::Exclusive))
+            .map(|lock| (LockId(*lock), LockMode::Exclusive))
             .collect();
         txn.acquire_all(&held).expect("they are free some day");
         for lock in &locks {
@@ -101,11 +101,17 @@ fn bytes(node: &Node) -> Vec<u8> {
 #[test]
 fn nodes_that_share_pages_under_several_locks_end_with_the_same_bytes() {
     let ways = [
-        (Capture::Declared, Capture::Twins(Find::Trap)),
-        (Capture::Pages(Find::Trap), Capture::Pages(Find::Watch)),
-        (Capture::Twins(Find::Watch), Capture::Twins(Find::Trap)),
-        (Capture::Adaptive, Capture::Pages(Find::Trap)),
-        (Capture::Adaptive, Capture::Verified(Verify::Refuse)),
+        (CaptureMode::Declared, CaptureMode::Twins(DetectMethod::Trap)),
+        (
+            CaptureMode::Pages(DetectMethod::Trap),
+            CaptureMode::Pages(DetectMethod::Watch),
+        ),
+        (
+            CaptureMode::Twins(DetectMethod::Watch),
+            CaptureMode::Twins(DetectMethod::Trap),
+        ),
+        (CaptureMode::Adaptive, CaptureMode::Pages(DetectMethod::Trap)),
+        (CaptureMode::Adaptive, CaptureMode::Verified(VerifyMode::Refuse)),
     ];
     for (index, (one_way, other_way)) in ways.into_iter().enumerate() {
         let (_directory, place) = place(SPAN as u64);
@@ -137,9 +143,9 @@ fn nodes_that_share_pages_under_several_locks_end_with_the_same_bytes() {
     }
 }
 
-fn stray(refused: Result<netram_shared::node::Commit, CommitError>) -> Stray {
+fn stray(refused: Result<netram_shared::node::TxnCommit, TxnCommitError>) -> StrayStores {
     match refused {
-        Err(CommitError::Stray(stray)) => stray,
+        Err(TxnCommitError::Stray(stray)) => stray,
         other => panic!("{other:?}"),
     }
 }
@@ -147,7 +153,7 @@ fn stray(refused: Result<netram_shared::node::Commit, CommitError>) -> Stray {
 #[test]
 fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
     for capture in BY_PAGE {
-        for mode in [Mode::Restore, Mode::NoRestore] {
+        for mode in [RestoreMode::Restore, RestoreMode::NoRestore] {
             let (_directory, place) = place(SPAN as u64);
             let _lender = place.lender("a");
             let _serving = place.serve();
@@ -156,13 +162,13 @@ fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
             };
             let other = place.join("other");
             let mut txn = one.begin(mode).expect("there is a node");
-            txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
-            txn.acquire(LockId(2), Hold::Shared).expect("it is free");
+            txn.acquire(LockId(1), LockMode::Exclusive).expect("it is free");
+            txn.acquire(LockId(2), LockMode::Shared).expect("it is free");
             one.region().put_back(SPAN + 100, &[1; 8]).expect("inside");
             one.region().put_back(2 * SPAN, &[2; 3]).expect("inside");
             let found = stray(txn.commit(Durability::Remote));
             let address = one.region().as_ptr().addr() + 2 * SPAN;
-            let expected = Stray {
+            let expected = StrayStores {
                 offset: 2 * SPAN,
                 address,
                 length: 3,
@@ -176,7 +182,7 @@ fn a_store_without_the_lock_is_refused_named_by_address_and_put_back() {
             assert!(bytes(&one) == bytes(&other));
             // It goes on, and the same stores under the locks count.
             let mut txn = one.begin(mode).expect("there is a node");
-            let both = [1, 2].map(|lock| (LockId(lock), Hold::Exclusive));
+            let both = [1, 2].map(|lock| (LockId(lock), LockMode::Exclusive));
             txn.acquire_all(&both).expect("they are free");
             one.region().put_back(2 * SPAN, &[2; 3]).expect("inside");
             let commit = txn.commit(Durability::Remote).expect("it commits");
@@ -197,11 +203,11 @@ fn whole_pages_that_cannot_be_undone_spoil_the_copy_only_when_stored_to() {
     let (_directory, place) = place(4096);
     let _lender = place.lender("a");
     let _serving = place.serve();
-    let one = join(&place, "one", Capture::Pages(Find::Trap)).expect("every system can");
+    let one = join(&place, "one", CaptureMode::Pages(DetectMethod::Trap)).expect("every system can");
     let other = place.join("other");
     let begin = || {
-        let mut txn = one.begin(Mode::NoRestore).expect("there is a node");
-        txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+        let mut txn = one.begin(RestoreMode::NoRestore).expect("there is a node");
+        txn.acquire(LockId(1), LockMode::Exclusive).expect("it is free");
         txn
     };
     begin().abort();
@@ -214,7 +220,7 @@ fn whole_pages_that_cannot_be_undone_spoil_the_copy_only_when_stored_to() {
     one.region().put_back(5 * 4096 + 7, &[1]).expect("inside");
     let found = stray(txn.commit(Durability::Remote));
     assert_eq!((found.offset, found.lock), (5 * 4096, Some(LockId(5))));
-    assert_eq!(one.gone(), Some(netram_shared::node::Gone::Spoilt));
+    assert_eq!(one.gone(), Some(netram_shared::node::NodeGone::CopyInvalid));
     assert_eq!(other.region().get::<u8>(5 * 4096 + 7).expect("inside"), 0);
 }
 
@@ -223,17 +229,17 @@ fn one_transaction_at_a_time_stores_where_stores_are_found_by_page() {
     let (_directory, place) = place(SPAN as u64);
     let _lender = place.lender("a");
     let _serving = place.serve();
-    let node = join(&place, "one", Capture::Twins(Find::Trap)).expect("every system can");
-    let mut first = node.begin(Mode::Restore).expect("there is a node");
-    first.acquire(LockId(1), Hold::Exclusive).expect("it is free");
-    let mut second = node.begin(Mode::Restore).expect("there is a node");
+    let node = join(&place, "one", CaptureMode::Twins(DetectMethod::Trap)).expect("every system can");
+    let mut first = node.begin(RestoreMode::Restore).expect("there is a node");
+    first.acquire(LockId(1), LockMode::Exclusive).expect("it is free");
+    let mut second = node.begin(RestoreMode::Restore).expect("there is a node");
     second.set_timeout(Duration::from_millis(20));
-    let refused = second.acquire(LockId(5), Hold::Exclusive);
+    let refused = second.acquire(LockId(5), LockMode::Exclusive);
     assert!(matches!(refused, Err(AcquireError::Captured)), "{refused:?}");
     // Readers are as many as like.
-    second.acquire(LockId(5), Hold::Shared).expect("it is free");
+    second.acquire(LockId(5), LockMode::Shared).expect("it is free");
     second.set_timeout(PATIENCE);
-    let refused = second.acquire(LockId(6), Hold::Exclusive);
+    let refused = second.acquire(LockId(6), LockMode::Exclusive);
     assert!(
         matches!(refused, Err(AcquireError::Captured)),
         "who has locks does not wait"
@@ -241,8 +247,8 @@ fn one_transaction_at_a_time_stores_where_stores_are_found_by_page() {
     drop(second);
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
-            let mut third = node.begin(Mode::Restore).expect("there is a node");
-            third.acquire(LockId(5), Hold::Exclusive)
+            let mut third = node.begin(RestoreMode::Restore).expect("there is a node");
+            third.acquire(LockId(5), LockMode::Exclusive)
         });
         first.commit(Durability::Remote).expect("it commits");
         waits.join().expect("no panic").expect("the first has ended");
@@ -266,16 +272,16 @@ fn verified_a_store_that_was_not_declared_is_refused_named_and_put_back() {
     let _lender = place.lender("a");
     let _serving = place.serve();
     // By protection, stores that the system makes for the program are not found, as these are.
-    let Some(probe) = join(&place, "probe", Capture::Twins(Find::Watch)) else {
+    let Some(probe) = join(&place, "probe", CaptureMode::Twins(DetectMethod::Watch)) else {
         return;
     };
     probe.leave().expect("it leaves");
-    let one = join(&place, "one", Capture::Verified(Verify::Refuse)).expect("every system can");
+    let one = join(&place, "one", CaptureMode::Verified(VerifyMode::Refuse)).expect("every system can");
     let other = place.join("other");
     for (at, lock, held) in [(SPAN + 50, 1, true), (3 * SPAN, 3, false)] {
         let before = bytes(&one);
-        let mut txn = one.begin(Mode::Restore).expect("there is a node");
-        txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+        let mut txn = one.begin(RestoreMode::Restore).expect("there is a node");
+        txn.acquire(LockId(1), LockMode::Exclusive).expect("it is free");
         txn.write(SPAN, &[7; 8]).expect("it is held");
         store_past(&one, at, &[9; 4]);
         let found = stray(txn.commit(Durability::Remote));
@@ -285,15 +291,15 @@ fn verified_a_store_that_was_not_declared_is_refused_named_and_put_back() {
         assert!(bytes(&one) == before);
     }
     // Also by a transaction that reads, or is aborted.
-    let txn = one.begin(Mode::Restore).expect("there is a node");
+    let txn = one.begin(RestoreMode::Restore).expect("there is a node");
     store_past(&one, 0, &[9; 4]);
     assert_eq!(stray(txn.commit(Durability::Remote)).offset, 0);
-    let txn = one.begin(Mode::Restore).expect("there is a node");
+    let txn = one.begin(RestoreMode::Restore).expect("there is a node");
     store_past(&one, 0, &[9; 4]);
     txn.abort();
     assert!(bytes(&one) == bytes(&other));
-    let mut txn = one.begin(Mode::Restore).expect("there is a node");
-    txn.acquire(LockId(1), Hold::Exclusive).expect("it is free");
+    let mut txn = one.begin(RestoreMode::Restore).expect("there is a node");
+    txn.acquire(LockId(1), LockMode::Exclusive).expect("it is free");
     txn.set_range(SPAN, 4).expect("it is held");
     store_past(&one, SPAN, &[5; 4]);
     txn.commit(Durability::Remote).expect("it was declared");

@@ -8,17 +8,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use crate::common::processes::{Process, commit_until_told, name, place_of_child, serve};
-use crate::common::world::{LEASE_LONG, LEASE_SHORT, Place, SPAN, add_and_fill, add_as, try_read};
+use crate::common::processes::{NodeProcess, commit_until_told, name, place_of_child, serve};
+use crate::common::world::{LEASE_LONG, LEASE_SHORT, SPAN, TestPaths, add_and_fill, add_as, try_read};
 use crate::common::{PATIENCE, until};
 use netram_lender::Lender;
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::Node;
-use netram_shared::node::CommitError;
-use netram_shared::server::{Store, merge_left};
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::{Hold, LockId, Number};
+use netram_shared::node::TxnCommitError;
+use netram_shared::server::{RegionStore, merge_orphans};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::{LockId, LockMode, RecordNumber};
 
 /// A child that has not become another program yet has copies of this process's files, and with them its locks: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -70,29 +70,29 @@ fn fat_node() {
 }
 
 /// A server and two nodes that commit.
-struct World {
-    place: Place,
-    server: Process,
-    nodes: [Process; 2],
+struct KillFixture {
+    place: TestPaths,
+    server: NodeProcess,
+    nodes: [NodeProcess; 2],
     _lender: Lender,
     _directory: tempfile::TempDir,
     // The last to be dropped: until then there are children.
     _alone: MutexGuard<'static, ()>,
 }
 
-impl World {
-    fn start() -> World {
+impl KillFixture {
+    fn start() -> KillFixture {
         let alone = alone();
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let place = Place {
+        let place = TestPaths {
             directory: directory.path().to_owned(),
         };
         let lender = place.lender("a");
         place.create(LOCKS as usize, &["a"]);
-        let server = World::serve(&place);
-        let nodes = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
+        let server = KillFixture::serve(&place);
+        let nodes = ["one", "two"].map(|name| NodeProcess::start(&place, "node_kill::node", name));
         nodes.iter().for_each(|node| node.commits(30));
-        World {
+        KillFixture {
             place,
             server,
             nodes,
@@ -102,18 +102,18 @@ impl World {
         }
     }
 
-    fn serve(place: &Place) -> Process {
-        Process::serve(place, "node_kill::server", "server")
+    fn serve(place: &TestPaths) -> NodeProcess {
+        NodeProcess::serve(place, "node_kill::server", "server")
     }
 }
 
 /// All commits that there were.
-fn commits(place: &Place) -> u64 {
+fn commits(place: &TestPaths) -> u64 {
     let end = Instant::now() + PATIENCE;
     loop {
         let judge = place.join("judge");
         let counted = (0..LOCKS).map(|lock| try_read(&judge, lock));
-        match counted.sum::<Result<u64, CommitError>>() {
+        match counted.sum::<Result<u64, TxnCommitError>>() {
             Ok(counted) => return counted,
             // The machine let the judge wait for longer than a lease.
             Err(error) => assert!(Instant::now() < end, "{error}"),
@@ -127,7 +127,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 #[test]
 fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there() {
-    let world = World::start();
+    let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     let killed = one.kill();
     // Enough to have had every lock.
@@ -141,14 +141,14 @@ fn when_a_node_is_killed_others_go_on_and_all_that_it_had_acknowledged_is_there(
     );
     // The same machine again: what it left is offered, and nothing comes twice.
     let again = place.join("one");
-    until("what was left is offered", || again.left_behind().is_empty());
+    until("what was left is offered", || again.orphans().is_empty());
     again.leave().expect("it leaves");
     assert_eq!(commits(place), counted);
 }
 
 #[test]
 fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
-    let world = World::start();
+    let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     one.freeze();
     std::thread::sleep(LEASE_SHORT * 2);
@@ -164,10 +164,10 @@ fn a_node_that_slept_beyond_its_lease_learns_what_became_of_its_commit() {
 
 #[test]
 fn a_server_that_is_killed_and_started_again_loses_nothing() {
-    let world = World::start();
+    let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     world.server.kill();
-    let _server = World::serve(place);
+    let _server = KillFixture::serve(place);
     one.commits(60);
     two.commits(60);
     let acked = one.leave() + two.leave();
@@ -177,11 +177,11 @@ fn a_server_that_is_killed_and_started_again_loses_nothing() {
 /// Every commit adds to what its node's copy says: one that lacked a record would make the counters wrong.
 #[test]
 fn nodes_that_join_while_others_write_lack_nothing() {
-    let world = World::start();
+    let world = KillFixture::start();
     let ([one, two], place) = (world.nodes, &world.place);
     let mut acked = 0;
     for _ in 0..4 {
-        let three = Process::start(place, "node_kill::node", "three");
+        let three = NodeProcess::start(place, "node_kill::node", "three");
         three.commits(10);
         acked += three.leave();
     }
@@ -194,21 +194,21 @@ fn nodes_that_join_while_others_write_lack_nothing() {
 fn logs_of_several_writers_that_wear_round_lose_nothing() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
     place.create_with(LOCKS as usize, &["a"], |plan| {
         plan.nodes_settings = plan.nodes_settings.replace("1MiB", "32KiB");
     });
-    let server = World::serve(&place);
-    let nodes = ["one", "two", "three"].map(|name| Process::start(&place, "node_kill::fat_node", name));
+    let server = KillFixture::serve(&place);
+    let nodes = ["one", "two", "three"].map(|name| NodeProcess::start(&place, "node_kill::fat_node", name));
     let worn = 5 * LOG_SMALL / SPAN as u64;
     nodes.iter().for_each(|node| node.commits(worn));
     server.kill();
-    let _server = World::serve(&place);
+    let _server = KillFixture::serve(&place);
     nodes.iter().for_each(|node| node.commits(worn));
-    let acked: u64 = nodes.map(Process::leave).into_iter().sum();
+    let acked: u64 = nodes.map(NodeProcess::leave).into_iter().sum();
     assert_eq!(commits(&place), acked);
 }
 
@@ -217,14 +217,14 @@ fn logs_of_several_writers_that_wear_round_lose_nothing() {
 fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
-    let lend = |name: &str| Process::serve(&place, "node_kill::lender", name);
+    let lend = |name: &str| NodeProcess::serve(&place, "node_kill::lender", name);
     let mut lenders = ["a", "b"].map(|name| Some(lend(name)));
     place.create(LOCKS as usize, &["a", "b"]);
-    let _server = World::serve(&place);
-    let [one, two] = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
+    let _server = KillFixture::serve(&place);
+    let [one, two] = ["one", "two"].map(|name| NodeProcess::start(&place, "node_kill::node", name));
     [&one, &two].iter().for_each(|node| node.commits(30));
     for (at, name) in ["a", "b"].into_iter().enumerate() {
         // Until it has ended it has its memory locked.
@@ -248,7 +248,7 @@ fn lenders_that_are_killed_in_turn_stop_nobody_and_nothing_is_lost() {
 fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
@@ -260,14 +260,15 @@ fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
         // More than the writer may send before the server looks at what it has for others.
         config.recent_bytes = 1 << 20;
     });
-    let one = Process::start(&place, "node_kill::node", "one");
+    let one = NodeProcess::start(&place, "node_kill::node", "one");
     one.commits(30);
     one.freeze();
     // Under a lock that the other never has; more than all buffers on the way.
     let writer = place.join("writer");
     for round in 0..1500_u32 {
-        let mut txn = writer.begin(Mode::Restore).expect("there is a node");
-        txn.acquire(LockId(LOCKS), Hold::Exclusive).expect("it is free");
+        let mut txn = writer.begin(RestoreMode::Restore).expect("there is a node");
+        txn.acquire(LockId(LOCKS), LockMode::Exclusive)
+            .expect("it is free");
         txn.write(LOCKS as usize * SPAN, &[round as u8; SPAN])
             .expect("it is held");
         txn.commit(Durability::Remote).expect("it commits");
@@ -287,20 +288,20 @@ fn a_node_that_others_outrun_begins_anew_and_loses_nothing() {
 fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_truth_is_told() {
     let _alone = alone();
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
-    let lender = Process::serve(&place, "node_kill::lender", "a");
+    let lender = NodeProcess::serve(&place, "node_kill::lender", "a");
     place.create(LOCKS as usize, &["a"]);
-    let serves = || Process::serve(&place, "node_kill::patient_server", "server");
+    let serves = || NodeProcess::serve(&place, "node_kill::patient_server", "server");
     let server = serves();
-    let nodes = ["one", "two"].map(|name| Process::start(&place, "node_kill::node", name));
+    let nodes = ["one", "two"].map(|name| NodeProcess::start(&place, "node_kill::node", name));
     nodes.iter().for_each(|node| node.commits(30));
-    let kept = nodes.each_ref().map(Process::record);
+    let kept = nodes.each_ref().map(NodeProcess::record);
     let judge = place.join("judge");
     for (node, number) in kept {
         let fate = judge.outcome(node, number, PATIENCE);
-        assert_eq!(fate, Ok(Fate::Committed));
+        assert_eq!(fate, Ok(RecordOutcome::Committed));
     }
     // A dead one would have to be waited for.
     judge.leave().expect("it leaves");
@@ -319,10 +320,10 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
     });
     // The lender comes back empty. What the nodes' disks have is all that is left, and no proof.
     std::fs::remove_file(place.directory.join("a.mem")).expect("the lender had it");
-    let _lender = Process::serve(&place, "node_kill::lender", "a");
-    let (mut store, _) = Store::open(&place.region(), || ()).expect("the region is whole");
+    let _lender = NodeProcess::serve(&place, "node_kill::lender", "a");
+    let (mut store, _) = RegionStore::open(&place.region(), || ()).expect("the region is whole");
     let roots = ["one", "two"].map(|name| place.directory.join(name));
-    let merged = merge_left(&mut store, &roots, true).expect("it is merged");
+    let merged = merge_orphans(&mut store, &roots, true).expect("it is merged");
     store.close().expect("it closes");
     let _server = serves();
     let judge = place.join("another judge");
@@ -333,9 +334,9 @@ fn after_a_power_cut_of_everything_what_was_kept_is_there_and_of_the_rest_the_tr
         let last = its.expect("its directory was named").last;
         assert!(last >= number, "{number} was kept, {last} is there");
         assert!(last.0 <= acked + 1, "{last} is there, {acked} was acknowledged");
-        let fate = |number| judge.outcome(node, Number(number), PATIENCE);
-        assert_eq!(fate(last.0), Ok(Fate::Committed));
-        assert_eq!(fate(last.0 + 1), Ok(Fate::Aborted));
+        let fate = |number| judge.outcome(node, RecordNumber(number), PATIENCE);
+        assert_eq!(fate(last.0), Ok(RecordOutcome::Committed));
+        assert_eq!(fate(last.0 + 1), Ok(RecordOutcome::Aborted));
         counted += last.0;
     }
     judge.leave().expect("it leaves");

@@ -2,22 +2,22 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::common::world::{Place, SPAN, add, read};
-use crate::common::{House, PATIENCE, next, until};
+use crate::common::world::{SPAN, TestPaths, add, read};
+use crate::common::{PATIENCE, TestAcceptor, next, until};
 use netram_proto::id::Lsn;
-use netram_proto::time::Span;
-use netram_proto::wire::Link;
+use netram_proto::time::Nanos;
+use netram_proto::wire::ChainPoint;
 use netram_shared::channel::Channel;
-use netram_shared::node::{CommitError, Gone};
-use netram_shared::server::Store;
-use netram_shared::server::serve::Serving;
-use netram_shared::{Node, Options};
-use netram_shared_machine::message::{Fate, Joined, Opening};
-use netram_shared_machine::{LockId, NodeId, Number, Position, RegionId, ToNode, ToServer};
+use netram_shared::node::{NodeGone, TxnCommitError};
+use netram_shared::server::RegionStore;
+use netram_shared::server::serve::ServingRegion;
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::message::{JoinReply, RecordOutcome, RegionOpening};
+use netram_shared_machine::{LockId, NodeId, Position, RecordNumber, RegionId, ToNode, ToServer};
 
-fn place() -> (tempfile::TempDir, Place) {
+fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     (directory, place)
@@ -60,21 +60,22 @@ fn commits_go_on_when_a_lender_is_lost_and_when_all_are() {
 
 /// A second commit whose record is in the node's journal and nowhere else when the server declares the node dead: nobody can know what
 /// becomes of it. The node is gone.
-fn cut_off(place: &Place, one: Node) -> (NodeId, Serving) {
+fn cut_off(place: &TestPaths, one: Node) -> (NodeId, ServingRegion) {
     let id = one.id();
     let (serving, ended) = std::thread::scope(|scope| {
         let commit = scope.spawn(|| add(&one, 1, 1));
         until("the record is in the journal", || {
-            one.progress().appended == Number(2)
+            one.progress().appended == RecordNumber(2)
         });
-        assert_eq!(one.progress().acked, Number(1));
-        let (mut store, _) = Store::open(&place.region(), || ()).unwrap();
+        assert_eq!(one.progress().acked, RecordNumber(1));
+        let (mut store, _) = RegionStore::open(&place.region(), || ()).unwrap();
         let end = store.fence(id).unwrap();
         store.wait(end).unwrap();
         store.close().unwrap();
         (place.serve(), commit.join().unwrap())
     });
-    let unknown = matches!(ended, Err(CommitError::Unknown { node, number: Number(2), .. }) if node == id);
+    let unknown =
+        matches!(ended, Err(TxnCommitError::Unknown { node, number: RecordNumber(2), .. }) if node == id);
     assert!(unknown, "{ended:?}");
     (id, serving)
 }
@@ -90,10 +91,13 @@ fn a_commit_that_is_unknown_without_members_is_aborted_when_its_node_is_read() {
     let (id, _serving) = cut_off(&place, one);
     // Without members only the server's disk acknowledges, and that has not: its end is proven.
     let one = place.join("one");
-    let fate = |number| one.outcome(id, Number(number), PATIENCE).unwrap();
-    assert_eq!((fate(1), fate(2)), (Fate::Committed, Fate::Aborted));
+    let fate = |number| one.outcome(id, RecordNumber(number), PATIENCE).unwrap();
+    assert_eq!(
+        (fate(1), fate(2)),
+        (RecordOutcome::Committed, RecordOutcome::Aborted)
+    );
     assert_eq!(read(&one, 1), 1);
-    until("what was left is buried", || one.left_behind().is_empty());
+    until("what was left is buried", || one.orphans().is_empty());
 }
 
 #[test]
@@ -104,29 +108,32 @@ fn the_outcome_of_a_commit_that_is_unknown_is_what_the_memory_shows() {
     let serving = place.serve();
     let one = place.join("one");
     assert_eq!(add(&one, 1, 1).unwrap(), 1);
-    until("the server has it", || one.progress().kept == Number(1));
+    until("the server has it", || one.progress().durable == RecordNumber(1));
     // Nobody is left who could acknowledge.
     drop((serving, lender));
     let (id, _serving) = cut_off(&place, one);
     let _lender = place.lender("a");
     let one = place.join("one");
     // The server may read the journal's member, which lacks the record, or be offered the journal, which has it.
-    let fate = one.outcome(id, Number(2), PATIENCE).unwrap();
+    let fate = one.outcome(id, RecordNumber(2), PATIENCE).unwrap();
     let expected = match fate {
-        Fate::Committed => 2,
-        Fate::Aborted => 1,
-        Fate::Open | Fate::Forgotten => panic!("{fate:?}"),
+        RecordOutcome::Committed => 2,
+        RecordOutcome::Aborted => 1,
+        RecordOutcome::Open | RecordOutcome::Forgotten => panic!("{fate:?}"),
     };
     assert_eq!(read(&one, 1), expected);
-    assert_eq!(one.outcome(id, Number(2), PATIENCE), Ok(fate));
-    assert_eq!(one.outcome(id, Number(3), PATIENCE), Ok(Fate::Aborted));
-    until("what was left is buried", || one.left_behind().is_empty());
+    assert_eq!(one.outcome(id, RecordNumber(2), PATIENCE), Ok(fate));
+    assert_eq!(
+        one.outcome(id, RecordNumber(3), PATIENCE),
+        Ok(RecordOutcome::Aborted)
+    );
+    until("what was left is buried", || one.orphans().is_empty());
 }
 
 /// A server that says what the test says.
-struct Played(Channel);
+struct ScriptedServer(Channel);
 
-impl Played {
+impl ScriptedServer {
     fn say(&mut self, message: &ToNode<Vec<u8>>) {
         let mut head = Vec::new();
         message.head(&mut head);
@@ -144,11 +151,11 @@ impl Played {
         let ToServer::Join(join) = self.hear() else {
             panic!("it does not say who it is")
         };
-        self.say(&ToNode::Joined(Joined {
+        self.say(&ToNode::Joined(JoinReply {
             node: NodeId(1),
-            lease: Span::from_ms(60_000),
+            lease: Nanos::from_ms(60_000),
             position: Position(0),
-            opening: Opening {
+            opening: RegionOpening {
                 region: RegionId(5),
                 bytes: SPAN as u64,
                 address: 0,
@@ -159,8 +166,8 @@ impl Played {
             applied: Vec::new(),
             versions: Vec::new(),
         }));
-        self.say(&ToNode::Kept {
-            number: Number(0),
+        self.say(&ToNode::Durable {
+            number: RecordNumber(0),
             end: join.begins,
             view: join.view.version,
         });
@@ -171,28 +178,28 @@ impl Played {
 #[test]
 fn a_server_that_says_it_keeps_what_was_never_written_is_not_believed() {
     let (_directory, place) = place();
-    let house = House::open();
-    let options = Options {
+    let house = TestAcceptor::open();
+    let options = NodeOptions {
         server: house.address().clone(),
         security: house.security.clone(),
         ..place.options("one")
     };
     let (node, mut server) = std::thread::scope(|scope| {
         let joining = scope.spawn(|| Node::join(options).expect("it joins"));
-        let mut server = Played(house.arrival().channel);
+        let mut server = ScriptedServer(house.arrival().channel);
         server.let_in();
         (joining.join().unwrap(), server)
     });
     assert_eq!(node.gone(), None);
-    server.say(&ToNode::Kept {
-        number: Number(3),
-        end: Link {
+    server.say(&ToNode::Durable {
+        number: RecordNumber(3),
+        end: ChainPoint {
             lsn: Lsn(4096),
             chain: 7,
         },
         view: 1,
     });
     until("the node ends", || node.gone().is_some());
-    assert_eq!(node.gone(), Some(Gone::Kept(Number(3))));
+    assert_eq!(node.gone(), Some(NodeGone::NoSuchEnd(RecordNumber(3))));
     assert!(add(&node, 0, 1).is_err());
 }

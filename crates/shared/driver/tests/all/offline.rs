@@ -5,17 +5,17 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::common::history::{Model, NODES, TERM, open, payload, plan};
-use crate::common::{PATIENCE, Random};
+use crate::common::history::{NODES, RegionModel, TERM, open, payload, plan};
+use crate::common::{PATIENCE, TestRng};
 use netram_journal::{Journal, JournalConfig};
 use netram_proto::id::Lsn;
 use netram_proto::journal::Voter;
-use netram_proto::port::Log;
-use netram_proto::wire::Link;
+use netram_proto::port::RecordLog;
+use netram_proto::wire::ChainPoint;
 use netram_rvm::record::KIND_COMPACT;
-use netram_shared::server::{Joining, OfflineError, Store, merge_left};
+use netram_shared::server::{NewNode, OfflineError, RegionStore, merge_orphans};
 use netram_shared_machine::{LockId, NodeId, Stamp};
-use netram_store::{Home, Layout};
+use netram_store::{JournalLayout, Store};
 
 /// A child that has not become another program yet has copies of this process's files, and with them its locks: no test opens a region
 /// while another one starts a child.
@@ -25,34 +25,43 @@ const PLACE: &str = "NETRAM_TEST_REGION";
 const SEED: u64 = 21;
 
 /// A region whose nodes have joined, and their directories, with the history's first records.
-struct Left {
-    folder: tempfile::TempDir,
-    model: Model,
+struct OrphanRegion {
+    directory: tempfile::TempDir,
+    model: RegionModel,
 }
 
-impl Left {
+impl OrphanRegion {
     /// The records as they were acknowledged; of the first `merged` the server has had the tails.
-    fn new(records: u64, merged: u64) -> Left {
-        Left::with(records, merged, |_, _| None)
+    fn new(records: u64, merged: u64) -> OrphanRegion {
+        OrphanRegion::with(records, merged, |_, _| None)
     }
 
     /// The same, and the first node has one more record.
-    fn with(records: u64, merged: u64, more: impl FnOnce(&Model, u32) -> Option<Vec<u8>>) -> Left {
+    fn with(
+        records: u64,
+        merged: u64,
+        more: impl FnOnce(&RegionModel, u32) -> Option<Vec<u8>>,
+    ) -> OrphanRegion {
         assert!(records <= TERM, "the history's nodes are the first ones");
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().join("region");
-        Store::create(&root, &plan(64 * 1024)).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().join("region");
+        RegionStore::create(&root, &plan(64 * 1024)).unwrap();
         let mut store = open(&root);
         let segment = store.segment();
         let mut journals = Vec::new();
         for node in 1..=NODES {
-            let home = Home::create(&Left::node_in(folder.path(), node), Layout::Directory, 1 << 20).unwrap();
+            let home = Store::create(
+                &OrphanRegion::node_in(directory.path(), node),
+                JournalLayout::Directory,
+                1 << 20,
+            )
+            .unwrap();
             let config = JournalConfig {
                 voter: Voter::Server,
                 ..home.settings().unwrap().journal_config().unwrap()
             };
             let (journal, _) = Journal::open(home.path(), config).unwrap();
-            let joining = Joining {
+            let joining = NewNode {
                 name: String::new(),
                 view: journal.newest_view(),
                 key: Vec::new(),
@@ -61,7 +70,7 @@ impl Left {
             store.join(joining).unwrap();
             journals.push(journal);
         }
-        let mut model = Model::new(SEED);
+        let mut model = RegionModel::new(SEED);
         for index in 0..records {
             let record = model.step();
             let payload = record.payload(segment);
@@ -86,23 +95,25 @@ impl Left {
             }
         }
         store.close().unwrap();
-        Left { folder, model }
+        OrphanRegion { directory, model }
     }
 
     fn region(&self) -> PathBuf {
-        self.folder.path().join("region")
+        self.directory.path().join("region")
     }
 
-    fn node_in(folder: &Path, node: u64) -> PathBuf {
-        folder.join(format!("node-{node}"))
+    fn node_in(directory: &Path, node: u64) -> PathBuf {
+        directory.join(format!("node-{node}"))
     }
 
-    fn nodes(folder: &Path) -> Vec<PathBuf> {
-        (1..=NODES).map(|node| Left::node_in(folder, node)).collect()
+    fn nodes(directory: &Path) -> Vec<PathBuf> {
+        (1..=NODES)
+            .map(|node| OrphanRegion::node_in(directory, node))
+            .collect()
     }
 
     fn dirs(&self) -> Vec<PathBuf> {
-        Left::nodes(self.folder.path())
+        OrphanRegion::nodes(self.directory.path())
     }
 }
 
@@ -110,9 +121,9 @@ impl Left {
 fn what_all_left_makes_the_region_whole() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for merged in [0, 7, TERM] {
-        let left = Left::new(TERM, merged);
+        let left = OrphanRegion::new(TERM, merged);
         let mut store = open(&left.region());
-        let done = merge_left(&mut store, &left.dirs(), false).unwrap();
+        let done = merge_orphans(&mut store, &left.dirs(), false).unwrap();
         left.model.assert_is(&store);
         assert_eq!(done.iter().map(|one| one.merged).sum::<u64>(), TERM - merged);
         assert_eq!(
@@ -121,7 +132,7 @@ fn what_all_left_makes_the_region_whole() {
             "nothing more will come of them"
         );
         // Once more: there is nothing, and nothing happens.
-        let again = merge_left(&mut store, &left.dirs(), false).unwrap();
+        let again = merge_orphans(&mut store, &left.dirs(), false).unwrap();
         assert!(again.iter().all(|one| one.merged == 0));
         left.model.assert_is(&store);
         drop(store);
@@ -133,10 +144,10 @@ fn what_all_left_makes_the_region_whole() {
 #[test]
 fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut left = Left::new(10, 10);
+    let mut left = OrphanRegion::new(10, 10);
     let mut store = open(&left.region());
     let record = left.model.step();
-    let end = Link {
+    let end = ChainPoint {
         lsn: Lsn(1 << 30),
         ..record.end
     };
@@ -144,7 +155,7 @@ fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
     store
         .merge(record.node, record.number, Some(end), &payload)
         .unwrap();
-    let done = merge_left(&mut store, &left.dirs(), false).unwrap();
+    let done = merge_orphans(&mut store, &left.dirs(), false).unwrap();
     assert!(done.iter().all(|one| one.merged == 0));
     let its = done.iter().find(|one| one.node == record.node);
     assert_eq!(its.unwrap().last, record.number);
@@ -155,10 +166,10 @@ fn a_region_may_have_more_than_the_disk_of_a_node_that_was_slower() {
 #[test]
 fn what_is_missing_is_named_and_nothing_changes() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let left = Left::new(TERM, 5);
+    let left = OrphanRegion::new(TERM, 5);
     let mut store = open(&left.region());
     let before = store.table().clone();
-    let error = merge_left(&mut store, &left.dirs()[..2], false).unwrap_err();
+    let error = merge_orphans(&mut store, &left.dirs()[..2], false).unwrap_err();
     let OfflineError::Missing(missing) = &error else {
         panic!("{error}");
     };
@@ -172,46 +183,51 @@ fn what_is_missing_is_named_and_nothing_changes() {
         assert!(error.to_string().contains(&named), "{error}");
     }
     assert_eq!(store.table(), &before);
-    Model::after(SEED, 5).assert_is(&store);
-    merge_left(&mut store, &left.dirs(), false).unwrap();
+    RegionModel::after(SEED, 5).assert_is(&store);
+    merge_orphans(&mut store, &left.dirs(), false).unwrap();
     left.model.assert_is(&store);
 }
 
 #[test]
 fn directories_that_do_not_belong_are_refused() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let left = Left::new(10, 3);
+    let left = OrphanRegion::new(10, 3);
     let mut store = open(&left.region());
-    let alien = Home::create(&left.folder.path().join("alien"), Layout::Directory, 1 << 20).unwrap();
-    let refused = merge_left(&mut store, &[alien.path().to_owned()], false);
+    let alien = Store::create(
+        &left.directory.path().join("alien"),
+        JournalLayout::Directory,
+        1 << 20,
+    )
+    .unwrap();
+    let refused = merge_orphans(&mut store, &[alien.path().to_owned()], false);
     assert!(matches!(refused, Err(OfflineError::Alien { .. })), "{refused:?}");
-    let refused = merge_left(&mut store, &[left.folder.path().join("none")], false);
+    let refused = merge_orphans(&mut store, &[left.directory.path().join("none")], false);
     assert!(
         matches!(refused, Err(OfflineError::Journal { .. })),
         "{refused:?}"
     );
     // The directory that the node's is in, say: nothing of it would be merged, and that would look like success.
-    let empty = left.folder.path().join("empty");
+    let empty = left.directory.path().join("empty");
     std::fs::create_dir(&empty).unwrap();
-    let refused = merge_left(&mut store, &[left.dirs(), vec![empty]].concat(), false);
+    let refused = merge_orphans(&mut store, &[left.dirs(), vec![empty]].concat(), false);
     assert!(matches!(refused, Err(OfflineError::Empty { .. })), "{refused:?}");
     // A copy of the directory, as it was before: two copies would be merged one over the other.
-    let (one, copy) = (left.dirs()[0].clone(), left.folder.path().join("copy"));
+    let (one, copy) = (left.dirs()[0].clone(), left.directory.path().join("copy"));
     std::fs::create_dir(&copy).unwrap();
     for file in std::fs::read_dir(&one).unwrap() {
         let file = file.unwrap();
         std::fs::copy(file.path(), copy.join(file.file_name())).unwrap();
     }
-    let refused = merge_left(&mut store, &[one, copy], false);
+    let refused = merge_orphans(&mut store, &[one, copy], false);
     assert!(matches!(refused, Err(OfflineError::Twice { .. })), "{refused:?}");
-    Model::after(SEED, 3).assert_is(&store);
+    RegionModel::after(SEED, 3).assert_is(&store);
 }
 
 #[test]
 fn a_record_outside_its_locks_is_refused_by_name() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     // The first node's last record changes bytes of lock 0, and says that it wrote under lock 2.
-    let left = Left::with(10, 10, |model, segment| {
+    let left = OrphanRegion::with(10, 10, |model, segment| {
         let version = model.versions.get(&LockId(2)).copied().unwrap_or_default();
         let stamp = Stamp {
             written: vec![(LockId(2), version.next())],
@@ -221,7 +237,7 @@ fn a_record_outside_its_locks_is_refused_by_name() {
     });
     let mut store = open(&left.region());
     let number = store.table().node(NodeId(1)).unwrap().merged.next();
-    let error = merge_left(&mut store, &left.dirs(), false).unwrap_err();
+    let error = merge_orphans(&mut store, &left.dirs(), false).unwrap_err();
     assert!(
         matches!(&error, OfflineError::Record { number: found, node: NodeId(1), .. } if *found == number),
         "{error}"
@@ -232,25 +248,25 @@ fn a_record_outside_its_locks_is_refused_by_name() {
 #[test]
 #[ignore = "the process that the other test kills"]
 fn merger() {
-    let Some(folder) = std::env::var_os(PLACE).map(PathBuf::from) else {
+    let Some(directory) = std::env::var_os(PLACE).map(PathBuf::from) else {
         return;
     };
-    let mut store = open(&folder.join("region"));
-    merge_left(&mut store, &Left::nodes(&folder), false).unwrap();
+    let mut store = open(&directory.join("region"));
+    merge_orphans(&mut store, &OrphanRegion::nodes(&directory), false).unwrap();
     store.close().unwrap();
 }
 
 #[test]
 fn a_merge_that_is_killed_is_done_again() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut random = Random(9);
+    let mut random = TestRng(9);
     for round in 0..2 {
-        let left = Left::new(TERM, 4);
+        let left = OrphanRegion::new(TERM, 4);
         // Longer each time, until one lives to its end, however slow the machine.
         for attempt in 0.. {
             let mut merger = Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "offline::merger", "--ignored", "--nocapture"])
-                .env(PLACE, left.folder.path())
+                .env(PLACE, left.directory.path())
                 .stdout(Stdio::null())
                 .spawn()
                 .unwrap();

@@ -1,16 +1,16 @@
 //! What a server that starts finds in its log of the records before: they are as their nodes had sent them, without a gap, the newest.
 
-use crate::common::history::{Model, TERM, go_on, plan};
-use netram_shared::server::{Recent, Store};
+use crate::common::history::{RegionModel, TERM, go_on, plan};
+use netram_shared::server::{RecentRecord, RegionStore};
 
 const SEED: u64 = 11;
 
 /// The newest records of the history up to so many, as far as they have so many bytes.
-fn expected(records: u64, segment: u32) -> Vec<Recent> {
-    let mut model = Model::new(SEED);
+fn expected(records: u64, segment: u32) -> Vec<RecentRecord> {
+    let mut model = RegionModel::new(SEED);
     let told = (0..records).map(|_| {
         let record = model.step();
-        Recent {
+        RecentRecord {
             node: record.node,
             number: record.number,
             payload: record.payload(segment),
@@ -21,30 +21,32 @@ fn expected(records: u64, segment: u32) -> Vec<Recent> {
 
 #[test]
 fn the_log_gives_records_back_as_they_came_across_every_kind_of_end() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("region");
-    Store::create(&root, &plan(8 << 20)).unwrap();
-    let (mut store, _) = Store::open_recalling(&root, 1 << 20, || ()).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("region");
+    RegionStore::create(&root, &plan(8 << 20)).unwrap();
+    let (mut store, _) = RegionStore::open_recalling(&root, 1 << 20, || ()).unwrap();
     assert_eq!(store.take_recent(), []);
-    let (mut model, segment) = (Model::new(SEED), store.segment());
+    let (mut model, segment) = (RegionModel::new(SEED), store.segment());
     // Nodes come and go meanwhile, which is in the log too.
     go_on(&mut store, &mut model, 3 * TERM);
     store.close().unwrap();
-    let (mut store, _) = Store::open_recalling(&root, 64 << 20, || ()).unwrap();
+    let (mut store, _) = RegionStore::open_recalling(&root, 64 << 20, || ()).unwrap();
     assert_eq!(store.take_recent(), expected(3 * TERM, segment));
     model.assert_is(&store);
     // An opening gives up what the log had: from here on it is what came since.
     go_on(&mut store, &mut model, 7);
-    let end = store.raise_ceiling(netram_shared_machine::Grant(9)).unwrap();
+    let end = store
+        .raise_ceiling(netram_shared_machine::GrantNumber(9))
+        .unwrap();
     store.wait(end).unwrap();
     store.close().unwrap();
-    let (mut store, _) = Store::open_recalling(&root, 64 << 20, || ()).unwrap();
+    let (mut store, _) = RegionStore::open_recalling(&root, 64 << 20, || ()).unwrap();
     let all = expected(3 * TERM + 7, segment);
     assert_eq!(store.take_recent(), all[all.len() - 7..]);
     go_on(&mut store, &mut model, 20);
     store.close().unwrap();
     // As many as there is room for, the newest.
-    let (mut store, _) = Store::open_recalling(&root, 8 << 10, || ()).unwrap();
+    let (mut store, _) = RegionStore::open_recalling(&root, 8 << 10, || ()).unwrap();
     let recent = store.take_recent();
     let all = expected(3 * TERM + 27, segment);
     assert!((2..20).contains(&recent.len()), "{}", recent.len());

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::common::world::{Place, SPAN, add, read};
+use crate::common::world::{SPAN, TestPaths, add, read};
 use crate::common::{PATIENCE, until};
-use netram_rvm::Mode;
+use netram_rvm::RestoreMode;
 use netram_shared::Node;
-use netram_shared::node::{Gone, SaveError};
+use netram_shared::node::{NodeGone, SaveError};
 use netram_shared::server::{RescueError, rescue};
-use netram_shared_machine::node::Over;
-use netram_shared_machine::{Hold, LockId, Version};
+use netram_shared_machine::node::NodeEnd;
+use netram_shared_machine::{LockId, LockMode, LockVersion};
 
 const LOCKS: usize = 6;
 const LOG_BYTES: u64 = 4 << 20;
@@ -21,10 +21,10 @@ const LEASE: Duration = Duration::from_secs(3);
 const DIRECTORY: &str = "NETRAM_TEST_RESCUE";
 
 /// A server in a process of its own, so that it can be killed.
-struct Server(Child);
+struct ServerChild(Child);
 
-impl Server {
-    fn start(place: &Place) -> Server {
+impl ServerChild {
+    fn start(place: &TestPaths) -> ServerChild {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["--exact", "rescue::server", "--ignored", "--nocapture"])
             .env(DIRECTORY, &place.directory)
@@ -35,18 +35,18 @@ impl Server {
         let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
         let serving = lines.any(|line| line.is_ok_and(|line| line == "serving"));
         assert!(serving, "the server serves");
-        Server(child)
+        ServerChild(child)
     }
 
     /// SIGKILL, and nothing is left of its disk.
-    fn lose(mut self, place: &Place) {
+    fn lose(mut self, place: &TestPaths) {
         self.0.kill().expect("it runs");
         self.0.wait().expect("it ends");
         std::fs::remove_dir_all(place.region()).expect("its directory");
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerChild {
     fn drop(&mut self) {
         // After a failure; it may have ended.
         let _ = self.0.kill();
@@ -60,7 +60,7 @@ fn server() {
     let Some(directory) = std::env::var_os(DIRECTORY) else {
         return;
     };
-    let place = Place {
+    let place = TestPaths {
         directory: PathBuf::from(directory),
     };
     let _serving = place.serve_with(LEASE);
@@ -71,9 +71,9 @@ fn server() {
     let _ = std::io::stdin().lines().next();
 }
 
-fn place() -> (tempfile::TempDir, Place) {
+fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     (directory, place)
@@ -106,10 +106,10 @@ fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(LOCKS, &["a"]);
-    let server = Server::start(&place);
+    let server = ServerChild::start(&place);
     let one = place.join("one");
     // It gets others' records only when it asks: its copy alone is not enough.
-    let lazy = Node::join(netram_shared::Options {
+    let lazy = Node::join(netram_shared::NodeOptions {
         lazy: true,
         ..place.options("lazy")
     })
@@ -126,7 +126,7 @@ fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
     save(&one, &copies[0]);
     save(&lazy, &copies[1]);
     assert!(
-        lazy.version(LockId(1)) < Version(20),
+        lazy.version(LockId(1)) < LockVersion(20),
         "it has what came before its one grant"
     );
     let made = rescue(&place.region(), &copies, LOG_BYTES).expect("a region is made");
@@ -134,11 +134,11 @@ fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
     assert_eq!(made.copies[0].2 + made.copies[1].2, 3, "{made:?}");
     assert_eq!(made.absent, []);
     // Nodes of the old region are refused by the new one, at the same address.
-    let _server = Server::start(&place);
+    let _server = ServerChild::start(&place);
     for node in [&one, &lazy] {
         until("it hears that there is another region", || node.gone().is_some());
         assert!(
-            matches!(node.gone(), Some(Gone::Over(Over::Refused(_)))),
+            matches!(node.gone(), Some(NodeGone::Ended(NodeEnd::Refused(_)))),
             "{:?}",
             node.gone()
         );
@@ -150,7 +150,7 @@ fn what_living_nodes_had_acknowledged_is_in_the_region_made_of_their_copies() {
     surely_add(&again, 1, 1);
     let alien = |failed: &str| failed.contains("of another region");
     until("the old journal is looked at", || {
-        let left = again.left_behind();
+        let left = again.orphans();
         left.iter().any(|left| left.failed.as_deref().is_some_and(alien))
     });
     let other = place.join("other");
@@ -163,12 +163,12 @@ fn copies_that_cannot_be_put_together_are_refused_and_leave_nothing() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(LOCKS, &["a"]);
-    let server = Server::start(&place);
+    let server = ServerChild::start(&place);
     let (one, other) = (place.join("one"), place.join("other"));
     surely_add(&one, 1, 7);
-    until("it comes", || other.version(LockId(1)) == Version(1));
-    let mut holds = other.begin(Mode::Restore).expect("there is a node");
-    holds.acquire(LockId(2), Hold::Exclusive).expect("it is free");
+    until("it comes", || other.version(LockId(1)) == LockVersion(1));
+    let mut holds = other.begin(RestoreMode::Restore).expect("there is a node");
+    holds.acquire(LockId(2), LockMode::Exclusive).expect("it is free");
     server.lose(&place);
     let copies = ["one.copy", "other.copy"].map(|name| place.directory.join(name));
     save(&one, &copies[0]);
@@ -194,7 +194,7 @@ fn copies_that_cannot_be_put_together_are_refused_and_leave_nothing() {
 
     // One node's copy alone: the other one is named.
     let made = rescue(&place.directory.join("alone"), &copies[1..], LOG_BYTES).expect("a region is made");
-    assert_eq!(made.absent, [(one.id(), netram_shared_machine::Number(1))]);
+    assert_eq!(made.absent, [(one.id(), netram_shared_machine::RecordNumber(1))]);
 
     let bytes = copies[1].join("bytes");
     let whole = std::fs::read(&bytes).expect("the copy's bytes");

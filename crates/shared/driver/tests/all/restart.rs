@@ -6,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::common::world::{Place, SPAN, add, read};
-use crate::common::{Process, until};
+use crate::common::world::{SPAN, TestPaths, add, read};
+use crate::common::{KilledChild, until};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared_machine::{Hold, LockId};
+use netram_rvm::RestoreMode;
+use netram_shared_machine::{LockId, LockMode};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 /// Nobody is fenced for being slow.
@@ -20,7 +20,7 @@ const LOCKS: u32 = 3;
 #[test]
 fn nodes_go_on_with_the_next_server_though_they_lack_what_the_last_had_made_durable() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
@@ -70,7 +70,7 @@ fn node() {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
     });
-    let node = Place { directory }.join("sleeper");
+    let node = TestPaths { directory }.join("sleeper");
     writeln!(std::io::stdout(), "\njoined").unwrap();
     let _ = std::io::stdin().lines().next();
     let id = node.id();
@@ -79,14 +79,14 @@ fn node() {
     node.leave().expect("it leaves");
 }
 
-fn start(place: &Path) -> Process {
+fn start(place: &Path) -> KilledChild {
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "restart::node", "--ignored", "--nocapture"])
         .env(PLACE, place)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
-    Process(child.unwrap())
+    KilledChild(child.unwrap())
 }
 
 /// It does not read while others write more than its socket holds: the rest dies with the server, which had made it durable.
@@ -95,7 +95,7 @@ fn a_node_that_slept_through_the_last_server_is_sent_what_it_lacks_by_the_next()
     const LOCKS: usize = 16;
     const ROUNDS: u64 = 22;
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     let _lender = place.lender("a");
@@ -109,9 +109,9 @@ fn a_node_that_slept_through_the_last_server_is_sent_what_it_lacks_by_the_next()
     assert!(said.any(|line| line == "joined"), "it never joined");
     process.freeze();
     for round in 1..=ROUNDS {
-        let mut txn = writer.begin(Mode::Restore).unwrap();
+        let mut txn = writer.begin(RestoreMode::Restore).unwrap();
         let locks: Vec<_> = (0..LOCKS as u32)
-            .map(|lock| (LockId(lock), Hold::Exclusive))
+            .map(|lock| (LockId(lock), LockMode::Exclusive))
             .collect();
         txn.acquire_all(&locks).unwrap();
         txn.write(0, &round.to_le_bytes().repeat(LOCKS * SPAN / 8))

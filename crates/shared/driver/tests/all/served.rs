@@ -6,20 +6,22 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::common::Random;
+use crate::common::TestRng;
 use crate::common::history::{SPAN, all_pages, plan};
-use crate::common::script::{Bytes, Script};
-use netram_shared::server::{ServeConfig, Serving, Store};
-use netram_shared_machine::lock::{Claim, ToCache};
-use netram_shared_machine::{Grant, Hold, LockId, NodeId, Number, Position, ToNode, ToServer, Version};
-use netram_transport::{Address, Security};
+use crate::common::script::{Bytes, ScriptedPeer};
+use netram_shared::server::{RegionStore, ServeConfig, ServingRegion};
+use netram_shared_machine::lock::{ToCache, TokenClaim};
+use netram_shared_machine::{
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, ToNode, ToServer,
+};
+use netram_transport::{NetAddress, Security};
 
 const PLACE: &str = "NETRAM_TEST_SERVED";
 /// Nodes come back well within it, on a busy machine too.
 const LEASE: Duration = Duration::from_secs(30);
 const ROUNDS: u64 = 6;
 
-fn address(root: &Path) -> Address {
+fn address(root: &Path) -> NetAddress {
     format!("unix:{}.sock", root.display()).parse().unwrap()
 }
 
@@ -38,7 +40,7 @@ fn server() {
         lease: LEASE,
         ..ServeConfig::new(vec![address(&root)], Security::Insecure)
     };
-    let serving = Serving::start(&root, config).unwrap();
+    let serving = ServingRegion::start(&root, config).unwrap();
     eprintln!("serves");
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
     serving.stop();
@@ -66,37 +68,37 @@ fn serve(root: &Path) -> Child {
 }
 
 /// One who writes under a lock of his own, and remembers what he wrote.
-struct Writer {
-    script: Script,
+struct LockWriter {
+    script: ScriptedPeer,
     lock: u32,
-    grant: Grant,
+    grant: GrantNumber,
     /// What the others had sent, as far as it came.
-    heard: Vec<(NodeId, Number)>,
+    received: Vec<(NodeId, RecordNumber)>,
 }
 
-impl Writer {
-    fn join(root: &Path, segment: u32, journal: u128, lock: u32) -> Writer {
-        let (script, joined) = Script::join(&address(root), &Security::Insecure, segment, journal);
-        let mut writer = Writer {
+impl LockWriter {
+    fn join(root: &Path, segment: u32, journal: u128, lock: u32) -> LockWriter {
+        let (script, joined) = ScriptedPeer::join(&address(root), &Security::Insecure, segment, journal);
+        let mut writer = LockWriter {
             script,
             lock,
-            grant: Grant(0),
-            heard: joined.applied,
+            grant: GrantNumber(0),
+            received: joined.applied,
         };
         writer.until("Current", |message| {
             matches!(message, ToNode::Current).then_some(())
         });
-        writer.script.ask(lock, Hold::Exclusive);
+        writer.script.ask(lock, LockMode::Exclusive);
         let (grant, version) = writer.until("Grant", |message| match message {
             ToNode::Lock(ToCache::Grant { grant, version, .. }) => Some((*grant, *version)),
             _ => None,
         });
-        assert_eq!(version, Version(0), "of lock {lock}");
+        assert_eq!(version, LockVersion(0), "of lock {lock}");
         writer.grant = grant;
         writer
     }
 
-    fn bytes(&self, number: Number) -> Vec<u8> {
+    fn bytes(&self, number: RecordNumber) -> Vec<u8> {
         let mut bytes = number.0.to_le_bytes().to_vec();
         bytes.push(self.lock as u8);
         bytes
@@ -121,7 +123,7 @@ impl Writer {
         }
     }
 
-    fn hear(&mut self, from: NodeId, until: Number) {
+    fn hear(&mut self, from: NodeId, until: RecordNumber) {
         while self.heard_of(from) < until {
             self.until("Record", |message| {
                 matches!(message, ToNode::Record { .. }).then_some(())
@@ -130,20 +132,20 @@ impl Writer {
     }
 
     /// A record that came before may come again; none is left out.
-    fn note(&mut self, node: NodeId, number: Number) {
+    fn note(&mut self, node: NodeId, number: RecordNumber) {
         let before = self.heard_of(node);
         assert!(
             number <= before.next(),
             "record {number} of node {node} came after {before}"
         );
-        self.heard.retain(|(whose, _)| *whose != node);
-        self.heard.push((node, number.max(before)));
-        self.heard.sort_unstable();
+        self.received.retain(|(whose, _)| *whose != node);
+        self.received.push((node, number.max(before)));
+        self.received.sort_unstable();
     }
 
-    fn heard_of(&self, node: NodeId) -> Number {
-        let known = self.heard.iter().find(|(whose, _)| *whose == node);
-        known.map_or(Number(0), |(_, number)| *number)
+    fn heard_of(&self, node: NodeId) -> RecordNumber {
+        let known = self.received.iter().find(|(whose, _)| *whose == node);
+        known.map_or(RecordNumber(0), |(_, number)| *number)
     }
 
     /// As a node does that finds its server gone: it sends again what is not merged, then claims. What it lacks it is sent, whatever the
@@ -156,7 +158,7 @@ impl Writer {
         }
         let merged = self
             .script
-            .resume(&address(root), &Security::Insecure, self.heard.clone());
+            .resume(&address(root), &Security::Insecure, self.received.clone());
         assert!(merged <= self.script.number);
         let mut number = merged.next();
         while number <= self.script.number {
@@ -164,18 +166,18 @@ impl Writer {
             self.script.tail(number, payload);
             number = number.next();
         }
-        self.script.say(&ToServer::Claims(vec![Claim {
+        self.script.say(&ToServer::Claims(vec![TokenClaim {
             lock: LockId(self.lock),
             grant: self.grant,
-            hold: Hold::Exclusive,
-            version: Version(self.script.number.0),
+            hold: LockMode::Exclusive,
+            version: LockVersion(self.script.number.0),
         }]));
         self.script.say(&ToServer::Ping {
             nonce: 77,
             applied: Position(0),
         });
         self.until("Pong", |message| match message {
-            ToNode::Anew => panic!("it lacks something, and is to begin anew"),
+            ToNode::Rejoin => panic!("it lacks something, and is to begin anew"),
             ToNode::Pong { nonce: 77, .. } => Some(()),
             _ => None,
         });
@@ -184,18 +186,18 @@ impl Writer {
 
 #[test]
 fn a_killed_server_is_gone_on_with_by_the_next() {
-    let folder = tempfile::tempdir().unwrap();
-    let root = folder.path().join("region");
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join("region");
     // A log that is not trimmed meanwhile: what it has no more, nobody can be sent.
-    Store::create(&root, &plan(8 << 20)).unwrap();
-    let (store, _) = Store::open(&root, || ()).unwrap();
+    RegionStore::create(&root, &plan(8 << 20)).unwrap();
+    let (store, _) = RegionStore::open(&root, || ()).unwrap();
     let segment = store.segment();
     store.close().unwrap();
     let mut server = serve(&root);
-    let mut writers: Vec<Writer> = (0..3)
-        .map(|index| Writer::join(&root, segment, u128::from(index) + 1, index * 5))
+    let mut writers: Vec<LockWriter> = (0..3)
+        .map(|index| LockWriter::join(&root, segment, u128::from(index) + 1, index * 5))
         .collect();
-    let mut random = Random(3);
+    let mut random = TestRng(3);
     for round in 0..ROUNDS {
         for _ in 0..random.below(300) {
             let who = random.below(3) as usize;
@@ -210,7 +212,7 @@ fn a_killed_server_is_gone_on_with_by_the_next() {
         writers[0].write();
         let last = writers[0].script.number;
         writers[0].until("Kept", |message| match message {
-            ToNode::Kept { number, .. } if *number >= last => Some(()),
+            ToNode::Durable { number, .. } if *number >= last => Some(()),
             _ => None,
         });
         server.kill().unwrap();
@@ -219,7 +221,7 @@ fn a_killed_server_is_gone_on_with_by_the_next() {
         for (index, writer) in writers.iter_mut().enumerate() {
             writer.resume(&root, index != 2);
         }
-        let all: Vec<(NodeId, Number)> = writers
+        let all: Vec<(NodeId, RecordNumber)> = writers
             .iter()
             .map(|writer| (writer.script.id, writer.script.number))
             .collect();
@@ -236,7 +238,7 @@ fn a_killed_server_is_gone_on_with_by_the_next() {
     }
     drop(server.stdin.take());
     assert!(server.wait().unwrap().success(), "it ends well");
-    let (store, _) = Store::open(&root, || ()).unwrap();
+    let (store, _) = RegionStore::open(&root, || ()).unwrap();
     let region = all_pages(&store);
     assert_eq!(store.table().faults(), []);
     for writer in &writers {

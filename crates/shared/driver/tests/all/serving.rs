@@ -3,39 +3,39 @@
 use std::time::Duration;
 
 use crate::common::history::{BYTES, SPAN};
-use crate::common::scene::{LONG, Scene};
-use crate::common::script::Script;
+use crate::common::script::ScriptedPeer;
+use crate::common::served_region::{LONG, ServedRegion};
 use netram_shared::server::serve::control;
-use netram_shared::server::{ServeConfig, ServeError, Serving};
-use netram_shared_machine::lock::{Claim, ToCache};
-use netram_shared_machine::{Hold, LockId, Number, ToNode, ToServer, Version};
+use netram_shared::server::{RegionServeError, ServeConfig, ServingRegion};
+use netram_shared_machine::lock::{ToCache, TokenClaim};
+use netram_shared_machine::{LockId, LockMode, LockVersion, RecordNumber, ToNode, ToServer};
 
 #[test]
 fn a_record_is_with_the_others_before_the_lock_is() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (grant, version) = one.acquire(3);
-    assert_eq!(version, Version(0));
+    assert_eq!(version, LockVersion(0));
     let written = one.write(3, 1, b"drawn");
-    assert_eq!(other.next_record(), (one.id, Number(1), written));
-    other.ask(3, Hold::Exclusive);
+    assert_eq!(other.next_record(), (one.id, RecordNumber(1), written));
+    other.ask(3, LockMode::Exclusive);
     let recalled = one.expect("Recall", |message| match message {
         ToNode::Lock(ToCache::Recall { lock, grant, .. }) => Some((*lock, *grant)),
         _ => None,
     });
     assert_eq!(recalled, (LockId(3), grant));
     let again = one.write(3, 2, b"again");
-    one.release(3, grant, Version(2));
-    assert_eq!(other.next_record(), (one.id, Number(2), again));
+    one.release(3, grant, LockVersion(2));
+    assert_eq!(other.next_record(), (one.id, RecordNumber(2), again));
     let (later, version) = other.granted(3);
     assert!(later > grant);
-    assert_eq!(version, Version(2));
-    one.kept(Number(2));
+    assert_eq!(version, LockVersion(2));
+    one.kept(RecordNumber(2));
 
     // Who comes now gets it in the pages, and is told what is in them.
     let (mut late, joined) = place.join(3);
-    assert_eq!(joined.applied, [(one.id, Number(2))]);
-    assert_eq!(joined.versions, [(LockId(3), Version(2))]);
+    assert_eq!(joined.applied, [(one.id, RecordNumber(2))]);
+    assert_eq!(joined.versions, [(LockId(3), LockVersion(2))]);
     assert_eq!(joined.opening.bytes, BYTES);
     let region = late.whole(BYTES);
     let start = 3 * SPAN as usize;
@@ -51,8 +51,8 @@ fn a_record_is_with_the_others_before_the_lock_is() {
 
 #[test]
 fn many_records_come_to_everybody_in_one_order() {
-    let place = Scene::new(LONG);
-    let mut nodes: Vec<Script> = (1..=3).map(|journal| place.node(journal)).collect();
+    let place = ServedRegion::new(LONG);
+    let mut nodes: Vec<ScriptedPeer> = (1..=3).map(|journal| place.node(journal)).collect();
     for (index, node) in nodes.iter_mut().enumerate() {
         node.acquire(index as u32);
     }
@@ -74,77 +74,77 @@ fn many_records_come_to_everybody_in_one_order() {
     // That those are kept may have been said between them already; of one more it has not.
     for (index, node) in nodes.iter_mut().enumerate() {
         node.write(index as u32, RECORDS + 1, b"the last");
-        node.kept(Number(RECORDS + 1));
+        node.kept(RecordNumber(RECORDS + 1));
     }
 }
 
 #[test]
 fn a_node_goes_on_over_another_link() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (grant, _) = one.acquire(0);
     one.write(0, 1, b"a");
-    assert_eq!(other.next_record().1, Number(1));
+    assert_eq!(other.next_record().1, RecordNumber(1));
     let merged = one.resume(place.address(), &place.security, Vec::new());
-    assert_eq!(merged, Number(1));
+    assert_eq!(merged, RecordNumber(1));
     // One that never left by the link before.
     one.write(0, 2, b"b");
-    one.say(&ToServer::Claims(vec![Claim {
+    one.say(&ToServer::Claims(vec![TokenClaim {
         lock: LockId(0),
         grant,
-        hold: Hold::Exclusive,
-        version: Version(2),
+        hold: LockMode::Exclusive,
+        version: LockVersion(2),
     }]));
-    assert_eq!(other.next_record().1, Number(2));
+    assert_eq!(other.next_record().1, RecordNumber(2));
     one.write(0, 3, b"c");
-    assert_eq!(other.next_record().1, Number(3));
+    assert_eq!(other.next_record().1, RecordNumber(3));
     // The other had heard two when its link broke.
-    let of_one = vec![(one.id, Number(2))];
+    let of_one = vec![(one.id, RecordNumber(2))];
     other.resume(place.address(), &place.security, of_one);
-    assert_eq!(other.next_record().1, Number(3));
+    assert_eq!(other.next_record().1, RecordNumber(3));
     assert!(place.report_of(one.id).unwrap().peer.is_some());
 }
 
 #[test]
 fn the_next_server_goes_on_where_the_last_stopped() {
-    let mut place = Scene::new(LONG);
+    let mut place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (grant, _) = one.acquire(0);
     one.write(0, 1, b"a");
-    one.kept(Number(1));
+    one.kept(RecordNumber(1));
     place.stop();
     assert!(control::ask(&place.root()).unwrap().is_none());
     place.start();
     assert_eq!(
         one.resume(place.address(), &place.security, Vec::new()),
-        Number(1)
+        RecordNumber(1)
     );
-    one.say(&ToServer::Claims(vec![Claim {
+    one.say(&ToServer::Claims(vec![TokenClaim {
         lock: LockId(0),
         grant,
-        hold: Hold::Exclusive,
-        version: Version(1),
+        hold: LockMode::Exclusive,
+        version: LockVersion(1),
     }]));
-    let of_one = vec![(one.id, Number(1))];
+    let of_one = vec![(one.id, RecordNumber(1))];
     other.resume(place.address(), &place.security, of_one);
     other.say(&ToServer::Claims(Vec::new()));
     one.write(0, 2, b"b");
-    assert_eq!(other.next_record().1, Number(2));
+    assert_eq!(other.next_record().1, RecordNumber(2));
     let (later, _) = other.acquire(1);
     assert!(later > grant, "grants rise over all starts");
 }
 
 #[test]
 fn whoever_reads_nothing_holds_nobody_up() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let (mut one, mut other) = (place.node(1), place.node(2));
     let (mut deaf, _) = place.join(3);
     one.acquire(0);
     for version in 1..=300 {
         one.write(0, version, &[version as u8; SPAN as usize]);
-        assert_eq!(other.next_record().1, Number(version));
+        assert_eq!(other.next_record().1, RecordNumber(version));
     }
-    one.kept(Number(300));
+    one.kept(RecordNumber(300));
     // It asks and asks, and takes no answers: no more is read from it than there is room for.
     for _ in 0..20_000 {
         if !deaf.channel.has_room() {
@@ -152,26 +152,26 @@ fn whoever_reads_nothing_holds_nobody_up() {
         }
         deaf.say(&ToServer::Outcome {
             node: one.id,
-            number: Number(1),
+            number: RecordNumber(1),
         });
     }
     one.write(0, 301, b"on");
-    assert_eq!(other.next_record().1, Number(301));
+    assert_eq!(other.next_record().1, RecordNumber(301));
     assert_eq!(deaf.whole(BYTES).len(), BYTES as usize);
 }
 
 #[test]
 fn one_directory_has_one_server_and_a_lease_has_bounds() {
-    let place = Scene::new(LONG);
-    let error = Serving::start(&place.root(), place.config()).unwrap_err();
-    assert!(matches!(error, ServeError::Open(_)), "{error}");
+    let place = ServedRegion::new(LONG);
+    let error = ServingRegion::start(&place.root(), place.config()).unwrap_err();
+    assert!(matches!(error, RegionServeError::Open(_)), "{error}");
     let lease = Duration::from_millis(1);
     let config = ServeConfig {
         lease,
         ..place.config()
     };
-    let error = Serving::start(&place.root(), config).unwrap_err();
-    assert!(matches!(error, ServeError::Lease(_)), "{error}");
+    let error = ServingRegion::start(&place.root(), config).unwrap_err();
+    assert!(matches!(error, RegionServeError::Lease(_)), "{error}");
     // The one that has it goes on.
     place.node(1).acquire(0);
 }

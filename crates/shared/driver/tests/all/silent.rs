@@ -6,10 +6,10 @@
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_transport::Address;
+use netram_transport::NetAddress;
 
 use crate::common::skipped;
-use crate::common::world::{Place, add, read};
+use crate::common::world::{TestPaths, add, read};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const PORT: u16 = 7461;
@@ -66,12 +66,12 @@ fn in_a_namespace() {
         std::process::exit(3);
     });
     prepare();
-    let place = Place {
+    let place = TestPaths {
         directory: directory.into(),
     };
     let _lender = place.lender("a");
     place.create(CUTS.len(), &["a"]);
-    let address: Address = format!("tcp://127.0.0.1:{PORT}").parse().unwrap();
+    let address: NetAddress = format!("tcp://127.0.0.1:{PORT}").parse().unwrap();
     let _serving = place.serve_as(|config| {
         config.listen = vec![address.clone()];
         config.lease = LEASE;

@@ -8,32 +8,32 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::script::{Bytes, Script};
-use crate::common::world::{Place, SPAN, add, read};
-use crate::common::{House, PATIENCE, history, until, until_stopped};
+use crate::common::script::{Bytes, ScriptedPeer};
+use crate::common::world::{SPAN, TestPaths, add, read};
+use crate::common::{PATIENCE, TestAcceptor, history, until, until_stopped};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared::channel::{Arrival, Channel};
-use netram_shared::node::{AcquireError, Gone};
-use netram_shared::{Node, Options};
-use netram_shared_machine::message::{Hint, Reach, ToPeer};
-use netram_shared_machine::{Hold, LockId, NodeId, Number, Stamp, ToServer, Version};
-use netram_transport::{Caster, Ear, Group, Security};
+use netram_rvm::RestoreMode;
+use netram_shared::channel::{AcceptedSession, Channel};
+use netram_shared::node::{AcquireError, NodeGone};
+use netram_shared::{Node, NodeOptions};
+use netram_shared_machine::message::{PeerEndpoint, PeerHint, ToPeer};
+use netram_shared_machine::{LockId, LockMode, LockVersion, NodeId, RecordNumber, Stamp, ToServer};
+use netram_transport::{MulticastGroup, MulticastReceiver, MulticastSender, Security};
 use rustix::process::{Pid, Signal, kill_process};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 
-fn place() -> (tempfile::TempDir, Place) {
+fn place() -> (tempfile::TempDir, TestPaths) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-    let place = Place {
+    let place = TestPaths {
         directory: directory.path().to_owned(),
     };
     (directory, place)
 }
 
 /// One that others may come to.
-fn join_open(place: &Place, name: &str) -> Node {
-    let options = Options {
+fn join_open(place: &TestPaths, name: &str) -> Node {
+    let options = NodeOptions {
         listen: Some(place.address(&format!("{name}-peers"))),
         ..place.options(name)
     };
@@ -42,18 +42,18 @@ fn join_open(place: &Place, name: &str) -> Node {
 
 fn meet(nodes: &[&Node], peers: usize) {
     until("the nodes have met", || {
-        nodes.iter().all(|node| node.straight().peers == peers)
+        nodes.iter().all(|node| node.direct_counts().peers == peers)
     });
 }
 
 /// Waits until a node's commits are safe at its members, not only at the server, and go straight. It has the lock's token after
 /// that; the lock's version, and the counter under it.
 fn until_members(node: &Node, lock: u32) -> (u64, u64) {
-    let sent = || node.straight().linked + node.straight().cast;
+    let sent = || node.direct_counts().unicast + node.direct_counts().multicast;
     until("its records go straight", || {
         let before = sent();
-        let mut txn = node.begin(Mode::Restore).unwrap();
-        txn.acquire(LockId(lock), Hold::Exclusive).unwrap();
+        let mut txn = node.begin(RestoreMode::Restore).unwrap();
+        txn.acquire(LockId(lock), LockMode::Exclusive).unwrap();
         txn.set(lock as usize * SPAN, &(value(node, lock) + 1)).unwrap();
         txn.commit(Durability::Remote).unwrap().votes.rule && sent() > before
     });
@@ -76,7 +76,7 @@ fn server() {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
     });
-    let serving = Place { directory }.serve();
+    let serving = TestPaths { directory }.serve();
     writeln!(std::io::stdout(), "\nserving").expect("somebody reads");
     // Until the test ends, or kills it.
     let _ = std::io::stdin().lines().next();
@@ -84,10 +84,10 @@ fn server() {
 }
 
 /// A server in a process of its own, killed at the end.
-struct Server(Child, Arc<AtomicBool>);
+struct ServerChild(Child, Arc<AtomicBool>);
 
-impl Server {
-    fn start(place: &Place) -> Server {
+impl ServerChild {
+    fn start(place: &TestPaths) -> ServerChild {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "straight::server", "--ignored", "--nocapture"])
             .env(PLACE, &place.directory)
@@ -100,7 +100,7 @@ impl Server {
         let serves = said.any(|line| line.is_ok_and(|line| line.contains("serving")));
         assert!(serves, "the server ended before it served");
         std::thread::spawn(move || said.for_each(drop));
-        Server(child, Arc::default())
+        ServerChild(child, Arc::default())
     }
 
     fn signal(&self, signal: Signal) {
@@ -122,7 +122,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for ServerChild {
     fn drop(&mut self) {
         self.1.store(true, Ordering::SeqCst);
         // It may be gone.
@@ -137,50 +137,50 @@ fn an_update_is_visible_at_a_peer_while_the_server_stands_still() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
-    let server = Server::start(&place);
+    let server = ServerChild::start(&place);
     let one = join_open(&place, "one");
     let other = place.join("other");
-    let alone = Node::join(Options {
-        straight: false,
+    let alone = Node::join(NodeOptions {
+        direct: false,
         ..place.options("alone")
     });
     let alone = alone.expect("the node joins");
     meet(&[&one, &other], 1);
-    assert_eq!(alone.straight().peers, 0);
+    assert_eq!(alone.direct_counts().peers, 0);
     // Both have a token to write with.
     let two = until_members(&one, 2);
     let three = until_members(&other, 3);
     for node in [&one, &other, &alone] {
         for (lock, (version, _)) in [(2, two), (3, three)] {
             assert_eq!(
-                node.wait_version(LockId(lock), Version(version), PATIENCE),
+                node.wait_version(LockId(lock), LockVersion(version), PATIENCE),
                 Ok(true)
             );
         }
     }
 
     server.stop();
-    let before = other.straight();
+    let before = other.direct_counts();
     for round in 1..=ROUNDS {
         add(&one, 2, 5).unwrap();
         assert_eq!(
-            other.wait_version(LockId(2), Version(two.0 + round), PATIENCE),
+            other.wait_version(LockId(2), LockVersion(two.0 + round), PATIENCE),
             Ok(true)
         );
         assert_eq!(value(&other, 2), two.1 + 5 * round);
         // And the other way over the same link.
         add(&other, 3, 1).unwrap();
         assert_eq!(
-            one.wait_version(LockId(3), Version(three.0 + round), PATIENCE),
+            one.wait_version(LockId(3), LockVersion(three.0 + round), PATIENCE),
             Ok(true)
         );
         assert_eq!(value(&one, 3), three.1 + round);
     }
-    assert_eq!(other.straight().taken, before.taken + ROUNDS);
-    assert_eq!(alone.version(LockId(2)), Version(two.0), "nobody told it");
+    assert_eq!(other.direct_counts().applied, before.applied + ROUNDS);
+    assert_eq!(alone.version(LockId(2)), LockVersion(two.0), "nobody told it");
     server.signal(Signal::CONT);
     assert_eq!(
-        alone.wait_version(LockId(2), Version(two.0 + ROUNDS), PATIENCE),
+        alone.wait_version(LockId(2), LockVersion(two.0 + ROUNDS), PATIENCE),
         Ok(true)
     );
     // The server has them all once, and hands the locks on behind them.
@@ -199,11 +199,11 @@ fn records_come_straight_whoever_waits_for_them() {
     let (_directory, place) = place();
     let _lender = place.lender("a");
     place.create(4, &["a"]);
-    let server = Server::start(&place);
+    let server = ServerChild::start(&place);
     let (one, other) = (join_open(&place, "one"), place.join("other"));
     meet(&[&one, &other], 1);
     let (version, mut counter) = until_members(&one, 2);
-    let mut version = Version(version);
+    let mut version = LockVersion(version);
     assert_eq!(other.wait_version(LockId(2), version, PATIENCE), Ok(true));
     server.stop();
     for round in 0..30 {
@@ -237,15 +237,17 @@ fn what_does_not_come_straight_comes_from_the_server() {
     let (one, other) = (join_open(&place, "one"), place.join("other"));
     meet(&[&one, &other], 1);
     let (mut version, counter) = until_members(&one, 0);
-    let linked = one.straight().linked;
-    let mut txn = one.begin(Mode::Restore).unwrap();
-    let locks: Vec<_> = (0..LOCKS).map(|lock| (LockId(lock), Hold::Exclusive)).collect();
+    let linked = one.direct_counts().unicast;
+    let mut txn = one.begin(RestoreMode::Restore).unwrap();
+    let locks: Vec<_> = (0..LOCKS)
+        .map(|lock| (LockId(lock), LockMode::Exclusive))
+        .collect();
     txn.acquire_all(&locks).unwrap();
     txn.write(8, &vec![7; LOCKS as usize * SPAN - 8]).unwrap();
     txn.commit(Durability::Remote).unwrap();
-    assert_eq!(one.straight().linked, linked, "it is too long");
-    assert_eq!(other.wait_version(LockId(99), Version(1), PATIENCE), Ok(true));
-    let before = other.straight().taken;
+    assert_eq!(one.direct_counts().unicast, linked, "it is too long");
+    assert_eq!(other.wait_version(LockId(99), LockVersion(1), PATIENCE), Ok(true));
+    let before = other.direct_counts().applied;
     // The long one wrote under that lock, too.
     version += 1;
     let first = version;
@@ -254,35 +256,35 @@ fn what_does_not_come_straight_comes_from_the_server() {
         version += 1;
         add(&one, 0, 1).unwrap();
         assert_eq!(
-            other.wait_version(LockId(0), Version(version), PATIENCE),
+            other.wait_version(LockId(0), LockVersion(version), PATIENCE),
             Ok(true)
         );
-        other.straight().taken > before
+        other.direct_counts().applied > before
     });
     assert_eq!(value(&other, 0), counter + version - first);
     assert_eq!(value(&other, 99), 0x0707_0707_0707_0707);
 }
 
 /// A node that is played by hand: the server names it, and the other nodes go to its house.
-struct Played {
-    script: Script,
-    house: House,
+struct ScriptedNode {
+    script: ScriptedPeer,
+    house: TestAcceptor,
 }
 
-impl Played {
-    fn join(place: &Place) -> Played {
-        let house = House::open_with(|config| config.security = Security::Insecure);
-        let (mut script, joined) = Script::join(&place.address("server"), &Security::Insecure, 0, 77);
+impl ScriptedNode {
+    fn join(place: &TestPaths) -> ScriptedNode {
+        let house = TestAcceptor::open_with(|config| config.security = Security::Insecure);
+        let (mut script, joined) = ScriptedPeer::join(&place.address("server"), &Security::Insecure, 0, 77);
         script.whole(joined.opening.bytes);
-        script.say(&ToServer::Reach(Reach {
+        script.say(&ToServer::Endpoint(PeerEndpoint {
             address: house.address().to_string(),
             tune: None,
         }));
-        Played { script, house }
+        ScriptedNode { script, house }
     }
 
     /// The link that a node has made, when it has said who it is.
-    fn visited(&mut self) -> Arrival {
+    fn visited(&mut self) -> AcceptedSession {
         let mut arrival = self.house.arrival();
         let hello = crate::common::next(&mut arrival.channel).unwrap();
         let Ok(ToPeer::Hello { region, from, to }) = ToPeer::decode(&hello) else {
@@ -300,12 +302,12 @@ impl Played {
 
     fn hint(&self, number: u64, lock: u32, offset: usize) -> ToPeer<Bytes> {
         let stamp = Stamp {
-            written: vec![(LockId(lock), Version(1))],
+            written: vec![(LockId(lock), LockVersion(1))],
             read: Vec::new(),
         };
-        ToPeer::Hint(Hint {
+        ToPeer::Hint(PeerHint {
             node: self.script.id,
-            number: Number(number),
+            number: RecordNumber(number),
             needs: Vec::new(),
             payload: history::payload(&stamp, 0, &[(offset as u64, vec![1; 8])]),
         })
@@ -330,23 +332,23 @@ fn a_peer_that_does_not_read_delays_nobody() {
     let _lender = place.lender("a");
     place.create(4, &["a"]);
     let _serving = place.serve();
-    let mut deaf = Played::join(&place);
+    let mut deaf = ScriptedNode::join(&place);
     let (one, other) = (join_open(&place, "one"), place.join("other"));
     let _unread = deaf.visited();
     meet(&[&one, &other], 2);
     for _ in 0..RECORDS {
-        let mut txn = one.begin(Mode::Restore).unwrap();
-        txn.acquire(LockId(1), Hold::Exclusive).unwrap();
+        let mut txn = one.begin(RestoreMode::Restore).unwrap();
+        txn.acquire(LockId(1), LockMode::Exclusive).unwrap();
         txn.write(SPAN, &[9; SPAN]).unwrap();
         txn.commit(Durability::Remote).unwrap();
     }
     assert_eq!(
-        other.wait_version(LockId(1), Version(RECORDS), PATIENCE),
+        other.wait_version(LockId(1), LockVersion(RECORDS), PATIENCE),
         Ok(true)
     );
-    let counts = one.straight();
+    let counts = one.direct_counts();
     assert!(counts.dropped > 0, "{counts:?}");
-    assert!(other.straight().taken > 0, "{:?}", other.straight());
+    assert!(other.direct_counts().applied > 0, "{:?}", other.direct_counts());
 }
 
 /// Its record is none of the region: one byte is under another lock. Nothing of it is applied, nor anything behind it.
@@ -356,15 +358,15 @@ fn what_a_peer_sends_outside_its_locks_is_not_applied() {
     let _lender = place.lender("a");
     place.create(4, &["a"]);
     let _serving = place.serve();
-    let mut liar = Played::join(&place);
+    let mut liar = ScriptedNode::join(&place);
     let one = place.join("one");
     let mut link = liar.visited();
     meet(&[&one], 1);
     say(&mut link.channel, &liar.hint(1, 1, 2 * SPAN - 4));
     say(&mut link.channel, &liar.hint(1, 1, SPAN));
-    until("it is not sent to any more", || one.straight().peers == 0);
+    until("it is not sent to any more", || one.direct_counts().peers == 0);
     assert_eq!((value(&one, 1), value(&one, 2)), (0, 0));
-    assert_eq!(one.straight().taken, 0);
+    assert_eq!(one.direct_counts().applied, 0);
     assert_eq!(add(&one, 1, 3).unwrap(), 3);
 }
 
@@ -375,20 +377,20 @@ fn what_a_peer_never_commits_does_not_stay() {
     let _lender = place.lender("a");
     place.create(4, &["a"]);
     let _serving = place.serve();
-    let mut liar = Played::join(&place);
+    let mut liar = ScriptedNode::join(&place);
     let one = place.join("one");
     let mut link = liar.visited();
     meet(&[&one], 1);
     say(&mut link.channel, &liar.hint(1, 1, SPAN));
-    assert_eq!(one.wait_version(LockId(1), Version(1), PATIENCE), Ok(true));
-    let mut txn = one.begin(Mode::Restore).unwrap();
-    let refused = txn.acquire(LockId(1), Hold::Exclusive).unwrap_err();
+    assert_eq!(one.wait_version(LockId(1), LockVersion(1), PATIENCE), Ok(true));
+    let mut txn = one.begin(RestoreMode::Restore).unwrap();
+    let refused = txn.acquire(LockId(1), LockMode::Exclusive).unwrap_err();
     assert!(
         matches!(refused, AcquireError::Gone(_) | AcquireError::Lost),
         "{refused}"
     );
     drop(txn);
-    let astray = Gone::Over(netram_shared_machine::node::Over::Astray);
+    let astray = NodeGone::Ended(netram_shared_machine::node::NodeEnd::Diverged);
     assert_eq!(one.gone(), Some(astray));
     drop(one);
     let one = place.join("one");
@@ -409,36 +411,39 @@ fn a_peer_that_dies_is_forgotten_and_one_that_joins_is_met() {
     drop(two);
     meet(&[&one, &other], 1);
     assert_eq!(add(&one, 1, 1).unwrap(), 6);
-    assert_eq!(other.wait_version(LockId(1), Version(2), PATIENCE), Ok(true));
+    assert_eq!(other.wait_version(LockId(1), LockVersion(2), PATIENCE), Ok(true));
     let two = join_open(&place, "two");
     meet(&[&one, &two, &other], 2);
-    let before = (other.straight().taken, two.straight().taken);
+    let before = (other.direct_counts().applied, two.direct_counts().applied);
     let mut version = 2;
     until("records come straight to both", || {
         version += 1;
         add(&one, 1, 1).unwrap();
         for node in [&two, &other] {
-            assert_eq!(node.wait_version(LockId(1), Version(version), PATIENCE), Ok(true));
+            assert_eq!(
+                node.wait_version(LockId(1), LockVersion(version), PATIENCE),
+                Ok(true)
+            );
         }
-        other.straight().taken > before.0 && two.straight().taken > before.1
+        other.direct_counts().applied > before.0 && two.direct_counts().applied > before.1
     });
 }
 
 /// A group of this test alone, over loopback; `None`: nothing can be multicast there, and the test has said so.
-fn group(last: u8) -> Option<Group> {
-    let open = || -> std::io::Result<Group> {
+fn group(last: u8) -> Option<MulticastGroup> {
+    let open = || -> std::io::Result<MulticastGroup> {
         let address = Ipv4Addr::new(239, 78, std::process::id() as u8, last);
         let port = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?
             .local_addr()?
             .port();
-        let group = Group {
+        let group = MulticastGroup {
             address: SocketAddrV4::new(address, port),
             interface: Some("lo".to_owned()),
         };
-        let mut caster = Caster::open(&group, None, 1)?;
-        let mut ear = Ear::open(&group)?;
-        ear.listen(&caster.tune(1), 0);
-        let header = netram_proto::wire::Header::new(netram_proto::wire::FrameKind::Share);
+        let mut caster = MulticastSender::open(&group, None, 1)?;
+        let mut ear = MulticastReceiver::open(&group)?;
+        ear.listen(&caster.invite(1), 0);
+        let header = netram_proto::wire::FrameHeader::new(netram_proto::wire::FrameKind::Share);
         caster.send(&header, &[0]);
         let end = Instant::now() + Duration::from_secs(2);
         while ear.receive()?.is_none() {
@@ -472,24 +477,24 @@ fn a_record_is_multicast_once_for_all_peers() {
     let all: Vec<&Node> = peers.iter().chain([&one]).collect();
     meet(&all, 3);
     until_members(&one, 0);
-    let before = peers.each_ref().map(|node| node.straight().taken);
+    let before = peers.each_ref().map(|node| node.direct_counts().applied);
     let (mut version, mut records) = (0, 0);
     until("records come straight to all", || {
         version += 1;
         add(&one, 1, 1).unwrap();
         // One of many datagrams.
-        let mut txn = one.begin(Mode::Restore).unwrap();
-        let locks: Vec<_> = (2..20).map(|lock| (LockId(lock), Hold::Exclusive)).collect();
+        let mut txn = one.begin(RestoreMode::Restore).unwrap();
+        let locks: Vec<_> = (2..20).map(|lock| (LockId(lock), LockMode::Exclusive)).collect();
         txn.acquire_all(&locks).unwrap();
         txn.write(2 * SPAN, &vec![version as u8; 18 * SPAN]).unwrap();
         let commit = txn.commit(Durability::Remote).unwrap();
         records = commit.record.expect("it wrote").1.0;
         for node in &peers {
             for lock in [1, 19].map(LockId) {
-                assert_eq!(node.wait_version(lock, Version(version), PATIENCE), Ok(true));
+                assert_eq!(node.wait_version(lock, LockVersion(version), PATIENCE), Ok(true));
             }
         }
-        let straight = peers.each_ref().map(|node| node.straight().taken);
+        let straight = peers.each_ref().map(|node| node.direct_counts().applied);
         // The second of each round needs the first.
         straight
             .iter()
@@ -497,9 +502,9 @@ fn a_record_is_multicast_once_for_all_peers() {
             .all(|(now, before)| *now >= before + 4)
     });
     // Once for all: none was sent to each.
-    let counts = one.straight();
-    assert!(counts.cast <= records, "{counts:?}, {records} records");
-    assert_eq!((counts.linked, counts.dropped), (0, 0));
+    let counts = one.direct_counts();
+    assert!(counts.multicast <= records, "{counts:?}, {records} records");
+    assert_eq!((counts.unicast, counts.dropped), (0, 0));
     for node in &peers {
         assert_eq!(value(node, 1), version);
         assert_eq!(node.region().get::<u8>(20 * SPAN - 1).unwrap(), version as u8);

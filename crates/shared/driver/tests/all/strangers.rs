@@ -1,23 +1,23 @@
 //! Nodes that lie, and strangers: whatever they say, nobody else notices.
 
 use crate::common::history::SPAN;
-use crate::common::scene::{LONG, Scene};
-use crate::common::script::{Bytes, Script, join_message};
-use crate::common::{Random, until};
+use crate::common::script::{Bytes, ScriptedPeer, join_message};
+use crate::common::served_region::{LONG, ServedRegion};
+use crate::common::{TestRng, until};
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_shared::channel::Channel;
-use netram_shared_machine::message::{Join, OldJournal, Refused};
-use netram_shared_machine::{NodeId, Number, RegionId, ToNode, ToServer, Version};
+use netram_shared_machine::message::{JoinRefusal, JoinRequest, OrphanJournalId};
+use netram_shared_machine::{LockVersion, NodeId, RecordNumber, RegionId, ToNode, ToServer};
 
 #[test]
 fn liars_are_fenced_and_nobody_else_notices() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let mut honest = place.node(1);
     honest.acquire(5);
     let mut version = 0;
-    type Lie = fn(&mut Script);
-    let lies: [(&str, Lie); 7] = [
+    type Corruption = fn(&mut ScriptedPeer);
+    let lies: [(&str, Corruption); 7] = [
         ("a record under a lock that it does not hold", |liar| {
             liar.write(6, 1, b"x");
         }),
@@ -25,15 +25,15 @@ fn liars_are_fenced_and_nobody_else_notices() {
             liar.acquire(7);
             liar.write(7, 1, &[1; SPAN as usize + 8]);
         }),
-        ("no record at all", |liar| liar.tail(Number(1), vec![9; 40])),
+        ("no record at all", |liar| liar.tail(RecordNumber(1), vec![9; 40])),
         ("a number that is not next", |liar| {
             liar.acquire(8);
             let payload = liar.record(8, 1, b"x");
-            liar.tail(Number(7), payload);
+            liar.tail(RecordNumber(7), payload);
         }),
         ("bytes that are no message", |liar| liar.raw(&[&[255, 1, 2, 3]])),
         ("a token that it does not have", |liar| {
-            liar.release(5, netram_shared_machine::Grant(1), Version(0));
+            liar.release(5, netram_shared_machine::GrantNumber(1), LockVersion(0));
         }),
         ("claims out of place", |liar| {
             liar.say(&ToServer::Claims(Vec::new()))
@@ -45,7 +45,7 @@ fn liars_are_fenced_and_nobody_else_notices() {
         liar.expect(what, |message| matches!(message, ToNode::Fenced).then_some(()));
         version += 1;
         honest.write(5, version, b"true");
-        honest.kept(Number(version));
+        honest.kept(RecordNumber(version));
     }
     until("all locks are free again", || {
         place
@@ -57,22 +57,22 @@ fn liars_are_fenced_and_nobody_else_notices() {
 
 #[test]
 fn strangers_cost_nobody_anything() {
-    let place = Scene::new(LONG);
+    let place = ServedRegion::new(LONG);
     let mut honest = place.node(1);
     honest.acquire(5);
     let mut stranger = place.stranger();
     // Of a node that is not one any more: nothing is said to that.
-    stranger.tail(Number(1), vec![1; 100]);
+    stranger.tail(RecordNumber(1), vec![1; 100]);
     stranger.say(&ToServer::Pull);
-    stranger.say(&ToServer::Offer {
-        old: OldJournal {
+    stranger.say(&ToServer::OfferOrphan {
+        old: OrphanJournalId {
             node: NodeId(77),
             journal: JournalId(77),
         },
-        last: Number(9),
+        last: RecordNumber(9),
     });
     let wanted = stranger.expect("Wanted", |message| match message {
-        ToNode::Wanted { from, .. } => Some(*from),
+        ToNode::OrphanWanted { from, .. } => Some(*from),
         _ => None,
     });
     assert_eq!(wanted, None);
@@ -80,7 +80,7 @@ fn strangers_cost_nobody_anything() {
         unreachable!("that is what it is")
     };
     let region = Some(RegionId(1));
-    stranger.say(&ToServer::Join(Join {
+    stranger.say(&ToServer::Join(JoinRequest {
         region,
         ..join.clone()
     }));
@@ -88,13 +88,13 @@ fn strangers_cost_nobody_anything() {
         ToNode::Refused(why) => Some(*why),
         _ => None,
     };
-    assert_eq!(stranger.expect("Refused", refused), Refused::Region);
+    assert_eq!(stranger.expect("Refused", refused), JoinRefusal::Region);
     stranger.expect_end();
     let mut keyed = place.stranger();
     let key = vec![1; 7];
-    keyed.say(&ToServer::Join(Join { key, ..join }));
-    assert_eq!(keyed.expect("Refused", refused), Refused::Journal);
-    let mut random = Random(5);
+    keyed.say(&ToServer::Join(JoinRequest { key, ..join }));
+    assert_eq!(keyed.expect("Refused", refused), JoinRefusal::Journal);
+    let mut random = TestRng(5);
     for _ in 0..50 {
         let mut channel = Channel::open(place.address(), &place.security, LONG).unwrap();
         for _ in 0..1 + random.below(5) {
@@ -106,7 +106,7 @@ fn strangers_cost_nobody_anything() {
     }
     for version in 1..10 {
         honest.write(5, version, b"true");
-        honest.kept(Number(version));
+        honest.kept(RecordNumber(version));
     }
     until("strangers are gone", || {
         place

@@ -2,20 +2,20 @@
 //!
 //! | part | decides |
 //! |---|---|
-//! | [`Service`] | the server's: for each lock its grant number, version, holders and queue |
-//! | [`Cache`] | a node's: tokens kept between transactions, local transactions that wait |
+//! | [`LockService`] | the server's: for each lock its grant number, version, holders and queue |
+//! | [`TokenCache`] | a node's: tokens kept between transactions, local transactions that wait |
 //!
 //! A *token* is a node's right to a lock: shared, with other nodes that read, or exclusive. Transactions of a node *use* its tokens in
 //! the same two ways. Both machines are values; [`ToService`] and [`ToCache`] go over one ordered link, among the records.
 //!
 //! # Why every acquire ends
 //!
-//! A transaction asks in one of three ways ([`Order`]), and what it may wait for depends on that alone:
+//! A transaction asks in one of three ways ([`LockOrder`]), and what it may wait for depends on that alone:
 //!
-//! - [`Up`](Order::Up): the lock is above all that it has. It may wait for anybody.
-//! - [`Upgrade`](Order::Upgrade): it reads under the lock, wants to write, and has none above it. It goes before all that wait for the
+//! - [`Up`](LockOrder::Up): the lock is above all that it has. It may wait for anybody.
+//! - [`Upgrade`](LockOrder::Upgrade): it reads under the lock, wants to write, and has none above it. It goes before all that wait for the
 //!   lock, and waits for the others that read. Only one may do so at a time: a second one dies.
-//! - [`Out`](Order::Out) of order. It never waits for a transaction, neither one that uses the lock nor one that waits for it:
+//! - [`Out`](LockOrder::Out) of order. It never waits for a transaction, neither one that uses the lock nor one that waits for it:
 //!   it dies at once. It waits for messages only: until a token that nobody uses comes from another node, or its nodes have said `Die`.
 //!
 //! Whoever waits for a transaction, then, has asked `Up` or `Upgrade`, for some lock *l*. It waits for (1) those who use *l*, and (2) those
@@ -29,12 +29,12 @@
 //! an old one that has 2 and waits for 1, and a young one that has 1 and waits, in order, for 2, would wait for ever.
 //!
 //! Not all can starve: of those that ask out of order and die, one that has the lowest lock in use dies of nobody. A single one can, on a lock
-//! that is never free when it comes; so it should begin again with the lock that it died of, or with [`Cache::acquire_all`].
+//! that is never free when it comes; so it should begin again with the lock that it died of, or with [`TokenCache::acquire_all`].
 //!
 //! # What else must hold
 //!
 //! - A token is given back only behind the records made under it, also those that only *read* under it: a later version
-//!   of what they read must not be merged before them. [`Cache::sent`] says how far the node's tails have gone.
+//!   of what they read must not be merged before them. [`TokenCache::on_sent`] says how far the node's tails have gone.
 //! - The service hands on only what it has merged: a token that is claimed or given back at a version not merged yet
 //!   holds its lock back until that version has come, or its node is gone and so are all that were absent.
 //! - Grant numbers rise over all locks and all starts of the server; a message with an older one than the token's is void.
@@ -43,14 +43,14 @@ mod cache;
 mod service;
 mod table;
 
-pub use cache::{AcquireError, Acquired, Cache, Event, Held, TxnId, Unasked};
-pub use service::{Misuse, Service};
+pub use cache::{Acquired, CacheEvent, HeldLock, TokenCache, TokenError, TxnId, UnaskedReply};
+pub use service::{LockMisuse, LockService};
 
-use super::{Grant, Hold, LockId, NodeId, Version};
+use super::{GrantNumber, LockId, LockMode, LockVersion, NodeId};
 
 /// Where a lock stands among those that its transaction has. It says what the request may wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Order {
+pub enum LockOrder {
     /// Above them all. It waits for anybody.
     Up,
     /// It is the highest of them, held shared and wanted exclusive. It waits for the others that read, unless one of them waits for it.
@@ -61,28 +61,28 @@ pub enum Order {
 
 /// Numbers a node's requests, so that an answer finds its question: 1, 2, 3 ...
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ask(pub u64);
+pub struct LockRequestId(pub u64);
 
 /// A request, as a recall names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Asker {
+pub struct LockRequester {
     /// Who wants the lock.
     pub node: NodeId,
     /// By which request.
-    pub ask: Ask,
+    pub ask: LockRequestId,
 }
 
 /// A token that a node says it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Claim {
+pub struct TokenClaim {
     /// Of which lock.
     pub lock: LockId,
     /// The hand-over that gave it.
-    pub grant: Grant,
+    pub grant: GrantNumber,
     /// How it is held.
-    pub hold: Hold,
+    pub hold: LockMode,
     /// The lock's version at the node.
-    pub version: Version,
+    pub version: LockVersion,
 }
 
 /// What a node says to the service.
@@ -93,29 +93,29 @@ pub enum ToService {
         /// Of which lock.
         lock: LockId,
         /// How.
-        hold: Hold,
+        hold: LockMode,
         /// What it may wait for.
-        order: Order,
+        order: LockOrder,
         /// The request's number.
-        ask: Ask,
+        ask: LockRequestId,
     },
     /// A token comes back, behind all records made under it.
     Release {
         /// Of which lock.
         lock: LockId,
         /// The hand-over that gave it.
-        grant: Grant,
+        grant: GrantNumber,
         /// The lock's version at the node.
-        version: Version,
+        version: LockVersion,
         /// What is kept of it.
-        keep: Option<Hold>,
+        keep: Option<LockMode>,
     },
     /// A recall for one that must not wait meets a transaction that uses the token.
     Die {
         /// Of which lock.
         lock: LockId,
         /// Whose request.
-        asker: Asker,
+        asker: LockRequester,
     },
 }
 
@@ -127,22 +127,22 @@ pub enum ToCache {
         /// Of which lock.
         lock: LockId,
         /// The number of this hand-over.
-        grant: Grant,
+        grant: GrantNumber,
         /// How it is held.
-        hold: Hold,
+        hold: LockMode,
         /// The lock's version: the node must have applied it before its transactions may have the lock.
-        version: Version,
+        version: LockVersion,
     },
     /// Somebody else wants the token.
     Recall {
         /// Of which lock.
         lock: LockId,
         /// The hand-over that gave it.
-        grant: Grant,
+        grant: GrantNumber,
         /// What may be kept of it.
-        keep: Option<Hold>,
+        keep: Option<LockMode>,
         /// Who wants it.
-        asker: Asker,
+        asker: LockRequester,
         /// Whether that may wait for transactions. If not, and one uses the token, the answer is `Die`.
         waits: bool,
     },
@@ -151,11 +151,11 @@ pub enum ToCache {
         /// Of which lock.
         lock: LockId,
         /// Which request.
-        ask: Ask,
+        ask: LockRequestId,
     },
 }
 
 /// Whether two tokens, or two uses, of a lock exclude each other.
-fn conflict(one: Hold, other: Hold) -> bool {
-    one == Hold::Exclusive || other == Hold::Exclusive
+fn conflict(one: LockMode, other: LockMode) -> bool {
+    one == LockMode::Exclusive || other == LockMode::Exclusive
 }

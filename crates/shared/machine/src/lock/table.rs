@@ -9,31 +9,31 @@ use crate::LockId;
 
 const EMPTY: u32 = u32::MAX;
 /// A prime near 2^32 divided by the golden ratio: neighbouring ids fall far apart.
-const SPREAD: u32 = 2_654_435_769;
-const PLACES_MIN: usize = 16;
+const HASH_MULTIPLIER: u32 = 2_654_435_769;
+const BUCKETS_MIN: usize = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Table<T> {
+pub(super) struct LockTable<T> {
     entries: Vec<(LockId, T)>,
     /// Where each lock is in `entries`; a power of two of them, half at most in use.
-    places: Vec<u32>,
+    buckets: Vec<u32>,
 }
 
-impl<T> Table<T> {
-    pub(super) fn new() -> Table<T> {
-        Table {
+impl<T> LockTable<T> {
+    pub(super) fn new() -> LockTable<T> {
+        LockTable {
             entries: Vec::new(),
-            places: vec![EMPTY; PLACES_MIN],
+            buckets: vec![EMPTY; BUCKETS_MIN],
         }
     }
 
     /// Where `lock` is.
     #[inline]
     pub(super) fn find(&self, lock: LockId) -> Option<usize> {
-        let mask = self.places.len() - 1;
+        let mask = self.buckets.len() - 1;
         let mut place = self.first(lock);
         loop {
-            let index = self.places[place];
+            let index = self.buckets[place];
             if index == EMPTY {
                 return None;
             }
@@ -52,13 +52,13 @@ impl<T> Table<T> {
         let index = self.entries.len();
         assert!(index < EMPTY as usize);
         self.entries.push((lock, make()));
-        if 2 * self.entries.len() > self.places.len() {
-            self.places = vec![EMPTY; 2 * self.places.len()];
+        if 2 * self.entries.len() > self.buckets.len() {
+            self.buckets = vec![EMPTY; 2 * self.buckets.len()];
             for index in 0..self.entries.len() {
-                self.place(index);
+                self.insert_bucket(index);
             }
         } else {
-            self.place(index);
+            self.insert_bucket(index);
         }
         index
     }
@@ -88,17 +88,17 @@ impl<T> Table<T> {
     /// The multiplication's upper bits: the lower ones would follow those of the id.
     #[inline]
     fn first(&self, lock: LockId) -> usize {
-        let bits = self.places.len().trailing_zeros();
-        (lock.0.wrapping_mul(SPREAD) >> (u32::BITS - bits)) as usize
+        let bits = self.buckets.len().trailing_zeros();
+        (lock.0.wrapping_mul(HASH_MULTIPLIER) >> (u32::BITS - bits)) as usize
     }
 
-    fn place(&mut self, index: usize) {
-        let mask = self.places.len() - 1;
+    fn insert_bucket(&mut self, index: usize) {
+        let mask = self.buckets.len() - 1;
         let mut place = self.first(self.entries[index].0);
-        while self.places[place] != EMPTY {
+        while self.buckets[place] != EMPTY {
             place = (place + 1) & mask;
         }
-        self.places[place] = index as u32;
+        self.buckets[place] = index as u32;
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn every_lock_is_found_and_no_other() {
-        let mut table = Table::new();
+        let mut table = LockTable::new();
         let locks = (0..1000u32).map(|at| LockId(at.wrapping_mul(0x1000_0001)));
         for lock in locks.clone() {
             assert_eq!(table.find(lock), None);

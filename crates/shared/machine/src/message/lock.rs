@@ -2,9 +2,9 @@
 
 use alloc::vec::Vec;
 
-use crate::lock::{Ask, Asker, Order, ToCache, ToService};
-use crate::{Grant, Version};
-use netram_proto::wire::{Cursor, put_varint};
+use crate::lock::{LockOrder, LockRequestId, LockRequester, ToCache, ToService};
+use crate::{GrantNumber, LockVersion};
+use netram_proto::wire::{ByteReader, put_varint};
 
 use super::{Decoded, MessageError};
 
@@ -37,34 +37,34 @@ pub(super) fn encode_to_service(to: &mut Vec<u8>, message: &ToService) {
         ToService::Die { lock, asker } => {
             to.push(7);
             put_varint(to, u64::from(lock.0));
-            put_asker(to, *asker);
+            put_requester(to, *asker);
         }
     }
 }
 
-pub(super) fn decode_to_service(kind: u8, from: &mut Cursor<'_>) -> Decoded<ToService> {
+pub(super) fn decode_to_service(kind: u8, from: &mut ByteReader<'_>) -> Decoded<ToService> {
     let lock = super::lock(from)?;
     Ok(match kind {
         5 => ToService::Acquire {
             lock,
             hold: super::hold(from)?,
             order: match from.u8()? {
-                0 => Order::Up,
-                1 => Order::Upgrade,
-                2 => Order::Out,
+                0 => LockOrder::Up,
+                1 => LockOrder::Upgrade,
+                2 => LockOrder::Out,
                 _ => return Err(MessageError::Field("order")),
             },
-            ask: Ask(from.varint()?),
+            ask: LockRequestId(from.varint()?),
         },
         6 => ToService::Release {
             lock,
-            grant: Grant(from.varint()?),
-            version: Version(from.varint()?),
-            keep: super::kept_hold(from)?,
+            grant: GrantNumber(from.varint()?),
+            version: LockVersion(from.varint()?),
+            keep: super::optional_hold(from)?,
         },
         _ => ToService::Die {
             lock,
-            asker: asker(from)?,
+            asker: requester(from)?,
         },
     })
 }
@@ -94,7 +94,7 @@ pub(super) fn encode_to_cache(to: &mut Vec<u8>, message: &ToCache) {
             put_varint(to, u64::from(lock.0));
             put_varint(to, grant.0);
             super::put_hold(to, *keep);
-            put_asker(to, *asker);
+            put_requester(to, *asker);
             to.push(u8::from(*waits));
         }
         ToCache::Died { lock, ask } => {
@@ -105,37 +105,37 @@ pub(super) fn encode_to_cache(to: &mut Vec<u8>, message: &ToCache) {
     }
 }
 
-pub(super) fn decode_to_cache(kind: u8, from: &mut Cursor<'_>) -> Decoded<ToCache> {
+pub(super) fn decode_to_cache(kind: u8, from: &mut ByteReader<'_>) -> Decoded<ToCache> {
     let lock = super::lock(from)?;
     Ok(match kind {
         6 => ToCache::Grant {
             lock,
-            grant: Grant(from.varint()?),
+            grant: GrantNumber(from.varint()?),
             hold: super::hold(from)?,
-            version: Version(from.varint()?),
+            version: LockVersion(from.varint()?),
         },
         7 => ToCache::Recall {
             lock,
-            grant: Grant(from.varint()?),
-            keep: super::kept_hold(from)?,
-            asker: asker(from)?,
+            grant: GrantNumber(from.varint()?),
+            keep: super::optional_hold(from)?,
+            asker: requester(from)?,
             waits: super::flag(from)?,
         },
         _ => ToCache::Died {
             lock,
-            ask: Ask(from.varint()?),
+            ask: LockRequestId(from.varint()?),
         },
     })
 }
 
-fn put_asker(to: &mut Vec<u8>, asker: Asker) {
+fn put_requester(to: &mut Vec<u8>, asker: LockRequester) {
     put_varint(to, asker.node.0);
     put_varint(to, asker.ask.0);
 }
 
-fn asker(from: &mut Cursor<'_>) -> Decoded<Asker> {
-    Ok(Asker {
+fn requester(from: &mut ByteReader<'_>) -> Decoded<LockRequester> {
+    Ok(LockRequester {
         node: super::node(from)?,
-        ask: Ask(from.varint()?),
+        ask: LockRequestId(from.varint()?),
     })
 }

@@ -12,18 +12,18 @@ mod to_node;
 mod to_peer;
 mod to_server;
 
-pub use to_node::{Fate, Joined, Opening, Refused, ToNode};
-pub use to_peer::{Hint, Reach, ToPeer};
-pub use to_server::{Join, OldJournal, ToServer};
+pub use to_node::{JoinRefusal, JoinReply, RecordOutcome, RegionOpening, ToNode};
+pub use to_peer::{PeerEndpoint, PeerHint, ToPeer};
+pub use to_server::{JoinRequest, OrphanJournalId, ToServer};
 
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
-use super::{Hold, LockId, NodeId, Number};
+use super::{LockId, LockMode, NodeId, RecordNumber};
 use crate::limit::SHARED_MESSAGE_BYTES_MAX;
 use netram_proto::id::Lsn;
-use netram_proto::wire::{Cursor, Link, Short, put_varint};
+use netram_proto::wire::{ByteReader, ChainPoint, ShortInputError, put_varint};
 
 /// Why bytes are no message. Whoever sent them is no node or server of this version: the link is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,22 +51,22 @@ impl fmt::Display for MessageError {
 
 impl core::error::Error for MessageError {}
 
-impl From<Short> for MessageError {
-    fn from(_: Short) -> MessageError {
+impl From<ShortInputError> for MessageError {
+    fn from(_: ShortInputError) -> MessageError {
         MessageError::Short
     }
 }
 
 type Decoded<T> = Result<T, MessageError>;
 
-fn open(bytes: &[u8]) -> Decoded<Cursor<'_>> {
+fn open(bytes: &[u8]) -> Decoded<ByteReader<'_>> {
     match bytes.len() <= SHARED_MESSAGE_BYTES_MAX {
-        true => Ok(Cursor::new(bytes)),
+        true => Ok(ByteReader::new(bytes)),
         false => Err(MessageError::Long),
     }
 }
 
-fn close<T>(value: T, cursor: &Cursor<'_>) -> Decoded<T> {
+fn close<T>(value: T, cursor: &ByteReader<'_>) -> Decoded<T> {
     match cursor.rest().is_empty() {
         true => Ok(value),
         false => Err(MessageError::Long),
@@ -78,18 +78,18 @@ fn put_bytes(to: &mut Vec<u8>, bytes: &[u8]) {
     to.extend_from_slice(bytes);
 }
 
-fn bytes<'a>(from: &mut Cursor<'a>, most: usize, name: &'static str) -> Decoded<&'a [u8]> {
+fn bytes<'a>(from: &mut ByteReader<'a>, most: usize, name: &'static str) -> Decoded<&'a [u8]> {
     let count = counted(from, most, name)?;
     Ok(from.bytes(count)?)
 }
 
-fn text(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<String> {
+fn text(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<String> {
     let text = core::str::from_utf8(bytes(from, most, name)?);
     text.map(String::from).map_err(|_| MessageError::Field(name))
 }
 
 /// How many of something follow: at most `most`, and no more than there are bytes, so that what it makes room for was sent.
-fn counted(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<usize> {
+fn counted(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<usize> {
     let count = usize::try_from(from.varint()?)
         .ok()
         .filter(|count| *count <= most);
@@ -100,13 +100,13 @@ fn counted(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<us
     }
 }
 
-fn lock(from: &mut Cursor<'_>) -> Decoded<LockId> {
+fn lock(from: &mut ByteReader<'_>) -> Decoded<LockId> {
     let lock = u32::try_from(from.varint()?);
     lock.map(LockId).map_err(|_| MessageError::Field("lock"))
 }
 
 /// A node id: never zero.
-fn node(from: &mut Cursor<'_>) -> Decoded<NodeId> {
+fn node(from: &mut ByteReader<'_>) -> Decoded<NodeId> {
     match from.varint()? {
         0 => Err(MessageError::Field("node id")),
         id => Ok(NodeId(id)),
@@ -114,35 +114,35 @@ fn node(from: &mut Cursor<'_>) -> Decoded<NodeId> {
 }
 
 /// A record's number: counts from 1.
-fn number(from: &mut Cursor<'_>) -> Decoded<Number> {
+fn number(from: &mut ByteReader<'_>) -> Decoded<RecordNumber> {
     match from.varint()? {
         0 => Err(MessageError::Field("number")),
-        number => Ok(Number(number)),
+        number => Ok(RecordNumber(number)),
     }
 }
 
-fn put_hold(to: &mut Vec<u8>, hold: Option<Hold>) {
+fn put_hold(to: &mut Vec<u8>, hold: Option<LockMode>) {
     to.push(match hold {
         None => 0,
-        Some(Hold::Shared) => 1,
-        Some(Hold::Exclusive) => 2,
+        Some(LockMode::Shared) => 1,
+        Some(LockMode::Exclusive) => 2,
     });
 }
 
-fn kept_hold(from: &mut Cursor<'_>) -> Decoded<Option<Hold>> {
+fn optional_hold(from: &mut ByteReader<'_>) -> Decoded<Option<LockMode>> {
     match from.u8()? {
         0 => Ok(None),
-        1 => Ok(Some(Hold::Shared)),
-        2 => Ok(Some(Hold::Exclusive)),
+        1 => Ok(Some(LockMode::Shared)),
+        2 => Ok(Some(LockMode::Exclusive)),
         _ => Err(MessageError::Field("mode")),
     }
 }
 
-fn hold(from: &mut Cursor<'_>) -> Decoded<Hold> {
-    kept_hold(from)?.ok_or(MessageError::Field("mode"))
+fn hold(from: &mut ByteReader<'_>) -> Decoded<LockMode> {
+    optional_hold(from)?.ok_or(MessageError::Field("mode"))
 }
 
-fn flag(from: &mut Cursor<'_>) -> Decoded<bool> {
+fn flag(from: &mut ByteReader<'_>) -> Decoded<bool> {
     match from.u8()? {
         0 => Ok(false),
         1 => Ok(true),
@@ -150,13 +150,13 @@ fn flag(from: &mut Cursor<'_>) -> Decoded<bool> {
     }
 }
 
-fn put_link(to: &mut Vec<u8>, link: Link) {
+fn put_link(to: &mut Vec<u8>, link: ChainPoint) {
     put_varint(to, link.lsn.0);
     to.extend_from_slice(&link.chain.to_le_bytes());
 }
 
-fn link(from: &mut Cursor<'_>) -> Decoded<Link> {
-    Ok(Link {
+fn link(from: &mut ByteReader<'_>) -> Decoded<ChainPoint> {
+    Ok(ChainPoint {
         lsn: Lsn(from.varint()?),
         chain: from.u32()?,
     })
@@ -174,14 +174,14 @@ fn put_pairs(to: &mut Vec<u8>, pairs: impl ExactSizeIterator<Item = (u64, u64)>)
 }
 
 /// Numbers of nodes: ascending by node.
-fn numbers(from: &mut Cursor<'_>, most: usize) -> Decoded<Vec<(NodeId, Number)>> {
+fn numbers(from: &mut ByteReader<'_>, most: usize) -> Decoded<Vec<(NodeId, RecordNumber)>> {
     let pairs = pairs(from, most, "numbers")?.into_iter();
     Ok(pairs
-        .map(|(node, number)| (NodeId(node), Number(number)))
+        .map(|(node, number)| (NodeId(node), RecordNumber(number)))
         .collect())
 }
 
-fn pairs(from: &mut Cursor<'_>, most: usize, name: &'static str) -> Decoded<Vec<(u64, u64)>> {
+fn pairs(from: &mut ByteReader<'_>, most: usize, name: &'static str) -> Decoded<Vec<(u64, u64)>> {
     let count = counted(from, most, name)?;
     let mut pairs: Vec<(u64, u64)> = Vec::with_capacity(count);
     for _ in 0..count {

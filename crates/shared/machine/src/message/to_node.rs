@@ -5,15 +5,15 @@ use alloc::vec::Vec;
 
 use crate::limit::{GROUP_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX, SETTINGS_BYTES_MAX};
 use crate::lock::ToCache;
-use crate::{LockId, NodeId, Number, Position, RegionId, Version};
-use netram_proto::time::Span;
-use netram_proto::wire::{Cursor, Link, put_varint};
+use crate::{LockId, LockVersion, NodeId, Position, RecordNumber, RegionId};
+use netram_proto::time::Nanos;
+use netram_proto::wire::{ByteReader, ChainPoint, put_varint};
 
-use super::{Decoded, MessageError, Reach, lock};
+use super::{Decoded, MessageError, PeerEndpoint, lock};
 
 /// What a region is, for whoever joins it. The same for all, and made by the driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opening {
+pub struct RegionOpening {
     /// Which region.
     pub region: RegionId,
     /// Its bytes.
@@ -29,26 +29,26 @@ pub struct Opening {
     pub settings: Vec<u8>,
 }
 
-/// The answer to a `Join`.
+/// The answer to a `JoinRequest`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Joined {
+pub struct JoinReply {
     /// Who the node is from now on.
     pub node: NodeId,
     /// How long it may be silent, and still be a node.
-    pub lease: Span,
+    pub lease: Nanos,
     /// Where the stream begins: everything up to here is in the pages.
     pub position: Position,
     /// The region.
-    pub opening: Opening,
+    pub opening: RegionOpening,
     /// The last record of each node up to `position`.
-    pub applied: Vec<(NodeId, Number)>,
+    pub applied: Vec<(NodeId, RecordNumber)>,
     /// The version of each lock at `position`, but for those that were never written under.
-    pub versions: Vec<(LockId, Version)>,
+    pub versions: Vec<(LockId, LockVersion)>,
 }
 
 /// What became of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum RecordOutcome {
     /// It counts, everywhere and for good.
     Committed,
     /// It never will.
@@ -61,7 +61,7 @@ pub enum Fate {
 
 /// Why nobody joins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum JoinRefusal {
     /// The region that was asked for is another one.
     Region,
     /// The journal was another node id's: offer that, and join with a new one.
@@ -74,7 +74,7 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToNode<P> {
     /// Welcome.
-    Joined(Joined),
+    Joined(JoinReply),
     /// Bytes of the region. What it has of records that are still to come does no harm: they come all, and in order.
     Page {
         /// Where.
@@ -87,11 +87,11 @@ pub enum ToNode<P> {
     /// The answer to a `Resume`. What was not merged is to be sent again, and then the claims.
     Resumed {
         /// The node's last record that is merged.
-        merged: Number,
+        merged: RecordNumber,
         /// Everything up to this place is in the node's memory, or comes now.
         position: Position,
         /// What the node has of others that is not in the server's order: it is still to come.
-        ahead: Vec<(NodeId, Number)>,
+        ahead: Vec<(NodeId, RecordNumber)>,
     },
     /// The next record in the server's order.
     Record {
@@ -100,18 +100,18 @@ pub enum ToNode<P> {
         /// Whose it is.
         node: NodeId,
         /// Its number.
-        number: Number,
+        number: RecordNumber,
         /// Stamp and ranges.
         payload: P,
     },
     /// Of locks: tokens, recalls, and that one must not wait.
     Lock(ToCache),
     /// What is durable here of the node's journal.
-    Kept {
+    Durable {
         /// Its records up to this one.
-        number: Number,
+        number: RecordNumber,
         /// Where that ends.
-        end: Link,
+        end: ChainPoint,
         /// Its view up to this one.
         view: u64,
     },
@@ -123,31 +123,31 @@ pub enum ToNode<P> {
         newest: Position,
     },
     /// The answer to an `Outcome`.
-    Fate {
+    Outcome {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
         /// What became of it.
-        fate: Fate,
+        fate: RecordOutcome,
     },
     /// The answer to an `Offer`.
-    Wanted {
+    OrphanWanted {
         /// Whose journal.
         node: NodeId,
         /// From which record on; `None`: nothing of it is needed any more.
-        from: Option<Number>,
+        from: Option<RecordNumber>,
     },
     /// The node is gone in peace.
     Left,
     /// The node has fallen behind what is kept for it: it is to send what it has, to leave, and to join again.
-    Anew,
+    Rejoin,
     /// This is not the server of what was asked for.
-    Refused(Refused),
+    Refused(JoinRefusal),
     /// The node id is void. Whatever was not acknowledged may have happened or not.
     Fenced,
-    /// The answer to a `Reach`: its peers come.
-    Meet {
+    /// The answer to a `PeerEndpoint`: its peers come.
+    PeerGroup {
         /// The multicast group to send to; empty: none.
         group: String,
     },
@@ -156,14 +156,14 @@ pub enum ToNode<P> {
         /// Who.
         node: NodeId,
         /// How; `None`: it is not, and nothing that it sends is to be taken.
-        reach: Option<Reach>,
+        reach: Option<PeerEndpoint>,
     },
     /// A node is gone. All that counts of it has been sent before.
     Gone {
         /// Who.
         node: NodeId,
         /// Its last record.
-        last: Number,
+        last: RecordNumber,
     },
 }
 
@@ -201,15 +201,15 @@ impl<P> ToNode<P> {
                 }
             }
             ToNode::Lock(message) => ToNode::Lock(message),
-            ToNode::Kept { number, end, view } => ToNode::Kept { number, end, view },
+            ToNode::Durable { number, end, view } => ToNode::Durable { number, end, view },
             ToNode::Pong { nonce, newest } => ToNode::Pong { nonce, newest },
-            ToNode::Fate { node, number, fate } => ToNode::Fate { node, number, fate },
-            ToNode::Wanted { node, from } => ToNode::Wanted { node, from },
+            ToNode::Outcome { node, number, fate } => ToNode::Outcome { node, number, fate },
+            ToNode::OrphanWanted { node, from } => ToNode::OrphanWanted { node, from },
             ToNode::Left => ToNode::Left,
-            ToNode::Anew => ToNode::Anew,
+            ToNode::Rejoin => ToNode::Rejoin,
             ToNode::Refused(why) => ToNode::Refused(why),
             ToNode::Fenced => ToNode::Fenced,
-            ToNode::Meet { group } => ToNode::Meet { group },
+            ToNode::PeerGroup { group } => ToNode::PeerGroup { group },
             ToNode::Peer { node, reach } => ToNode::Peer { node, reach },
             ToNode::Gone { node, last } => ToNode::Gone { node, last },
         }
@@ -255,7 +255,7 @@ impl<P> ToNode<P> {
                 put_varint(to, number.0);
             }
             ToNode::Lock(message) => lock::encode_to_cache(to, message),
-            ToNode::Kept { number, end, view } => {
+            ToNode::Durable { number, end, view } => {
                 to.push(9);
                 put_varint(to, number.0);
                 super::put_link(to, *end);
@@ -266,22 +266,22 @@ impl<P> ToNode<P> {
                 put_varint(to, *nonce);
                 put_varint(to, newest.0);
             }
-            ToNode::Fate { node, number, fate } => {
+            ToNode::Outcome { node, number, fate } => {
                 to.push(11);
                 put_varint(to, node.0);
                 put_varint(to, number.0);
                 to.push(*fate as u8);
             }
-            ToNode::Wanted { node, from } => {
+            ToNode::OrphanWanted { node, from } => {
                 to.push(12);
                 put_varint(to, node.0);
                 put_varint(to, from.unwrap_or_default().0);
             }
             ToNode::Left => to.push(13),
-            ToNode::Anew => to.push(14),
+            ToNode::Rejoin => to.push(14),
             ToNode::Fenced => to.push(15),
             ToNode::Refused(why) => to.extend_from_slice(&[16, *why as u8]),
-            ToNode::Meet { group } => {
+            ToNode::PeerGroup { group } => {
                 assert!(group.len() <= GROUP_BYTES_MAX);
                 to.push(17);
                 super::put_bytes(to, group.as_bytes());
@@ -315,17 +315,17 @@ impl<'a> ToNode<&'a [u8]> {
     }
 }
 
-fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
+fn decode<'a>(from: &mut ByteReader<'a>) -> Decoded<ToNode<&'a [u8]>> {
     let kind = from.u8()?;
     Ok(match kind {
-        1 => ToNode::Joined(Joined::decode(from)?),
+        1 => ToNode::Joined(JoinReply::decode(from)?),
         2 => ToNode::Page {
             offset: from.varint()?,
             bytes: from.rest(),
         },
         3 => ToNode::Current,
         4 => ToNode::Resumed {
-            merged: Number(from.varint()?),
+            merged: RecordNumber(from.varint()?),
             position: Position(from.varint()?),
             ahead: super::numbers(from, REGION_NODES_MAX)?,
         },
@@ -336,8 +336,8 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
             payload: from.rest(),
         },
         6..=8 => ToNode::Lock(lock::decode_to_cache(kind, from)?),
-        9 => ToNode::Kept {
-            number: Number(from.varint()?),
+        9 => ToNode::Durable {
+            number: RecordNumber(from.varint()?),
             end: super::link(from)?,
             view: from.varint()?,
         },
@@ -345,49 +345,49 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToNode<&'a [u8]>> {
             nonce: from.varint()?,
             newest: Position(from.varint()?),
         },
-        11 => ToNode::Fate {
+        11 => ToNode::Outcome {
             node: super::node(from)?,
             number: super::number(from)?,
             fate: match from.u8()? {
-                0 => Fate::Committed,
-                1 => Fate::Aborted,
-                2 => Fate::Open,
-                3 => Fate::Forgotten,
+                0 => RecordOutcome::Committed,
+                1 => RecordOutcome::Aborted,
+                2 => RecordOutcome::Open,
+                3 => RecordOutcome::Forgotten,
                 _ => return Err(MessageError::Field("fate")),
             },
         },
-        12 => ToNode::Wanted {
+        12 => ToNode::OrphanWanted {
             node: super::node(from)?,
-            from: Some(Number(from.varint()?)).filter(|number| number.0 > 0),
+            from: Some(RecordNumber(from.varint()?)).filter(|number| number.0 > 0),
         },
         13 => ToNode::Left,
-        14 => ToNode::Anew,
+        14 => ToNode::Rejoin,
         15 => ToNode::Fenced,
         16 => ToNode::Refused(match from.u8()? {
-            0 => Refused::Region,
-            1 => Refused::Journal,
-            2 => Refused::Full,
+            0 => JoinRefusal::Region,
+            1 => JoinRefusal::Journal,
+            2 => JoinRefusal::Full,
             _ => return Err(MessageError::Field("refusal")),
         }),
-        17 => ToNode::Meet {
+        17 => ToNode::PeerGroup {
             group: super::text(from, GROUP_BYTES_MAX, "group")?,
         },
         18 => ToNode::Peer {
             node: super::node(from)?,
             reach: match super::flag(from)? {
-                true => Some(Reach::decode(from)?),
+                true => Some(PeerEndpoint::decode(from)?),
                 false => None,
             },
         },
         19 => ToNode::Gone {
             node: super::node(from)?,
-            last: Number(from.varint()?),
+            last: RecordNumber(from.varint()?),
         },
         _ => return Err(MessageError::Kind(kind)),
     })
 }
 
-impl Joined {
+impl JoinReply {
     fn encode(&self, to: &mut Vec<u8>) {
         to.push(1);
         put_varint(to, self.node.0);
@@ -399,19 +399,19 @@ impl Joined {
         super::put_pairs(to, versions.map(|(lock, version)| (u64::from(lock.0), version.0)));
     }
 
-    fn decode(from: &mut Cursor<'_>) -> Decoded<Joined> {
-        Ok(Joined {
+    fn decode(from: &mut ByteReader<'_>) -> Decoded<JoinReply> {
+        Ok(JoinReply {
             node: super::node(from)?,
-            lease: Span(from.varint()?),
+            lease: Nanos(from.varint()?),
             position: Position(from.varint()?),
-            opening: Opening::decode(from)?,
+            opening: RegionOpening::decode(from)?,
             applied: super::numbers(from, REGION_NODES_MAX)?,
             versions: versions(from)?,
         })
     }
 }
 
-impl Opening {
+impl RegionOpening {
     fn encode(&self, to: &mut Vec<u8>) {
         assert!(self.spans.len() <= REGION_LOCKS_MAX);
         assert!(self.settings.len() <= SETTINGS_BYTES_MAX);
@@ -429,12 +429,12 @@ impl Opening {
     }
 
     /// The spans lie in the region, and their locks ascend; that none lies over another is for whoever made the region.
-    fn decode(from: &mut Cursor<'_>) -> Decoded<Opening> {
-        let mut opening = Opening {
+    fn decode(from: &mut ByteReader<'_>) -> Decoded<RegionOpening> {
+        let mut opening = RegionOpening {
             region: RegionId(from.u128()?),
             bytes: from.varint()?,
             address: from.varint()?,
-            ..Opening::default()
+            ..RegionOpening::default()
         };
         let count = super::counted(from, REGION_LOCKS_MAX, "spans")?;
         opening.spans.reserve_exact(count);
@@ -454,11 +454,11 @@ impl Opening {
     }
 }
 
-fn versions(from: &mut Cursor<'_>) -> Decoded<Vec<(LockId, Version)>> {
+fn versions(from: &mut ByteReader<'_>) -> Decoded<Vec<(LockId, LockVersion)>> {
     let pairs = super::pairs(from, REGION_LOCKS_MAX, "versions")?;
     let locks = pairs.into_iter().map(|(lock, version)| {
         let lock = u32::try_from(lock).map_err(|_| MessageError::Field("versions"))?;
-        Ok((LockId(lock), Version(version)))
+        Ok((LockId(lock), LockVersion(version)))
     });
     locks.collect()
 }

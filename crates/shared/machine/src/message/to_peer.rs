@@ -4,31 +4,31 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::limit::HINT_NEEDS_MAX;
-use crate::{NodeId, Number, RegionId};
-use netram_proto::cast::{TUNE_BYTES, Tune};
+use crate::{NodeId, RecordNumber, RegionId};
 use netram_proto::limit::ADDRESS_BYTES_MAX;
-use netram_proto::wire::{Cursor, put_varint};
+use netram_proto::multicast::{ChannelInvite, INVITE_BYTES};
+use netram_proto::wire::{ByteReader, put_varint};
 
 use super::{Decoded, MessageError};
 
 /// How a node's peers reach it, and hear it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
+pub struct PeerEndpoint {
     /// Where it lets peers in; empty: nowhere, it goes to them.
     pub address: String,
     /// The channel that it multicasts to. Who has one hears the group, too.
-    pub tune: Option<Tune>,
+    pub tune: Option<ChannelInvite>,
 }
 
 /// A record that its node sends itself: nothing depends on that it comes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hint<P> {
+pub struct PeerHint<P> {
     /// Whose.
     pub node: NodeId,
     /// Its number.
-    pub number: Number,
+    pub number: RecordNumber,
     /// What the node had of others that has to come first, but for its own: ascending by node.
-    pub needs: Vec<(NodeId, Number)>,
+    pub needs: Vec<(NodeId, RecordNumber)>,
     /// Stamp and ranges.
     pub payload: P,
 }
@@ -46,7 +46,7 @@ pub enum ToPeer<P> {
         to: NodeId,
     },
     /// A record.
-    Hint(Hint<P>),
+    Hint(PeerHint<P>),
 }
 
 impl<P> ToPeer<P> {
@@ -54,7 +54,7 @@ impl<P> ToPeer<P> {
     pub fn map<Q>(self, map: impl FnOnce(P) -> Q) -> ToPeer<Q> {
         match self {
             ToPeer::Hello { region, from, to } => ToPeer::Hello { region, from, to },
-            ToPeer::Hint(hint) => ToPeer::Hint(Hint {
+            ToPeer::Hint(hint) => ToPeer::Hint(PeerHint {
                 node: hint.node,
                 number: hint.number,
                 needs: hint.needs,
@@ -89,7 +89,7 @@ impl<P> ToPeer<P> {
     }
 }
 
-impl<P> Hint<P> {
+impl<P> PeerHint<P> {
     /// Appends the message up to its payload.
     pub fn head(&self, to: &mut Vec<u8>) {
         assert!(self.needs.len() <= HINT_NEEDS_MAX);
@@ -113,7 +113,7 @@ impl<'a> ToPeer<&'a [u8]> {
                 };
                 super::close(hello, &from)
             }
-            2 => Ok(ToPeer::Hint(Hint {
+            2 => Ok(ToPeer::Hint(PeerHint {
                 node: super::node(&mut from)?,
                 number: super::number(&mut from)?,
                 needs: super::numbers(&mut from, HINT_NEEDS_MAX)?,
@@ -124,7 +124,7 @@ impl<'a> ToPeer<&'a [u8]> {
     }
 }
 
-impl Reach {
+impl PeerEndpoint {
     pub(super) fn encode(&self, to: &mut Vec<u8>) {
         assert!(self.address.len() <= ADDRESS_BYTES_MAX);
         super::put_bytes(to, self.address.as_bytes());
@@ -134,15 +134,15 @@ impl Reach {
         }
     }
 
-    pub(super) fn decode(from: &mut Cursor<'_>) -> Decoded<Reach> {
+    pub(super) fn decode(from: &mut ByteReader<'_>) -> Decoded<PeerEndpoint> {
         let address = super::text(from, ADDRESS_BYTES_MAX, "address")?;
         let tune = match super::flag(from)? {
             false => None,
             true => {
-                let tune = Tune::parse(from.bytes(TUNE_BYTES)?);
+                let tune = ChannelInvite::parse(from.bytes(INVITE_BYTES)?);
                 Some(tune.ok_or(MessageError::Field("channel"))?)
             }
         };
-        Ok(Reach { address, tune })
+        Ok(PeerEndpoint { address, tune })
     }
 }

@@ -4,18 +4,18 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 use crate::limit::{NODE_NAME_BYTES_MAX, REGION_LOCKS_MAX, REGION_NODES_MAX};
-use crate::lock::{Claim, ToService};
-use crate::{Grant, NodeId, Number, Position, RegionId, Version};
+use crate::lock::{ToService, TokenClaim};
+use crate::{GrantNumber, LockVersion, NodeId, Position, RecordNumber, RegionId};
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_proto::limit::{DATA_KEY_BYTES_MAX, SLOT_BYTES};
-use netram_proto::wire::{Cursor, Link, put_varint};
+use netram_proto::wire::{ByteReader, ChainPoint, put_varint};
 
-use super::{Decoded, MessageError, Reach, lock};
+use super::{Decoded, MessageError, PeerEndpoint, lock};
 
 /// A node that wants to have the region. It has applied nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Join {
+pub struct JoinRequest {
     /// Which region it means; `None`: whichever this is.
     pub region: Option<RegionId>,
     /// For people: machine and process.
@@ -25,7 +25,7 @@ pub struct Join {
     /// The key that seals the journal's records, for whoever reads them when the node is gone; empty: they are not sealed.
     pub key: Vec<u8>,
     /// Where its first record will stand.
-    pub begins: Link,
+    pub begins: ChainPoint,
     /// It wants records only before a grant, or when it asks.
     pub lazy: bool,
     /// How many links it has had so far: see [`ToServer::Resume`].
@@ -34,7 +34,7 @@ pub struct Join {
 
 /// Journals that an earlier node id left, told from each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OldJournal {
+pub struct OrphanJournalId {
     /// Whose it was.
     pub node: NodeId,
     /// Which it is.
@@ -45,7 +45,7 @@ pub struct OldJournal {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToServer<P> {
     /// The first message of a node without an id.
-    Join(Join),
+    Join(JoinRequest),
     /// The first message of a node over a new link.
     Resume {
         /// Which region.
@@ -58,17 +58,17 @@ pub enum ToServer<P> {
         /// It has had the whole region; if not, it needs it from the beginning.
         whole: bool,
         /// The last record of each node that it has applied.
-        applied: Vec<(NodeId, Number)>,
+        applied: Vec<(NodeId, RecordNumber)>,
     },
     /// Ends a resuming: the tokens that it has. It stands behind the tails that were sent again, so that what is not claimed was given
     /// back behind its records.
-    Claims(Vec<Claim>),
+    Claims(Vec<TokenClaim>),
     /// A record of its journal.
-    Tail {
+    Record {
         /// Its number.
-        number: Number,
+        number: RecordNumber,
         /// Where it ends in the node's journal, and what the next one chains to.
-        end: Link,
+        end: ChainPoint,
         /// It is safe already. If not, it is to be shown to nobody before it is durable at the server.
         acked: bool,
         /// Stamp and ranges.
@@ -92,28 +92,28 @@ pub enum ToServer<P> {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
     },
     /// It has the journal of an earlier node id, and read it to its end.
-    Offer {
+    OfferOrphan {
         /// Which.
-        old: OldJournal,
+        old: OrphanJournalId,
         /// The journal's last record; 0: it has none.
-        last: Number,
+        last: RecordNumber,
     },
     /// A record of an offered journal, from where it was wanted.
-    OldTail {
+    OrphanRecord {
         /// Whose.
         node: NodeId,
         /// Its number.
-        number: Number,
+        number: RecordNumber,
         /// Stamp and ranges.
         payload: P,
     },
     /// It has sent everything, and gives all tokens back.
     Leave,
     /// It takes records from its peers, and gives them its own: how they reach it. Said anew over each link, and when it changes.
-    Reach(Reach),
+    Endpoint(PeerEndpoint),
 }
 
 impl<P> ToServer<P> {
@@ -121,10 +121,10 @@ impl<P> ToServer<P> {
     pub fn is_awaited(&self) -> bool {
         !matches!(
             self,
-            ToServer::Tail { acked: true, .. }
+            ToServer::Record { acked: true, .. }
                 | ToServer::View(_)
                 | ToServer::Ping { .. }
-                | ToServer::Reach(_)
+                | ToServer::Endpoint(_)
         )
     }
 
@@ -146,14 +146,14 @@ impl<P> ToServer<P> {
                 applied,
             },
             ToServer::Claims(claims) => ToServer::Claims(claims),
-            ToServer::Tail {
+            ToServer::Record {
                 number,
                 end,
                 acked,
                 payload,
             } => {
                 let payload = map(payload);
-                ToServer::Tail {
+                ToServer::Record {
                     number,
                     end,
                     acked,
@@ -165,28 +165,28 @@ impl<P> ToServer<P> {
             ToServer::Ping { nonce, applied } => ToServer::Ping { nonce, applied },
             ToServer::Pull => ToServer::Pull,
             ToServer::Outcome { node, number } => ToServer::Outcome { node, number },
-            ToServer::Offer { old, last } => ToServer::Offer { old, last },
-            ToServer::OldTail {
+            ToServer::OfferOrphan { old, last } => ToServer::OfferOrphan { old, last },
+            ToServer::OrphanRecord {
                 node,
                 number,
                 payload,
             } => {
                 let payload = map(payload);
-                ToServer::OldTail {
+                ToServer::OrphanRecord {
                     node,
                     number,
                     payload,
                 }
             }
             ToServer::Leave => ToServer::Leave,
-            ToServer::Reach(reach) => ToServer::Reach(reach),
+            ToServer::Endpoint(reach) => ToServer::Endpoint(reach),
         }
     }
 
     /// What stands behind [`ToServer::head`].
     pub fn payload(&self) -> Option<&P> {
         match self {
-            ToServer::Tail { payload, .. } | ToServer::OldTail { payload, .. } => Some(payload),
+            ToServer::Record { payload, .. } | ToServer::OrphanRecord { payload, .. } => Some(payload),
             _ => None,
         }
     }
@@ -210,7 +210,7 @@ impl<P> ToServer<P> {
                 super::put_pairs(to, applied.iter().map(|(node, number)| (node.0, number.0)));
             }
             ToServer::Claims(claims) => encode_claims(to, claims),
-            ToServer::Tail {
+            ToServer::Record {
                 number, end, acked, ..
             } => {
                 to.push(4);
@@ -234,19 +234,19 @@ impl<P> ToServer<P> {
                 put_varint(to, node.0);
                 put_varint(to, number.0);
             }
-            ToServer::Offer { old, last } => {
+            ToServer::OfferOrphan { old, last } => {
                 to.push(13);
                 put_varint(to, old.node.0);
                 to.extend_from_slice(&old.journal.0.to_le_bytes());
                 put_varint(to, last.0);
             }
-            ToServer::OldTail { node, number, .. } => {
+            ToServer::OrphanRecord { node, number, .. } => {
                 to.push(14);
                 put_varint(to, node.0);
                 put_varint(to, number.0);
             }
             ToServer::Leave => to.push(15),
-            ToServer::Reach(reach) => {
+            ToServer::Endpoint(reach) => {
                 to.push(16);
                 reach.encode(to);
             }
@@ -266,10 +266,10 @@ impl<'a> ToServer<&'a [u8]> {
     }
 }
 
-fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
+fn decode<'a>(from: &mut ByteReader<'a>) -> Decoded<ToServer<&'a [u8]>> {
     let kind = from.u8()?;
     Ok(match kind {
-        1 => ToServer::Join(Join::decode(from)?),
+        1 => ToServer::Join(JoinRequest::decode(from)?),
         2 => ToServer::Resume {
             region: RegionId(from.u128()?),
             node: super::node(from)?,
@@ -278,7 +278,7 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
             applied: super::numbers(from, REGION_NODES_MAX)?,
         },
         3 => ToServer::Claims(decode_claims(from)?),
-        4 => ToServer::Tail {
+        4 => ToServer::Record {
             number: super::number(from)?,
             end: super::link(from)?,
             acked: super::flag(from)?,
@@ -295,25 +295,25 @@ fn decode<'a>(from: &mut Cursor<'a>) -> Decoded<ToServer<&'a [u8]>> {
             node: super::node(from)?,
             number: super::number(from)?,
         },
-        13 => ToServer::Offer {
-            old: OldJournal {
+        13 => ToServer::OfferOrphan {
+            old: OrphanJournalId {
                 node: super::node(from)?,
                 journal: JournalId(from.u128()?),
             },
-            last: Number(from.varint()?),
+            last: RecordNumber(from.varint()?),
         },
-        14 => ToServer::OldTail {
+        14 => ToServer::OrphanRecord {
             node: super::node(from)?,
             number: super::number(from)?,
             payload: from.rest(),
         },
         15 => ToServer::Leave,
-        16 => ToServer::Reach(Reach::decode(from)?),
+        16 => ToServer::Endpoint(PeerEndpoint::decode(from)?),
         _ => return Err(MessageError::Kind(kind)),
     })
 }
 
-impl Join {
+impl JoinRequest {
     fn encode(&self, to: &mut Vec<u8>) {
         assert!(self.name.len() <= NODE_NAME_BYTES_MAX);
         assert!(self.key.len() <= DATA_KEY_BYTES_MAX);
@@ -328,10 +328,10 @@ impl Join {
         put_varint(to, self.link);
     }
 
-    fn decode(from: &mut Cursor<'_>) -> Decoded<Join> {
+    fn decode(from: &mut ByteReader<'_>) -> Decoded<JoinRequest> {
         let named = super::flag(from)?;
         let region = RegionId(from.u128()?);
-        Ok(Join {
+        Ok(JoinRequest {
             region: named.then_some(region),
             name: super::text(from, NODE_NAME_BYTES_MAX, "name")?,
             view: view(from)?,
@@ -343,12 +343,12 @@ impl Join {
     }
 }
 
-fn view(from: &mut Cursor<'_>) -> Decoded<View> {
+fn view(from: &mut ByteReader<'_>) -> Decoded<View> {
     let bytes = super::bytes(from, SLOT_BYTES, "view")?;
     View::decode(bytes).map_err(|_| MessageError::Field("view"))
 }
 
-fn encode_claims(to: &mut Vec<u8>, claims: &[Claim]) {
+fn encode_claims(to: &mut Vec<u8>, claims: &[TokenClaim]) {
     assert!(claims.len() <= REGION_LOCKS_MAX);
     to.push(3);
     put_varint(to, claims.len() as u64);
@@ -361,15 +361,15 @@ fn encode_claims(to: &mut Vec<u8>, claims: &[Claim]) {
 }
 
 /// Claims ascend by their locks, so that none is claimed twice.
-fn decode_claims(from: &mut Cursor<'_>) -> Decoded<Vec<Claim>> {
+fn decode_claims(from: &mut ByteReader<'_>) -> Decoded<Vec<TokenClaim>> {
     let count = super::counted(from, REGION_LOCKS_MAX, "claims")?;
-    let mut claims: Vec<Claim> = Vec::with_capacity(count);
+    let mut claims: Vec<TokenClaim> = Vec::with_capacity(count);
     for _ in 0..count {
-        let claim = Claim {
+        let claim = TokenClaim {
             lock: super::lock(from)?,
-            grant: Grant(from.varint()?),
+            grant: GrantNumber(from.varint()?),
             hold: super::hold(from)?,
-            version: Version(from.varint()?),
+            version: LockVersion(from.varint()?),
         };
         if claims.last().is_some_and(|before| before.lock >= claim.lock) {
             return Err(MessageError::Field("claims"));

@@ -2,18 +2,18 @@
 
 use alloc::vec::Vec;
 
-use super::{Deed, Identity, Misled, Node, Over, State, Wire};
-use crate::message::{Joined, ToNode, ToServer};
-use crate::{NodeId, Number, Position};
-use netram_proto::time::{Span, Time};
+use super::{Identity, NodeAction, NodeEnd, NodePhase, RegionNode, ServerViolation, Wire};
+use crate::message::{JoinReply, ToNode, ToServer};
+use crate::{NodeId, Position, RecordNumber};
+use netram_proto::time::{Nanos, Time};
 
 /// Questions without an answer that are remembered: an answer to an older one renews nothing.
 const PINGS_MAX: usize = 8;
 
-impl<P: Clone + AsRef<[u8]>> Node<P> {
+impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
     /// There is a link to the server, and nothing has been said over it.
     pub fn on_linked(&mut self) {
-        if matches!(self.state, State::Over(_)) {
+        if matches!(self.state, NodePhase::Over(_)) {
             return;
         }
         self.wire = Wire::Introduced;
@@ -26,16 +26,16 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
                 region,
                 node,
                 link,
-                whole: matches!(self.state, State::Whole | State::Leaving),
+                whole: matches!(self.state, NodePhase::Whole | NodePhase::Leaving),
                 applied: self.applied_of_all(),
             },
         };
-        self.deeds.push_back(Deed::Send(message));
+        self.actions.push_back(NodeAction::Send(message));
     }
 
     /// The last record of each node, this one too, that is in the copy or waits for a reader.
-    pub fn applied_of_all(&self) -> Vec<(NodeId, Number)> {
-        let mut taken = self.taken.clone();
+    pub fn applied_of_all(&self) -> Vec<(NodeId, RecordNumber)> {
+        let mut taken = self.received.clone();
         // Its own it has, safe or not.
         if let Some(id) = self.id() {
             taken.insert(id, self.own.last());
@@ -48,24 +48,24 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.wire = Wire::Down;
         self.silence.end();
         self.pings.clear();
-        self.tokens.unlinked();
+        self.tokens.on_unlinked();
         self.settle();
     }
 
     /// Takes a message of the server. An error: it is not one of this protocol's; the node is over.
     pub fn handle(&mut self, now: Time, message: ToNode<P>) {
-        if matches!(self.state, State::Over(_)) || self.wire == Wire::Down {
+        if matches!(self.state, NodePhase::Over(_)) || self.wire == Wire::Down {
             return;
         }
         self.silence.end();
         let done = match message {
             ToNode::Joined(joined) => self.on_joined(now, joined),
             ToNode::Page { offset, bytes } => match self.state {
-                State::Joining => {
-                    self.deeds.push_back(Deed::Page { offset, bytes });
+                NodePhase::Joining => {
+                    self.actions.push_back(NodeAction::Page { offset, bytes });
                     Ok(())
                 }
-                _ => Err(Misled::OutOfPlace("bytes of the region")),
+                _ => Err(ServerViolation::OutOfPlace("bytes of the region")),
             },
             ToNode::Current => self.on_current(now),
             ToNode::Resumed {
@@ -80,41 +80,41 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
                 payload,
             } => self.on_record(now, position, node, number, payload),
             ToNode::Lock(message) => self.on_lock(now, message),
-            ToNode::Kept { number, end, view } => {
-                self.on_kept(number, end, view);
+            ToNode::Durable { number, end, view } => {
+                self.on_server_durable(number, end, view);
                 Ok(())
             }
             ToNode::Pong { nonce, newest } => {
                 self.on_pong(now, nonce, newest);
                 Ok(())
             }
-            ToNode::Fate { node, number, fate } => {
-                self.deeds.push_back(Deed::Fate { node, number, fate });
+            ToNode::Outcome { node, number, fate } => {
+                self.actions.push_back(NodeAction::Outcome { node, number, fate });
                 Ok(())
             }
-            ToNode::Wanted { node, from } => {
-                self.deeds.push_back(Deed::Wanted { node, from });
+            ToNode::OrphanWanted { node, from } => {
+                self.actions.push_back(NodeAction::OrphanWanted { node, from });
                 Ok(())
             }
-            ToNode::Left if self.state == State::Leaving => {
-                self.over(Over::Left);
+            ToNode::Left if self.state == NodePhase::Leaving => {
+                self.over(NodeEnd::Left);
                 Ok(())
             }
-            ToNode::Left => Err(Misled::OutOfPlace("that the node has left")),
-            ToNode::Anew => {
+            ToNode::Left => Err(ServerViolation::OutOfPlace("that the node has left")),
+            ToNode::Rejoin => {
                 self.leave();
                 Ok(())
             }
             ToNode::Refused(why) => {
-                self.over(Over::Refused(why));
+                self.over(NodeEnd::Refused(why));
                 Ok(())
             }
             ToNode::Fenced => {
-                self.over(Over::Fenced);
+                self.over(NodeEnd::Fenced);
                 Ok(())
             }
-            ToNode::Meet { group } => {
-                self.on_meet(group);
+            ToNode::PeerGroup { group } => {
+                self.on_peer_group(group);
                 Ok(())
             }
             ToNode::Peer { node, reach } => {
@@ -127,70 +127,73 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             }
         };
         if let Err(misled) = done {
-            self.over(Over::Misled(misled));
+            self.over(NodeEnd::Violation(misled));
         }
         self.settle();
     }
 
-    fn on_joined(&mut self, now: Time, joined: Joined) -> Result<(), Misled> {
+    fn on_joined(&mut self, now: Time, joined: JoinReply) -> Result<(), ServerViolation> {
         let again = self.id().is_none_or(|node| node == joined.node);
-        if self.wire != Wire::Introduced || !again || !matches!(self.state, State::Outside | State::Joining) {
-            return Err(Misled::OutOfPlace("a second joining"));
+        if self.wire != Wire::Introduced
+            || !again
+            || !matches!(self.state, NodePhase::Outside | NodePhase::Joining)
+        {
+            return Err(ServerViolation::OutOfPlace("a second joining"));
         }
         self.wire = Wire::Up;
-        self.state = State::Joining;
+        self.state = NodePhase::Joining;
         self.identity = Some(Identity {
             node: joined.node,
             region: joined.opening.region,
             lease: joined.lease,
         });
-        self.taken = joined.applied.iter().copied().collect();
+        self.received = joined.applied.iter().copied().collect();
         self.versions = joined.versions.iter().copied().collect();
         self.position = joined.position;
         self.newest = joined.position;
-        self.way.begin(&self.taken);
-        self.deeds.push_back(Deed::Open(joined));
+        self.direct_peers.begin(&self.received);
+        self.actions.push_back(NodeAction::Open(joined));
         self.ping(now);
         self.send_view();
         self.send_reach();
         Ok(())
     }
 
-    fn on_current(&mut self, now: Time) -> Result<(), Misled> {
-        if self.state != State::Joining {
-            return Err(Misled::OutOfPlace("that the region is whole"));
+    fn on_current(&mut self, now: Time) -> Result<(), ServerViolation> {
+        if self.state != NodePhase::Joining {
+            return Err(ServerViolation::OutOfPlace("that the region is whole"));
         }
-        self.state = State::Whole;
-        self.deeds.push_back(Deed::Whole);
-        self.tokens.linked(now, Number(0));
+        self.state = NodePhase::Whole;
+        self.actions.push_back(NodeAction::Whole);
+        self.tokens.on_linked(now, RecordNumber(0));
         Ok(())
     }
 
     fn on_resumed(
         &mut self,
         now: Time,
-        merged: Number,
+        merged: RecordNumber,
         position: Position,
-        ahead: Vec<(NodeId, Number)>,
-    ) -> Result<(), Misled> {
-        let whole = matches!(self.state, State::Whole | State::Leaving);
+        ahead: Vec<(NodeId, RecordNumber)>,
+    ) -> Result<(), ServerViolation> {
+        let whole = matches!(self.state, NodePhase::Whole | NodePhase::Leaving);
         if self.wire != Wire::Introduced || !whole || merged > self.own.last() {
-            return Err(Misled::OutOfPlace("an answer to no resuming"));
+            return Err(ServerViolation::OutOfPlace("an answer to no resuming"));
         }
         self.wire = Wire::Up;
         self.position = position;
         self.newest = position;
         self.own.sent = merged;
-        self.way.resume(ahead);
+        self.direct_peers.resume(ahead);
         self.ping(now);
         self.send_view();
         self.send_reach();
-        self.send_tails();
+        self.send_records();
         // Who leaves does not claim: what it holds is taken until it is gone.
-        if self.state == State::Whole {
+        if self.state == NodePhase::Whole {
             self.send_claims();
-            self.tokens.linked(now, merged);
-            self.tokens.sent(now, self.own.sent);
+            self.tokens.on_linked(now, merged);
+            self.tokens.on_sent(now, self.own.sent);
         }
         self.finish_leaving();
         Ok(())
@@ -200,14 +203,14 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     fn send_claims(&mut self) {
         let mut claims: Vec<_> = self.tokens.claims().collect();
         claims.sort_unstable_by_key(|claim| claim.lock);
-        self.deeds.push_back(Deed::Send(ToServer::Claims(claims)));
+        self.actions.push_back(NodeAction::Send(ToServer::Claims(claims)));
     }
 
     pub(super) fn ping_if_due(&mut self, now: Time) {
         let Some(Identity { lease, .. }) = self.identity else {
             return;
         };
-        if self.wire == Wire::Up && now.since(self.pinged) >= Span(lease.0 / 4) {
+        if self.wire == Wire::Up && now.since(self.pinged) >= Nanos(lease.0 / 4) {
             self.ping(now);
         }
     }
@@ -220,8 +223,8 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         }
         self.pings.push_back((self.nonce, now));
         let (nonce, applied) = (self.nonce, self.position);
-        self.deeds
-            .push_back(Deed::Send(ToServer::Ping { nonce, applied }));
+        self.actions
+            .push_back(NodeAction::Send(ToServer::Ping { nonce, applied }));
     }
 
     /// The lease runs from when the question was asked: the server heard it later. An eighth is for clocks that differ in speed.
@@ -232,18 +235,18 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
             return;
         };
         while self.pings.pop_front_if(|(other, _)| *other <= nonce).is_some() {}
-        self.tokens.renewed(now, asked + Span(lease.0 - lease.0 / 8));
+        self.tokens.on_renewed(now, asked + Nanos(lease.0 - lease.0 / 8));
     }
 
     /// The node is to leave: nothing new begins, open transactions fail, but for those whose records are on their way to the members:
     /// they end as they would have.
     pub fn leave(&mut self) {
-        if !matches!(self.state, State::Whole | State::Joining) {
+        if !matches!(self.state, NodePhase::Whole | NodePhase::Joining) {
             return;
         }
-        self.state = State::Leaving;
+        self.state = NodePhase::Leaving;
         self.tokens.lose();
-        self.deeds.push_back(Deed::Anew);
+        self.actions.push_back(NodeAction::Rejoin);
         self.finish_leaving();
         self.settle();
     }
@@ -251,15 +254,15 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     /// Says that it leaves, once everything has been sent that there is.
     pub(super) fn finish_leaving(&mut self) {
         let all = self.own.sent == self.own.last() && self.own.acked == self.own.last();
-        if self.state == State::Leaving && self.wire == Wire::Up && all {
-            self.deeds.push_back(Deed::Send(ToServer::Leave));
+        if self.state == NodePhase::Leaving && self.wire == Wire::Up && all {
+            self.actions.push_back(NodeAction::Send(ToServer::Leave));
         }
     }
 
-    pub(super) fn over(&mut self, over: Over) {
-        self.state = State::Over(over);
+    pub(super) fn over(&mut self, over: NodeEnd) {
+        self.state = NodePhase::Over(over);
         self.wire = Wire::Down;
         self.tokens.lose();
-        self.deeds.push_back(Deed::Over(over));
+        self.actions.push_back(NodeAction::Ended(over));
     }
 }

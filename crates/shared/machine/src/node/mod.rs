@@ -1,6 +1,6 @@
 //! A node of a shared region, as a value: it has the region in its memory, keeps tokens, and says what its journal has.
 //!
-//! `on_*`, [`Node::handle`] and the calls of transactions and readers tell it what happened; [`Node::poll`] says what is to be done,
+//! `on_*`, [`RegionNode::handle`] and the calls of transactions and readers tell it what happened; [`RegionNode::poll`] says what is to be done,
 //! in order, until it says nothing more. Deeds are carried out before anything else is told: who is told that a transaction has
 //! its lock may look at the memory at once.
 //!
@@ -15,42 +15,42 @@
 //! The node's journal is the driver's: it appends, and says what the members have acknowledged. So are the sockets: it says when
 //! there is a link, and when it is gone.
 
+mod direct;
 mod linking;
-mod own;
+mod own_records;
 mod silence;
-mod straight;
 mod stream;
 
-pub use straight::Straight;
-pub use stream::{Age, Full, Misled};
+pub use direct::PeerAction;
+pub use stream::{PinnedOverflow, ReaderLag, ServerViolation};
 
 use alloc::collections::{BTreeMap, VecDeque};
 use core::fmt;
 
-use super::lock::{AcquireError, Acquired, Cache, Event, TxnId};
-use super::message::{Fate, Join, Joined, OldJournal, Refused, ToServer};
-use super::{Hold, LockId, NodeId, Number, Position, Version};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
-use own::Own;
-use silence::Silence;
-use straight::Way;
-use stream::Foreign;
+use super::lock::{Acquired, CacheEvent, TokenCache, TokenError, TxnId};
+use super::message::{JoinRefusal, JoinReply, JoinRequest, OrphanJournalId, RecordOutcome, ToServer};
+use super::{LockId, LockMode, LockVersion, NodeId, Position, RecordNumber};
+use direct::DirectPeers;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
+use own_records::OwnRecords;
+use silence::SilenceTimer;
+use stream::ForeignRecords;
 
 /// What a node is to do, apart from what its server tells it.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
     /// How it introduces itself.
-    pub join: Join,
+    pub join: JoinRequest,
     /// Bytes of records that are held back for pinned readers.
     pub pinned_bytes_max: usize,
     /// What to do when they are more.
-    pub full: Full,
+    pub full: PinnedOverflow,
 }
 
 /// How the node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NodePhase {
     /// It has no id yet.
     Outside,
     /// It has one, and gets the region.
@@ -60,38 +60,38 @@ pub enum State {
     /// It sends what it has, and then leaves.
     Leaving,
     /// It is no node any more.
-    Over(Over),
+    Over(NodeEnd),
 }
 
 /// Why a node is none any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum NodeEnd {
     /// It left: all that it had is durable at the server.
     Left,
     /// The server fenced it. What was not acknowledged may have happened or not.
     Fenced,
     /// Nobody joins there.
-    Refused(Refused),
+    Refused(JoinRefusal),
     /// The server sent what cannot be.
-    Misled(Misled),
+    Violation(ServerViolation),
     /// It has a record that does not count: a peer sent it, and the server never had it.
-    Astray,
+    Diverged,
 }
 
-impl fmt::Display for Over {
+impl fmt::Display for NodeEnd {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Over::Left => out.write_str("the node has left"),
-            Over::Fenced => {
+            NodeEnd::Left => out.write_str("the node has left"),
+            NodeEnd::Fenced => {
                 out.write_str("the server fenced the node: ask for the outcome of what was not acknowledged")
             }
-            Over::Refused(Refused::Region) => out.write_str("the server has another region"),
-            Over::Refused(Refused::Journal) => {
+            NodeEnd::Refused(JoinRefusal::Region) => out.write_str("the server has another region"),
+            NodeEnd::Refused(JoinRefusal::Journal) => {
                 out.write_str("the journal was another node id's: offer it, and join with a new one")
             }
-            Over::Refused(Refused::Full) => out.write_str("the server remembers as many nodes as it can"),
-            Over::Misled(misled) => misled.fmt(out),
-            Over::Astray => out.write_str(
+            NodeEnd::Refused(JoinRefusal::Full) => out.write_str("the server remembers as many nodes as it can"),
+            NodeEnd::Violation(misled) => misled.fmt(out),
+            NodeEnd::Diverged => out.write_str(
                 "the node has a record that does not count: a peer that sent it is broken, or lost what it had acknowledged",
             ),
         }
@@ -100,11 +100,11 @@ impl fmt::Display for Over {
 
 /// What the driver is to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deed<P> {
+pub enum NodeAction<P> {
     /// Send this over the present link, behind all before. What is not sent when the link is gone is to be forgotten.
     Send(ToServer<P>),
     /// Begin with this region, all zeros. It may come again before the region is whole.
-    Open(Joined),
+    Open(JoinReply),
     /// Put bytes into the region.
     Page {
         /// Where.
@@ -119,52 +119,52 @@ pub enum Deed<P> {
         /// Whose.
         node: NodeId,
         /// Its number.
-        number: Number,
+        number: RecordNumber,
         /// Stamp and ranges.
         payload: P,
     },
     /// The server has made durable what the journal has up to here: it may be dropped everywhere else.
-    Kept {
+    Durable {
         /// The records.
-        number: Number,
+        number: RecordNumber,
         /// Where they end.
-        end: Link,
+        end: ChainPoint,
         /// The view.
         view: u64,
     },
     /// Tell a transaction how its waiting ended.
-    Waited(Waited),
+    WaitEnded(WaitOutcome),
     /// Pinned readers have held back too much, and see what is new from now on: tell them that what they had is past.
     Expired,
     /// What became of a record.
-    Fate {
+    Outcome {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
         /// What became of it.
-        fate: Fate,
+        fate: RecordOutcome,
     },
     /// From which record on an offered journal is wanted; `None`: all of it is known.
-    Wanted {
+    OrphanWanted {
         /// Whose journal.
         node: NodeId,
         /// From where.
-        from: Option<Number>,
+        from: Option<RecordNumber>,
     },
     /// The node has fallen behind. Its open transactions fail; when it has left, it may join again.
-    Anew,
+    Rejoin,
     /// Of peers, and for them.
-    Straight(Straight<P>),
+    Peer(PeerAction<P>),
     /// It is over, and will not come back: close the link.
-    Over(Over),
+    Ended(NodeEnd),
 }
 
 /// How a transaction's waiting for locks ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
+pub enum WaitOutcome {
     /// It has them.
-    Held(TxnId),
+    Acquired(TxnId),
     /// It is not to wait for this one.
     Died(TxnId, LockId),
     /// This one did not come in time.
@@ -184,29 +184,29 @@ enum Wire {
 
 /// A node: see the module. `P` holds a record's payload, and is cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Node<P> {
+pub struct RegionNode<P> {
     config: NodeConfig,
-    state: State,
+    state: NodePhase,
     wire: Wire,
     /// What the server told when it joined.
     identity: Option<Identity>,
     /// The last record of each other node that is applied, or waits for a reader.
-    taken: BTreeMap<NodeId, Number>,
+    received: BTreeMap<NodeId, RecordNumber>,
     /// Where each lock stands in what was taken.
-    versions: BTreeMap<LockId, Version>,
+    versions: BTreeMap<LockId, LockVersion>,
     /// The newest place of the server's order that was taken, and that is known.
     position: Position,
     newest: Position,
-    tokens: Cache,
-    own: Own<P>,
-    foreign: Foreign<P>,
-    way: Way,
+    tokens: TokenCache,
+    own: OwnRecords<P>,
+    foreign: ForeignRecords<P>,
+    direct_peers: DirectPeers,
     /// Questions without an answer, with when they were asked.
     pings: VecDeque<(u64, Time)>,
     nonce: u64,
     pinged: Time,
-    silence: Silence,
-    deeds: VecDeque<Deed<P>>,
+    silence: SilenceTimer,
+    actions: VecDeque<NodeAction<P>>,
 }
 
 /// Who a node is.
@@ -214,35 +214,35 @@ pub struct Node<P> {
 struct Identity {
     node: NodeId,
     region: super::RegionId,
-    lease: Span,
+    lease: Nanos,
 }
 
-impl<P: Clone + AsRef<[u8]>> Node<P> {
+impl<P: Clone + AsRef<[u8]>> RegionNode<P> {
     /// A node that has not joined yet.
-    pub fn new(config: NodeConfig) -> Node<P> {
-        Node {
-            own: Own::new(config.join.view.clone()),
+    pub fn new(config: NodeConfig) -> RegionNode<P> {
+        RegionNode {
+            own: OwnRecords::new(config.join.view.clone()),
             config,
-            state: State::Outside,
+            state: NodePhase::Outside,
             wire: Wire::Down,
             identity: None,
-            taken: BTreeMap::new(),
+            received: BTreeMap::new(),
             versions: BTreeMap::new(),
             position: Position(0),
             newest: Position(0),
-            tokens: Cache::new(),
-            foreign: Foreign::default(),
-            way: Way::default(),
+            tokens: TokenCache::new(),
+            foreign: ForeignRecords::default(),
+            direct_peers: DirectPeers::default(),
             pings: VecDeque::new(),
             nonce: 0,
             pinged: Time(0),
-            silence: Silence::default(),
-            deeds: VecDeque::new(),
+            silence: SilenceTimer::default(),
+            actions: VecDeque::new(),
         }
     }
 
     /// How it is.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> NodePhase {
         self.state
     }
 
@@ -257,52 +257,52 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     }
 
     /// What is to be done next.
-    pub fn poll(&mut self) -> Option<Deed<P>> {
-        self.deeds.pop_front()
+    pub fn poll(&mut self) -> Option<NodeAction<P>> {
+        self.actions.pop_front()
     }
 
     /// The version that the node's memory has of a lock, or has waiting for a reader.
-    pub fn version(&self, lock: LockId) -> Version {
+    pub fn version(&self, lock: LockId) -> LockVersion {
         self.versions.get(&lock).copied().unwrap_or_default()
     }
 
     /// The tokens, to be looked at.
-    pub fn tokens(&self) -> &Cache {
+    pub fn tokens(&self) -> &TokenCache {
         &self.tokens
     }
 
-    /// A transaction begins: see [`Cache::begin`].
+    /// A transaction begins: see [`TokenCache::begin`].
     pub fn begin(&mut self, undoable: bool) -> TxnId {
         self.tokens.begin(undoable)
     }
 
-    /// A transaction wants a lock: see [`Cache::acquire`]. Pinned readers see what is new from here on.
+    /// A transaction wants a lock: see [`TokenCache::acquire`]. Pinned readers see what is new from here on.
     pub fn acquire(
         &mut self,
         now: Time,
         txn: TxnId,
         lock: LockId,
-        hold: Hold,
+        hold: LockMode,
         deadline: Time,
-    ) -> Result<Acquired, AcquireError> {
-        if self.state != State::Whole {
-            return Err(AcquireError::Lost);
+    ) -> Result<Acquired, TokenError> {
+        if self.state != NodePhase::Whole {
+            return Err(TokenError::Lost);
         }
         let acquired = self.tokens.acquire(now, txn, lock, hold, deadline);
         self.settle();
         self.accept_if(acquired)
     }
 
-    /// A transaction wants several: see [`Cache::acquire_all`].
+    /// A transaction wants several: see [`TokenCache::acquire_all`].
     pub fn acquire_all(
         &mut self,
         now: Time,
         txn: TxnId,
-        locks: &mut [(LockId, Hold)],
+        locks: &mut [(LockId, LockMode)],
         deadline: Time,
-    ) -> Result<Acquired, AcquireError> {
-        if self.state != State::Whole {
-            return Err(AcquireError::Lost);
+    ) -> Result<Acquired, TokenError> {
+        if self.state != NodePhase::Whole {
+            return Err(TokenError::Lost);
         }
         let acquired = self.tokens.acquire_all(now, txn, locks, deadline);
         self.settle();
@@ -310,8 +310,8 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
     }
 
     /// Whoever has a lock sees all that was committed under it.
-    fn accept_if(&mut self, acquired: Result<Acquired, AcquireError>) -> Result<Acquired, AcquireError> {
-        if acquired == Ok(Acquired::Held) {
+    fn accept_if(&mut self, acquired: Result<Acquired, TokenError>) -> Result<Acquired, TokenError> {
+        if acquired == Ok(Acquired::Granted) {
             self.accept();
         }
         acquired
@@ -323,27 +323,27 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
         self.settle();
     }
 
-    /// Time has passed. To be called several times a lease, and at [`Cache::deadline`].
+    /// Time has passed. To be called several times a lease, and at [`TokenCache::deadline`].
     pub fn on_tick(&mut self, now: Time) {
         self.ping_if_due(now);
         self.listen(now);
-        self.tokens.tick(now);
+        self.tokens.on_tick(now);
         self.settle();
     }
 
-    /// Asks what became of a record. Answered by [`Deed::Fate`], unless the link breaks; to be asked again while that says `Open`.
-    pub fn ask_outcome(&mut self, node: NodeId, number: Number) {
+    /// Asks what became of a record. Answered by [`NodeAction::RecordOutcome`], unless the link breaks; to be asked again while that says `Open`.
+    pub fn ask_outcome(&mut self, node: NodeId, number: RecordNumber) {
         self.send(ToServer::Outcome { node, number });
     }
 
-    /// Offers the journal of an earlier node id, which has been read to its end. Answered by [`Deed::Wanted`], unless the link breaks.
-    pub fn offer(&mut self, old: OldJournal, last: Number) {
-        self.send(ToServer::Offer { old, last });
+    /// Offers the journal of an earlier node id, which has been read to its end. Answered by [`NodeAction::OrphanWanted`], unless the link breaks.
+    pub fn offer_orphan(&mut self, old: OrphanJournalId, last: RecordNumber) {
+        self.send(ToServer::OfferOrphan { old, last });
     }
 
     /// A record of an offered journal that is wanted: in order, up to the last.
-    pub fn give_old(&mut self, node: NodeId, number: Number, payload: P) {
-        self.send(ToServer::OldTail {
+    pub fn send_orphan_record(&mut self, node: NodeId, number: RecordNumber, payload: P) {
+        self.send(ToServer::OrphanRecord {
             node,
             number,
             payload,
@@ -357,22 +357,22 @@ impl<P: Clone + AsRef<[u8]>> Node<P> {
 
     fn send(&mut self, message: ToServer<P>) {
         if self.wire != Wire::Down {
-            self.deeds.push_back(Deed::Send(message));
+            self.actions.push_back(NodeAction::Send(message));
         }
     }
 
     /// Makes deeds of what came of the tokens.
     fn settle(&mut self) {
         while let Some(event) = self.tokens.poll() {
-            if matches!(event, Event::Held(_)) {
+            if matches!(event, CacheEvent::Acquired(_)) {
                 self.accept();
             }
-            self.deeds.push_back(match event {
-                Event::Send(message) => Deed::Send(ToServer::Lock(message)),
-                Event::Held(txn) => Deed::Waited(Waited::Held(txn)),
-                Event::Died(txn, lock) => Deed::Waited(Waited::Died(txn, lock)),
-                Event::TimedOut(txn, lock) => Deed::Waited(Waited::TimedOut(txn, lock)),
-                Event::Lost(txn) => Deed::Waited(Waited::Lost(txn)),
+            self.actions.push_back(match event {
+                CacheEvent::Send(message) => NodeAction::Send(ToServer::Lock(message)),
+                CacheEvent::Acquired(txn) => NodeAction::WaitEnded(WaitOutcome::Acquired(txn)),
+                CacheEvent::Died(txn, lock) => NodeAction::WaitEnded(WaitOutcome::Died(txn, lock)),
+                CacheEvent::TimedOut(txn, lock) => NodeAction::WaitEnded(WaitOutcome::TimedOut(txn, lock)),
+                CacheEvent::Lost(txn) => NodeAction::WaitEnded(WaitOutcome::Lost(txn)),
             });
         }
     }

@@ -3,17 +3,19 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::peer::{Known, Pages, Peer};
-use super::{Deed, Fact, Journal, Server, Session, Standing, Stored, Why};
+use super::peer::{PageProgress, ResumeState, ServerPeer};
+use super::{
+    DurableFact, FenceReason, NodeJournal, NodeState, RegionServer, ServerAction, SessionId, StoreTicket,
+};
 use crate::limit::REGION_NODES_MAX;
-use crate::lock::{Claim, Misuse};
-use crate::message::{Join, Joined, Refused, ToNode, ToServer};
-use crate::{NodeId, Number, RegionId};
+use crate::lock::{LockMisuse, TokenClaim};
+use crate::message::{JoinRefusal, JoinReply, JoinRequest, ToNode, ToServer};
+use crate::{NodeId, RecordNumber, RegionId};
 use netram_proto::time::Time;
 
-impl<P: Clone + AsRef<[u8]>> Server<P> {
+impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
     /// A message over a link whose node is not known.
-    pub(super) fn on_stranger(&mut self, now: Time, session: Session, message: ToServer<P>) {
+    pub(super) fn on_unknown_link(&mut self, now: Time, session: SessionId, message: ToServer<P>) {
         match message {
             ToServer::Join(join) => self.on_join(now, session, join),
             ToServer::Resume {
@@ -27,14 +29,14 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             }
             ToServer::Resume { .. } => {
                 self.wires.remove(&session);
-                self.deeds.push_back(Deed::Close(session));
+                self.actions.push_back(ServerAction::Close(session));
             }
-            ToServer::Offer { old, last } => self.on_offer(session, old, last),
-            ToServer::OldTail {
+            ToServer::OfferOrphan { old, last } => self.on_offer(session, old, last),
+            ToServer::OrphanRecord {
                 node,
                 number,
                 payload,
-            } => self.on_old_tail(session, node, number, payload),
+            } => self.on_orphan_record(session, node, number, payload),
             ToServer::Outcome { node, number } => self.on_outcome(session, node, number),
             // Of a node that is not one any more, and has not heard of that yet.
             _ => (),
@@ -52,67 +54,70 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         late
     }
 
-    fn on_join(&mut self, now: Time, session: Session, join: Join) {
+    fn on_join(&mut self, now: Time, session: SessionId, join: JoinRequest) {
         let alien = join
             .region
             .is_some_and(|region| region != self.config.opening.region);
         if alien {
-            return self.dismiss(session, ToNode::Refused(Refused::Region));
+            return self.close_with(session, ToNode::Refused(JoinRefusal::Region));
         }
         let id = join.view.journal;
         let known = self.peers.iter().find(|(_, peer)| peer.id == id);
         let known = known.map(|(node, _)| *node);
         if let Some(node) = known {
             return match self.is_late(node, join.link) {
-                true => self.dismiss(session, ToNode::Refused(Refused::Journal)),
+                true => self.close_with(session, ToNode::Refused(JoinRefusal::Journal)),
                 false => self.on_join_again(now, session, node, &join),
             };
         }
         if self.peers.len() >= REGION_NODES_MAX {
-            return self.dismiss(session, ToNode::Refused(Refused::Full));
+            return self.close_with(session, ToNode::Refused(JoinRefusal::Full));
         }
         self.last_node = self.last_node.next();
         let node = self.last_node;
-        let journal = Journal {
+        let journal = NodeJournal {
             view: join.view,
             key: join.key,
-            kept: Number(0),
+            kept: RecordNumber(0),
             end: join.begins,
         };
-        let mut peer = Peer::new(Standing::Entering, id, Some(journal.clone()), now);
+        let mut peer = ServerPeer::new(NodeState::Entering, id, Some(journal.clone()), now);
         peer.lazy = join.lazy;
         peer.link = join.link;
         self.peers.insert(node, peer);
         self.bind(session, node);
         let name = join.name;
-        self.store(Fact::Joined { node, name, journal }, Stored::Joined(node));
+        self.store(
+            DurableFact::Joined { node, name, journal },
+            StoreTicket::Joined(node),
+        );
     }
 
     /// The answer to its first joining was lost, or its process was, and another has its journal.
-    fn on_join_again(&mut self, now: Time, session: Session, node: NodeId, join: &Join) {
+    fn on_join_again(&mut self, now: Time, session: SessionId, node: NodeId, join: &JoinRequest) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
         // Nothing has been written into it since it was told here: it is the same node, or one that may take its place.
-        let fresh = self.merge.last(node) == Number(0);
+        let fresh = self.merge.last(node) == RecordNumber(0);
         let begins = peer.journal.as_ref().map(|journal| journal.end);
         let same = fresh && begins == Some(join.begins);
-        match peer.standing {
-            Standing::Entering if same => {
-                peer.heard = now;
+        match peer.state {
+            NodeState::Entering if same => {
+                peer.heard_at = now;
                 self.bind(session, node);
             }
-            Standing::Live | Standing::Absent if same => {
-                peer.heard = now;
-                peer.standing = Standing::Live;
+            NodeState::Live | NodeState::Absent if same => {
+                peer.heard_at = now;
+                peer.state = NodeState::Live;
                 self.bind(session, node);
-                self.give_whole(node);
+                self.send_region(node);
             }
-            Standing::Live | Standing::Absent | Standing::Behind => {
-                self.fence(node, Why::Dead);
-                self.dismiss(session, ToNode::Refused(Refused::Journal));
+            NodeState::Live | NodeState::Absent | NodeState::Behind => {
+                self.fence(node, FenceReason::Dead);
+                self.close_with(session, ToNode::Refused(JoinRefusal::Journal));
             }
-            _ => self.dismiss(session, ToNode::Refused(Refused::Journal)),
+            _ => self.close_with(session, ToNode::Refused(JoinRefusal::Journal)),
         }
     }
 
@@ -122,16 +127,16 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             return;
         };
         // Until now it could not know that it is to be heard.
-        peer.heard = now;
-        peer.standing = Standing::Live;
+        peer.heard_at = now;
+        peer.state = NodeState::Live;
         self.merge.add(node);
-        self.give_whole(node);
+        self.send_region(node);
     }
 
     /// Gives a node the region from the beginning, as of now.
-    fn give_whole(&mut self, node: NodeId) {
+    fn send_region(&mut self, node: NodeId) {
         let newest = self.ring.newest();
-        let joined = Joined {
+        let joined = JoinReply {
             node,
             lease: self.config.lease,
             position: newest,
@@ -143,57 +148,57 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             return;
         };
         peer.next = newest.next();
-        peer.pages = Pages::From(0);
-        peer.known = Known::Yes;
-        peer.kept_due = true;
+        peer.pages = PageProgress::From(0);
+        peer.known = ResumeState::Yes;
+        peer.durable_due = true;
         peer.outbox.push_back((newest, ToNode::Joined(joined)));
         // It holds nothing, and has asked for nothing: it has not had the region yet.
         self.locks.resume(node);
-        self.locks.known(node);
+        self.locks.on_claims_done(node);
     }
 
     fn on_resume(
         &mut self,
         now: Time,
-        session: Session,
+        session: SessionId,
         region: RegionId,
         node: NodeId,
         whole: bool,
-        applied: Vec<(NodeId, Number)>,
+        applied: Vec<(NodeId, RecordNumber)>,
     ) {
         if region != self.config.opening.region {
-            return self.dismiss(session, ToNode::Refused(Refused::Region));
+            return self.close_with(session, ToNode::Refused(JoinRefusal::Region));
         }
-        let standing = self.peers.get(&node).map(|peer| peer.standing);
-        if !standing.is_some_and(Standing::has_lease) {
-            return self.dismiss(session, ToNode::Fenced);
+        let standing = self.peers.get(&node).map(|peer| peer.state);
+        if !standing.is_some_and(NodeState::has_lease) {
+            return self.close_with(session, ToNode::Fenced);
         }
         self.bind(session, node);
-        let applied: BTreeMap<NodeId, Number> = applied.into_iter().collect();
+        let applied: BTreeMap<NodeId, RecordNumber> = applied.into_iter().collect();
         let lost = self.has_lost(&applied);
         let next = self.ring.first_lacking(&applied);
         let merged = self.merge.last(node);
         let position = crate::Position(next.unwrap_or_default().0.saturating_sub(1));
         let ahead = applied.into_iter();
         let ahead = ahead.filter(|(other, number)| *other != node && *number > self.merge.merged(*other));
-        let ahead: BTreeMap<NodeId, Number> = ahead.collect();
+        let ahead: BTreeMap<NodeId, RecordNumber> = ahead.collect();
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        peer.heard = now;
+        peer.heard_at = now;
         peer.ahead.clone_from(&ahead);
-        let behind = peer.standing == Standing::Behind;
-        if peer.standing == Standing::Absent || !whole {
-            peer.standing = Standing::Live;
+        let behind = peer.state == NodeState::Behind;
+        if peer.state == NodeState::Absent || !whole {
+            peer.state = NodeState::Live;
         }
         if !whole {
-            return self.give_whole(node);
+            return self.send_region(node);
         }
-        peer.known = Known::Unclaimed;
-        peer.pages = Pages::Done;
-        peer.kept_due = true;
+        peer.known = ResumeState::Unclaimed;
+        peer.pages = PageProgress::Done;
+        peer.durable_due = true;
         self.locks.resume(node);
-        self.say(
+        self.queue_message(
             session,
             ToNode::Resumed {
                 merged,
@@ -207,57 +212,57 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                     peer.next = next;
                 }
             }
-            _ => self.begin_anew(node),
+            _ => self.send_rejoin(node),
         }
     }
 
     /// Whether somebody has records that nobody will ever bring: their node is gone, and an operator accepted a loss.
-    pub(super) fn has_lost(&self, applied: &BTreeMap<NodeId, Number>) -> bool {
+    pub(super) fn has_lost(&self, applied: &BTreeMap<NodeId, RecordNumber>) -> bool {
         applied.iter().any(|(node, number)| {
             let peer = self.peers.get(node);
-            let gone = peer.is_some_and(|peer| matches!(peer.standing, Standing::Going | Standing::Gone));
+            let gone = peer.is_some_and(|peer| matches!(peer.state, NodeState::Going | NodeState::Gone));
             gone && *number > self.merge.merged(*node)
         })
     }
 
     /// The node goes on over this link, and over no other.
-    fn bind(&mut self, session: Session, node: NodeId) {
+    fn bind(&mut self, session: SessionId, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        peer.hush();
+        peer.clear_outbox();
         peer.hung_up = None;
         let before = peer.session.replace(session);
         if let Some(before) = before.filter(|before| *before != session) {
             self.wires.remove(&before);
-            self.deeds.push_back(Deed::Close(before));
+            self.actions.push_back(ServerAction::Close(before));
         }
         if let Some(wire) = self.wires.get_mut(&session) {
             wire.node = Some(node);
         }
     }
 
-    pub(super) fn on_claims(&mut self, node: NodeId, claims: &[Claim]) {
+    pub(super) fn on_claims(&mut self, node: NodeId, claims: &[TokenClaim]) {
         let last = self.merge.last(node);
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        if peer.known != Known::Unclaimed {
+        if peer.known != ResumeState::Unclaimed {
             return self.fence(
                 node,
-                Why::OutOfPlace("it claimed tokens that it had not to claim"),
+                FenceReason::OutOfPlace("it claimed tokens that it had not to claim"),
             );
         }
-        peer.known = Known::Claimed(last);
+        peer.known = ResumeState::Claimed(last);
         for claim in claims {
             match self.locks.claim(node, *claim) {
                 Ok(void) => {
                     for node in void {
                         let lock = claim.lock;
-                        self.fence(node, Why::Locks(Misuse::Claims { lock, node }));
+                        self.fence(node, FenceReason::Locks(LockMisuse::Claims { lock, node }));
                     }
                 }
-                Err(misuse) => return self.fence(node, Why::Locks(misuse)),
+                Err(misuse) => return self.fence(node, FenceReason::Locks(misuse)),
             }
         }
     }
@@ -266,12 +271,12 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     pub(super) fn finish_claims(&mut self) {
         let merge = &self.merge;
         for (node, peer) in &mut self.peers {
-            let Known::Claimed(last) = peer.known else {
+            let ResumeState::Claimed(last) = peer.known else {
                 continue;
             };
-            if peer.standing.speaks() && merge.merged(*node) >= last {
-                peer.known = Known::Yes;
-                self.locks.known(*node);
+            if peer.state.speaks() && merge.merged(*node) >= last {
+                peer.known = ResumeState::Yes;
+                self.locks.on_claims_done(*node);
             }
         }
     }

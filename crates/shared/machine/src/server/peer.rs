@@ -3,18 +3,18 @@
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 
-use super::Session;
-use super::burial::Untold;
-use crate::message::Reach;
-use crate::{NodeId, Number, Position, ToNode};
+use super::SessionId;
+use super::retire::PendingForget;
+use crate::message::PeerEndpoint;
+use crate::{NodeId, Position, RecordNumber, ToNode};
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_proto::time::Time;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 
 /// Where a node is in its life. Durable are only: none yet, live, being fenced, gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeState {
     /// Its id is being made durable.
     Entering,
     /// It is a node. It may be silent, for less than its lease.
@@ -39,59 +39,59 @@ pub enum Standing {
     Gone,
 }
 
-impl Standing {
+impl NodeState {
     /// Its messages count.
     pub(super) fn speaks(self) -> bool {
-        matches!(self, Standing::Live | Standing::Behind)
+        matches!(self, NodeState::Live | NodeState::Behind)
     }
 
     /// Not all of it is known to be here.
     pub(super) fn may_be_fenced(self) -> bool {
-        self.has_lease() || self == Standing::Leaving
+        self.has_lease() || self == NodeState::Leaving
     }
 
     /// Silence ends it.
     pub(super) fn has_lease(self) -> bool {
-        matches!(self, Standing::Live | Standing::Absent | Standing::Behind)
+        matches!(self, NodeState::Live | NodeState::Absent | NodeState::Behind)
     }
 }
 
 /// What is known of a node's journal; durable but for what is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Journal {
+pub struct NodeJournal {
     /// The newest view that is durable here, and so counts.
     pub view: View,
     /// The key that seals its records.
     pub key: Vec<u8>,
     /// The last record that is durable here.
-    pub kept: Number,
+    pub kept: RecordNumber,
     /// Where that ends.
-    pub end: Link,
+    pub end: ChainPoint,
 }
 
 /// A merged record that is not durable yet.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Unkept {
+pub(super) struct UndurableRecord {
     pub(super) position: Position,
-    pub(super) number: Number,
+    pub(super) number: RecordNumber,
     /// `None`: it was read from a dead node's journal, which needs no mark of where to read on.
-    pub(super) end: Option<Link>,
+    pub(super) end: Option<ChainPoint>,
 }
 
 /// How far a node that resumes has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum ResumeState {
     /// All of its tokens are.
     Yes,
     /// Its claims are awaited.
     Unclaimed,
     /// They have come, and count once this record of it is merged.
-    Claimed(Number),
+    Claimed(RecordNumber),
 }
 
 /// What a node is being given of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pages {
+pub(super) enum PageProgress {
     /// All of it.
     Done,
     /// Pages from this byte on.
@@ -102,14 +102,14 @@ pub(super) enum Pages {
 
 /// Records of a journal that is being offered, as far as they have come.
 #[derive(Clone, Debug)]
-pub(super) struct Offered<P> {
-    pub(super) records: Vec<(Number, P)>,
+pub(super) struct OfferedRecords<P> {
+    pub(super) records: Vec<(RecordNumber, P)>,
     pub(super) bytes: usize,
 }
 
-impl<P> Default for Offered<P> {
-    fn default() -> Offered<P> {
-        Offered {
+impl<P> Default for OfferedRecords<P> {
+    fn default() -> OfferedRecords<P> {
+        OfferedRecords {
             records: Vec::new(),
             bytes: 0,
         }
@@ -117,19 +117,19 @@ impl<P> Default for Offered<P> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Peer<P> {
-    pub(super) standing: Standing,
-    pub(super) session: Option<Session>,
+pub(super) struct ServerPeer<P> {
+    pub(super) state: NodeState,
+    pub(super) session: Option<SessionId>,
     /// The newest of its links over which it has introduced itself, as it counts them; none since the server has started: 0.
     pub(super) link: u64,
     /// When it was last heard.
-    pub(super) heard: Time,
+    pub(super) heard_at: Time,
     /// Since when it has no link because its machine has closed it.
     pub(super) hung_up: Option<Time>,
     /// Since when it is behind, or leaving, as far as that has been noticed.
     pub(super) behind: Option<Time>,
     pub(super) id: JournalId,
-    pub(super) journal: Option<Journal>,
+    pub(super) journal: Option<NodeJournal>,
     /// Views on their way to the disk.
     pub(super) views: VecDeque<View>,
     pub(super) lazy: bool,
@@ -139,39 +139,44 @@ pub(super) struct Peer<P> {
     pub(super) next: Position,
     /// What goes among the records, each behind the one at its place.
     pub(super) outbox: VecDeque<(Position, ToNode<P>)>,
-    pub(super) pages: Pages,
+    pub(super) pages: PageProgress,
     /// The next thing to send of a joining node's is a page, even though there are records.
     pub(super) page_first: bool,
-    pub(super) known: Known,
-    pub(super) unkept: VecDeque<Unkept>,
-    /// `Kept` has something new to say.
-    pub(super) kept_due: bool,
+    pub(super) known: ResumeState,
+    pub(super) undurable: VecDeque<UndurableRecord>,
+    /// `Durable` has something new to say.
+    pub(super) durable_due: bool,
     /// What it says to have of other nodes beyond what is merged.
-    pub(super) ahead: BTreeMap<NodeId, Number>,
+    pub(super) ahead: BTreeMap<NodeId, RecordNumber>,
     /// It has left, and tells its lenders itself.
-    pub(super) left: bool,
+    pub(super) has_left: bool,
     /// It is gone, and its lenders do not all know that.
-    pub(super) untold: Option<Untold>,
+    pub(super) pending_forget: Option<PendingForget>,
     /// Whoever offered its journal, and up to which record.
-    pub(super) offer: Option<(Session, Number)>,
-    pub(super) offered: Offered<P>,
+    pub(super) offer: Option<(SessionId, RecordNumber)>,
+    pub(super) offered: OfferedRecords<P>,
     /// Bytes of its records that wait to be merged.
     pub(super) waiting_bytes: usize,
     /// How other nodes reach it; `None`: they do not.
-    pub(super) reach: Option<Reach>,
+    pub(super) reach: Option<PeerEndpoint>,
     /// Over the present link it is told of the others: first the group, then those of whom there is news.
-    pub(super) meets: bool,
-    pub(super) meet_due: bool,
-    pub(super) peer_news: BTreeSet<NodeId>,
+    pub(super) wants_peers: bool,
+    pub(super) group_due: bool,
+    pub(super) peer_updates: BTreeSet<NodeId>,
 }
 
-impl<P> Peer<P> {
-    pub(super) fn new(standing: Standing, id: JournalId, journal: Option<Journal>, now: Time) -> Peer<P> {
-        Peer {
-            standing,
+impl<P> ServerPeer<P> {
+    pub(super) fn new(
+        standing: NodeState,
+        id: JournalId,
+        journal: Option<NodeJournal>,
+        now: Time,
+    ) -> ServerPeer<P> {
+        ServerPeer {
+            state: standing,
             session: None,
             link: 0,
-            heard: now,
+            heard_at: now,
             hung_up: None,
             behind: None,
             id,
@@ -181,42 +186,42 @@ impl<P> Peer<P> {
             wanted: Position(0),
             next: Position(0),
             outbox: VecDeque::new(),
-            pages: Pages::Done,
+            pages: PageProgress::Done,
             page_first: false,
-            known: Known::Yes,
-            unkept: VecDeque::new(),
-            kept_due: false,
+            known: ResumeState::Yes,
+            undurable: VecDeque::new(),
+            durable_due: false,
             ahead: BTreeMap::new(),
-            left: false,
-            untold: None,
+            has_left: false,
+            pending_forget: None,
             offer: None,
-            offered: Offered::default(),
+            offered: OfferedRecords::default(),
             waiting_bytes: 0,
             reach: None,
-            meets: false,
-            meet_due: false,
-            peer_news: BTreeSet::new(),
+            wants_peers: false,
+            group_due: false,
+            peer_updates: BTreeSet::new(),
         }
     }
 
     /// Everything in the region's order up to there is durable.
-    pub(super) fn keep_until(&mut self, position: Position) {
-        while let Some(unkept) = self.unkept.pop_front_if(|unkept| unkept.position <= position) {
+    pub(super) fn set_durable(&mut self, position: Position) {
+        while let Some(unkept) = self.undurable.pop_front_if(|unkept| unkept.position <= position) {
             let Some(journal) = &mut self.journal else {
                 continue;
             };
             if let Some(end) = unkept.end {
                 journal.kept = unkept.number;
                 journal.end = end;
-                self.kept_due = true;
+                self.durable_due = true;
             }
         }
     }
 
     /// What the node is to be told of that.
-    pub(super) fn kept(&self) -> Option<ToNode<P>> {
+    pub(super) fn durable_message(&self) -> Option<ToNode<P>> {
         let journal = self.journal.as_ref()?;
-        Some(ToNode::Kept {
+        Some(ToNode::Durable {
             number: journal.kept,
             end: journal.end,
             view: journal.view.version,
@@ -227,14 +232,14 @@ impl<P> Peer<P> {
     pub(super) fn on_view_stored(&mut self) {
         if let (Some(view), Some(journal)) = (self.views.pop_front(), &mut self.journal) {
             journal.view = view;
-            self.kept_due = true;
+            self.durable_due = true;
         }
     }
 
     /// Forgets what was to be said: it was for a link that is no more.
-    pub(super) fn hush(&mut self) {
+    pub(super) fn clear_outbox(&mut self) {
         self.outbox.clear();
-        self.kept_due = false;
-        self.unmeet();
+        self.durable_due = false;
+        self.reset_peers();
     }
 }

@@ -1,45 +1,51 @@
 //! The order of records, and what of them is durable.
 
-use super::peer::Unkept;
-use super::ring::Recent;
-use super::{Deed, Fact, Server, Session, Stored, Tail, Why};
-use crate::limit::{VIEWS_MAX, WAITING_BYTES_MAX};
-use crate::message::{Fate, ToNode};
-use crate::{Alien, Entry, Hold, LockId, NodeId, Number, Position, Queued, Stamp};
+use super::peer::UndurableRecord;
+use super::ring::RingRecord;
+use super::{DurableFact, FenceReason, ReceivedRecord, RegionServer, ServerAction, SessionId, StoreTicket};
+use crate::limit::{MERGE_BYTES_MAX, PENDING_VIEWS_MAX};
+use crate::message::{RecordOutcome, ToNode};
+use crate::{
+    InvalidRecord, LockId, LockMode, MergeEntry, NodeId, Position, QueuedRecord, RecordNumber, Stamp,
+};
 use netram_proto::journal::View;
 
-use super::Standing;
+use super::NodeState;
 
-impl<P: Clone + AsRef<[u8]>> Server<P> {
-    pub(super) fn on_tail(&mut self, node: NodeId, number: Number, ticket: Tail<P>) {
+impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
+    pub(super) fn on_record(&mut self, node: NodeId, number: RecordNumber, ticket: ReceivedRecord<P>) {
         let stamp = match Stamp::of(ticket.payload.as_ref()) {
             Ok(stamp) => stamp,
-            Err(error) => return self.fence(node, Why::Stamp(error)),
+            Err(error) => return self.fence(node, FenceReason::Stamp(error)),
         };
         if let Some(lock) = self.unlocked(node, &stamp) {
-            return self.fence(node, Why::Unlocked(lock));
+            return self.fence(node, FenceReason::Unlocked(lock));
         }
         let waits = self.peers.get(&node).map_or(0, |peer| peer.waiting_bytes);
-        if waits + ticket.payload.as_ref().len() > WAITING_BYTES_MAX {
+        if waits + ticket.payload.as_ref().len() > MERGE_BYTES_MAX {
             return self.fence(
                 node,
-                Why::OutOfPlace("more of its records wait than any window holds"),
+                FenceReason::OutOfPlace("more of its records wait than any window holds"),
             );
         }
         if let Err(alien) = self.push(
             node,
-            Queued {
+            QueuedRecord {
                 number,
                 stamp,
                 ticket,
             },
         ) {
-            self.fence(node, Why::Alien(alien));
+            self.fence(node, FenceReason::Alien(alien));
         }
     }
 
     /// Puts a record behind those of its node that wait.
-    pub(super) fn push(&mut self, node: NodeId, record: Queued<Tail<P>>) -> Result<(), Alien> {
+    pub(super) fn push(
+        &mut self,
+        node: NodeId,
+        record: QueuedRecord<ReceivedRecord<P>>,
+    ) -> Result<(), InvalidRecord> {
         let bytes = record.ticket.payload.as_ref().len();
         self.merge.push(node, record)?;
         if let Some(peer) = self.peers.get_mut(&node) {
@@ -60,9 +66,9 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     /// unless the server has started since, and does not know them yet.
     fn unlocked(&self, node: NodeId, stamp: &Stamp) -> Option<LockId> {
         let known = !self.locks.may_hold_anything(node);
-        let written = stamp.written.iter().map(|(lock, _)| (*lock, Hold::Exclusive));
-        let read = stamp.read.iter().map(|(lock, _)| (*lock, Hold::Shared));
-        let wrong = |(lock, hold): &(LockId, Hold)| match known {
+        let written = stamp.written.iter().map(|(lock, _)| (*lock, LockMode::Exclusive));
+        let read = stamp.read.iter().map(|(lock, _)| (*lock, LockMode::Shared));
+        let wrong = |(lock, hold): &(LockId, LockMode)| match known {
             true => self.locks.holds(node, *lock).is_none_or(|held| held < *hold),
             false => self.locks.version(*lock).is_none(),
         };
@@ -78,24 +84,24 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
                 Err(alien) => {
                     let node = alien.node();
                     self.forget_waiting(node);
-                    self.refuse(node, Why::Alien(alien));
+                    self.refuse(node, FenceReason::Alien(alien));
                 }
             }
         }
     }
 
-    fn on_merged(&mut self, entry: Entry<Tail<P>>) {
-        let Entry { node, record } = entry;
-        let Tail { end, proven, payload } = record.ticket;
+    fn on_merged(&mut self, entry: MergeEntry<ReceivedRecord<P>>) {
+        let MergeEntry { node, record } = entry;
+        let ReceivedRecord { end, proven, payload } = record.ticket;
         for (lock, version) in &record.stamp.written {
-            let wrote = self.locks.wrote(*lock, *version);
+            let wrote = self.locks.on_written(*lock, *version);
             assert!(
                 wrote.is_ok(),
                 "the lock service has the versions that were merged"
             );
         }
         let number = record.number;
-        let recent = Recent {
+        let recent = RingRecord {
             node,
             number,
             payload: payload.clone(),
@@ -103,7 +109,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         let position = self.ring.push(recent);
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.waiting_bytes -= payload.as_ref().len();
-            peer.unkept.push_back(Unkept {
+            peer.undurable.push_back(UndurableRecord {
                 position,
                 number,
                 end,
@@ -113,7 +119,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             let first = self.unproven.map_or(position, |(first, _)| first);
             self.unproven = Some((first, position));
         }
-        self.deeds.push_back(Deed::Apply {
+        self.actions.push_back(ServerAction::Apply {
             position,
             node,
             number,
@@ -127,7 +133,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         assert!(position <= self.ring.newest());
         self.durable = self.durable.max(position);
         for peer in self.peers.values_mut() {
-            peer.keep_until(position);
+            peer.set_durable(position);
         }
         if self.unproven.is_some_and(|(_, last)| last <= position) {
             self.unproven = None;
@@ -155,40 +161,40 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         if view.journal != newest.journal || order(&view) < order(newest) {
             return self.fence(
                 node,
-                Why::OutOfPlace("it gave a view of another journal, or an older one"),
+                FenceReason::OutOfPlace("it gave a view of another journal, or an older one"),
             );
         }
         if order(&view) == order(newest) {
             // Said again over another link.
-            peer.kept_due |= peer.views.is_empty();
+            peer.durable_due |= peer.views.is_empty();
             return;
         }
-        if peer.views.len() >= VIEWS_MAX {
-            return self.fence(node, Why::OutOfPlace("it gives views and waits for none"));
+        if peer.views.len() >= PENDING_VIEWS_MAX {
+            return self.fence(node, FenceReason::OutOfPlace("it gives views and waits for none"));
         }
         // Until it is durable here it counts nowhere, and the members of the one before have all that counts.
         peer.views.push_back(view.clone());
-        self.store(Fact::Viewed { node, view }, Stored::Viewed(node));
+        self.store(DurableFact::Viewed { node, view }, StoreTicket::Viewed(node));
     }
 
     /// Committed is what is durable here: what was only merged may still be lost with the members that had it. Aborted is what was not in
     /// the journal of a node that is gone, and that is durable too. Only those who are gone are forgotten. An id that nobody has had yet
     /// may still be somebody's.
-    pub(super) fn on_outcome(&mut self, session: Session, node: NodeId, number: Number) {
+    pub(super) fn on_outcome(&mut self, session: SessionId, node: NodeId, number: RecordNumber) {
         let merged = self.merge.merged(node);
         let fate = match self.peers.get(&node) {
             Some(peer) => {
-                let unkept = peer.unkept.front().map(|unkept| unkept.number);
-                let kept = unkept.map_or(merged, |number| Number(number.0 - 1));
-                match peer.standing {
-                    _ if number <= kept => Fate::Committed,
-                    Standing::Gone => Fate::Aborted,
-                    _ => Fate::Open,
+                let unkept = peer.undurable.front().map(|unkept| unkept.number);
+                let kept = unkept.map_or(merged, |number| RecordNumber(number.0 - 1));
+                match peer.state {
+                    _ if number <= kept => RecordOutcome::Committed,
+                    NodeState::Gone => RecordOutcome::Aborted,
+                    _ => RecordOutcome::Open,
                 }
             }
-            None if node <= self.last_node => Fate::Forgotten,
-            None => Fate::Open,
+            None if node <= self.last_node => RecordOutcome::Forgotten,
+            None => RecordOutcome::Open,
         };
-        self.say(session, ToNode::Fate { node, number, fate });
+        self.queue_message(session, ToNode::Outcome { node, number, fate });
     }
 }

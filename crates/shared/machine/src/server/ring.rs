@@ -2,32 +2,36 @@
 
 use alloc::collections::{BTreeMap, VecDeque};
 
-use crate::{NodeId, Number, Position};
+use crate::{NodeId, Position, RecordNumber};
 
 /// One record in the server's order.
 #[derive(Clone, Debug)]
-pub(super) struct Recent<P> {
+pub(super) struct RingRecord<P> {
     pub(super) node: NodeId,
-    pub(super) number: Number,
+    pub(super) number: RecordNumber,
     pub(super) payload: P,
 }
 
 /// The newest records, all that came after `before`.
 #[derive(Clone, Debug)]
-pub(super) struct Ring<P> {
+pub(super) struct RecordRing<P> {
     before: Position,
     /// Whose the last records up to `before` are, and where they begin; `None`: none was here.
     run: Option<(NodeId, Position)>,
     /// The last record of each node up to `before`.
-    numbers: BTreeMap<NodeId, Number>,
-    records: VecDeque<Recent<P>>,
+    numbers: BTreeMap<NodeId, RecordNumber>,
+    records: VecDeque<RingRecord<P>>,
     bytes: usize,
     bytes_max: usize,
 }
 
-impl<P: AsRef<[u8]>> Ring<P> {
-    pub(super) fn new(before: Position, numbers: BTreeMap<NodeId, Number>, bytes_max: usize) -> Ring<P> {
-        Ring {
+impl<P: AsRef<[u8]>> RecordRing<P> {
+    pub(super) fn new(
+        before: Position,
+        numbers: BTreeMap<NodeId, RecordNumber>,
+        bytes_max: usize,
+    ) -> RecordRing<P> {
+        RecordRing {
             before,
             run: None,
             numbers,
@@ -43,7 +47,7 @@ impl<P: AsRef<[u8]>> Ring<P> {
     }
 
     /// Adds a record; old ones make room. The newest is always there.
-    pub(super) fn push(&mut self, record: Recent<P>) -> Position {
+    pub(super) fn push(&mut self, record: RingRecord<P>) -> Position {
         self.bytes += record.payload.as_ref().len();
         self.records.push_back(record);
         while self.bytes > self.bytes_max && self.records.len() > 1 {
@@ -61,7 +65,7 @@ impl<P: AsRef<[u8]>> Ring<P> {
     }
 
     /// The record at a place; `None`: it is not here any more, or not yet.
-    pub(super) fn get(&self, position: Position) -> Option<&Recent<P>> {
+    pub(super) fn get(&self, position: Position) -> Option<&RingRecord<P>> {
         let index = position.0.checked_sub(self.before.0 + 1)?;
         self.records.get(usize::try_from(index).ok()?)
     }
@@ -83,8 +87,8 @@ impl<P: AsRef<[u8]>> Ring<P> {
     /// The first place that somebody lacks who has these records of each node; `None`: that is not here any more.
     ///
     /// Positions would not do: a restarted server may have given others to what was not durable.
-    pub(super) fn first_lacking(&self, applied: &BTreeMap<NodeId, Number>) -> Option<Position> {
-        let has = |node: &NodeId, number: &Number| applied.get(node).is_some_and(|last| last >= number);
+    pub(super) fn first_lacking(&self, applied: &BTreeMap<NodeId, RecordNumber>) -> Option<Position> {
+        let has = |node: &NodeId, number: &RecordNumber| applied.get(node).is_some_and(|last| last >= number);
         if !self
             .numbers
             .iter()
@@ -110,19 +114,19 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    fn ring(nodes: &[u64]) -> Ring<Vec<u8>> {
-        let mut ring = Ring::new(Position(10), BTreeMap::new(), 2);
+    fn ring(nodes: &[u64]) -> RecordRing<Vec<u8>> {
+        let mut ring = RecordRing::new(Position(10), BTreeMap::new(), 2);
         for (index, node) in nodes.iter().enumerate() {
-            ring.push(Recent {
+            ring.push(RingRecord {
                 node: NodeId(*node),
-                number: Number(index as u64 + 1),
+                number: RecordNumber(index as u64 + 1),
                 payload: Vec::from([0]),
             });
         }
         ring
     }
 
-    fn goes_on(ring: &Ring<Vec<u8>>, node: u64, next: u64) -> u64 {
+    fn goes_on(ring: &RecordRing<Vec<u8>>, node: u64, next: u64) -> u64 {
         ring.next_for(NodeId(node), Position(next)).0
     }
 

@@ -1,14 +1,14 @@
 //! What goes over a link next. Nothing is made before the link has room for it, so that a slow node costs no memory but the ring.
 
-use super::peer::{Pages, Peer};
-use super::{Server, Session, Standing};
+use super::peer::{PageProgress, ServerPeer};
+use super::{NodeState, RegionServer, SessionId};
 use crate::limit::OUTBOX_BYTES_MAX;
 use crate::message::ToNode;
 use crate::{NodeId, Position};
 
 /// What a link is to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outgoing<P> {
+pub enum LinkOutput<P> {
     /// A message.
     Message(ToNode<P>),
     /// A `Page` of these bytes of the region as it is when all deeds have been done; nothing, if they are all zeros.
@@ -25,27 +25,27 @@ pub enum Outgoing<P> {
 /// What the peer's part of the stream comes to.
 enum Next<P> {
     Nothing,
-    Send(Outgoing<P>),
+    Send(LinkOutput<P>),
     Behind,
 }
 
-impl<P: Clone + AsRef<[u8]>> Server<P> {
-    /// What goes over a link next. To be asked when it has room, and everything that [`Server::poll`] had to say is done.
-    pub fn poll_send(&mut self, session: Session) -> Option<Outgoing<P>> {
+impl<P: Clone + AsRef<[u8]>> RegionServer<P> {
+    /// What goes over a link next. To be asked when it has room, and everything that [`RegionServer::poll`] had to say is done.
+    pub fn poll_send(&mut self, session: SessionId) -> Option<LinkOutput<P>> {
         loop {
             let wire = self.wires.get_mut(&session)?;
             if let Some(message) = wire.urgent.pop_front() {
-                return Some(Outgoing::Message(message));
+                return Some(LinkOutput::Message(message));
             }
             if wire.closing {
                 self.wires.remove(&session);
-                return Some(Outgoing::Close);
+                return Some(LinkOutput::Close);
             }
             let node = wire.node?;
             match self.next_of(node) {
                 Next::Nothing => return None,
                 Next::Send(outgoing) => return Some(outgoing),
-                Next::Behind => self.begin_anew(node),
+                Next::Behind => self.send_rejoin(node),
             }
         }
     }
@@ -53,30 +53,30 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
     /// Puts a message behind all records that there are now, for a node that takes any. One that takes so little that too many wait begins anew.
     pub(super) fn put(&mut self, node: NodeId, message: ToNode<P>) {
         let newest = self.ring.newest();
-        let takes = |peer: &&mut Peer<P>| peer.session.is_some() && peer.standing == Standing::Live;
+        let takes = |peer: &&mut ServerPeer<P>| peer.session.is_some() && peer.state == NodeState::Live;
         let Some(peer) = self.peers.get_mut(&node).filter(takes) else {
             return;
         };
         peer.outbox.push_back((newest, message));
         if peer.outbox.len() > OUTBOX_BYTES_MAX / size_of::<(Position, ToNode<P>)>() {
-            self.begin_anew(node);
+            self.send_rejoin(node);
         }
     }
 
     fn next_of(&mut self, node: NodeId) -> Next<P> {
-        if let Some(news) = self.next_news(node) {
-            return Next::Send(Outgoing::Message(news));
+        if let Some(news) = self.next_peer_update(node) {
+            return Next::Send(LinkOutput::Message(news));
         }
         let (visible, newest) = (self.visible(), self.ring.newest());
         let Some(peer) = self.peers.get_mut(&node) else {
             return Next::Nothing;
         };
-        if core::mem::take(&mut peer.kept_due)
-            && let Some(kept) = peer.kept()
+        if core::mem::take(&mut peer.durable_due)
+            && let Some(kept) = peer.durable_message()
         {
-            return Next::Send(Outgoing::Message(kept));
+            return Next::Send(LinkOutput::Message(kept));
         }
-        if peer.standing != Standing::Live {
+        if peer.state != NodeState::Live {
             return Next::Nothing;
         }
         // Its own records it has.
@@ -87,7 +87,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             }
             peer.next = peer.next.next();
         }
-        let due = |peer: &Peer<P>| {
+        let due = |peer: &ServerPeer<P>| {
             let after = peer.outbox.front().map(|(after, _)| *after);
             after.filter(|after| *after < peer.next && *after <= visible)
         };
@@ -95,7 +95,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             let message = peer
                 .outbox
                 .pop_front()
-                .map(|(_, message)| Outgoing::Message(message));
+                .map(|(_, message)| LinkOutput::Message(message));
             return message.map_or(Next::Nothing, Next::Send);
         }
         if let Some(page) = next_page(
@@ -111,7 +111,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
             .outbox
             .front()
             .map_or(peer.wanted, |(after, _)| peer.wanted.max(*after));
-        let until = match peer.lazy && peer.pages == Pages::Done {
+        let until = match peer.lazy && peer.pages == PageProgress::Done {
             true => visible.min(wanted),
             false => visible,
         };
@@ -127,7 +127,7 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
         };
         peer.next = position.next();
         peer.page_first = true;
-        Next::Send(Outgoing::Message(ToNode::Record {
+        Next::Send(LinkOutput::Message(ToNode::Record {
             position,
             node: record.node,
             number: record.number,
@@ -139,31 +139,31 @@ impl<P: Clone + AsRef<[u8]>> Server<P> {
 /// A joining node gets pages and records in turn. A page is as new as the region; the node is whole when the stream has come to where
 /// the last page was made.
 fn next_page<P>(
-    peer: &mut Peer<P>,
+    peer: &mut ServerPeer<P>,
     newest: Position,
     visible: Position,
     bytes: u64,
     page_bytes: u64,
-) -> Option<Outgoing<P>> {
+) -> Option<LinkOutput<P>> {
     match peer.pages {
-        Pages::Done => None,
-        // Not yet: `Joined` comes first, and what is not proven is in no page.
-        Pages::From(_) if !peer.outbox.is_empty() || visible != newest => None,
-        Pages::From(offset) if offset >= bytes => {
-            peer.pages = Pages::Until(newest);
+        PageProgress::Done => None,
+        // Not yet: `JoinReply` comes first, and what is not proven is in no page.
+        PageProgress::From(_) if !peer.outbox.is_empty() || visible != newest => None,
+        PageProgress::From(offset) if offset >= bytes => {
+            peer.pages = PageProgress::Until(newest);
             None
         }
-        Pages::From(_) if peer.next <= visible && !peer.page_first => None,
-        Pages::From(offset) => {
+        PageProgress::From(_) if peer.next <= visible && !peer.page_first => None,
+        PageProgress::From(offset) => {
             peer.page_first = false;
             let bytes = page_bytes.min(bytes - offset);
-            peer.pages = Pages::From(offset + bytes);
-            Some(Outgoing::Page { offset, bytes })
+            peer.pages = PageProgress::From(offset + bytes);
+            Some(LinkOutput::Page { offset, bytes })
         }
-        Pages::Until(position) if peer.next > position => {
-            peer.pages = Pages::Done;
-            Some(Outgoing::Message(ToNode::Current))
+        PageProgress::Until(position) if peer.next > position => {
+            peer.pages = PageProgress::Done;
+            Some(LinkOutput::Message(ToNode::Current))
         }
-        Pages::Until(_) => None,
+        PageProgress::Until(_) => None,
     }
 }

@@ -4,91 +4,95 @@ use std::sync::Arc;
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_shared_machine::limit::{OUTBOX_BYTES_MAX, VIEWS_MAX, WAITING_BYTES_MAX};
-use netram_shared_machine::message::OldJournal;
-use netram_shared_machine::server::{Session, Standing, Why};
-use netram_shared_machine::{NodeId, Number, Position, ToNode, ToServer};
+use netram_shared_machine::limit::{MERGE_BYTES_MAX, OUTBOX_BYTES_MAX, PENDING_VIEWS_MAX};
+use netram_shared_machine::message::OrphanJournalId;
+use netram_shared_machine::server::{FenceReason, NodeState, SessionId};
+use netram_shared_machine::{NodeId, Position, RecordNumber, ToNode, ToServer};
 
-use super::stage::{Stage, acquire, record, release, tail};
-use super::world::bytes::P;
+use super::stage::{ServerHarness, acquire, record, release, tail};
+use super::world::bytes::PayloadBytes;
 
 /// A few of these are as much as may wait.
-const LONG_BYTES: usize = WAITING_BYTES_MAX / 4 - 1024;
+const LONG_BYTES: usize = MERGE_BYTES_MAX / 4 - 1024;
 
 /// A record that writes under lock 0, and has read what nobody has written under lock 1. What is behind its stamp is nothing.
-fn long(version: u64) -> P {
+fn long(version: u64) -> PayloadBytes {
     let mut bytes = record(&[(0, version)], &[(1, 99)]).to_vec();
     bytes.resize(LONG_BYTES, 0);
     Arc::from(bytes)
 }
 
-fn is_out_of_place(ended: &[(NodeId, Why)], node: u64) -> bool {
-    matches!(ended, [(whose, Why::OutOfPlace(_))] if *whose == NodeId(node))
+fn is_out_of_place(ended: &[(NodeId, FenceReason)], node: u64) -> bool {
+    matches!(ended, [(whose, FenceReason::OutOfPlace(_))] if *whose == NodeId(node))
 }
 
 /// The other node of the story goes on as if nothing were.
-fn goes_on(stage: &mut Stage, node: u64, lock: u32) {
+fn goes_on(stage: &mut ServerHarness, node: u64, lock: u32) {
     let before = stage.server.newest();
-    stage.hear(node, acquire(lock));
+    stage.handle(node, acquire(lock));
     assert!(stage.holds(node, lock));
-    stage.hear(node, tail(1, record(&[(lock, 1)], &[])));
+    stage.handle(node, tail(1, record(&[(lock, 1)], &[])));
     assert_eq!(stage.server.newest(), Position(before.0 + 1));
-    assert_eq!(stage.standing(node), Some(Standing::Live));
+    assert_eq!(stage.node_state(node), Some(NodeState::Live));
 }
 
 #[test]
 fn whoever_has_more_waiting_than_a_window_holds_is_fenced() {
-    let mut stage = Stage::with_nodes(2);
-    stage.hear(1, acquire(0));
-    stage.hear(1, acquire(1));
+    let mut stage = ServerHarness::with_nodes(2);
+    stage.handle(1, acquire(0));
+    stage.handle(1, acquire(1));
     for number in 1..=4 {
-        stage.hear(1, tail(number, long(number)));
+        stage.handle(1, tail(number, long(number)));
     }
     assert_eq!(
         stage.ended(),
         [],
         "a node may have so much that waits for another"
     );
-    stage.hear(1, tail(5, long(5)));
+    stage.handle(1, tail(5, long(5)));
     assert!(is_out_of_place(&stage.ended(), 1));
-    assert!(stage.said(1).contains(&ToNode::Fenced));
+    assert!(stage.take_sent(1).contains(&ToNode::Fenced));
     assert_eq!(stage.server.missing(), [], "nothing of it is kept");
     goes_on(&mut stage, 2, 2);
-    stage.found(1, Vec::new());
-    stage.hear(2, acquire(0));
+    stage.journal_read(1, Vec::new());
+    stage.handle(2, acquire(0));
     assert!(stage.holds(2, 0), "and its locks go on");
 }
 
 /// What was merged does not wait: a node may send for ever what is in order.
 #[test]
 fn what_is_merged_does_not_count() {
-    let mut stage = Stage::with_nodes(1);
-    stage.hear(1, acquire(0));
+    let mut stage = ServerHarness::with_nodes(1);
+    stage.handle(1, acquire(0));
     for number in 1..=9 {
         let mut bytes = record(&[(0, number)], &[]).to_vec();
         bytes.resize(LONG_BYTES, 0);
-        stage.hear(1, tail(number, bytes.into()));
+        stage.handle(1, tail(number, bytes.into()));
     }
     assert_eq!((stage.ended(), stage.server.newest()), (vec![], Position(9)));
 }
 
-fn offer(stage: &mut Stage, session: u64) {
-    let old = OldJournal {
+fn offer(stage: &mut ServerHarness, session: u64) {
+    let old = OrphanJournalId {
         node: NodeId(1),
         journal: JournalId(1),
     };
-    let last = Number(100);
-    stage.hear(session, ToServer::Offer { old, last });
-    let (node, from) = (NodeId(1), Some(Number(1)));
-    assert!(stage.said(session).contains(&ToNode::Wanted { node, from }));
+    let last = RecordNumber(100);
+    stage.handle(session, ToServer::OfferOrphan { old, last });
+    let (node, from) = (NodeId(1), Some(RecordNumber(1)));
+    assert!(
+        stage
+            .take_sent(session)
+            .contains(&ToNode::OrphanWanted { node, from })
+    );
 }
 
-fn give(stage: &mut Stage, session: u64, number: u64) {
-    stage.hear(
+fn give(stage: &mut ServerHarness, session: u64, number: u64) {
+    stage.handle(
         session,
-        ToServer::OldTail {
+        ToServer::OrphanRecord {
             node: NodeId(1),
-            number: Number(number),
+            number: RecordNumber(number),
             payload: long(number),
         },
     );
@@ -96,7 +100,7 @@ fn give(stage: &mut Stage, session: u64, number: u64) {
 
 #[test]
 fn whoever_offers_more_than_a_journal_may_have_is_fenced_and_the_journal_is_another_s_to_offer() {
-    let mut stage = Stage::with_nodes(3);
+    let mut stage = ServerHarness::with_nodes(3);
     stage.accuse(1);
     offer(&mut stage, 3);
     (1..=4).for_each(|number| give(&mut stage, 3, number));
@@ -107,44 +111,44 @@ fn whoever_offers_more_than_a_journal_may_have_is_fenced_and_the_journal_is_anot
     // One that is no node, and has only the key.
     offer(&mut stage, 9);
     (1..=5).for_each(|number| give(&mut stage, 9, number));
-    assert_eq!(stage.server.node(Session(9)), None);
-    assert_eq!(stage.standing(1), Some(Standing::Stuck));
+    assert_eq!(stage.server.node(SessionId(9)), None);
+    assert_eq!(stage.node_state(1), Some(NodeState::Stuck));
     offer(&mut stage, 8);
-    stage.found(1, Vec::new());
-    assert_eq!(stage.standing(1), Some(Standing::Gone));
+    stage.journal_read(1, Vec::new());
+    assert_eq!(stage.node_state(1), Some(NodeState::Gone));
 }
 
 /// Each hand-over puts a grant behind what the node has not taken yet. One that is only slow gets into this, too: it begins anew.
 #[test]
 fn whoever_takes_nothing_of_what_it_asks_for_begins_anew() {
-    let mut stage = Stage::with_nodes(2);
-    stage.said(1);
-    stage.deaf = Some(Session(1));
-    let message = size_of::<(Position, ToNode<P>)>();
+    let mut stage = ServerHarness::with_nodes(2);
+    stage.take_sent(1);
+    stage.blocked_link = Some(SessionId(1));
+    let message = size_of::<(Position, ToNode<PayloadBytes>)>();
     let most = (OUTBOX_BYTES_MAX / message) as u64;
     for grant in 1..=most {
-        stage.hear(1, acquire(0));
-        assert_eq!(stage.standing(1), Some(Standing::Live));
-        stage.hear(1, release(0, grant, 0));
+        stage.handle(1, acquire(0));
+        assert_eq!(stage.node_state(1), Some(NodeState::Live));
+        stage.handle(1, release(0, grant, 0));
     }
-    stage.hear(1, acquire(0));
-    assert_eq!(stage.standing(1), Some(Standing::Behind));
-    stage.hear(1, release(0, most + 1, 0));
+    stage.handle(1, acquire(0));
+    assert_eq!(stage.node_state(1), Some(NodeState::Behind));
+    stage.handle(1, release(0, most + 1, 0));
     // Nothing more is kept for it, however long it goes on so.
     for grant in most + 2..most + 1000 {
-        stage.hear(1, acquire(0));
-        stage.hear(1, release(0, grant, 0));
+        stage.handle(1, acquire(0));
+        stage.handle(1, release(0, grant, 0));
     }
     assert_eq!(stage.ended(), []);
     goes_on(&mut stage, 2, 0);
-    stage.deaf = None;
+    stage.blocked_link = None;
     stage.settle();
-    assert_eq!(stage.said(1), [ToNode::Anew]);
+    assert_eq!(stage.take_sent(1), [ToNode::Rejoin]);
 }
 
 #[test]
 fn whoever_gives_views_and_waits_for_none_is_fenced() {
-    let mut stage = Stage::with_nodes(2);
+    let mut stage = ServerHarness::with_nodes(2);
     let view = |version| {
         ToServer::View(View {
             version,
@@ -153,14 +157,14 @@ fn whoever_gives_views_and_waits_for_none_is_fenced() {
     };
     stage.slow_disk = true;
     let first = View::first(JournalId(1)).version;
-    let last = first + VIEWS_MAX as u64;
+    let last = first + PENDING_VIEWS_MAX as u64;
     for version in first..=last {
-        stage.hear(1, view(version));
+        stage.handle(1, view(version));
         // Over each new link it is said again, and means nothing new.
-        stage.hear(1, view(version));
+        stage.handle(1, view(version));
     }
     assert_eq!(stage.ended(), []);
-    stage.hear(1, view(last + 1));
+    stage.handle(1, view(last + 1));
     assert!(is_out_of_place(&stage.ended(), 1));
     stage.slow_disk = false;
     stage.settle();

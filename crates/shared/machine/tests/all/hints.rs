@@ -2,17 +2,19 @@
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
 use netram_shared_machine::limit::HINT_BYTES_MAX;
 use netram_shared_machine::lock::ToCache;
-use netram_shared_machine::message::{Hint, Join, Joined, Opening, Reach};
-use netram_shared_machine::node::{Deed, Full, Node, NodeConfig, Over, State, Straight};
+use netram_shared_machine::message::{JoinReply, JoinRequest, PeerEndpoint, PeerHint, RegionOpening};
+use netram_shared_machine::node::{
+    NodeAction, NodeConfig, NodeEnd, NodePhase, PeerAction, PinnedOverflow, RegionNode,
+};
 use netram_shared_machine::{
-    Grant, Hold, LockId, NodeId, Number, Position, Stamp, ToNode, ToServer, Version,
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, Stamp, ToNode, ToServer,
 };
 
-use super::world::bytes::{self, P};
+use super::world::bytes::{self, PayloadBytes};
 
 const PEER: NodeId = NodeId(3);
 const OTHER: NodeId = NodeId(4);
@@ -20,28 +22,28 @@ const LOCK: LockId = LockId(0);
 const NOW: Time = Time(1000);
 
 /// A node that has the region, a lease, and peers 3 and 4.
-fn node() -> Node<P> {
-    let mut node = Node::new(NodeConfig {
-        join: Join {
+fn node() -> RegionNode<PayloadBytes> {
+    let mut node = RegionNode::new(NodeConfig {
+        join: JoinRequest {
             region: None,
             name: String::new(),
             view: View::first(JournalId(1)),
             key: Vec::new(),
-            begins: Link::default(),
+            begins: ChainPoint::default(),
             lazy: false,
             link: 0,
         },
         pinned_bytes_max: 200,
-        full: Full::FallBehind,
+        full: PinnedOverflow::FallBehind,
     });
-    node.set_reach(Reach::default());
+    node.set_reach(PeerEndpoint::default());
     node.on_linked();
-    let opening = Opening::default();
+    let opening = RegionOpening::default();
     node.handle(
         NOW,
-        ToNode::Joined(Joined {
+        ToNode::Joined(JoinReply {
             node: NodeId(7),
-            lease: Span::from_ms(100),
+            lease: Nanos::from_ms(100),
             position: Position(0),
             opening,
             applied: Vec::new(),
@@ -50,13 +52,13 @@ fn node() -> Node<P> {
     );
     node.handle(NOW, ToNode::Current);
     let group = String::new();
-    node.handle(NOW, ToNode::Meet { group });
+    node.handle(NOW, ToNode::PeerGroup { group });
     for peer in [PEER, OTHER] {
-        let reach = Some(Reach::default());
+        let reach = Some(PeerEndpoint::default());
         node.handle(NOW, ToNode::Peer { node: peer, reach });
     }
     while let Some(deed) = node.poll() {
-        if let Deed::Send(ToServer::Ping { nonce, .. }) = deed {
+        if let NodeAction::Send(ToServer::Ping { nonce, .. }) = deed {
             let newest = Position(0);
             node.handle(NOW, ToNode::Pong { nonce, newest });
         }
@@ -65,8 +67,9 @@ fn node() -> Node<P> {
     node
 }
 
-fn record(written: &[(LockId, u64)], read: &[(LockId, u64)]) -> P {
-    let versions = |locks: &[(LockId, u64)]| locks.iter().map(|(lock, at)| (*lock, Version(*at))).collect();
+fn record(written: &[(LockId, u64)], read: &[(LockId, u64)]) -> PayloadBytes {
+    let versions =
+        |locks: &[(LockId, u64)]| locks.iter().map(|(lock, at)| (*lock, LockVersion(*at))).collect();
     let stamp = Stamp {
         written: versions(written),
         read: versions(read),
@@ -74,19 +77,19 @@ fn record(written: &[(LockId, u64)], read: &[(LockId, u64)]) -> P {
     bytes::record(&stamp, &[])
 }
 
-fn hint(number: u64, version: u64) -> Hint<P> {
-    Hint {
+fn hint(number: u64, version: u64) -> PeerHint<PayloadBytes> {
+    PeerHint {
         node: PEER,
-        number: Number(number),
+        number: RecordNumber(number),
         needs: Vec::new(),
         payload: record(&[(LOCK, version)], &[]),
     }
 }
 
-fn applied(node: &mut Node<P>) -> Vec<(NodeId, Number)> {
+fn applied(node: &mut RegionNode<PayloadBytes>) -> Vec<(NodeId, RecordNumber)> {
     let deeds = std::iter::from_fn(|| node.poll());
     let applied = deeds.filter_map(|deed| match deed {
-        Deed::Apply { node, number, .. } => Some((node, number)),
+        NodeAction::Apply { node, number, .. } => Some((node, number)),
         _ => None,
     });
     applied.collect()
@@ -100,42 +103,45 @@ fn a_hint_is_applied_once_and_the_stream_brings_it_again_in_vain() {
     assert!(!node.on_hint(NOW, hint(3, 3)), "one is missing");
     assert!(!node.on_hint(NOW, hint(2, 3)), "the version jumps");
     assert!(node.on_hint(NOW, hint(2, 2)));
-    assert_eq!(applied(&mut node), [(PEER, Number(1)), (PEER, Number(2))]);
+    assert_eq!(
+        applied(&mut node),
+        [(PEER, RecordNumber(1)), (PEER, RecordNumber(2))]
+    );
     for number in 1..=3 {
         node.handle(
             NOW,
             ToNode::Record {
                 position: Position(number),
                 node: PEER,
-                number: Number(number),
+                number: RecordNumber(number),
                 payload: record(&[(LOCK, number)], &[]),
             },
         );
     }
-    assert_eq!(applied(&mut node), [(PEER, Number(3))]);
+    assert_eq!(applied(&mut node), [(PEER, RecordNumber(3))]);
     assert_eq!(node.hints(), (2, 2));
-    assert_eq!(node.state(), State::Whole);
+    assert_eq!(node.state(), NodePhase::Whole);
 }
 
 #[test]
 fn a_hint_waits_for_nothing_it_is_forgotten() {
     let mut node = node();
-    let stranger = Hint {
+    let stranger = PeerHint {
         node: NodeId(9),
         ..hint(1, 1)
     };
     assert!(!node.on_hint(NOW, stranger), "the server has not named it");
-    let needs = Hint {
-        needs: vec![(OTHER, Number(1))],
+    let needs = PeerHint {
+        needs: vec![(OTHER, RecordNumber(1))],
         ..hint(1, 1)
     };
     assert!(!node.on_hint(NOW, needs.clone()), "what it needs is not here");
-    let reads = Hint {
+    let reads = PeerHint {
         payload: record(&[(LOCK, 1)], &[(LockId(1), 1)]),
         ..hint(1, 1)
     };
     assert!(!node.on_hint(NOW, reads.clone()), "what it read is not here");
-    let late = NOW + Span::from_ms(100);
+    let late = NOW + Nanos::from_ms(100);
     assert!(!node.on_hint(late, hint(1, 1)), "the lease is over");
     node.handle(
         NOW,
@@ -145,20 +151,23 @@ fn a_hint_waits_for_nothing_it_is_forgotten() {
         },
     );
     assert!(!node.on_hint(NOW, hint(1, 1)), "the server has taken it back");
-    let reach = Some(Reach::default());
+    let reach = Some(PeerEndpoint::default());
     node.handle(NOW, ToNode::Peer { node: PEER, reach });
-    let first = Hint {
+    let first = PeerHint {
         node: OTHER,
         payload: record(&[(LockId(1), 1)], &[]),
         ..hint(1, 1)
     };
     assert!(node.on_hint(NOW, first));
-    let both = Hint {
+    let both = PeerHint {
         payload: reads.payload,
         ..needs
     };
     assert!(node.on_hint(NOW, both));
-    assert_eq!(applied(&mut node), [(OTHER, Number(1)), (PEER, Number(1))]);
+    assert_eq!(
+        applied(&mut node),
+        [(OTHER, RecordNumber(1)), (PEER, RecordNumber(1))]
+    );
 }
 
 /// A node that was fenced and does not know of it might use the token: then nothing may change under it.
@@ -166,14 +175,14 @@ fn a_hint_waits_for_nothing_it_is_forgotten() {
 fn nothing_changes_under_a_token_that_is_here() {
     let mut node = node();
     let txn = node.begin(true);
-    let later = NOW + Span::from_ms(50);
-    let waits = node.acquire(NOW, txn, LOCK, Hold::Shared, later);
+    let later = NOW + Nanos::from_ms(50);
+    let waits = node.acquire(NOW, txn, LOCK, LockMode::Shared, later);
     assert_eq!(waits, Ok(netram_shared_machine::lock::Acquired::Waits));
     let grant = ToCache::Grant {
         lock: LOCK,
-        grant: Grant(1),
-        hold: Hold::Shared,
-        version: Version(0),
+        grant: GrantNumber(1),
+        hold: LockMode::Shared,
+        version: LockVersion(0),
     };
     node.handle(NOW, ToNode::Lock(grant));
     assert!(!node.on_hint(NOW, hint(1, 1)));
@@ -191,7 +200,7 @@ fn a_hint_does_not_end_pinned_readers() {
         assert!(number < 200);
     }
     assert!(number > 0);
-    assert_eq!(node.state(), State::Whole);
+    assert_eq!(node.state(), NodePhase::Whole);
     assert_eq!(applied(&mut node), []);
     node.end_read();
     assert_eq!(applied(&mut node).len() as u64, number);
@@ -204,45 +213,45 @@ fn who_took_what_does_not_count_finds_out() {
     assert!(astray.on_hint(NOW, hint(1, 1)));
     let gone = |last| ToNode::Gone {
         node: PEER,
-        last: Number(last),
+        last: RecordNumber(last),
     };
     let mut fine = astray.clone();
     fine.handle(NOW, gone(1));
-    assert_eq!(fine.state(), State::Whole);
+    assert_eq!(fine.state(), NodePhase::Whole);
     assert!(!fine.on_hint(NOW, hint(2, 2)), "it is gone");
     astray.handle(NOW, gone(0));
-    assert_eq!(astray.state(), State::Over(Over::Astray));
+    assert_eq!(astray.state(), NodePhase::Over(NodeEnd::Diverged));
     // While its sender lives: the server has the lock below.
     let mut astray = node();
     assert!(astray.on_hint(NOW, hint(1, 1)));
     let txn = astray.begin(true);
-    let later = NOW + Span::from_ms(50);
-    let waits = astray.acquire(NOW, txn, LOCK, Hold::Exclusive, later);
+    let later = NOW + Nanos::from_ms(50);
+    let waits = astray.acquire(NOW, txn, LOCK, LockMode::Exclusive, later);
     assert!(waits.is_ok());
     let grant = ToCache::Grant {
         lock: LOCK,
-        grant: Grant(1),
-        hold: Hold::Exclusive,
-        version: Version(0),
+        grant: GrantNumber(1),
+        hold: LockMode::Exclusive,
+        version: LockVersion(0),
     };
     astray.handle(NOW, ToNode::Lock(grant));
-    assert_eq!(astray.state(), State::Over(Over::Astray));
+    assert_eq!(astray.state(), NodePhase::Over(NodeEnd::Diverged));
 }
 
 /// Its own record, and what peers must have before it.
-fn commits(node: &mut Node<P>, number: u64) -> Option<Hint<P>> {
+fn commits(node: &mut RegionNode<PayloadBytes>, number: u64) -> Option<PeerHint<PayloadBytes>> {
     let payload = record(&[(LockId(2), number)], &[]);
-    let end = Link::default();
-    assert_eq!(node.on_appended(NOW, end, payload), Number(number));
-    let before: Vec<Deed<P>> = std::iter::from_fn(|| node.poll()).collect();
+    let end = ChainPoint::default();
+    assert_eq!(node.on_appended(NOW, end, payload), RecordNumber(number));
+    let before: Vec<NodeAction<PayloadBytes>> = std::iter::from_fn(|| node.poll()).collect();
     assert!(
-        !before.iter().any(|deed| matches!(deed, Deed::Straight(_))),
+        !before.iter().any(|deed| matches!(deed, NodeAction::Peer(_))),
         "it is not safe"
     );
-    node.on_acked(NOW, Number(number));
+    node.on_acked(NOW, RecordNumber(number));
     let mut deeds = std::iter::from_fn(|| node.poll());
     deeds.find_map(|deed| match deed {
-        Deed::Straight(Straight::Hint(hint)) => Some(hint),
+        NodeAction::Peer(PeerAction::Hint(hint)) => Some(hint),
         _ => None,
     })
 }
@@ -253,44 +262,44 @@ fn a_record_says_what_has_come_since_the_one_before_and_what_is_still_to_come() 
     let stream = |number| ToNode::Record {
         position: Position(number),
         node: OTHER,
-        number: Number(number),
+        number: RecordNumber(number),
         payload: record(&[(LockId(1), number)], &[]),
     };
     node.handle(NOW, stream(1));
     node.handle(NOW, stream(2));
     assert!(node.on_hint(NOW, hint(1, 1)));
-    let needs = |hint: Option<Hint<P>>| hint.expect("a hint").needs;
+    let needs = |hint: Option<PeerHint<PayloadBytes>>| hint.expect("a hint").needs;
     assert_eq!(
         needs(commits(&mut node, 1)),
-        [(PEER, Number(1)), (OTHER, Number(2))]
+        [(PEER, RecordNumber(1)), (OTHER, RecordNumber(2))]
     );
     // The stream has not brought it yet.
-    assert_eq!(needs(commits(&mut node, 2)), [(PEER, Number(1))]);
+    assert_eq!(needs(commits(&mut node, 2)), [(PEER, RecordNumber(1))]);
     node.handle(
         NOW,
         ToNode::Record {
             position: Position(9),
             node: PEER,
-            number: Number(1),
+            number: RecordNumber(1),
             payload: record(&[(LOCK, 1)], &[]),
         },
     );
-    assert_eq!(needs(commits(&mut node, 3)), [(PEER, Number(1))]);
+    assert_eq!(needs(commits(&mut node, 3)), [(PEER, RecordNumber(1))]);
     assert_eq!(needs(commits(&mut node, 4)), []);
     // A server that has started since has not everything.
     node.on_unlinked();
     node.on_linked();
-    let ahead = vec![(OTHER, Number(2))];
+    let ahead = vec![(OTHER, RecordNumber(2))];
     node.handle(
         NOW,
         ToNode::Resumed {
-            merged: Number(4),
+            merged: RecordNumber(4),
             position: Position(1),
             ahead,
         },
     );
-    assert_eq!(needs(commits(&mut node, 5)), [(OTHER, Number(2))]);
-    assert_eq!(needs(commits(&mut node, 6)), [(OTHER, Number(2))]);
+    assert_eq!(needs(commits(&mut node, 5)), [(OTHER, RecordNumber(2))]);
+    assert_eq!(needs(commits(&mut node, 6)), [(OTHER, RecordNumber(2))]);
 }
 
 /// The server has such a record by then and sends it no more: the stream never brings it. Without it among the needs a peer could show what
@@ -304,34 +313,38 @@ fn a_hint_that_the_server_has_when_its_taker_resumes_is_needed_by_the_next_recor
     node.handle(
         NOW,
         ToNode::Resumed {
-            merged: Number(0),
+            merged: RecordNumber(0),
             position: Position(1),
             ahead: Vec::new(),
         },
     );
     let peer = ToNode::Peer {
         node: PEER,
-        reach: Some(Reach::default()),
+        reach: Some(PeerEndpoint::default()),
     };
     node.handle(NOW, peer);
     while node.poll().is_some() {}
     let needs = commits(&mut node, 1).expect("a hint").needs;
-    assert_eq!(needs, [(PEER, Number(1))]);
+    assert_eq!(needs, [(PEER, RecordNumber(1))]);
     assert_eq!(commits(&mut node, 2).expect("a hint").needs, []);
 }
 
 /// Whether somebody may wait for the tail of its next record.
-fn hurries(node: &mut Node<P>, number: u64, payload: P, acked: bool) -> bool {
-    assert_eq!(node.on_appended(NOW, Link::default(), payload), Number(number));
+fn hurries(node: &mut RegionNode<PayloadBytes>, number: u64, payload: PayloadBytes, acked: bool) -> bool {
+    assert_eq!(
+        node.on_appended(NOW, ChainPoint::default(), payload),
+        RecordNumber(number)
+    );
     if acked {
-        node.on_acked(NOW, Number(number));
+        node.on_acked(NOW, RecordNumber(number));
     }
     let mut sent = Vec::new();
     while let Some(deed) = node.poll() {
-        if let Deed::Send(message) = deed {
-            let tail = matches!(&message, ToServer::Tail { number: tail, .. } if *tail == Number(number));
+        if let NodeAction::Send(message) = deed {
+            let tail =
+                matches!(&message, ToServer::Record { number: tail, .. } if *tail == RecordNumber(number));
             assert!(tail, "nothing else is sent");
-            sent.push(node.hurries(&message));
+            sent.push(node.is_urgent(&message));
         }
     }
     assert_eq!(sent.len(), 1);
@@ -344,7 +357,7 @@ fn a_record_that_is_safe_and_that_peers_were_given_does_not_hurry_to_the_server(
     let own = |number| record(&[(LockId(2), number)], &[]);
     assert!(!hurries(&mut node, 1, own(1), true));
     let stamp = Stamp {
-        written: vec![(LockId(2), Version(2))],
+        written: vec![(LockId(2), LockVersion(2))],
         read: Vec::new(),
     };
     let long = bytes::record(&stamp, &vec![(0, 0); HINT_BYTES_MAX / 2]);
@@ -363,8 +376,8 @@ fn a_record_that_is_safe_and_that_peers_were_given_does_not_hurry_to_the_server(
             },
         );
     }
-    node.on_acked(NOW, Number(3));
+    node.on_acked(NOW, RecordNumber(3));
     while node.poll().is_some() {}
     assert!(!hurries(&mut node, 4, own(4), true));
-    assert!(node.hurries(&ToServer::Leave));
+    assert!(node.is_urgent(&ToServer::Leave));
 }

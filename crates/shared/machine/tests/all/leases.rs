@@ -1,47 +1,50 @@
 //! When a node is taken for dead: by its silence, by its link.
 
-use netram_proto::time::{Span, Time};
-use netram_shared_machine::lock::Claim;
-use netram_shared_machine::server::{Closed, Outgoing, Server, Session, Standing, Why};
+use netram_proto::time::{Nanos, Time};
+use netram_shared_machine::lock::TokenClaim;
+use netram_shared_machine::server::{FenceReason, LinkEnd, LinkOutput, NodeState, RegionServer, SessionId};
 use netram_shared_machine::{
-    Grant, Hold, LockId, NodeId, Number, Position, RegionId, ToNode, ToServer, Version,
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, RegionId, ToNode, ToServer,
 };
 
 use super::hostile::{carry_out, tail, two_nodes};
-use super::world::bytes::P;
+use super::world::bytes::PayloadBytes;
 
 const ONE: NodeId = NodeId(1);
 
 /// Lets time pass as a driver does that sleeps until somebody may be late.
-fn pass(server: &mut Server<P>, now: &mut Time, time: Span) -> Vec<(NodeId, Why)> {
+fn pass(server: &mut RegionServer<PayloadBytes>, now: &mut Time, time: Nanos) -> Vec<(NodeId, FenceReason)> {
     let (until, mut fenced) = (*now + time, Vec::new());
     while *now < until {
         let next = server.deadline().unwrap_or(until).min(until).max(*now);
-        *now = next.min(*now + Span::from_ms(10));
+        *now = next.min(*now + Nanos::from_ms(10));
         server.on_tick(*now);
         fenced.extend(carry_out(server, *now, 4));
     }
     fenced
 }
 
-fn ping(server: &mut Server<P>, now: Time, session: u64) {
+fn ping(server: &mut RegionServer<PayloadBytes>, now: Time, session: u64) {
     let (nonce, applied) = (1, Position(0));
-    server.handle(now, Session(session), ToServer::Ping { nonce, applied });
+    server.handle(now, SessionId(session), ToServer::Ping { nonce, applied });
 }
 
 #[test]
 fn whose_machine_has_closed_the_link_is_dead_after_a_quarter_of_its_lease() {
     let (mut server, mut now) = two_nodes();
-    server.handle(now, Session(1), tail(1, &[(0, 1)]));
-    server.on_closed(now, Session(1), Closed::HungUp);
-    assert_eq!(server.deadline(), Some(now + Span::from_ms(25)));
-    assert_eq!(pass(&mut server, &mut now, Span::from_ms(24)), []);
+    server.handle(now, SessionId(1), tail(1, &[(0, 1)]));
+    server.on_closed(now, SessionId(1), LinkEnd::HungUp);
+    assert_eq!(server.deadline(), Some(now + Nanos::from_ms(25)));
+    assert_eq!(pass(&mut server, &mut now, Nanos::from_ms(24)), []);
     ping(&mut server, now, 2);
-    assert_eq!(pass(&mut server, &mut now, Span::from_ms(1)), [(ONE, Why::Dead)]);
-    assert_eq!(server.standing(ONE), Some(Standing::Gone));
+    assert_eq!(
+        pass(&mut server, &mut now, Nanos::from_ms(1)),
+        [(ONE, FenceReason::Dead)]
+    );
+    assert_eq!(server.node_state(ONE), Some(NodeState::Gone));
     assert_eq!(
         server.locks().version(LockId(0)),
-        Some(Version(1)),
+        Some(LockVersion(1)),
         "what it had sent counts"
     );
     assert_eq!(server.locks().holds(ONE, LockId(0)), None);
@@ -50,8 +53,8 @@ fn whose_machine_has_closed_the_link_is_dead_after_a_quarter_of_its_lease() {
 #[test]
 fn who_comes_back_over_another_link_is_not() {
     let (mut server, mut now) = two_nodes();
-    server.on_closed(now, Session(1), Closed::HungUp);
-    pass(&mut server, &mut now, Span::from_ms(20));
+    server.on_closed(now, SessionId(1), LinkEnd::HungUp);
+    pass(&mut server, &mut now, Nanos::from_ms(20));
     let resume = ToServer::Resume {
         region: RegionId(0),
         node: ONE,
@@ -59,19 +62,19 @@ fn who_comes_back_over_another_link_is_not() {
         whole: true,
         applied: Vec::new(),
     };
-    server.handle(now, Session(3), resume);
+    server.handle(now, SessionId(3), resume);
     carry_out(&mut server, now, 4);
-    let claims = vec![Claim {
+    let claims = vec![TokenClaim {
         lock: LockId(0),
-        grant: Grant(1),
-        hold: Hold::Exclusive,
-        version: Version(0),
+        grant: GrantNumber(1),
+        hold: LockMode::Exclusive,
+        version: LockVersion(0),
     }];
-    server.handle(now, Session(3), ToServer::Claims(claims));
+    server.handle(now, SessionId(3), ToServer::Claims(claims));
     ping(&mut server, now, 2);
-    assert_eq!(pass(&mut server, &mut now, Span::from_ms(60)), []);
-    assert_eq!(server.standing(ONE), Some(Standing::Live));
-    server.handle(now, Session(3), tail(1, &[(0, 1)]));
+    assert_eq!(pass(&mut server, &mut now, Nanos::from_ms(60)), []);
+    assert_eq!(server.node_state(ONE), Some(NodeState::Live));
+    server.handle(now, SessionId(3), tail(1, &[(0, 1)]));
     assert_eq!(carry_out(&mut server, now, 4), []);
     assert_eq!(server.newest(), Position(1));
 }
@@ -83,25 +86,25 @@ fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
     for nonce in 1..=1000 {
         server.handle(
             now,
-            Session(1),
+            SessionId(1),
             ToServer::Ping {
                 nonce,
                 applied: Position(0),
             },
         );
-        now = now + Span::from_ms(25);
+        now = now + Nanos::from_ms(25);
         server.on_tick(now);
-        assert_eq!(server.urgent(Session(1)), 1);
+        assert_eq!(server.urgent(SessionId(1)), 1);
     }
-    assert_eq!(server.standing(ONE), Some(Standing::Live));
+    assert_eq!(server.node_state(ONE), Some(NodeState::Live));
     // Behind another answer it keeps its place.
-    let (node, number) = (ONE, Number(1));
-    server.handle(now, Session(1), ToServer::Outcome { node, number });
+    let (node, number) = (ONE, RecordNumber(1));
+    server.handle(now, SessionId(1), ToServer::Outcome { node, number });
     ping(&mut server, now, 1);
-    let said = std::iter::from_fn(|| server.poll_send(Session(1)));
+    let said = std::iter::from_fn(|| server.poll_send(SessionId(1)));
     let pongs: Vec<Option<u64>> = said
         .map(|outgoing| match outgoing {
-            Outgoing::Message(ToNode::Pong { nonce, .. }) => Some(nonce),
+            LinkOutput::Message(ToNode::Pong { nonce, .. }) => Some(nonce),
             _ => None,
         })
         .collect();
@@ -111,13 +114,13 @@ fn who_takes_nothing_and_says_that_he_lives_is_heard_and_costs_one_answer() {
 #[test]
 fn a_broken_link_leaves_the_whole_lease_and_not_a_moment_more() {
     let (mut server, mut now) = two_nodes();
-    server.on_closed(now, Session(1), Closed::Broken);
-    pass(&mut server, &mut now, Span::from_ms(60));
+    server.on_closed(now, SessionId(1), LinkEnd::Broken);
+    pass(&mut server, &mut now, Nanos::from_ms(60));
     ping(&mut server, now, 2);
-    assert_eq!(pass(&mut server, &mut now, Span::from_ms(39)), []);
-    assert_eq!(server.deadline(), Some(now + Span::from_ms(1)));
+    assert_eq!(pass(&mut server, &mut now, Nanos::from_ms(39)), []);
+    assert_eq!(server.deadline(), Some(now + Nanos::from_ms(1)));
     assert_eq!(
-        pass(&mut server, &mut now, Span::from_ms(1)),
-        [(ONE, Why::Silent)]
+        pass(&mut server, &mut now, Nanos::from_ms(1)),
+        [(ONE, FenceReason::Silent)]
     );
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use netram_shared_machine::{Alien, Entry, LockId, Merge, Missing, NodeId, Number, Queued, Stamp, Version};
+use netram_shared_machine::{
+    InvalidRecord, LockId, LockVersion, MergeEntry, MergeQueue, MissingVersion, NodeId, QueuedRecord,
+    RecordNumber, Stamp,
+};
 use proptest::prelude::*;
 
 /// One transaction of a history: who, and each lock that it holds, with whether it writes under it.
@@ -20,7 +23,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 type Values = Vec<(LockId, u64)>;
 type Region = BTreeMap<LockId, u64>;
 
-fn values(region: &Region, node: NodeId, number: Number, stamp: &Stamp) -> Values {
+fn values(region: &Region, node: NodeId, number: RecordNumber, stamp: &Stamp) -> Values {
     let held = stamp.written.iter().chain(&stamp.read);
     let mut hash = node.0 * 0x9E37_79B9 + number.0;
     for (lock, _) in held {
@@ -34,9 +37,9 @@ fn values(region: &Region, node: NodeId, number: Number, stamp: &Stamp) -> Value
 }
 
 /// The journals that a serial history leaves, and the region.
-fn journals(steps: &[Step]) -> (BTreeMap<NodeId, Vec<Queued<Values>>>, Region) {
-    let (mut versions, mut region) = (BTreeMap::<LockId, Version>::new(), Region::default());
-    let mut journals: BTreeMap<NodeId, Vec<Queued<Values>>> = BTreeMap::new();
+fn journals(steps: &[Step]) -> (BTreeMap<NodeId, Vec<QueuedRecord<Values>>>, Region) {
+    let (mut versions, mut region) = (BTreeMap::<LockId, LockVersion>::new(), Region::default());
+    let mut journals: BTreeMap<NodeId, Vec<QueuedRecord<Values>>> = BTreeMap::new();
     for (node, locks) in steps {
         let journal = journals.entry(NodeId(*node)).or_default();
         let mut stamp = Stamp::default();
@@ -49,10 +52,10 @@ fn journals(steps: &[Step]) -> (BTreeMap<NodeId, Vec<Queued<Values>>>, Region) {
                 stamp.read.push((LockId(*lock), *version));
             }
         }
-        let number = Number(journal.len() as u64 + 1);
+        let number = RecordNumber(journal.len() as u64 + 1);
         let ticket = values(&region, NodeId(*node), number, &stamp);
         region.extend(ticket.iter().copied());
-        journal.push(Queued {
+        journal.push(QueuedRecord {
             number,
             stamp,
             ticket,
@@ -61,29 +64,29 @@ fn journals(steps: &[Step]) -> (BTreeMap<NodeId, Vec<Queued<Values>>>, Region) {
     (journals, region)
 }
 
-fn merge<T>() -> Merge<T> {
-    Merge::new([], (1..=NODES).map(|node| (NodeId(node), Number(0))))
+fn merge<T>() -> MergeQueue<T> {
+    MergeQueue::new([], (1..=NODES).map(|node| (NodeId(node), RecordNumber(0))))
 }
 
 /// Takes what may go, and applies it.
-fn drain(merge: &mut Merge<Values>, region: &mut Region) -> Result<u64, Alien> {
+fn drain(merge: &mut MergeQueue<Values>, region: &mut Region) -> Result<u64, InvalidRecord> {
     let mut count = 0;
-    while let Some(Entry { record, .. }) = merge.pop()? {
+    while let Some(MergeEntry { record, .. }) = merge.pop()? {
         region.extend(record.ticket);
         count += 1;
     }
     Ok(count)
 }
 
-fn record(number: u64, written: &[(u32, u64)], read: &[(u32, u64)]) -> Queued<()> {
+fn record(number: u64, written: &[(u32, u64)], read: &[(u32, u64)]) -> QueuedRecord<()> {
     let locks = |locks: &[(u32, u64)]| {
         let locks = locks.iter();
         locks
-            .map(|(lock, version)| (LockId(*lock), Version(*version)))
+            .map(|(lock, version)| (LockId(*lock), LockVersion(*version)))
             .collect()
     };
-    Queued {
-        number: Number(number),
+    QueuedRecord {
+        number: RecordNumber(number),
         stamp: Stamp {
             written: locks(written),
             read: locks(read),
@@ -128,7 +131,7 @@ proptest! {
                 merge.push(*node, record.clone()).unwrap();
             }
         }
-        while let Some(Entry { node, record }) = merge.pop().unwrap() {
+        while let Some(MergeEntry { node, record }) = merge.pop().unwrap() {
             prop_assert_eq!(&record.ticket, &values(&region, node, record.number, &record.stamp));
             region.extend(record.ticket);
         }
@@ -159,13 +162,13 @@ proptest! {
         let last = kind == 0 && place + 1 == whole[&node].len();
         let (mut merge, mut region) = (merge(), Region::default());
         let mut seen = false;
-        let mut done: Vec<(NodeId, Number)> = Vec::new();
+        let mut done: Vec<(NodeId, RecordNumber)> = Vec::new();
         for (node, journal) in &journals {
             for record in journal {
                 seen |= merge.push(*node, record.clone()).is_err();
             }
         }
-        while let Some(Entry { node, record }) = merge.pop().unwrap() {
+        while let Some(MergeEntry { node, record }) = merge.pop().unwrap() {
             region.extend(record.ticket);
             done.push((node, record.number));
         }
@@ -173,7 +176,7 @@ proptest! {
         prop_assert!(seen || last);
         // The same records in the order of the history make the same region, and none lacks what it had read.
         let (mut given, mut expected) = (BTreeMap::<NodeId, usize>::new(), Region::default());
-        let mut versions = BTreeMap::<LockId, Version>::new();
+        let mut versions = BTreeMap::<LockId, LockVersion>::new();
         for (node, _) in &steps {
             let next = given.entry(NodeId(*node)).or_default();
             let record = &whole[&NodeId(*node)][*next];
@@ -205,12 +208,12 @@ fn three_logs_whose_ends_have_nothing_in_common_go_in_the_order_of_what_they_rea
     assert_eq!(merge.pop(), Ok(None));
     assert_eq!(
         merge.missing(),
-        [Missing {
+        [MissingVersion {
             node: NodeId(1),
-            number: Number(1),
+            number: RecordNumber(1),
             lock: LockId(2),
-            needs: Version(1),
-            stands: Version(0),
+            needs: LockVersion(1),
+            stands: LockVersion(0),
         }]
     );
     merge.push(NodeId(2), record(1, &[(2, 1)], &[(1, 1)])).unwrap();
@@ -226,12 +229,12 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
     merge.push(NodeId(1), record(1, &[(7, 1)], &[])).unwrap();
     assert!(merge.pop().unwrap().is_some());
     let twice = merge.push(NodeId(2), record(1, &[(7, 1)], &[])).unwrap_err();
-    let expected = Alien::Version {
+    let expected = InvalidRecord::Version {
         node: NodeId(2),
-        number: Number(1),
+        number: RecordNumber(1),
         lock: LockId(7),
-        stands: Version(1),
-        makes: Version(1),
+        stands: LockVersion(1),
+        makes: LockVersion(1),
     };
     assert_eq!(twice, expected);
     // Two that could have gone: the one that lost is found when its turn would come.
@@ -240,7 +243,7 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
     assert_eq!(merge.pop().unwrap().map(|entry| entry.node), Some(NodeId(2)));
     assert!(matches!(
         merge.pop(),
-        Err(Alien::Version {
+        Err(InvalidRecord::Version {
             node: NodeId(3),
             lock: LockId(7),
             ..
@@ -251,13 +254,16 @@ fn versions_that_jump_or_repeat_are_refused_by_lock_version_and_node() {
     merge.push(NodeId(3), record(1, &[(7, 9)], &[])).unwrap();
     assert_eq!(merge.pop(), Ok(None));
     let missing = merge.missing();
-    assert_eq!((missing[0].needs, missing[0].stands), (Version(8), Version(2)));
+    assert_eq!(
+        (missing[0].needs, missing[0].stands),
+        (LockVersion(8), LockVersion(2))
+    );
     assert_eq!(
         merge.push(NodeId(1), record(4, &[], &[(7, 2)])),
-        Err(Alien::Number {
+        Err(InvalidRecord::Number {
             node: NodeId(1),
-            expected: Number(2),
-            found: Number(4),
+            expected: RecordNumber(2),
+            found: RecordNumber(4),
         })
     );
 }

@@ -1,16 +1,17 @@
 //! Messages as bytes.
 
-use netram_proto::cast::{CHANNEL_KEY_BYTES, Tune};
 use netram_proto::id::{Epoch, Incarnation, JournalId, Lsn, WriterId};
 use netram_proto::journal::{View, ViewMember};
-use netram_proto::time::Span;
-use netram_proto::wire::Link;
-use netram_shared_machine::lock::{Ask, Asker, Claim, Order, ToCache, ToService};
+use netram_proto::multicast::{CHANNEL_KEY_BYTES, ChannelInvite};
+use netram_proto::time::Nanos;
+use netram_proto::wire::ChainPoint;
+use netram_shared_machine::lock::{LockOrder, LockRequestId, LockRequester, ToCache, ToService, TokenClaim};
 use netram_shared_machine::message::{
-    Fate, Hint, Join, Joined, MessageError, OldJournal, Opening, Reach, Refused, ToPeer,
+    JoinRefusal, JoinReply, JoinRequest, MessageError, OrphanJournalId, PeerEndpoint, PeerHint,
+    RecordOutcome, RegionOpening, ToPeer,
 };
 use netram_shared_machine::{
-    Grant, Hold, LockId, NodeId, Number, Position, RegionId, ToNode, ToServer, Version,
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, RegionId, ToNode, ToServer,
 };
 use proptest::prelude::*;
 
@@ -31,19 +32,19 @@ fn view() -> View {
     }
 }
 
-const END: Link = Link {
+const END: ChainPoint = ChainPoint {
     lsn: Lsn(1 << 40),
     chain: 0xFEED_F00D,
 };
-const ASKER: Asker = Asker {
+const ASKER: LockRequester = LockRequester {
     node: NodeId(3),
-    ask: Ask(200),
+    ask: LockRequestId(200),
 };
 
-fn reach() -> Reach {
-    Reach {
+fn reach() -> PeerEndpoint {
+    PeerEndpoint {
         address: "tcp://node:7000".into(),
-        tune: Some(Tune {
+        tune: Some(ChannelInvite {
             group: [239, 1, 2, 3],
             port: 7421,
             channel: u64::MAX,
@@ -53,8 +54,8 @@ fn reach() -> Reach {
 }
 
 fn to_peer(payload: &[u8]) -> Vec<ToPeer<&[u8]>> {
-    let (node, number) = (NodeId(300), Number(1 << 33));
-    let hint = |needs| Hint {
+    let (node, number) = (NodeId(300), RecordNumber(1 << 33));
+    let hint = |needs| PeerHint {
         node,
         number,
         needs,
@@ -67,13 +68,13 @@ fn to_peer(payload: &[u8]) -> Vec<ToPeer<&[u8]>> {
             to: NodeId(7),
         },
         ToPeer::Hint(hint(Vec::new())),
-        ToPeer::Hint(hint(vec![(NodeId(4), Number(1)), (NodeId(900), number)])),
+        ToPeer::Hint(hint(vec![(NodeId(4), RecordNumber(1)), (NodeId(900), number)])),
     ]
 }
 
 fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
-    let (node, number, lock) = (NodeId(300), Number(1 << 33), LockId(u32::MAX));
-    let join = Join {
+    let (node, number, lock) = (NodeId(300), RecordNumber(1 << 33), LockId(u32::MAX));
+    let join = JoinRequest {
         region: Some(RegionId(1 << 100)),
         name: "machine".into(),
         view: view(),
@@ -82,28 +83,28 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
         lazy: true,
         link: 1,
     };
-    let claim = |lock, hold| Claim {
+    let claim = |lock, hold| TokenClaim {
         lock: LockId(lock),
-        grant: Grant(7),
+        grant: GrantNumber(7),
         hold,
-        version: Version(4),
+        version: LockVersion(4),
     };
-    let old = OldJournal {
+    let old = OrphanJournalId {
         node,
         journal: JournalId(5),
     };
     vec![
         ToServer::Join(join.clone()),
-        ToServer::Join(Join { region: None, ..join }),
+        ToServer::Join(JoinRequest { region: None, ..join }),
         ToServer::Resume {
             region: RegionId(8),
             node,
             link: 2,
             whole: true,
-            applied: vec![(NodeId(1), Number(0)), (node, number)],
+            applied: vec![(NodeId(1), RecordNumber(0)), (node, number)],
         },
-        ToServer::Claims(vec![claim(0, Hold::Shared), claim(9, Hold::Exclusive)]),
-        ToServer::Tail {
+        ToServer::Claims(vec![claim(0, LockMode::Shared), claim(9, LockMode::Exclusive)]),
+        ToServer::Record {
             number,
             end: END,
             acked: true,
@@ -111,15 +112,15 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
         },
         ToServer::Lock(ToService::Acquire {
             lock,
-            hold: Hold::Exclusive,
-            order: Order::Out,
-            ask: Ask(9),
+            hold: LockMode::Exclusive,
+            order: LockOrder::Out,
+            ask: LockRequestId(9),
         }),
         ToServer::Lock(ToService::Release {
             lock,
-            grant: Grant(2),
-            version: Version(3),
-            keep: Some(Hold::Shared),
+            grant: GrantNumber(2),
+            version: LockVersion(3),
+            keep: Some(LockMode::Shared),
         }),
         ToServer::Lock(ToService::Die { lock, asker: ASKER }),
         ToServer::View(view()),
@@ -129,25 +130,28 @@ fn to_server(payload: &[u8]) -> Vec<ToServer<&[u8]>> {
         },
         ToServer::Pull,
         ToServer::Outcome { node, number },
-        ToServer::Offer { old, last: Number(0) },
-        ToServer::OldTail {
+        ToServer::OfferOrphan {
+            old,
+            last: RecordNumber(0),
+        },
+        ToServer::OrphanRecord {
             node,
             number,
             payload,
         },
         ToServer::Leave,
-        ToServer::Reach(Reach::default()),
-        ToServer::Reach(reach()),
+        ToServer::Endpoint(PeerEndpoint::default()),
+        ToServer::Endpoint(reach()),
     ]
 }
 
 fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
-    let (node, number, lock, position) = (NodeId(300), Number(1 << 33), LockId(1), Position(1 << 20));
-    let joined = Joined {
+    let (node, number, lock, position) = (NodeId(300), RecordNumber(1 << 33), LockId(1), Position(1 << 20));
+    let joined = JoinReply {
         node,
-        lease: Span::from_ms(2000),
+        lease: Nanos::from_ms(2000),
         position,
-        opening: Opening {
+        opening: RegionOpening {
             region: RegionId(3),
             bytes: 1 << 30,
             address: 0x7000_0000_0000,
@@ -156,7 +160,7 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
             settings: b"lenders".to_vec(),
         },
         applied: vec![(NodeId(1), number)],
-        versions: vec![(LockId(0), Version(9)), (LockId(5), Version(1))],
+        versions: vec![(LockId(0), LockVersion(9)), (LockId(5), LockVersion(1))],
     };
     vec![
         ToNode::Joined(joined),
@@ -178,19 +182,22 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
         },
         ToNode::Lock(ToCache::Grant {
             lock,
-            grant: Grant(5),
-            hold: Hold::Shared,
-            version: Version(0),
+            grant: GrantNumber(5),
+            hold: LockMode::Shared,
+            version: LockVersion(0),
         }),
         ToNode::Lock(ToCache::Recall {
             lock,
-            grant: Grant(5),
+            grant: GrantNumber(5),
             keep: None,
             asker: ASKER,
             waits: false,
         }),
-        ToNode::Lock(ToCache::Died { lock, ask: Ask(7) }),
-        ToNode::Kept {
+        ToNode::Lock(ToCache::Died {
+            lock,
+            ask: LockRequestId(7),
+        }),
+        ToNode::Durable {
             number,
             end: END,
             view: 6,
@@ -199,26 +206,26 @@ fn to_node(payload: &[u8]) -> Vec<ToNode<&[u8]>> {
             nonce: u64::MAX,
             newest: position,
         },
-        ToNode::Fate {
+        ToNode::Outcome {
             node,
             number,
-            fate: Fate::Aborted,
+            fate: RecordOutcome::Aborted,
         },
-        ToNode::Fate {
+        ToNode::Outcome {
             node,
             number,
-            fate: Fate::Forgotten,
+            fate: RecordOutcome::Forgotten,
         },
-        ToNode::Wanted {
+        ToNode::OrphanWanted {
             node,
             from: Some(number),
         },
-        ToNode::Wanted { node, from: None },
+        ToNode::OrphanWanted { node, from: None },
         ToNode::Left,
-        ToNode::Anew,
+        ToNode::Rejoin,
         ToNode::Fenced,
-        ToNode::Refused(Refused::Full),
-        ToNode::Meet {
+        ToNode::Refused(JoinRefusal::Full),
+        ToNode::PeerGroup {
             group: "239.1.2.3:7421%eth1".into(),
         },
         ToNode::Peer {

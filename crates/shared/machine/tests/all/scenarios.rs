@@ -1,13 +1,13 @@
 //! The hazards of the paper's protocol, one story each. (The third log that depends on the first is in `merge.rs`.)
 
-use netram_proto::time::Span;
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::node::State;
-use netram_shared_machine::server::Standing;
-use netram_shared_machine::{Hold, LockId, Number, Version};
+use netram_proto::time::Nanos;
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::node::NodePhase;
+use netram_shared_machine::server::NodeState;
+use netram_shared_machine::{LockId, LockMode, LockVersion, RecordNumber};
 
 use super::world::bytes;
-use super::world::{Dangers, Planted, World};
+use super::world::{FaultRates, World, WorldBug};
 
 const A: LockId = LockId(0);
 const B: LockId = LockId(1);
@@ -36,25 +36,25 @@ fn idle(world: &World, slot: usize) -> bool {
 }
 
 /// A whole transaction of one node.
-fn run(world: &mut World, slot: usize, locks: &[(LockId, Hold)]) {
+fn run(world: &mut World, slot: usize, locks: &[(LockId, LockMode)]) {
     world.begin_with(slot, locks.to_vec());
     world.until("the transaction ends", |world| idle(world, slot));
 }
 
 fn write(world: &mut World, slot: usize, lock: LockId) {
-    run(world, slot, &[(lock, Hold::Exclusive)]);
+    run(world, slot, &[(lock, LockMode::Exclusive)]);
 }
 
-fn version(world: &World, slot: usize, lock: LockId) -> Version {
+fn version(world: &World, slot: usize, lock: LockId) -> LockVersion {
     let process = world.slots[slot].process.as_ref();
-    process.map_or(Version(0), |process| {
-        Version(process.region[bytes::span(lock).start])
+    process.map_or(LockVersion(0), |process| {
+        LockVersion(process.region[bytes::span(lock).start])
     })
 }
 
 /// Begins to write, and stops where the record is appended and not acknowledged. The record's number.
-fn begin_commit(world: &mut World, slot: usize, lock: LockId) -> Number {
-    world.begin_with(slot, vec![(lock, Hold::Exclusive)]);
+fn begin_commit(world: &mut World, slot: usize, lock: LockId) -> RecordNumber {
+    world.begin_with(slot, vec![(lock, LockMode::Exclusive)]);
     let mut number = None;
     world.until("the record is appended", |world| {
         world.hold_acks(slot, true);
@@ -70,11 +70,11 @@ fn a_reader_between_two_writers_leaves_no_gap() {
     for seed in 0..20 {
         let mut world = world(seed, 3);
         write(&mut world, 0, A);
-        run(&mut world, 1, &[(A, Hold::Shared)]);
+        run(&mut world, 1, &[(A, LockMode::Shared)]);
         write(&mut world, 2, A);
-        assert_eq!(version(&world, 2, A), Version(2));
-        world.rest();
-        assert_eq!(version(&world, 0, A), Version(2));
+        assert_eq!(version(&world, 2, A), LockVersion(2));
+        world.quiesce();
+        assert_eq!(version(&world, 0, A), LockVersion(2));
     }
 }
 
@@ -90,7 +90,7 @@ fn a_record_that_some_members_had_when_its_writer_died_counts_for_all_or_for_nob
         let node = process.and_then(|process| process.node.id()).expect("a node");
         match seed % 2 {
             0 => world.kill_process(0),
-            _ => world.sleep_process(0, Span::from_ms(400)),
+            _ => world.sleep_process(0, Nanos::from_ms(400)),
         }
         write(&mut world, 1, A);
         world.slots[1].unknown.push((node, number));
@@ -98,12 +98,12 @@ fn a_record_that_some_members_had_when_its_writer_died_counts_for_all_or_for_nob
             world.kill_server();
         }
         world.slots[2].unknown.push((node, number));
-        world.rest();
-        let fate = world.book.fates[&(node, number)];
-        let expected = if fate == Fate::Committed { 3 } else { 2 };
-        assert_eq!(version(&world, 2, A), Version(expected), "seed {seed}");
-        committed += u64::from(fate == Fate::Committed);
-        aborted += u64::from(fate == Fate::Aborted);
+        world.quiesce();
+        let fate = world.history.outcomes[&(node, number)];
+        let expected = if fate == RecordOutcome::Committed { 3 } else { 2 };
+        assert_eq!(version(&world, 2, A), LockVersion(expected), "seed {seed}");
+        committed += u64::from(fate == RecordOutcome::Committed);
+        aborted += u64::from(fate == RecordOutcome::Aborted);
     }
     assert!(committed > 3 && aborted > 3, "{committed} {aborted}");
 }
@@ -116,22 +116,22 @@ fn a_record_that_one_peer_has_heard_of_reaches_all() {
         write(&mut world, 0, A);
         world.until("all have it", |world| {
             world.pull_all();
-            (0..3).all(|slot| version(world, slot, A) == Version(1))
+            (0..3).all(|slot| version(world, slot, A) == LockVersion(1))
         });
         // Everything from the writer to the server is lost, and all hints arrive.
-        world.dangers = Dangers {
+        world.fault_rates = FaultRates {
             hints: 100,
-            ..Dangers::NONE
+            ..FaultRates::NONE
         };
         let number = begin_commit(&mut world, 0, A);
         world.kill_server();
         world.hold_acks(0, false);
         world.until("it is acknowledged", |world| idle(world, 0));
         world.kill_process(0);
-        assert_eq!(number, Number(2));
-        world.rest();
+        assert_eq!(number, RecordNumber(2));
+        world.quiesce();
         for slot in 0..3 {
-            assert_eq!(version(&world, slot, A), Version(2), "seed {seed}");
+            assert_eq!(version(&world, slot, A), LockVersion(2), "seed {seed}");
         }
     }
 }
@@ -141,15 +141,15 @@ fn a_record_that_one_peer_has_heard_of_reaches_all() {
 fn a_commit_after_a_sleep_longer_than_the_lease_is_refused() {
     for seed in 0..20 {
         let mut world = world(seed, 2);
-        world.begin_with(0, vec![(A, Hold::Exclusive)]);
+        world.begin_with(0, vec![(A, LockMode::Exclusive)]);
         world.until("it has the lock", |world| world.has_lock(0, A));
-        world.sleep_process(0, Span::from_ms(300));
+        world.sleep_process(0, Nanos::from_ms(300));
         let before = version(&world, 1, A);
         write(&mut world, 1, A);
         assert!(version(&world, 1, A) > before);
-        world.rest();
+        world.quiesce();
         // Whatever the sleeper had in hand: two never wrote the same version, and all are equal.
-        assert!(version(&world, 1, A) >= Version(1), "seed {seed}");
+        assert!(version(&world, 1, A) >= LockVersion(1), "seed {seed}");
     }
 }
 
@@ -159,15 +159,15 @@ fn two_writers_on_neighbouring_bytes_keep_both() {
     for seed in 0..20 {
         let mut world = world(seed, 2);
         for _ in 0..5 {
-            world.begin_with(0, vec![(A, Hold::Exclusive)]);
-            world.begin_with(1, vec![(B, Hold::Exclusive)]);
+            world.begin_with(0, vec![(A, LockMode::Exclusive)]);
+            world.begin_with(1, vec![(B, LockMode::Exclusive)]);
             world.until("both end", |world| idle(world, 0) && idle(world, 1));
         }
-        world.rest();
+        world.quiesce();
         assert_eq!(bytes::span(A).end, bytes::span(B).start);
         for slot in 0..2 {
-            assert_eq!(version(&world, slot, A), Version(5));
-            assert_eq!(version(&world, slot, B), Version(5));
+            assert_eq!(version(&world, slot, A), LockVersion(5));
+            assert_eq!(version(&world, slot, B), LockVersion(5));
         }
     }
 }
@@ -180,19 +180,19 @@ fn a_pinned_reader_sees_what_was_until_it_is_told_otherwise() {
         write(&mut world, 0, A);
         world.until("both have it", |world| {
             world.pull_all();
-            version(world, 1, A) == Version(1)
+            version(world, 1, A) == LockVersion(1)
         });
         world.pin(1);
         for _ in 0..40 {
             write(&mut world, 0, A);
             world.pull_all();
             match world.is_pinned(1) {
-                true => assert_eq!(version(&world, 1, A), Version(1), "seed {seed}"),
+                true => assert_eq!(version(&world, 1, A), LockVersion(1), "seed {seed}"),
                 false => break,
             }
         }
         assert!(!world.is_pinned(1), "what waits for a reader is bounded");
-        world.rest();
+        world.quiesce();
     }
 }
 
@@ -206,8 +206,8 @@ fn versions_go_on_over_restarts_of_the_server() {
             world.kill_server();
             world.start_server();
         }
-        world.rest();
-        assert_eq!(version(&world, 0, A), Version(4), "seed {seed}");
+        world.quiesce();
+        assert_eq!(version(&world, 0, A), LockVersion(4), "seed {seed}");
     }
 }
 
@@ -220,11 +220,11 @@ fn a_token_of_a_dead_holder_is_given_on_after_its_lease() {
         world.kill_process(0);
         let died = world.now;
         write(&mut world, 1, A);
-        assert_eq!(version(&world, 1, A), Version(2));
+        assert_eq!(version(&world, 1, A), LockVersion(2));
         let took = world.now.since(died);
         // A lease, with what reading the journal and the disk take in this world.
-        assert!(took < Span::from_ms(400), "seed {seed}: {took:?}");
-        world.rest();
+        assert!(took < Nanos::from_ms(400), "seed {seed}: {took:?}");
+        world.quiesce();
     }
 }
 
@@ -234,14 +234,14 @@ fn a_node_that_falls_behind_begins_anew() {
     let mut anew = 0;
     for seed in 0..20 {
         let mut world = begin(World::with_recent(seed, 2, 60), 2);
-        world.sleep_process(1, Span::from_ms(60));
+        world.sleep_process(1, Nanos::from_ms(60));
         for _ in 0..30 {
             write(&mut world, 0, A);
         }
-        world.rest();
+        world.quiesce();
         let process = world.slots[1].process.as_ref().expect("it is there");
-        assert_eq!(process.node.state(), State::Whole);
-        anew += world.book.anew;
+        assert_eq!(process.node.state(), NodePhase::Whole);
+        anew += world.history.rejoined;
     }
     assert!(anew > 3, "{anew}");
 }
@@ -256,15 +256,15 @@ fn a_node_is_not_behind_by_its_own_records() {
         world.kill_server();
         // Under its lease, and unknown to the server.
         for _ in 0..8 {
-            world.begin_with(0, vec![(A, Hold::Exclusive)]);
+            world.begin_with(0, vec![(A, LockMode::Exclusive)]);
             world.until("it ends", |world| idle(world, 0));
         }
         if world.server().is_none() {
             world.start_server();
         }
-        world.rest();
-        assert_eq!(version(&world, 0, A), Version(9), "seed {seed}");
-        assert_eq!(world.book.anew, 0, "seed {seed}");
+        world.quiesce();
+        assert_eq!(version(&world, 0, A), LockVersion(9), "seed {seed}");
+        assert_eq!(world.history.rejoined, 0, "seed {seed}");
     }
 }
 
@@ -277,17 +277,17 @@ fn what_was_read_of_a_dead_node_is_shown_to_nobody_before_it_is_durable() {
         let planted = seed % 2 == 1;
         let mut world = world(seed, 2);
         if planted {
-            world.planted = Planted::ReadIsDurable;
+            world.planted = WorldBug::ReadIsDurable;
         }
         write(&mut world, 0, A);
         let number = begin_commit(&mut world, 0, A);
         let process = world.slots[0].process.as_ref();
         let node = process.and_then(|process| process.node.id()).expect("a node");
         world.kill_process(0);
-        world.begin_with(1, vec![(A, Hold::Exclusive)]);
+        world.begin_with(1, vec![(A, LockMode::Exclusive)]);
         world.until("its journal is to be read", |world| {
-            let standings = world.server().into_iter().flat_map(|server| server.standings());
-            let reads = |standing| matches!(standing, Standing::Reading | Standing::Going);
+            let standings = world.server().into_iter().flat_map(|server| server.node_states());
+            let reads = |standing| matches!(standing, NodeState::Reading | NodeState::Going);
             standings
                 .into_iter()
                 .any(|(its, standing)| its == node && reads(standing))
@@ -295,12 +295,12 @@ fn what_was_read_of_a_dead_node_is_shown_to_nobody_before_it_is_durable() {
         world.hold_flush = true;
         world.slots[1].unknown.push((node, number));
         world.run(100);
-        let seen = world.has_lock(1, A) || version(&world, 1, A) > Version(1);
-        let told = world.book.fates.contains_key(&(node, number));
+        let seen = world.has_lock(1, A) || version(&world, 1, A) > LockVersion(1);
+        let told = world.history.outcomes.contains_key(&(node, number));
         assert!(planted || !(seen || told), "seed {seed}");
         early += u64::from(planted && seen);
         if !planted {
-            world.rest();
+            world.quiesce();
         }
     }
     assert!(early > 3, "{early}");

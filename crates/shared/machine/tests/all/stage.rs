@@ -2,58 +2,60 @@
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
-use netram_shared_machine::lock::{Ask, Order, ToService};
-use netram_shared_machine::message::Opening;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
+use netram_shared_machine::lock::{LockOrder, LockRequestId, ToService};
+use netram_shared_machine::message::RegionOpening;
 use netram_shared_machine::server::{
-    Closed, Deed, Journal, Outgoing, Row, Server, ServerConfig, Session, Standing, Table, Why,
+    DurableNode, FenceReason, LinkEnd, LinkOutput, NodeJournal, NodeState, RegionServer, RegionState,
+    ServerAction, ServerConfig, SessionId,
 };
 use netram_shared_machine::{
-    Grant, Hold, LockId, NodeId, Number, Position, RegionId, Stamp, ToNode, ToServer, Version,
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, RegionId, Stamp, ToNode,
+    ToServer,
 };
 
 use super::hostile::join;
-use super::world::bytes::{self, P};
+use super::world::bytes::{self, PayloadBytes};
 
 /// What a lock is said to be at.
-type At = (u32, u64);
+type LockAt = (u32, u64);
 
-pub(super) struct Stage {
-    pub(super) server: Server<P>,
+pub(super) struct ServerHarness {
+    pub(super) server: RegionServer<PayloadBytes>,
     pub(super) now: Time,
     /// While it is slow, nothing that is stored or applied becomes durable.
     pub(super) slow_disk: bool,
     /// Over this link nothing is taken.
-    pub(super) deaf: Option<Session>,
+    pub(super) blocked_link: Option<SessionId>,
     tickets: Vec<u64>,
     applied: Position,
-    said: Vec<(Session, ToNode<P>)>,
-    ended: Vec<(NodeId, Why)>,
+    sent: Vec<(SessionId, ToNode<PayloadBytes>)>,
+    ended: Vec<(NodeId, FenceReason)>,
     /// Nodes whose lenders were to be told.
     forgotten: Vec<NodeId>,
 }
 
-impl Stage {
-    fn of(table: Table) -> Stage {
+impl ServerHarness {
+    fn of(table: RegionState) -> ServerHarness {
         let config = ServerConfig {
-            lease: Span::from_ms(100),
+            lease: Nanos::from_ms(100),
             recent_bytes_max: 4096,
             page_bytes: 64,
-            tell_again: Span::from_ms(1000),
-            opening: Opening {
+            forget_retry: Nanos::from_ms(1000),
+            opening: RegionOpening {
                 bytes: 64,
-                ..Opening::default()
+                ..RegionOpening::default()
             },
         };
-        let mut stage = Stage {
+        let mut stage = ServerHarness {
             applied: table.position,
-            server: Server::new(config, table, Time(1)),
+            server: RegionServer::new(config, table, Time(1)),
             now: Time(1),
             slow_disk: false,
-            deaf: None,
+            blocked_link: None,
             tickets: Vec::new(),
-            said: Vec::new(),
+            sent: Vec::new(),
             ended: Vec::new(),
             forgotten: Vec::new(),
         };
@@ -62,25 +64,25 @@ impl Stage {
     }
 
     /// A server that was started again. These nodes are gone, and not all of their lenders know.
-    pub(super) fn owing(nodes: &[u64]) -> Stage {
-        let row = |node: u64| Row {
-            standing: Standing::Gone,
+    pub(super) fn owing_forgets(nodes: &[u64]) -> ServerHarness {
+        let row = |node: u64| DurableNode {
+            state: NodeState::Gone,
             id: JournalId(node.into()),
             journal: Some(journal(node)),
-            number: Number(0),
+            number: RecordNumber(0),
         };
-        Stage::of(Table {
+        ServerHarness::of(RegionState {
             nodes: nodes.iter().map(|node| (NodeId(*node), row(*node))).collect(),
             last_node: NodeId(9),
-            ..Table::default()
+            ..RegionState::default()
         })
     }
 
     /// As many nodes have joined, each over the session of its number, and have the region.
-    pub(super) fn with_nodes(count: u64) -> Stage {
-        let mut stage = Stage::of(Table {
-            versions: (0..4).map(|lock| (LockId(lock), Version(0))).collect(),
-            ..Table::default()
+    pub(super) fn with_nodes(count: u64) -> ServerHarness {
+        let mut stage = ServerHarness::of(RegionState {
+            versions: (0..4).map(|lock| (LockId(lock), LockVersion(0))).collect(),
+            ..RegionState::default()
         });
         for node in 1..=count {
             stage.join(node);
@@ -89,62 +91,64 @@ impl Stage {
     }
 
     /// A server that was started again, and no record is durable. Up to `GRANT_BEFORE` was granted before.
-    pub(super) fn restarted(nodes: &[(u64, Standing)]) -> Stage {
-        let row = |(node, standing): &(u64, Standing)| {
-            let row = Row {
-                standing: *standing,
+    pub(super) fn restarted(nodes: &[(u64, NodeState)]) -> ServerHarness {
+        let row = |(node, standing): &(u64, NodeState)| {
+            let row = DurableNode {
+                state: *standing,
                 id: JournalId((*node).into()),
-                journal: (*standing != Standing::Gone).then(|| journal(*node)),
-                number: Number(0),
+                journal: (*standing != NodeState::Gone).then(|| journal(*node)),
+                number: RecordNumber(0),
             };
             (NodeId(*node), row)
         };
-        Stage::of(Table {
-            versions: (0..4).map(|lock| (LockId(lock), Version(0))).collect(),
+        ServerHarness::of(RegionState {
+            versions: (0..4).map(|lock| (LockId(lock), LockVersion(0))).collect(),
             nodes: nodes.iter().map(row).collect(),
             last_node: NodeId(nodes.iter().map(|(node, _)| *node).max().unwrap_or(0)),
             ceiling: GRANT_BEFORE,
-            ..Table::default()
+            ..RegionState::default()
         })
     }
 
     /// A node joins with the journal of that number.
     pub(super) fn join(&mut self, session: u64) {
-        self.hear(session, ToServer::Join(join(session.into())));
+        self.handle(session, ToServer::Join(join(session.into())));
     }
 
-    pub(super) fn hear(&mut self, session: u64, message: ToServer<P>) {
-        self.server.handle(self.now, Session(session), message);
+    pub(super) fn handle(&mut self, session: u64, message: ToServer<PayloadBytes>) {
+        self.server.handle(self.now, SessionId(session), message);
         self.settle();
     }
 
-    /// Does what the server says: journals of the dead cannot be read, until [`Stage::found`].
+    /// Does what the server says: journals of the dead cannot be read, until [`ServerHarness::journal_read`].
     pub(super) fn settle(&mut self) {
         loop {
             while let Some(deed) = self.server.poll() {
                 match deed {
-                    Deed::Store { ticket, .. } => self.tickets.push(ticket),
-                    Deed::Apply { position, .. } => self.applied = position,
-                    Deed::Recover { node, .. } => self.server.on_stuck(node),
-                    Deed::Fenced { node, why } | Deed::Refused { node, why } => self.ended.push((node, why)),
-                    Deed::Forget { node, .. } => self.forgotten.push(node),
-                    Deed::Close(session) => self.server.on_closed(self.now, session, Closed::Broken),
+                    ServerAction::Store { ticket, .. } => self.tickets.push(ticket),
+                    ServerAction::Apply { position, .. } => self.applied = position,
+                    ServerAction::Recover { node, .. } => self.server.on_stuck(node),
+                    ServerAction::Fenced { node, why } | ServerAction::Refused { node, why } => {
+                        self.ended.push((node, why))
+                    }
+                    ServerAction::Forget { node, .. } => self.forgotten.push(node),
+                    ServerAction::Close(session) => self.server.on_closed(self.now, session, LinkEnd::Broken),
                 }
                 if !self.slow_disk {
                     self.sync_records();
                     self.sync_facts();
                 }
             }
-            let before = self.said.len();
-            let heard = |session: &Session| Some(*session) != self.deaf;
-            for session in (1..=9).map(Session).filter(heard) {
+            let before = self.sent.len();
+            let heard = |session: &SessionId| Some(*session) != self.blocked_link;
+            for session in (1..=9).map(SessionId).filter(heard) {
                 while let Some(outgoing) = self.server.poll_send(session) {
-                    if let Outgoing::Message(message) = outgoing {
-                        self.said.push((session, message));
+                    if let LinkOutput::Message(message) = outgoing {
+                        self.sent.push((session, message));
                     }
                 }
             }
-            if self.said.len() == before {
+            if self.sent.len() == before {
                 return;
             }
         }
@@ -160,31 +164,31 @@ impl Stage {
         }
     }
 
-    pub(super) fn pass(&mut self, time: Span) {
+    pub(super) fn advance(&mut self, time: Nanos) {
         let until = self.now + time;
         while self.now < until {
-            self.now = self.now + Span::from_ms(10);
+            self.now = self.now + Nanos::from_ms(10);
             self.server.on_tick(self.now);
             self.settle();
         }
     }
 
     /// A dead node's journal was read, and these are its records from the first on.
-    pub(super) fn found(&mut self, node: u64, records: Vec<P>) {
-        let records = (1..).map(Number).zip(records).collect();
+    pub(super) fn journal_read(&mut self, node: u64, records: Vec<PayloadBytes>) {
+        let records = (1..).map(RecordNumber).zip(records).collect();
         self.server.on_recovered(NodeId(node), records);
         self.settle();
     }
 
     pub(super) fn accuse(&mut self, node: u64) {
-        self.server.accuse(NodeId(node), LIE);
+        self.server.report_violation(NodeId(node), LIE);
         self.settle();
-        assert_eq!(self.ended(), [(NodeId(node), Why::Accused(LIE))]);
+        assert_eq!(self.ended(), [(NodeId(node), FenceReason::Reported(LIE))]);
     }
 
     /// The lenders of a node that is gone were told: all of them, or some could not be reached.
     pub(super) fn tell(&mut self, node: u64, all: bool) {
-        self.server.on_told(self.now, NodeId(node), all);
+        self.server.on_forget_tried(self.now, NodeId(node), all);
         self.settle();
     }
 
@@ -194,51 +198,53 @@ impl Stage {
     }
 
     /// What was said over a link since this was asked last.
-    pub(super) fn said(&mut self, session: u64) -> Vec<ToNode<P>> {
-        let said = self.said.extract_if(.., |(over, _)| *over == Session(session));
+    pub(super) fn take_sent(&mut self, session: u64) -> Vec<ToNode<PayloadBytes>> {
+        let said = self.sent.extract_if(.., |(over, _)| *over == SessionId(session));
         said.map(|(_, message)| message).collect()
     }
 
     /// Who was fenced, and whose records were refused, since this was asked last.
-    pub(super) fn ended(&mut self) -> Vec<(NodeId, Why)> {
+    pub(super) fn ended(&mut self) -> Vec<(NodeId, FenceReason)> {
         std::mem::take(&mut self.ended)
     }
 
     pub(super) fn holds(&self, node: u64, lock: u32) -> bool {
-        self.server.locks().holds(NodeId(node), LockId(lock)) == Some(Hold::Exclusive)
+        self.server.locks().holds(NodeId(node), LockId(lock)) == Some(LockMode::Exclusive)
     }
 
-    pub(super) fn standing(&self, node: u64) -> Option<Standing> {
-        self.server.standing(NodeId(node))
+    pub(super) fn node_state(&self, node: u64) -> Option<NodeState> {
+        self.server.node_state(NodeId(node))
     }
 }
 
 /// The last number of a hand-over that the server before may have told.
-pub(super) const GRANT_BEFORE: Grant = Grant(10);
+pub(super) const GRANT_BEFORE: GrantNumber = GrantNumber(10);
 const LIE: &str = "a lie";
 
-fn journal(node: u64) -> Journal {
-    Journal {
+fn journal(node: u64) -> NodeJournal {
+    NodeJournal {
         view: View::first(JournalId(node.into())),
         key: Vec::new(),
-        kept: Number(0),
-        end: Link::default(),
+        kept: RecordNumber(0),
+        end: ChainPoint::default(),
     }
 }
 
-pub(super) fn record(written: &[At], read: &[At]) -> P {
-    let versions = |locks: &[At]| {
+pub(super) fn record(written: &[LockAt], read: &[LockAt]) -> PayloadBytes {
+    let versions = |locks: &[LockAt]| {
         let locks = locks.iter();
-        locks.map(|(lock, at)| (LockId(*lock), Version(*at))).collect()
+        locks
+            .map(|(lock, at)| (LockId(*lock), LockVersion(*at)))
+            .collect()
     };
     let (written, read) = (versions(written), versions(read));
     bytes::record(&Stamp { written, read }, &[])
 }
 
-pub(super) fn tail(number: u64, payload: P) -> ToServer<P> {
-    ToServer::Tail {
-        number: Number(number),
-        end: Link {
+pub(super) fn tail(number: u64, payload: PayloadBytes) -> ToServer<PayloadBytes> {
+    ToServer::Record {
+        number: RecordNumber(number),
+        end: ChainPoint {
             lsn: Lsn(number * 64),
             chain: 0,
         },
@@ -248,7 +254,7 @@ pub(super) fn tail(number: u64, payload: P) -> ToServer<P> {
 }
 
 /// A node goes on over another link. It has the region, and up to the number of each.
-pub(super) fn resume(node: u64, link: u64, applied: &[(u64, u64)]) -> ToServer<P> {
+pub(super) fn resume(node: u64, link: u64, applied: &[(u64, u64)]) -> ToServer<PayloadBytes> {
     let applied = applied.iter();
     ToServer::Resume {
         region: RegionId(0),
@@ -256,26 +262,26 @@ pub(super) fn resume(node: u64, link: u64, applied: &[(u64, u64)]) -> ToServer<P
         link,
         whole: true,
         applied: applied
-            .map(|(node, number)| (NodeId(*node), Number(*number)))
+            .map(|(node, number)| (NodeId(*node), RecordNumber(*number)))
             .collect(),
     }
 }
 
 /// The lock is wanted alone.
-pub(super) fn acquire(lock: u32) -> ToServer<P> {
+pub(super) fn acquire(lock: u32) -> ToServer<PayloadBytes> {
     ToServer::Lock(ToService::Acquire {
         lock: LockId(lock),
-        hold: Hold::Exclusive,
-        order: Order::Up,
-        ask: Ask(1),
+        hold: LockMode::Exclusive,
+        order: LockOrder::Up,
+        ask: LockRequestId(1),
     })
 }
 
-pub(super) fn release(lock: u32, grant: u64, version: u64) -> ToServer<P> {
+pub(super) fn release(lock: u32, grant: u64, version: u64) -> ToServer<PayloadBytes> {
     ToServer::Lock(ToService::Release {
         lock: LockId(lock),
-        grant: Grant(grant),
-        version: Version(version),
+        grant: GrantNumber(grant),
+        version: LockVersion(version),
         keep: None,
     })
 }

@@ -1,7 +1,7 @@
 //! Stamps as bytes.
 
-use netram_proto::wire::Cursor;
-use netram_shared_machine::{LockId, Stamp, StampError, Version};
+use netram_proto::wire::ByteReader;
+use netram_shared_machine::{LockId, LockVersion, Stamp, StampError};
 use proptest::collection::btree_map;
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn locks() -> impl Strategy<Value = Stamp> {
             } else {
                 &mut stamp.read
             };
-            list.push((LockId(lock), Version(version)));
+            list.push((LockId(lock), LockVersion(version)));
         }
         stamp
     })
@@ -28,17 +28,17 @@ proptest! {
         let mut bytes = Vec::new();
         stamp.encode(&mut bytes);
         for end in 0..bytes.len() {
-            prop_assert_eq!(Stamp::decode(&mut Cursor::new(&bytes[..end])), Err(StampError::Short));
+            prop_assert_eq!(Stamp::decode(&mut ByteReader::new(&bytes[..end])), Err(StampError::Short));
         }
         bytes.push(more);
-        let mut cursor = Cursor::new(&bytes);
+        let mut cursor = ByteReader::new(&bytes);
         prop_assert_eq!(Stamp::decode(&mut cursor), Ok(stamp));
         prop_assert_eq!(cursor.rest(), &[more]);
     }
 
     #[test]
     fn any_bytes_are_a_stamp_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..80)) {
-        if let Ok(stamp) = Stamp::decode(&mut Cursor::new(&bytes)) {
+        if let Ok(stamp) = Stamp::decode(&mut ByteReader::new(&bytes)) {
             prop_assert!(stamp.written.is_sorted_by(|a, b| a.0 < b.0));
             prop_assert!(stamp.read.is_sorted_by(|a, b| a.0 < b.0));
         }

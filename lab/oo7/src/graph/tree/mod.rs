@@ -8,24 +8,24 @@ use std::mem::offset_of;
 
 use zerocopy::{FromZeros, IntoBytes};
 
-use super::ground::{Ground, Near};
 use super::layout::{IndexRow, NodeRow, view};
-use crate::error::StoreError;
+use super::space::{BlockOwner, BlockTransaction};
+use crate::error::Oo7Error;
 use crate::text::TITLE_BYTES;
 
-mod look;
+mod lookup;
 #[cfg(test)]
 mod tests;
 
-use look::{compare, endless, root};
-pub(super) use look::{find, range};
+use lookup::{compare, cycle_error, root};
+pub(super) use lookup::{find, range};
 
 /// Steps down a tree: more nodes than any memory holds need no more. Ends the walk in a damaged one.
 const DEPTH_MAX: usize = 96;
 
 /// What a tree is ordered by.
 #[derive(Clone, Copy)]
-pub(super) enum Key<'k> {
+pub(super) enum IndexKey<'k> {
     /// The node's own key.
     Number(u64),
     /// The title of the document that the node's value names.
@@ -34,13 +34,13 @@ pub(super) enum Key<'k> {
 
 /// Nodes that an operation has met. Kept between operations for its memory.
 #[derive(Debug, Default)]
-pub(super) struct Met {
-    nodes: Vec<Copied>,
-    path: Vec<(usize, Side)>,
+pub(super) struct VisitedNodes {
+    nodes: Vec<NodeCopy>,
+    path: Vec<(usize, ChildSide)>,
 }
 
 #[derive(Debug)]
-struct Copied {
+struct NodeCopy {
     at: u64,
     node: NodeRow,
     /// As it stands in memory; `None` of a new one.
@@ -48,79 +48,79 @@ struct Copied {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum ChildSide {
     Left,
     Right,
 }
 
 impl NodeRow {
-    fn child(&self, side: Side) -> u64 {
+    fn child(&self, side: ChildSide) -> u64 {
         match side {
-            Side::Left => self.left.get(),
-            Side::Right => self.right.get(),
+            ChildSide::Left => self.left.get(),
+            ChildSide::Right => self.right.get(),
         }
     }
 
-    fn set_child(&mut self, side: Side, at: u64) {
+    fn set_child(&mut self, side: ChildSide, at: u64) {
         match side {
-            Side::Left => self.left.set(at),
-            Side::Right => self.right.set(at),
+            ChildSide::Left => self.left.set(at),
+            ChildSide::Right => self.right.set(at),
         }
     }
 }
 
-impl Side {
-    fn other(self) -> Side {
+impl ChildSide {
+    fn other(self) -> ChildSide {
         match self {
-            Side::Left => Side::Right,
-            Side::Right => Side::Left,
+            ChildSide::Left => ChildSide::Right,
+            ChildSide::Right => ChildSide::Left,
         }
     }
 
     /// What a node's balance gains when this side of it becomes higher by one.
     fn sign(self) -> i32 {
         match self {
-            Side::Left => -1,
-            Side::Right => 1,
+            ChildSide::Left => -1,
+            ChildSide::Right => 1,
         }
     }
 }
 
 /// Puts a value under a key, unless there is one already.
-pub(super) fn insert<G: Ground>(
+pub(super) fn insert<G: BlockTransaction>(
     ground: &mut G,
-    met: &mut Met,
+    met: &mut VisitedNodes,
     index: u64,
-    (key, value): (Key<'_>, u64),
-) -> Result<(), StoreError> {
-    let mut tree = Tree::new(ground, met, index);
+    (key, value): (IndexKey<'_>, u64),
+) -> Result<(), Oo7Error> {
+    let mut tree = AvlTree::new(ground, met, index);
     if tree.descend(key)?.is_some() {
         return Ok(());
     }
     let mut node = NodeRow::new_zeroed();
-    if let Key::Number(number) = key {
+    if let IndexKey::Number(number) = key {
         node.key.set(number);
     }
     node.value.set(value);
-    let at = tree.take_block()?;
-    tree.met.nodes.push(Copied {
+    let at = tree.allocate_node()?;
+    tree.met.nodes.push(NodeCopy {
         at,
         node,
         before: None,
     });
     tree.link(tree.met.path.len(), at)?;
-    tree.grown()?;
+    tree.rebalance_after_insert()?;
     tree.write()
 }
 
 /// Takes a key out.
-pub(super) fn remove<G: Ground>(
+pub(super) fn remove<G: BlockTransaction>(
     ground: &mut G,
-    met: &mut Met,
+    met: &mut VisitedNodes,
     index: u64,
-    key: Key<'_>,
-) -> Result<(), StoreError> {
-    let mut tree = Tree::new(ground, met, index);
+    key: IndexKey<'_>,
+) -> Result<(), Oo7Error> {
+    let mut tree = AvlTree::new(ground, met, index);
     let Some(found) = tree.descend(key)? else {
         return Ok(());
     };
@@ -128,10 +128,10 @@ pub(super) fn remove<G: Ground>(
     let mut leaving = found;
     if left.get() != 0 && right.get() != 0 {
         // The next larger one's contents move here, and its block goes.
-        tree.met.path.push((found, Side::Right));
+        tree.met.path.push((found, ChildSide::Right));
         leaving = tree.copy(right.get())?;
         while tree.met.nodes[leaving].node.left.get() != 0 {
-            tree.met.path.push((leaving, Side::Left));
+            tree.met.path.push((leaving, ChildSide::Left));
             leaving = tree.copy(tree.met.nodes[leaving].node.left.get())?;
         }
         let NodeRow { key, value, .. } = tree.met.nodes[leaving].node;
@@ -141,36 +141,36 @@ pub(super) fn remove<G: Ground>(
     let NodeRow { left, right, .. } = tree.met.nodes[leaving].node;
     let below = if left.get() != 0 { left } else { right };
     tree.link(tree.met.path.len(), below.get())?;
-    tree.shrunk()?;
+    tree.rebalance_after_remove()?;
     let gone = tree.met.nodes.swap_remove(leaving).at;
     tree.write()?;
-    tree.give_block(gone)
+    tree.free_node(gone)
 }
 
-struct Tree<'t, G> {
+struct AvlTree<'t, G> {
     ground: &'t mut G,
-    met: &'t mut Met,
+    met: &'t mut VisitedNodes,
     index: u64,
 }
 
-impl<'t, G: Ground> Tree<'t, G> {
-    fn new(ground: &'t mut G, met: &'t mut Met, index: u64) -> Tree<'t, G> {
+impl<'t, G: BlockTransaction> AvlTree<'t, G> {
+    fn new(ground: &'t mut G, met: &'t mut VisitedNodes, index: u64) -> AvlTree<'t, G> {
         met.nodes.clear();
         met.path.clear();
-        Tree { ground, met, index }
+        AvlTree { ground, met, index }
     }
 
     /// Follows a key down; the path is left behind. Returns its node.
-    fn descend(&mut self, key: Key<'_>) -> Result<Option<usize>, StoreError> {
+    fn descend(&mut self, key: IndexKey<'_>) -> Result<Option<usize>, Oo7Error> {
         let mut at = root(self.ground.bytes(), self.index)?;
         while at != 0 {
             if self.met.path.len() > DEPTH_MAX {
-                return Err(endless(self.index));
+                return Err(cycle_error(self.index));
             }
             let bytes = self.ground.bytes();
             let node: NodeRow = *view(bytes, at, "a node of an index")?;
             let order = compare(bytes, key, &node)?;
-            self.met.nodes.push(Copied {
+            self.met.nodes.push(NodeCopy {
                 at,
                 node,
                 before: Some(node),
@@ -178,8 +178,8 @@ impl<'t, G: Ground> Tree<'t, G> {
             let place = self.met.nodes.len() - 1;
             let side = match order {
                 Ordering::Equal => return Ok(Some(place)),
-                Ordering::Less => Side::Left,
-                Ordering::Greater => Side::Right,
+                Ordering::Less => ChildSide::Left,
+                Ordering::Greater => ChildSide::Right,
             };
             self.met.path.push((place, side));
             at = node.child(side);
@@ -188,12 +188,12 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// The copy of a node, made now unless there is one.
-    fn copy(&mut self, at: u64) -> Result<usize, StoreError> {
+    fn copy(&mut self, at: u64) -> Result<usize, Oo7Error> {
         if let Some(place) = self.met.nodes.iter().position(|copied| copied.at == at) {
             return Ok(place);
         }
         let node: NodeRow = *view(self.ground.bytes(), at, "a node of an index")?;
-        self.met.nodes.push(Copied {
+        self.met.nodes.push(NodeCopy {
             at,
             node,
             before: Some(node),
@@ -202,7 +202,7 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// Hangs a subtree below the first `above` nodes of the path.
-    fn link(&mut self, above: usize, at: u64) -> Result<(), StoreError> {
+    fn link(&mut self, above: usize, at: u64) -> Result<(), Oo7Error> {
         match above.checked_sub(1) {
             Some(last) => {
                 let (place, side) = self.met.path[last];
@@ -215,10 +215,10 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// The subtree at the path's end is higher by one: says so upward, until a node's other side makes up for it.
-    fn grown(&mut self) -> Result<(), StoreError> {
+    fn rebalance_after_insert(&mut self) -> Result<(), Oo7Error> {
         for depth in (0..self.met.path.len()).rev() {
             let (place, side) = self.met.path[depth];
-            match self.lean(place, side.sign()) {
+            match self.adjust_balance(place, side.sign()) {
                 0 => return Ok(()),
                 -1 | 1 => (),
                 _ => {
@@ -231,10 +231,10 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// The subtree at the path's end is lower by one: says so upward, until a node is as high as before.
-    fn shrunk(&mut self) -> Result<(), StoreError> {
+    fn rebalance_after_remove(&mut self) -> Result<(), Oo7Error> {
         for depth in (0..self.met.path.len()).rev() {
             let (place, side) = self.met.path[depth];
-            match self.lean(place, -side.sign()) {
+            match self.adjust_balance(place, -side.sign()) {
                 0 => (),
                 -1 | 1 => return Ok(()),
                 _ => {
@@ -250,7 +250,7 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// Leans a node further to one side; returns its balance.
-    fn lean(&mut self, place: usize, more: i32) -> i32 {
+    fn adjust_balance(&mut self, place: usize, more: i32) -> i32 {
         let balance = &mut self.met.nodes[place].node.balance;
         balance.set(balance.get() + more);
         balance.get()
@@ -258,23 +258,23 @@ impl<'t, G: Ground> Tree<'t, G> {
 
     /// Lifts what is below a node's heavy side over it; returns what stands in its place, and whether that is lower
     /// than the node was.
-    fn rotate(&mut self, place: usize, heavy: Side) -> Result<(u64, bool), StoreError> {
+    fn rotate(&mut self, place: usize, heavy: ChildSide) -> Result<(u64, bool), Oo7Error> {
         let sign = heavy.sign();
         let child = self.copy(self.met.nodes[place].node.child(heavy))?;
         let leaning = self.met.nodes[child].node.balance.get();
         if leaning != -sign {
             let even = leaning == 0;
-            self.lift(place, child, heavy);
+            self.replace_child(place, child, heavy);
             self.balance(place, if even { sign } else { 0 });
             self.balance(child, if even { -sign } else { 0 });
             return Ok((self.met.nodes[child].at, !even));
         }
         let inner = self.copy(self.met.nodes[child].node.child(heavy.other()))?;
         let leaning = self.met.nodes[inner].node.balance.get();
-        self.lift(child, inner, heavy.other());
+        self.replace_child(child, inner, heavy.other());
         let risen = self.met.nodes[inner].at;
         self.met.nodes[place].node.set_child(heavy, risen);
-        self.lift(place, inner, heavy);
+        self.replace_child(place, inner, heavy);
         self.balance(place, if leaning == sign { -sign } else { 0 });
         self.balance(child, if leaning == -sign { sign } else { 0 });
         self.balance(inner, 0);
@@ -282,7 +282,7 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// Puts a node below its child on the one side; who is above is not told.
-    fn lift(&mut self, place: usize, child: usize, side: Side) {
+    fn replace_child(&mut self, place: usize, child: usize, side: ChildSide) {
         let between = self.met.nodes[child].node.child(side.other());
         let at = self.met.nodes[place].at;
         self.met.nodes[place].node.set_child(side, between);
@@ -297,14 +297,14 @@ impl<'t, G: Ground> Tree<'t, G> {
     ///
     /// Blocks that the heap was given back stay taken until the transaction has ended, and a traversal that moves
     /// every part in the index would need one for each.
-    fn take_block(&mut self) -> Result<u64, StoreError> {
+    fn allocate_node(&mut self) -> Result<u64, Oo7Error> {
         let bytes = self.ground.bytes();
         let index: &IndexRow = view(bytes, self.index, "an index")?;
         let at = index.spare.get();
         if at == 0 {
             return self
                 .ground
-                .allocate(Near::Block(self.index), size_of::<NodeRow>());
+                .allocate(BlockOwner::Block(self.index), size_of::<NodeRow>());
         }
         let node: &NodeRow = view(bytes, at, "a node that waits")?;
         let next = node.left.get();
@@ -313,7 +313,7 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// Has a block wait until the index needs one.
-    fn give_block(&mut self, at: u64) -> Result<(), StoreError> {
+    fn free_node(&mut self, at: u64) -> Result<(), Oo7Error> {
         let index: &IndexRow = view(self.ground.bytes(), self.index, "an index")?;
         let next = index.spare;
         let left = at + offset_of!(NodeRow, left) as u64;
@@ -326,8 +326,8 @@ impl<'t, G: Ground> Tree<'t, G> {
     }
 
     /// Writes what became another.
-    fn write(&mut self) -> Result<(), StoreError> {
-        for Copied { at, node, before } in &self.met.nodes {
+    fn write(&mut self) -> Result<(), Oo7Error> {
+        for NodeCopy { at, node, before } in &self.met.nodes {
             let bytes = node.as_bytes();
             let Some(before) = before else {
                 self.ground.write(*at, bytes)?;

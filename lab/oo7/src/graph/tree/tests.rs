@@ -17,19 +17,19 @@ struct Blocks {
 
 const NODE: usize = size_of::<NodeRow>();
 
-impl Ground for Blocks {
+impl BlockTransaction for Blocks {
     fn bytes(&mut self) -> &[u8] {
         &self.bytes
     }
 
-    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Oo7Error> {
         let start = at as usize;
         self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
         self.writes.push((at, bytes.len()));
         Ok(())
     }
 
-    fn allocate(&mut self, _: Near, bytes: usize) -> Result<u64, StoreError> {
+    fn allocate(&mut self, _: BlockOwner, bytes: usize) -> Result<u64, Oo7Error> {
         assert_eq!(bytes, NODE);
         let at = self.free.pop().unwrap_or_else(|| {
             self.bytes.resize(self.bytes.len() + NODE, 0xee);
@@ -39,21 +39,21 @@ impl Ground for Blocks {
         Ok(at)
     }
 
-    fn free(&mut self, at: u64) -> Result<(), StoreError> {
+    fn free(&mut self, at: u64) -> Result<(), Oo7Error> {
         self.taken.retain(|taken| *taken != at);
         self.free.push(at);
         Ok(())
     }
 
-    fn root(&mut self) -> Result<u64, StoreError> {
+    fn root(&mut self) -> Result<u64, Oo7Error> {
         Ok(INDEX)
     }
 
-    fn set_root(&mut self, _: u64) -> Result<(), StoreError> {
+    fn set_root(&mut self, _: u64) -> Result<(), Oo7Error> {
         Ok(())
     }
 
-    fn commit(self) -> Result<(), StoreError> {
+    fn commit(self) -> Result<(), Oo7Error> {
         Ok(())
     }
 }
@@ -132,16 +132,16 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #[test]
     fn an_index_is_an_ordered_map(steps in steps()) {
-        let (mut blocks, mut met, mut map) = (blocks(), Met::default(), BTreeMap::new());
+        let (mut blocks, mut met, mut map) = (blocks(), VisitedNodes::default(), BTreeMap::new());
         for (number, step) in steps.into_iter().enumerate() {
             let value = number as u64 + 1000;
             match step {
                 Step::Insert(key) => {
-                    insert(&mut blocks, &mut met, INDEX, (Key::Number(key), value)).unwrap();
+                    insert(&mut blocks, &mut met, INDEX, (IndexKey::Number(key), value)).unwrap();
                     map.entry(key).or_insert(value);
                 }
                 Step::Remove(key) => {
-                    remove(&mut blocks, &mut met, INDEX, Key::Number(key)).unwrap();
+                    remove(&mut blocks, &mut met, INDEX, IndexKey::Number(key)).unwrap();
                     map.remove(&key);
                 }
                 Step::Range(first, last) => {
@@ -152,7 +152,7 @@ proptest! {
                 }
             }
             for key in 0..60 {
-                prop_assert_eq!(find(&blocks.bytes, INDEX, Key::Number(key)).unwrap(), map.get(&key).copied());
+                prop_assert_eq!(find(&blocks.bytes, INDEX, IndexKey::Number(key)).unwrap(), map.get(&key).copied());
             }
             blocks.agrees(&map);
         }
@@ -161,20 +161,20 @@ proptest! {
 
 #[test]
 fn a_node_is_written_once_an_operation_and_only_where_it_changed() {
-    let (mut blocks, mut met) = (blocks(), Met::default());
+    let (mut blocks, mut met) = (blocks(), VisitedNodes::default());
     for key in 0..1000 {
         insert(
             &mut blocks,
             &mut met,
             INDEX,
-            (Key::Number(key * 7919 % 1000), key),
+            (IndexKey::Number(key * 7919 % 1000), key),
         )
         .unwrap();
     }
     for key in 0..1000 {
         let before = blocks.bytes.clone();
         blocks.writes.clear();
-        remove(&mut blocks, &mut met, INDEX, Key::Number(key)).unwrap();
+        remove(&mut blocks, &mut met, INDEX, IndexKey::Number(key)).unwrap();
         let mut nodes = Vec::new();
         for (at, length) in &blocks.writes {
             let (at, end) = (*at as usize, *at as usize + length);
@@ -197,20 +197,23 @@ fn a_node_is_written_once_an_operation_and_only_where_it_changed() {
 
 #[test]
 fn a_damaged_index_ends_a_walk() {
-    let (mut blocks, mut met) = (blocks(), Met::default());
+    let (mut blocks, mut met) = (blocks(), VisitedNodes::default());
     for key in 1..4 {
-        insert(&mut blocks, &mut met, INDEX, (Key::Number(key), key)).unwrap();
+        insert(&mut blocks, &mut met, INDEX, (IndexKey::Number(key), key)).unwrap();
     }
     let top = root(&blocks.bytes, INDEX).unwrap();
     for target in [top, 1 << 40, u64::MAX] {
         // The largest node's right side leads back to the top, and out of the memory.
         let last = view::<NodeRow>(&blocks.bytes, top, "a node").unwrap().right.get();
         blocks.write(last + 24, &target.to_le_bytes()).unwrap();
-        assert!(find(&blocks.bytes, INDEX, Key::Number(9)).is_err(), "{target:#x}");
-        let item = (Key::Number(9), 9);
+        assert!(
+            find(&blocks.bytes, INDEX, IndexKey::Number(9)).is_err(),
+            "{target:#x}"
+        );
+        let item = (IndexKey::Number(9), 9);
         assert!(insert(&mut blocks, &mut met, INDEX, item).is_err(), "{target:#x}");
         assert!(
-            remove(&mut blocks, &mut met, INDEX, Key::Number(9)).is_err(),
+            remove(&mut blocks, &mut met, INDEX, IndexKey::Number(9)).is_err(),
             "{target:#x}"
         );
     }

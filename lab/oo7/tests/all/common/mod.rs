@@ -6,52 +6,55 @@ pub(crate) mod machine;
 
 use machine::{JOURNAL, Machine, MachineStorage};
 use netram_heap::Heap;
-use netram_oo7::{DateIndex, Graph, OnHeap, Operation, Parameters, Plain, Store, Tally, Work, build};
+use netram_oo7::{
+    CountingLog, DateIndex, HeapSpace, ObjectGraph, Oo7Parameters, Oo7Store, Oo7Transaction, Operation,
+    PlainStore, build,
+};
 use netram_proto::port::Durability;
-use netram_rvm::{Options, Rvm};
+use netram_rvm::{Rvm, RvmOptions};
 
-pub(crate) type Memory = Rvm<Tally<Machine>, MachineStorage>;
-pub(crate) type HeapGraph<'h> = Graph<OnHeap<'h, Tally<Machine>, MachineStorage>>;
+pub(crate) type CountingMemory = Rvm<CountingLog<Machine>, MachineStorage>;
+pub(crate) type HeapGraph<'h> = ObjectGraph<HeapSpace<'h, CountingLog<Machine>, MachineStorage>>;
 
 /// Bytes of the log: a database's building fits.
 const LOG_BYTES: u64 = 128 << 20;
 
 /// A heap in recoverable memory whose log counts.
-pub(crate) struct World {
-    pub(crate) rvm: Memory,
+pub(crate) struct HeapTestbed {
+    pub(crate) rvm: CountingMemory,
     pub(crate) heap: Heap,
 }
 
-impl World {
-    pub(crate) fn new(parameters: &Parameters) -> World {
+impl HeapTestbed {
+    pub(crate) fn new(parameters: &Oo7Parameters) -> HeapTestbed {
         let machine = Machine::new(LOG_BYTES);
         let storage = machine.storage();
-        let rvm = Rvm::open(Tally::new(machine), storage, Options::new(JOURNAL)).unwrap();
+        let rvm = Rvm::open(CountingLog::new(machine), storage, RvmOptions::new(JOURNAL)).unwrap();
         rvm.create_segment("heap", parameters.heap_bytes(), Default::default())
             .unwrap();
         let heap = Heap::format(&rvm, rvm.map("heap", 0, 0).unwrap()).unwrap();
-        World { rvm, heap }
+        HeapTestbed { rvm, heap }
     }
 
-    pub(crate) fn build(&self, parameters: &Parameters, dates: DateIndex) -> HeapGraph<'_> {
-        let store = Graph::create(self.space(), parameters, dates).unwrap();
+    pub(crate) fn build(&self, parameters: &Oo7Parameters, dates: DateIndex) -> HeapGraph<'_> {
+        let store = ObjectGraph::create(self.space(), parameters, dates).unwrap();
         build(&store, parameters).unwrap();
         store
     }
 
-    pub(crate) fn space(&self) -> OnHeap<'_, Tally<Machine>, MachineStorage> {
-        OnHeap::new(&self.rvm, &self.heap, Durability::Remote)
+    pub(crate) fn space(&self) -> HeapSpace<'_, CountingLog<Machine>, MachineStorage> {
+        HeapSpace::new(&self.rvm, &self.heap, Durability::Remote)
     }
 }
 
-pub(crate) fn plain(parameters: &Parameters) -> Plain {
-    let store = Plain::default();
+pub(crate) fn plain(parameters: &Oo7Parameters) -> PlainStore {
+    let store = PlainStore::default();
     build(&store, parameters).unwrap();
     store
 }
 
 /// One operation in a transaction of its own.
-pub(crate) fn run<S: Store>(store: &S, operation: Operation, parameters: &Parameters) -> u64 {
+pub(crate) fn run<S: Oo7Store>(store: &S, operation: Operation, parameters: &Oo7Parameters) -> u64 {
     let mut open = store.begin().unwrap();
     let count = operation.run(&mut open, parameters, 1).unwrap();
     open.commit().unwrap();

@@ -3,35 +3,35 @@
 use std::path::Path;
 use std::time::Duration;
 
-use netram_lender::{Config, Lender};
-use netram_shared::server::serve::{ServeConfig, Serving};
-use netram_shared::server::{Plan, Spans, Store as Directory};
-use netram_shared::{Node, Options};
-use netram_transport::{Address, Security};
+use netram_lender::{Lender, LenderConfig};
+use netram_shared::server::serve::{ServeConfig, ServingRegion};
+use netram_shared::server::{RegionPlan, RegionStore as Directory, Spans};
+use netram_shared::{Node, NodeOptions};
+use netram_transport::{NetAddress, Security};
 
 /// A lender, a server, and the directory that they and the nodes are in.
-pub(crate) struct World {
+pub(crate) struct SharedTestbed {
     pub(crate) directory: tempfile::TempDir,
     // Dropped first.
-    _serving: Serving,
+    _serving: ServingRegion,
     _lender: Lender,
 }
 
-impl World {
+impl SharedTestbed {
     /// A region of so many locks, each over so many bytes.
-    pub(crate) fn new(locks: u32, span: u64) -> World {
+    pub(crate) fn new(locks: u32, span: u64) -> SharedTestbed {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let address = |name: &str| Address::Unix(directory.path().join(name));
-        let lender = Lender::start(Config {
+        let address = |name: &str| NetAddress::Unix(directory.path().join(name));
+        let lender = Lender::start(LenderConfig {
             name: "a".to_owned(),
             listen: vec![address("lender.sock")],
             security: Security::Insecure,
             memory: 256 << 20,
             store: Some(directory.path().join("lender.mem")),
-            ..Config::default()
+            ..LenderConfig::default()
         });
         let bytes = u64::from(locks) * span;
-        let plan = Plan {
+        let plan = RegionPlan {
             bytes,
             address: 0,
             spans: Spans::even(bytes, span).unwrap(),
@@ -46,8 +46,8 @@ impl World {
         let mut config = ServeConfig::new(vec![address("server.sock")], Security::Insecure);
         // Nobody dies here, and a loaded machine sleeps.
         config.lease = Duration::from_secs(20);
-        World {
-            _serving: Serving::start(&region, config).unwrap(),
+        SharedTestbed {
+            _serving: ServingRegion::start(&region, config).unwrap(),
             _lender: lender.unwrap(),
             directory,
         }
@@ -60,10 +60,10 @@ impl World {
 
 /// Joins the region of a world, in whatever process.
 pub(crate) fn join(world: &Path, name: &str) -> Node {
-    let server = Address::Unix(world.join("server.sock"));
-    let options = Options {
+    let server = NetAddress::Unix(world.join("server.sock"));
+    let options = NodeOptions {
         log_bytes: 64 << 20,
-        ..Options::new(server, Security::Insecure, world.join(name))
+        ..NodeOptions::new(server, Security::Insecure, world.join(name))
     };
     Node::join(options).unwrap()
 }

@@ -1,7 +1,7 @@
 //! What a thread's transactions do in the persistent heap: they make blocks, change them, resize them and free them. Where
 //! a block is, the heap decides; what is in it follows from the seed like everything else.
 
-use super::model::{Plan, Random};
+use super::model::{SplitMix64, StressPlan};
 
 /// Blocks that one thread has at a time.
 pub(super) const SLOTS: usize = 12;
@@ -14,14 +14,14 @@ const SALT: u64 = 0x6865_6170;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlockChange {
     pub(super) slot: usize,
-    pub(super) deed: Deed,
+    pub(super) op: BlockOp,
     /// The block's bytes afterwards; none when it is freed.
     pub(super) bytes: Vec<u8>,
 }
 
 /// How it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Deed {
+pub(super) enum BlockOp {
     /// A new block.
     Make,
     /// Bytes up to the shorter length stay; from here on they are new.
@@ -32,10 +32,11 @@ pub(super) enum Deed {
     Free,
 }
 
-impl Plan {
+impl StressPlan {
     /// What transaction `number` of `thread` does to its blocks, which are `slots` before; an empty one is none.
     pub(super) fn block_change(&self, thread: usize, number: u64, slots: &[Vec<u8>]) -> Option<BlockChange> {
-        let mut random = Random(self.seed ^ SALT ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
+        let mut random =
+            SplitMix64(self.seed ^ SALT ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
         if random.once_in(2) {
             return None;
         }
@@ -43,27 +44,31 @@ impl Plan {
         let before = &slots[slot];
         let length = length(&mut random);
         let (deed, bytes) = match random.below(4) {
-            _ if before.is_empty() => (Deed::Make, random.bytes(length)),
-            0 => (Deed::Free, Vec::new()),
+            _ if before.is_empty() => (BlockOp::Make, random.bytes(length)),
+            0 => (BlockOp::Free, Vec::new()),
             1 => {
                 let kept = length.min(before.len());
                 let bytes = [&before[..kept], &random.bytes(length - kept)].concat();
-                (Deed::Resize { kept }, bytes)
+                (BlockOp::Resize { kept }, bytes)
             }
             _ => {
                 let from = random.below(before.len() as u64) as usize;
                 let to = from + random.below((before.len() - from) as u64 + 1) as usize;
                 let mut bytes = before.clone();
                 bytes[from..to].copy_from_slice(&random.bytes(to - from));
-                (Deed::Write { from, to }, bytes)
+                (BlockOp::Write { from, to }, bytes)
             }
         };
-        Some(BlockChange { slot, deed, bytes })
+        Some(BlockChange {
+            slot,
+            op: deed,
+            bytes,
+        })
     }
 }
 
 /// Mostly small, now and then pages.
-fn length(random: &mut Random) -> usize {
+fn length(random: &mut SplitMix64) -> usize {
     let most = match random.below(20) {
         0 => BLOCK_BYTES_MAX as u64,
         1..=5 => 2048,
@@ -105,7 +110,7 @@ mod tests {
 
     #[test]
     fn every_deed_follows_from_the_number_and_fits_what_was_there() {
-        let plan = Plan { seed: 3, threads: 1 };
+        let plan = StressPlan { seed: 3, threads: 1 };
         let mut slots = vec![Vec::new(); SLOTS];
         let mut deeds = [0; 4];
         for number in 1..4000 {
@@ -114,21 +119,21 @@ mod tests {
             };
             assert_eq!(plan.block_change(0, number, &slots).as_ref(), Some(&change));
             let before = &slots[change.slot];
-            assert_eq!(before.is_empty(), change.deed == Deed::Make);
+            assert_eq!(before.is_empty(), change.op == BlockOp::Make);
             assert!(change.bytes.len() <= BLOCK_BYTES_MAX);
-            match change.deed {
-                Deed::Make => deeds[0] += 1,
-                Deed::Resize { kept } => {
+            match change.op {
+                BlockOp::Make => deeds[0] += 1,
+                BlockOp::Resize { kept } => {
                     assert_eq!(before[..kept], change.bytes[..kept]);
                     deeds[1] += 1;
                 }
-                Deed::Write { from, to } => {
+                BlockOp::Write { from, to } => {
                     assert_eq!(before.len(), change.bytes.len());
                     assert_eq!(before[..from], change.bytes[..from]);
                     assert_eq!(before[to..], change.bytes[to..]);
                     deeds[2] += 1;
                 }
-                Deed::Free => deeds[3] += 1,
+                BlockOp::Free => deeds[3] += 1,
             }
             slots[change.slot] = change.bytes;
         }

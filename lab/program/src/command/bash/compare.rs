@@ -5,16 +5,16 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::blocks::SLOTS;
-use super::model::{AREAS, Area, Plan};
+use super::model::{AREAS, StressPlan, ThreadArea};
 use super::player::{HEAP_SEGMENT, segment_path};
 use netram_cli::command::rvm::check::damage_of;
-use netram_cli::command::rvm::look::Look;
+use netram_cli::command::rvm::inspection::LogInspection;
 
 /// One thread's part of each segment.
 pub(super) type Images<'b> = [&'b [u8]; AREAS.len()];
 
 /// Whether every byte of `found` is what the model's transactions left; `what` names it when one is not.
-pub(super) fn with_model(what: &str, model: &[Area], found: &[Images<'_>]) -> Result<()> {
+pub(super) fn with_model(what: &str, model: &[ThreadArea], found: &[Images<'_>]) -> Result<()> {
     for (thread, (area, images)) in model.iter().zip(found).enumerate() {
         if let Some((segment, at)) = area.difference(images) {
             let byte = thread * AREAS[segment] + at;
@@ -29,7 +29,7 @@ pub(super) fn with_model(what: &str, model: &[Area], found: &[Images<'_>]) -> Re
 }
 
 /// Whether every block of the heap is what the model's transactions left.
-pub(super) fn blocks_with_model(model: &[Area], found: &[Vec<Vec<u8>>]) -> Result<()> {
+pub(super) fn blocks_with_model(model: &[ThreadArea], found: &[Vec<Vec<u8>>]) -> Result<()> {
     for (thread, (area, slots)) in model.iter().zip(found).enumerate() {
         if let Some(slot) = (0..SLOTS).find(|&slot| area.blocks[slot] != slots[slot]) {
             let (has, must) = (slots[slot].len(), area.blocks[slot].len());
@@ -44,7 +44,7 @@ pub(super) fn blocks_with_model(model: &[Area], found: &[Vec<Vec<u8>>]) -> Resul
 }
 
 /// Whether the heap in `bytes` is whole, and has the blocks of the model and their directories and no others.
-fn heap_with_model(model: &[Area], bytes: &[u8]) -> Result<()> {
+fn heap_with_model(model: &[ThreadArea], bytes: &[u8]) -> Result<()> {
     let report = netram_heap::inspect(bytes).context("the heap, from outside")?;
     let blocks = model.iter().flat_map(|area| &area.blocks);
     let expected = model.len() + blocks.filter(|block| !block.is_empty()).count();
@@ -61,15 +61,15 @@ fn heap_with_model(model: &[Area], bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Whether what `netram rvm dump` and `netram rvm check` see in `folder` is the same, and sound.
-pub(super) fn from_outside(folder: &Path, plan: &Plan, model: &[Area]) -> Result<()> {
-    let look = Look::at(&folder.join("log"))?;
+/// Whether what `netram rvm dump` and `netram rvm check` see in `directory` is the same, and sound.
+pub(super) fn from_outside(directory: &Path, plan: &StressPlan, model: &[ThreadArea]) -> Result<()> {
+    let look = LogInspection::at(&directory.join("log"))?;
     let damage = damage_of(&look);
     ensure!(damage.is_empty(), "after a recovery: {}", damage.join("; "));
     let mut segments = Vec::new();
     for segment in 0..=HEAP_SEGMENT {
-        let path = segment_path(folder, segment);
-        let known = look.segment(path.to_str().context("the folder's name is not UTF-8")?)?;
+        let path = segment_path(directory, segment);
+        let known = look.segment(path.to_str().context("the directory's name is not UTF-8")?)?;
         let file = known.open()?;
         let mut bytes = vec![0; usize::try_from(file.len())?];
         file.read_at(0, &mut bytes)?;
@@ -86,7 +86,7 @@ pub(super) fn from_outside(folder: &Path, plan: &Plan, model: &[Area]) -> Result
 }
 
 /// A judge's image as each thread's part of each segment.
-pub(super) fn split<'b>(plan: &Plan, bytes: &'b [u8]) -> Result<Vec<Images<'b>>> {
+pub(super) fn split<'b>(plan: &StressPlan, bytes: &'b [u8]) -> Result<Vec<Images<'b>>> {
     let whole: usize = AREAS.iter().sum();
     ensure!(
         bytes.len() == whole * plan.threads,

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
-use super::model::Random;
-use super::process::Process;
+use super::model::SplitMix64;
+use super::process::StressProcess;
 
 /// Bytes that a lender lends: one journal's window, and room for its successor.
 const MEMORY: &str = "4MiB";
@@ -16,9 +16,9 @@ const MEMORY: &str = "4MiB";
 const ABSENCE_MS_MAX: u64 = 900;
 
 /// The lenders of a test.
-pub(super) struct Lenders {
+pub(super) struct StressLenders {
     program: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
     key_file: PathBuf,
     all: Vec<Lender>,
     /// One has lost its memory since the last proof that nothing is missing. Until the next none other may: what both
@@ -31,17 +31,22 @@ pub(super) struct Lenders {
 struct Lender {
     name: String,
     store: PathBuf,
-    process: Option<Process>,
+    process: Option<StressProcess>,
     /// When it is to come back, while it is away.
     back: Option<Instant>,
 }
 
-impl Lenders {
+impl StressLenders {
     /// Starts `count` lenders.
-    pub(super) fn start(program: &Path, folder: &Path, key_file: &Path, count: usize) -> Result<Lenders> {
-        let mut lenders = Lenders {
+    pub(super) fn start(
+        program: &Path,
+        directory: &Path,
+        key_file: &Path,
+        count: usize,
+    ) -> Result<StressLenders> {
+        let mut lenders = StressLenders {
             program: program.to_path_buf(),
-            folder: folder.to_path_buf(),
+            directory: directory.to_path_buf(),
             key_file: key_file.to_path_buf(),
             all: Vec::new(),
             lost: false,
@@ -68,7 +73,7 @@ impl Lenders {
     }
 
     /// What happens in a moment of about `tick`: one may be killed, those whose time has come are back.
-    pub(super) fn pass(&mut self, random: &mut Random, tick: Duration) -> Result<Option<String>> {
+    pub(super) fn pass(&mut self, random: &mut SplitMix64, tick: Duration) -> Result<Option<String>> {
         let now = Instant::now();
         for index in 0..self.all.len() {
             if self.all[index].back.is_some_and(|back| back <= now) {
@@ -109,7 +114,7 @@ impl Lenders {
     fn address(&self, index: usize) -> String {
         format!(
             "unix:{}",
-            self.folder.join(format!("lender-{index}.sock")).display()
+            self.directory.join(format!("lender-{index}.sock")).display()
         )
     }
 
@@ -130,16 +135,16 @@ impl Lenders {
                 .into_iter()
                 .flat_map(|(flag, value)| [flag.to_owned(), value]),
         );
-        let mut process = Process::start(
+        let mut process = StressProcess::start(
             &self.program,
             &arguments,
-            &self.folder,
+            &self.directory,
             &format!("lender-{index}"),
         )?;
         let said = BufReader::new(process.output()?);
         let ready = said.lines().map_while(Result::ok).any(|line| line == "ready");
         if !ready {
-            return Err(anyhow!("a lender did not start: {}", process.last_words()));
+            return Err(anyhow!("a lender did not start: {}", process.last_messages()));
         }
         lender.process = Some(process);
         lender.back = None;
@@ -147,7 +152,7 @@ impl Lenders {
     }
 }
 
-impl Drop for Lenders {
+impl Drop for StressLenders {
     fn drop(&mut self) {
         for lender in &mut self.all {
             drop(lender.process.take());

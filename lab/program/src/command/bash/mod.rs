@@ -3,26 +3,26 @@
 //! | module | is |
 //! |---|---|
 //! | [`model`] | what a thread's transactions do to its memory, from a seed |
-//! | [`player`], [`teller`] | the process that runs them and is killed, and one of its threads |
-//! | [`blocks`], [`shelf`] | what they do in the persistent heap |
-//! | [`told`] | what it says through a pipe, and what must therefore be there |
+//! | [`player`], [`worker`] | the process that runs them and is killed, and one of its threads |
+//! | [`blocks`], [`thread_blocks`] | what they do in the persistent heap |
+//! | [`player_message`] | what it says through a pipe, and what must therefore be there |
 //! | [`lenders`] | lenders that are killed too |
 //! | [`prepare`], [`bout`] | one test: what it needs; players, crashes, recoveries, comparisons |
 //! | [`compare`] | recovered memory against what it must be |
 //! | [`report`], [`process`] | what was done so far; a child process |
 
 mod blocks;
-mod bout;
 mod compare;
 mod lenders;
 mod model;
 pub(crate) mod player;
+mod player_message;
 mod prepare;
 mod process;
 mod report;
-mod shelf;
-mod teller;
-mod told;
+mod stress_run;
+mod thread_blocks;
+mod worker;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -33,20 +33,20 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressStyle};
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use bout::Bout;
-use netram_cli::options::{Span, Usage};
+use netram_cli::options::{DurationArg, UsageError};
 use netram_cli::output;
-use prepare::Lending;
-use report::Report;
+use prepare::LenderChoice;
+use report::StressReport;
+use stress_run::StressRun;
 
 /// The time for which a test runs unless asked otherwise.
-const USUAL: Duration = Duration::from_secs(60);
+const DURATION_DEFAULT: Duration = Duration::from_secs(60);
 /// How often progress is told where no bar is shown.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 /// The exit code after a signal: this and its number.
 const SIGNALLED: u8 = 128;
 
@@ -64,10 +64,10 @@ const SIGNALLED: u8 = 128;
 ///   netram-lab bash --for 5s --lenders 0 --seed 7
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Bash {
+pub(crate) struct StressRvm {
     /// How long [default: 1m]
     #[arg(long = "for", value_name = "SPAN")]
-    span: Option<Span>,
+    span: Option<DurationArg>,
     /// End after so many transactions
     #[arg(long, value_name = "N")]
     transactions: Option<u64>,
@@ -82,7 +82,7 @@ pub(crate) struct Bash {
     lenders: u8,
     /// Use this lender instead, which will not be killed; several may be given
     #[arg(long, value_name = "ADDR", conflicts_with = "lenders", requires = "key_file")]
-    lender: Vec<Address>,
+    lender: Vec<NetAddress>,
     /// The cluster key's file, for --lender
     #[arg(long, value_name = "FILE", requires = "lender")]
     key_file: Option<PathBuf>,
@@ -94,19 +94,19 @@ pub(crate) struct Bash {
     json: bool,
     /// Do some harm, to see that it is found
     #[arg(long, hide = true)]
-    plant: Option<Harm>,
+    plant: Option<PlantedHarm>,
 }
 
 /// Harm done on purpose, so that the test itself can be tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Harm {
+enum PlantedHarm {
     /// A byte of a segment changes after a recovery.
     Damage,
     /// A transaction counts as acknowledged that never was.
     Loss,
 }
 
-impl Bash {
+impl StressRvm {
     pub(super) fn run(self) -> Result<ExitCode> {
         let interrupted = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -117,9 +117,9 @@ impl Bash {
             since.as_nanos() as u64
         });
         let span = match (self.span, self.transactions) {
-            (Some(Span(span)), _) => Some(span),
+            (Some(DurationArg(span)), _) => Some(span),
             (None, Some(_)) => None,
-            (None, None) => Some(USUAL),
+            (None, None) => Some(DURATION_DEFAULT),
         };
         let parent = self
             .dir
@@ -128,8 +128,11 @@ impl Bash {
                 disk if disk.is_dir() => disk,
                 _ => std::env::temp_dir(),
             });
-        let mut bout = Bout::prepare(&parent, seed, self.threads.into(), self.lending()?, self.plant)?;
-        output::remark(format_args!("seed {seed}, files in {}", bout.folder().display()));
+        let mut bout = StressRun::prepare(&parent, seed, self.threads.into(), self.lending()?, self.plant)?;
+        output::remark(format_args!(
+            "seed {seed}, files in {}",
+            bout.directory().display()
+        ));
         let progress = Progress::new(span, self.transactions);
         let began = Instant::now();
         let mut failure = None;
@@ -156,11 +159,11 @@ impl Bash {
         self.conclude(bout, began.elapsed(), failure, interrupted.load(Ordering::SeqCst))
     }
 
-    fn lending(&self) -> Result<Lending> {
+    fn lending(&self) -> Result<LenderChoice> {
         match (self.lender.as_slice(), &self.key_file) {
-            ([], None) => Ok(Lending::Own(self.lenders.into())),
-            ([], Some(_)) => Err(Usage("--key-file is for --lender".to_owned()).into()),
-            (addresses, key_file) => Ok(Lending::Others {
+            ([], None) => Ok(LenderChoice::Own(self.lenders.into())),
+            ([], Some(_)) => Err(UsageError("--key-file is for --lender".to_owned()).into()),
+            (addresses, key_file) => Ok(LenderChoice::Others {
                 addresses: addresses.iter().map(ToString::to_string).collect(),
                 key_file: key_file.clone(),
             }),
@@ -169,14 +172,14 @@ impl Bash {
 
     fn conclude(
         &self,
-        bout: Bout,
+        bout: StressRun,
         took: Duration,
         failure: Option<String>,
         interrupted: bool,
     ) -> Result<ExitCode> {
         let (seed, report) = (bout.seed(), bout.report().clone());
         let kept = match &failure {
-            Some(violation) => Some(bout.keep(violation)?),
+            Some(violation) => Some(bout.keep_files(violation)?),
             None => None,
         };
         if self.json {
@@ -215,7 +218,7 @@ impl Bash {
 struct Progress {
     bar: Option<ProgressBar>,
     by_time: bool,
-    told: std::cell::Cell<Duration>,
+    shown: std::cell::Cell<Duration>,
 }
 
 impl Progress {
@@ -231,11 +234,11 @@ impl Progress {
         Progress {
             bar,
             by_time: span.is_some(),
-            told: std::cell::Cell::new(Duration::ZERO),
+            shown: std::cell::Cell::new(Duration::ZERO),
         }
     }
 
-    fn show(&self, elapsed: Duration, report: &Report) {
+    fn show(&self, elapsed: Duration, report: &StressReport) {
         match &self.bar {
             Some(bar) => {
                 bar.set_position(match self.by_time {
@@ -244,8 +247,8 @@ impl Progress {
                 });
                 bar.set_message(report.sentence());
             }
-            None if elapsed >= self.told.get() + TOLD_EVERY => {
-                self.told.set(elapsed);
+            None if elapsed >= self.shown.get() + PROGRESS_INTERVAL => {
+                self.shown.set(elapsed);
                 output::remark(report.sentence());
             }
             None => (),

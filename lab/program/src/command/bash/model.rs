@@ -14,14 +14,14 @@ const TRANSACTION_BYTES_MAX: usize = 16 * 1024;
 
 /// What both sides of a test know of its transactions.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Plan {
+pub(crate) struct StressPlan {
     pub(super) seed: u64,
     pub(super) threads: usize,
 }
 
 /// Bytes that a transaction changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct AreaChange {
     pub(super) segment: usize,
     /// From the area's begin.
     pub(super) offset: usize,
@@ -30,7 +30,7 @@ pub(super) struct Change {
 
 /// One thread's memory after `count` transactions.
 #[derive(Clone, Debug)]
-pub(super) struct Area {
+pub(super) struct ThreadArea {
     thread: usize,
     pub(super) count: u64,
     pub(super) images: [Vec<u8>; AREAS.len()],
@@ -40,16 +40,16 @@ pub(super) struct Area {
 
 /// What one transaction does.
 #[derive(Clone, Debug)]
-pub(super) struct Deeds {
-    pub(super) changes: Vec<Change>,
+pub(super) struct TransactionOps {
+    pub(super) changes: Vec<AreaChange>,
     pub(super) block: Option<BlockChange>,
 }
 
 /// SplitMix64: a word of state, and every seed a good one.
 #[derive(Clone, Debug)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct SplitMix64(pub(super) u64);
 
-impl Random {
+impl SplitMix64 {
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -81,20 +81,20 @@ impl Random {
     }
 }
 
-impl Plan {
+impl StressPlan {
     /// Bytes of a segment.
     pub(super) fn segment_bytes(&self, segment: usize) -> usize {
         self.threads * AREAS[segment]
     }
 
     /// What transaction `number` of `thread` changes, in this order; ranges may overlap, touch and repeat.
-    pub(super) fn transaction(&self, thread: usize, number: u64) -> Vec<Change> {
-        let mut random = Random(self.seed ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
+    pub(super) fn transaction(&self, thread: usize, number: u64) -> Vec<AreaChange> {
+        let mut random = SplitMix64(self.seed ^ (thread as u64).rotate_left(48) ^ number.rotate_left(8));
         let count = match random.below(20) {
             0 => 10 + random.below(40),
             _ => 1 + random.below(4),
         };
-        let mut changes: Vec<Change> = Vec::with_capacity(count as usize + 1);
+        let mut changes: Vec<AreaChange> = Vec::with_capacity(count as usize + 1);
         let mut left = TRANSACTION_BYTES_MAX;
         for _ in 0..count {
             let length = match random.below(20) {
@@ -119,7 +119,7 @@ impl Plan {
             let first = if segment == 0 { COUNT_BYTES } else { 0 };
             let offset = offset.clamp(first, AREAS[segment] - length);
             let bytes = random.bytes(length);
-            changes.push(Change {
+            changes.push(AreaChange {
                 segment,
                 offset,
                 bytes,
@@ -128,7 +128,7 @@ impl Plan {
         let place = random.below(changes.len() as u64 + 1) as usize;
         changes.insert(
             place,
-            Change {
+            AreaChange {
                 segment: 0,
                 offset: 0,
                 bytes: number.to_le_bytes().to_vec(),
@@ -138,10 +138,10 @@ impl Plan {
     }
 }
 
-impl Area {
+impl ThreadArea {
     /// Before the first transaction.
-    pub(super) fn new(thread: usize) -> Area {
-        Area {
+    pub(super) fn new(thread: usize) -> ThreadArea {
+        ThreadArea {
             thread,
             count: 0,
             images: AREAS.map(|bytes| vec![0; bytes]),
@@ -150,8 +150,8 @@ impl Area {
     }
 
     /// As found in memory; the count says after how many transactions.
-    pub(super) fn found(thread: usize, images: [Vec<u8>; AREAS.len()], blocks: Vec<Vec<u8>>) -> Area {
-        Area {
+    pub(super) fn found(thread: usize, images: [Vec<u8>; AREAS.len()], blocks: Vec<Vec<u8>>) -> ThreadArea {
+        ThreadArea {
             thread,
             count: count_in(&images[0]),
             images,
@@ -160,7 +160,7 @@ impl Area {
     }
 
     /// Does the next transaction to the images and blocks, and returns it.
-    pub(super) fn advance(&mut self, plan: &Plan) -> Deeds {
+    pub(super) fn advance(&mut self, plan: &StressPlan) -> TransactionOps {
         self.count += 1;
         let changes = plan.transaction(self.thread, self.count);
         for change in &changes {
@@ -171,11 +171,11 @@ impl Area {
         if let Some(change) = &block {
             self.blocks[change.slot].clone_from(&change.bytes);
         }
-        Deeds { changes, block }
+        TransactionOps { changes, block }
     }
 
     /// Does transactions up to `count`.
-    pub(super) fn advance_to(&mut self, plan: &Plan, count: u64) {
+    pub(super) fn advance_to(&mut self, plan: &StressPlan, count: u64) {
         while self.count < count {
             self.advance(plan);
         }
@@ -204,7 +204,7 @@ pub(super) fn count_in(image: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    const PLAN: Plan = Plan { seed: 7, threads: 2 };
+    const PLAN: StressPlan = StressPlan { seed: 7, threads: 2 };
 
     #[test]
     fn a_transaction_follows_from_its_number_and_stays_in_its_area() {
@@ -222,10 +222,10 @@ mod tests {
 
     #[test]
     fn memory_follows_from_the_count_and_any_other_byte_is_seen() {
-        let mut area = Area::new(0);
+        let mut area = ThreadArea::new(0);
         area.advance_to(&PLAN, 500);
         assert_eq!(count_in(&area.images[0]), 500);
-        let mut again = Area::new(0);
+        let mut again = ThreadArea::new(0);
         again.advance_to(&PLAN, 499);
         let images = area.images.clone();
         let slices = |images: &[Vec<u8>; 3]| area.difference(&[&images[0], &images[1], &images[2]]);

@@ -10,14 +10,14 @@ use netram_heap::Heap;
 use netram_process::die_with_parent;
 use netram_proto::port::Durability;
 use netram_rvm::Region;
-use netram_store::{Home, Memory, Opened, Settings};
+use netram_store::{JournaledRvm, OpenStore, Store, StoreSettings};
 use serde::{Deserialize, Serialize};
 
 use super::blocks::encode;
-use super::model::{AREAS, Area, Plan, Random};
-use super::shelf::Shelf;
-use super::teller::{Piece, Seat, Shared, Teller, say};
-use super::told::Said;
+use super::model::{AREAS, SplitMix64, StressPlan, ThreadArea};
+use super::player_message::PlayerMessage;
+use super::thread_blocks::ThreadBlocks;
+use super::worker::{MappedPiece, PlayerState, StressWorker, ThreadMemory, say};
 
 /// Bytes of the window: small, so that it fills up now and then.
 pub(super) const WINDOW_BYTES: u64 = 128 * 1024;
@@ -26,32 +26,32 @@ const PAGE_BYTES: usize = 4096;
 
 /// What a child of `netram-lab bash` is asked to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Player {
-    pub(super) plan: Plan,
+pub(crate) struct StressPlayer {
+    pub(super) plan: StressPlan,
     /// The log.
     pub(super) log: PathBuf,
     /// Where the segments are.
-    pub(super) folder: PathBuf,
+    pub(super) directory: PathBuf,
     pub(super) lenders: Vec<String>,
     pub(super) members: usize,
     pub(super) key_file: Option<PathBuf>,
     /// Where the choices begin that leave no trace in memory.
     pub(super) choices: u64,
-    pub(super) task: Task,
+    pub(super) task: PlayerTask,
 }
 
 /// Play, or judge.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Task {
+pub(crate) enum PlayerTask {
     /// Runs transactions for so long, then ends like this.
-    Play { span: Duration, ending: Ending },
+    Play { span: Duration, ending: PlayerEnding },
     /// Writes all of the recovered memory to one file, what is in the heap's blocks to another.
     Judge { image: PathBuf, blocks: PathBuf },
 }
 
 /// How a player ends, unless somebody ends it before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ending {
+pub(crate) enum PlayerEnding {
     /// Never by itself.
     Killed,
     /// A thread kills the process in the middle of a transaction.
@@ -64,59 +64,59 @@ pub(crate) enum Ending {
 pub(super) const HEAP_SEGMENT: usize = AREAS.len();
 
 /// The file of a segment.
-pub(super) fn segment_path(folder: &Path, segment: usize) -> PathBuf {
-    folder.join(format!("segment-{segment}"))
+pub(super) fn segment_path(directory: &Path, segment: usize) -> PathBuf {
+    directory.join(format!("segment-{segment}"))
 }
 
-impl Player {
+impl StressPlayer {
     /// Does what is asked; what goes wrong is said, for the parent to judge.
     pub(crate) fn run(&self) -> Result<()> {
         die_with_parent()?;
         if let Err(error) = self.play() {
-            say(&Said::Wrong(netram_cli::output::sentence(&error)))?;
+            say(&PlayerMessage::Wrong(netram_cli::output::sentence(&error)))?;
         }
         Ok(())
     }
 
-    pub(super) fn settings(&self) -> Result<Settings> {
+    pub(super) fn settings(&self) -> Result<StoreSettings> {
         let lenders = self
             .lenders
             .iter()
             .map(|text| text.parse().map_err(|error| anyhow!("{text}: {error}")));
-        Ok(Settings {
+        Ok(StoreSettings {
             lenders: lenders.collect::<Result<_>>()?,
             key_file: self.key_file.clone().filter(|_| !self.lenders.is_empty()),
             insecure: self.key_file.is_none(),
             members: Some(self.members),
             one_domain: true,
             window_bytes: Some(WINDOW_BYTES),
-            ..Settings::default()
+            ..StoreSettings::default()
         })
     }
 
     fn play(&self) -> Result<()> {
-        let home = Home::at(&self.log);
-        let Opened { memory, .. } = home.open(&self.settings()?).context("opening the memory")?;
-        let path = segment_path(&self.folder, HEAP_SEGMENT);
-        let heap = memory.map(path.to_str().context("the folder's name is not UTF-8")?, 0, 0)?;
+        let home = Store::at(&self.log);
+        let OpenStore { memory, .. } = home.open(&self.settings()?).context("opening the memory")?;
+        let path = segment_path(&self.directory, HEAP_SEGMENT);
+        let heap = memory.map(path.to_str().context("the directory's name is not UTF-8")?, 0, 0)?;
         let heap = Heap::open(heap).context("opening the heap")?;
-        let seats = (0..self.plan.threads).map(|thread| self.seat(&memory, &heap, thread));
+        let seats = (0..self.plan.threads).map(|thread| self.thread_memory(&memory, &heap, thread));
         let seats = seats
             .collect::<Result<Vec<_>>>()
             .context("looking at what was recovered")?;
         let counts = seats.iter().map(|seat| seat.area.count).collect();
         match &self.task {
-            Task::Judge { image, blocks } => {
+            PlayerTask::Judge { image, blocks } => {
                 let images = seats.iter().flat_map(|seat| &seat.area.images).map(Vec::as_slice);
                 let what = "writing down what was recovered";
                 std::fs::write(image, images.collect::<Vec<_>>().concat()).context(what)?;
                 let all = seats.iter().map(|seat| seat.area.blocks.as_slice());
                 std::fs::write(blocks, encode(all)).context(what)?;
-                say(&Said::Opened(counts))?;
+                say(&PlayerMessage::Opened(counts))?;
                 drop(seats);
             }
-            Task::Play { span, ending } => {
-                say(&Said::Opened(counts))?;
+            PlayerTask::Play { span, ending } => {
+                say(&PlayerMessage::Opened(counts))?;
                 self.perform(&memory, seats, *span, *ending)?;
             }
         }
@@ -124,24 +124,33 @@ impl Player {
         let closed = memory.close().map_err(|(error, _)| error);
         let journal = closed.context("closing the memory")?;
         journal.close().context("closing the journal")?;
-        say(&Said::Closed)
+        say(&PlayerMessage::Closed)
     }
 
     /// A thread's regions and blocks, and what is in them.
-    fn seat<'h>(&self, memory: &Memory, heap: &'h Heap, thread: usize) -> Result<Seat<'h>> {
+    fn thread_memory<'h>(
+        &self,
+        memory: &JournaledRvm,
+        heap: &'h Heap,
+        thread: usize,
+    ) -> Result<ThreadMemory<'h>> {
         let pieces = self.pieces(memory, thread)?;
-        let shelf = Shelf::of(heap, thread)?;
+        let shelf = ThreadBlocks::of(heap, thread)?;
         let mut images = AREAS.map(|bytes| vec![0; bytes]);
         for piece in &pieces {
             let image = &mut images[piece.segment];
             image[piece.start..piece.start + piece.length].copy_from_slice(&piece.region.read());
         }
-        let area = Area::found(thread, images, shelf.contents()?);
-        Ok(Seat { area, pieces, shelf })
+        let area = ThreadArea::found(thread, images, shelf.contents()?);
+        Ok(ThreadMemory {
+            area,
+            pieces,
+            blocks: shelf,
+        })
     }
 
     /// A thread's regions: two of the first and of the last segment, one of the other.
-    fn pieces(&self, memory: &Memory, thread: usize) -> Result<Vec<Piece>> {
+    fn pieces(&self, memory: &JournaledRvm, thread: usize) -> Result<Vec<MappedPiece>> {
         let mut pieces = Vec::new();
         for (segment, &bytes) in AREAS.iter().enumerate() {
             let parts = if segment == 1 { 1 } else { 2 };
@@ -149,7 +158,7 @@ impl Player {
             for part in 0..parts {
                 let start = part * length;
                 let region = self.map(memory, thread, segment, start, length)?;
-                pieces.push(Piece {
+                pieces.push(MappedPiece {
                     segment,
                     start,
                     length,
@@ -162,21 +171,27 @@ impl Player {
 
     pub(super) fn map(
         &self,
-        memory: &Memory,
+        memory: &JournaledRvm,
         thread: usize,
         segment: usize,
         start: usize,
         length: usize,
     ) -> Result<Region> {
-        let path = segment_path(&self.folder, segment);
-        let path = path.to_str().context("the folder's name is not UTF-8")?;
+        let path = segment_path(&self.directory, segment);
+        let path = path.to_str().context("the directory's name is not UTF-8")?;
         let offset = thread * AREAS[segment] + start;
         assert_eq!(offset % PAGE_BYTES, 0);
         Ok(memory.map(path, offset as u64, length as u64)?)
     }
 
-    fn perform(&self, memory: &Memory, seats: Vec<Seat<'_>>, span: Duration, ending: Ending) -> Result<()> {
-        let shared = Shared {
+    fn perform(
+        &self,
+        memory: &JournaledRvm,
+        seats: Vec<ThreadMemory<'_>>,
+        span: Duration,
+        ending: PlayerEnding,
+    ) -> Result<()> {
+        let shared = PlayerState {
             player: self,
             memory,
             returned: seats.iter().map(|seat| AtomicU64::new(seat.area.count)).collect(),
@@ -187,20 +202,20 @@ impl Player {
             let shared = &shared;
             let mut tellers = Vec::new();
             for (thread, seat) in seats.into_iter().enumerate() {
-                let random = Random(self.choices ^ (thread as u64 + 1));
-                let teller = Teller {
-                    shared,
+                let random = SplitMix64(self.choices ^ (thread as u64 + 1));
+                let teller = StressWorker {
+                    state: shared,
                     thread,
-                    seat,
+                    memory: seat,
                     random,
                 };
                 tellers.push(scope.spawn(move || teller.run()));
             }
             match ending {
-                Ending::Killed => (),
-                Ending::Crash | Ending::Close => {
+                PlayerEnding::Killed => (),
+                PlayerEnding::Crash | PlayerEnding::Close => {
                     std::thread::sleep(span);
-                    let flag = if ending == Ending::Close {
+                    let flag = if ending == PlayerEnding::Close {
                         &shared.stop
                     } else {
                         &shared.crash
@@ -215,6 +230,6 @@ impl Player {
         })?;
         let counts = shared.returned();
         memory.flush(Durability::Disk).context("the last flush")?;
-        say(&Said::Flushed(counts))
+        say(&PlayerMessage::Flushed(counts))
     }
 }

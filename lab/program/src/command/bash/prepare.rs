@@ -9,18 +9,18 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use netram_heap::Heap;
 use netram_process::this_program;
-use netram_rvm::Allocation;
-use netram_store::{Home, Layout, Settings};
+use netram_rvm::SegmentAllocation;
+use netram_store::{JournalLayout, Store, StoreSettings};
 use netram_transport::ClusterKey;
 
-use super::Harm;
-use super::bout::{Bout, LOG_BYTES_MIN};
-use super::lenders::Lenders;
-use super::model::{Area, Plan, Random};
+use super::PlantedHarm;
+use super::lenders::StressLenders;
+use super::model::{SplitMix64, StressPlan, ThreadArea};
 use super::player::{HEAP_SEGMENT, WINDOW_BYTES, segment_path};
-use super::report::Report;
-use super::shelf::Shelf;
-use super::told::Told;
+use super::player_message::ThreadProgress;
+use super::report::StressReport;
+use super::stress_run::{LOG_BYTES_MIN, StressRun};
+use super::thread_blocks::ThreadBlocks;
 
 /// Copies that hold an acknowledged commit, if there are as many lenders.
 const MEMBERS: usize = 2;
@@ -28,7 +28,7 @@ const MEMBERS: usize = 2;
 const HEAP_BYTES: usize = 1024 * 1024;
 
 /// Which lenders there are.
-pub(super) enum Lending {
+pub(super) enum LenderChoice {
     /// So many of our own.
     Own(usize),
     /// Those of somebody else, left alone.
@@ -38,44 +38,44 @@ pub(super) enum Lending {
     },
 }
 
-impl Bout {
-    /// Makes a home with three segments and a heap in a new folder below `parent`, and starts lenders.
+impl StressRun {
+    /// Makes a home with three segments and a heap in a new directory below `parent`, and starts lenders.
     pub(super) fn prepare(
         parent: &Path,
         seed: u64,
         threads: usize,
-        lending: Lending,
-        harm: Option<Harm>,
-    ) -> Result<Bout> {
+        lending: LenderChoice,
+        harm: Option<PlantedHarm>,
+    ) -> Result<StressRun> {
         let place = tempfile::Builder::new().prefix("netram-bash-").tempdir_in(parent);
-        let place = place.with_context(|| format!("making a folder in {}", parent.display()))?;
-        let (program, mut random) = (this_program()?, Random(seed));
+        let place = place.with_context(|| format!("making a directory in {}", parent.display()))?;
+        let (program, mut random) = (this_program()?, SplitMix64(seed));
         let own_key = place.path().join("cluster.key");
         ClusterKey::generate().save_new(&own_key)?;
         let (count, others, key_file) = match lending {
-            Lending::Own(count) => (count, None, Some(own_key.clone())),
-            Lending::Others { addresses, key_file } => (0, Some(addresses), key_file),
+            LenderChoice::Own(count) => (count, None, Some(own_key.clone())),
+            LenderChoice::Others { addresses, key_file } => (0, Some(addresses), key_file),
         };
-        let lenders = Lenders::start(&program, place.path(), &own_key, count)?;
+        let lenders = StressLenders::start(&program, place.path(), &own_key, count)?;
         let addresses = others.unwrap_or_else(|| lenders.addresses());
         let members = MEMBERS.min(addresses.len());
-        let plan = Plan { seed, threads };
+        let plan = StressPlan { seed, threads };
         let layout = match random.once_in(2) {
-            true => Layout::Directory,
-            false => Layout::Beside,
+            true => JournalLayout::Directory,
+            false => JournalLayout::Beside,
         };
-        let home = Home::create(
+        let home = Store::create(
             &place.path().join("log"),
             layout,
             LOG_BYTES_MIN << random.below(4),
         )?;
-        let opened = home.open(&Settings::default())?;
+        let opened = home.open(&StoreSettings::default())?;
         for segment in 0..=HEAP_SEGMENT {
             let path = segment_path(place.path(), segment);
-            let path = path.to_str().context("the folder's name is not UTF-8")?;
+            let path = path.to_str().context("the directory's name is not UTF-8")?;
             let allocation = match random.once_in(3) {
-                true => Allocation::Sparse,
-                false => Allocation::Preallocated,
+                true => SegmentAllocation::Sparse,
+                false => SegmentAllocation::Preallocated,
             };
             let bytes = match segment {
                 HEAP_SEGMENT => threads * HEAP_BYTES,
@@ -84,7 +84,7 @@ impl Bout {
             opened.memory.create_segment(path, bytes as u64, allocation)?;
             let region = opened.memory.map(path, 0, 0)?;
             if segment == HEAP_SEGMENT {
-                Shelf::build(&opened.memory, &Heap::format(&opened.memory, region)?, threads)?;
+                ThreadBlocks::build(&opened.memory, &Heap::format(&opened.memory, region)?, threads)?;
             }
         }
         drop(opened);
@@ -92,14 +92,14 @@ impl Bout {
             let text = settings_text(&addresses, members, key_file.as_deref());
             fs::write(home.settings_file(), text)?;
         }
-        Ok(Bout {
+        Ok(StressRun {
             members,
-            told: Arc::new(Mutex::new(Told::new(threads))),
-            model: (0..threads).map(Area::new).collect(),
-            report: Report::default(),
-            story: VecDeque::new(),
+            progress: Arc::new(Mutex::new(ThreadProgress::new(threads))),
+            model: (0..threads).map(ThreadArea::new).collect(),
+            report: StressReport::default(),
+            recent_events: VecDeque::new(),
             began: Instant::now(),
-            place,
+            directory: place,
             program,
             plan,
             random,

@@ -10,15 +10,20 @@ use anyhow::{Context, Result};
 const LINES_SHOWN: usize = 5;
 
 /// A child of this process.
-pub(super) struct Process {
+pub(super) struct StressProcess {
     child: Child,
     messages: PathBuf,
 }
 
-impl Process {
-    /// Starts `program` with `arguments`; what it says on standard error goes to a file of `name` in `folder`.
-    pub(super) fn start(program: &Path, arguments: &[String], folder: &Path, name: &str) -> Result<Process> {
-        let messages = folder.join(format!("{name}.messages"));
+impl StressProcess {
+    /// Starts `program` with `arguments`; what it says on standard error goes to a file of `name` in `directory`.
+    pub(super) fn start(
+        program: &Path,
+        arguments: &[String],
+        directory: &Path,
+        name: &str,
+    ) -> Result<StressProcess> {
+        let messages = directory.join(format!("{name}.messages"));
         let what = || format!("starting {name}");
         let file = File::create(&messages).with_context(what)?;
         let mut command = Command::new(program);
@@ -36,7 +41,7 @@ impl Process {
             .stderr(file)
             .spawn()
             .with_context(what)?;
-        Ok(Process { child, messages })
+        Ok(StressProcess { child, messages })
     }
 
     /// The child's standard output, once.
@@ -57,7 +62,7 @@ impl Process {
     }
 
     /// The last of its messages, in one line; where it panicked, what came with that.
-    pub(super) fn last_words(&self) -> String {
+    pub(super) fn last_messages(&self) -> String {
         let text = fs::read_to_string(&self.messages).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         let panicked = lines.iter().position(|line| line.contains("panicked at"));
@@ -67,7 +72,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for StressProcess {
     fn drop(&mut self) {
         // Both fail only when it has ended and was waited for.
         let _ = self.child.kill();

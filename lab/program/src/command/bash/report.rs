@@ -6,7 +6,7 @@ use netram_cli::output;
 
 /// What was done so far.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct Report {
+pub(super) struct StressReport {
     pub(super) acknowledged: u64,
     pub(super) lazy: u64,
     pub(super) aborted: u64,
@@ -22,7 +22,7 @@ pub(super) struct Report {
     pub(super) lenders_emptied: u64,
 }
 
-impl Report {
+impl StressReport {
     /// Transactions that returned.
     pub(super) fn transactions(&self) -> u64 {
         self.acknowledged + self.lazy

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use netram_bench::commit;
-use netram_bench::site::Wire;
+use netram_bench::testbed::SocketKind;
 use netram_proto::port::Durability;
 use netram_transport::WaitPolicy;
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Measure one commit: latency and throughput
@@ -24,9 +24,9 @@ use netram_cli::output;
 ///   netram-lab bench commit --slow-disk-ms 1,8         # a modelled disk
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Commit {
+pub(crate) struct BenchCommit {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// Payload bytes of a record
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1_048_576))]
     record: Option<u32>,
@@ -80,7 +80,7 @@ impl From<DurabilityArg> for Durability {
     }
 }
 
-impl Commit {
+impl BenchCommit {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
@@ -98,7 +98,7 @@ impl Commit {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn specs(&self) -> Vec<commit::Spec> {
+    fn specs(&self) -> Vec<commit::CommitSpec> {
         let flags = self.record.is_some()
             || self.members.is_some()
             || self.durability.is_some()
@@ -109,30 +109,34 @@ impl Commit {
             || !self.added_rtt_us.is_empty()
             || !self.slow_disk_ms.is_empty();
         if !flags {
-            return commit::Spec::table(self.common.quick);
+            return commit::CommitSpec::table(self.common.quick);
         }
-        let base = commit::Spec::default();
+        let base = commit::CommitSpec::default();
         let members = self.members.map_or(base.members, usize::from);
         let durability = match (self.durability, members) {
             (Some(durability), _) => durability.into(),
             (None, 0) => Durability::Disk,
             (None, _) => base.durability,
         };
-        let spec = commit::Spec {
+        let spec = commit::CommitSpec {
             record_bytes: self.record.map_or(base.record_bytes, |bytes| bytes as usize),
             members,
             durability,
             threads: self.threads.map_or(base.threads, usize::from),
             wait: self.wait.unwrap_or(base.wait),
             secure: !self.insecure,
-            wire: if self.unix { Wire::Unix } else { Wire::Tcp },
+            wire: if self.unix {
+                SocketKind::Unix
+            } else {
+                SocketKind::Tcp
+            },
             ..base
         };
         let or_zero = |list: &[u32]| if list.is_empty() { vec![0] } else { list.to_vec() };
         let mut specs = Vec::new();
         for &added_rtt_us in &or_zero(&self.added_rtt_us) {
             for &modelled_sync_ms in &or_zero(&self.slow_disk_ms) {
-                specs.push(commit::Spec {
+                specs.push(commit::CommitSpec {
                     added_rtt_us,
                     modelled_sync_ms,
                     ..spec.clone()
@@ -143,7 +147,7 @@ impl Commit {
     }
 }
 
-fn show_commits(rows: &[commit::Row]) -> Result<()> {
+fn show_commits(rows: &[commit::CommitRow]) -> Result<()> {
     let header = [
         "commit",
         "p50 us",
@@ -189,7 +193,7 @@ fn show_commits(rows: &[commit::Row]) -> Result<()> {
 }
 
 /// A row's name: what differs from other rows.
-fn describe(spec: &commit::Spec) -> String {
+fn describe(spec: &commit::CommitSpec) -> String {
     let members = match spec.members {
         1 => "1 member".to_owned(),
         several => format!("{several} members"),
@@ -197,7 +201,7 @@ fn describe(spec: &commit::Spec) -> String {
     let durability = commit::name_of(spec.durability);
     let mut text = format!("{} B, {members}, {durability}", spec.record_bytes);
     if spec.members > 0 {
-        text += if spec.wire == Wire::Unix {
+        text += if spec.wire == SocketKind::Unix {
             ", unix"
         } else {
             ", tcp"
@@ -223,7 +227,7 @@ mod tests {
 
     #[test]
     fn every_row_of_the_standard_table_is_described_apart() {
-        let table = commit::Spec::table(false);
+        let table = commit::CommitSpec::table(false);
         let names: std::collections::BTreeSet<String> = table.iter().map(describe).collect();
         assert_eq!(names.len(), table.len());
     }

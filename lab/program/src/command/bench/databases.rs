@@ -6,14 +6,16 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use netram_bench::databases::output::{self as files, rows, shown};
-use netram_bench::databases::{Database, Disk, Report, Spec, Storage, compare};
-use netram_bench::paper::output::Run;
-use netram_bench::step::Step;
+use netram_bench::databases::output::{self as files, rate_cells, rows};
+use netram_bench::databases::{
+    DatabaseDisk, DatabaseKind, DatabaseReport, DatabaseSpec, DatabaseStorage, compare,
+};
+use netram_bench::paper::output::RunInfo;
+use netram_bench::progress::ProgressEvent;
 use netram_transport::WaitPolicy;
 
-use super::{Common, chosen};
-use netram_cli::options::{Span, Usage};
+use super::{CommonArgs, chosen};
+use netram_cli::options::{DurationArg, UsageError};
 use netram_cli::output;
 
 const ROUNDS: usize = 3;
@@ -38,9 +40,9 @@ const TIME_QUICK: Duration = Duration::from_millis(400);
 ///   netram-lab bench databases --lender-wait yield:500 --out results
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Databases {
+pub(crate) struct BenchDatabases {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// The databases [default: all]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
     databases: Vec<DatabaseName>,
@@ -55,7 +57,7 @@ pub(crate) struct Databases {
     rounds: Option<u16>,
     /// How long each kind of work is done in a round; pgbench counts whole seconds [default: 2s; quick: 400ms]
     #[arg(long, value_name = "TIME")]
-    time: Option<Span>,
+    time: Option<DurationArg>,
     /// How the lender waits
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     lender_wait: WaitPolicy,
@@ -96,37 +98,38 @@ macro_rules! names {
 
 names!(
     /// A database.
-    DatabaseName of Database,
+    DatabaseName of DatabaseKind,
     /// A storage.
-    StorageName of Storage,
+    StorageName of DatabaseStorage,
     /// A disk.
-    DiskName of Disk
+    DiskName of DatabaseDisk
 );
 
-impl Databases {
+impl BenchDatabases {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
         // Before the time is spent: the results must have a place.
         if let Some(out) = &self.out {
-            std::fs::create_dir_all(out)
-                .map_err(|error| Usage(format!("cannot make the folder {}: {error}", out.display())))?;
+            std::fs::create_dir_all(out).map_err(|error| {
+                UsageError(format!("cannot make the directory {}: {error}", out.display()))
+            })?;
         }
         let site = self.common.site()?;
         self.common.introduce(&site)?;
-        let run = Run {
+        let run = RunInfo {
             began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             disk: site
-                .folder()
+                .directory()
                 .parent()
-                .unwrap_or(site.folder())
+                .unwrap_or(site.directory())
                 .display()
                 .to_string(),
         };
         let report = compare(&site, &spec, &mut |step| match step {
-            Step::Next(what) => output::remark(format_args!("{what} ...")),
-            Step::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
-            Step::Failed(why) => output::remark(format_args!("FAILED: {why}")),
+            ProgressEvent::Next(what) => output::remark(format_args!("{what} ...")),
+            ProgressEvent::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
+            ProgressEvent::Failed(why) => output::remark(format_args!("FAILED: {why}")),
         })?;
         if let Some(out) = &self.out {
             for file in files::write(&report, &run, out)? {
@@ -140,26 +143,26 @@ impl Databases {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn spec(&self) -> Result<Spec> {
+    fn spec(&self) -> Result<DatabaseSpec> {
         let quick = self.common.quick;
         let time = self
             .time
             .map_or(if quick { TIME_QUICK } else { TIME }, |time| time.0);
         if !(Duration::from_millis(50)..=Duration::from_secs(600)).contains(&time) {
-            return Err(Usage("--time must be from 50ms to 10m".to_owned()).into());
+            return Err(UsageError("--time must be from 50ms to 10m".to_owned()).into());
         }
-        let spec = Spec {
-            databases: chosen(&self.databases, |name| name.0, &Database::ALL),
-            storages: chosen(&self.storages, |name| name.0, &Storage::ALL),
-            disks: chosen(&self.disks, |name| name.0, &Disk::ALL),
+        let spec = DatabaseSpec {
+            databases: chosen(&self.databases, |name| name.0, &DatabaseKind::ALL),
+            storages: chosen(&self.storages, |name| name.0, &DatabaseStorage::ALL),
+            disks: chosen(&self.disks, |name| name.0, &DatabaseDisk::ALL),
             rounds: self.rounds.map_or(if quick { 1 } else { ROUNDS }, usize::from),
             time,
             wait: self.lender_wait,
         };
-        let has = |database: &Database| spec.storages.iter().any(|storage| database.has(*storage));
+        let has = |database: &DatabaseKind| spec.storages.iter().any(|storage| database.has(*storage));
         match spec.databases.iter().find(|database| !has(database)) {
             None => Ok(spec),
-            Some(database) => Err(Usage(format!(
+            Some(database) => Err(UsageError(format!(
                 "{} is on none of the storages of --storages: vfs is SQLite's, remote_write PostgreSQL's",
                 database.label()
             ))
@@ -168,7 +171,7 @@ impl Databases {
     }
 }
 
-fn show(report: &Report) -> Result<()> {
+fn show(report: &DatabaseReport) -> Result<()> {
     let header = [
         "database",
         "does",
@@ -182,7 +185,7 @@ fn show(report: &Report) -> Result<()> {
     ];
     let mut table = output::table(&header, 3);
     for row in rows(report) {
-        let [local, modelled] = row.rates.map(shown);
+        let [local, modelled] = row.rates.map(rate_cells);
         let names = [
             row.database.label(),
             row.work.label(),

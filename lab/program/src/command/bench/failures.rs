@@ -5,11 +5,11 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser as _};
-use netram_bench::failures::{self, Failure, Reliable, Report, Row, Wrong};
-use netram_bench::machine::Machine;
+use netram_bench::failures::{self, FailedScenario, FailureReport, FailureRow, LndFailure, Reliability};
+use netram_bench::machine::MachineInfo;
 use serde_json::json;
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Let everything fail that a volume should survive, and print the table
@@ -23,30 +23,30 @@ use netram_cli::output;
 ///   netram-lab bench failures --only client-killed,all-lost --repeat 3
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Failures {
+pub(crate) struct BenchFailures {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// Some failures only
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = names())]
-    only: Vec<Failure>,
+    only: Vec<LndFailure>,
     /// Let each happen so many times: medians, and the longest write of all
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=50))]
     repeat: u8,
 }
 
-fn names() -> impl clap::builder::TypedValueParser<Value = Failure> {
-    PossibleValuesParser::new(Failure::ALL.map(Failure::id)).try_map(|name| {
-        let known = Failure::ALL.into_iter().find(|failure| failure.id() == name);
+fn names() -> impl clap::builder::TypedValueParser<Value = LndFailure> {
+    PossibleValuesParser::new(LndFailure::ALL.map(LndFailure::id)).try_map(|name| {
+        let known = LndFailure::ALL.into_iter().find(|failure| failure.id() == name);
         known.ok_or("no such failure")
     })
 }
 
-impl Failures {
+impl BenchFailures {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
         let failures = match self.only.is_empty() {
-            true => Failure::ALL.to_vec(),
+            true => LndFailure::ALL.to_vec(),
             false => self.only.clone(),
         };
         let report = failures::measure(
@@ -58,7 +58,7 @@ impl Failures {
         )?;
         if self.common.json {
             output::json(&json!({
-                "machine": Machine::look(),
+                "machine": MachineInfo::probe(),
                 "rows": report.rows,
                 "skipped": report.skipped,
                 "wrong": report.wrong,
@@ -71,21 +71,21 @@ impl Failures {
         if !report.rows.is_empty() {
             show(&report.rows)?;
         }
-        for Wrong { id, why } in &report.wrong {
+        for FailedScenario { id, why } in &report.wrong {
             output::line(format_args!("WRONG: {id}: {why}"))?;
         }
         Ok(exit(&report))
     }
 }
 
-fn exit(report: &Report) -> ExitCode {
+fn exit(report: &FailureReport) -> ExitCode {
     match report.wrong.is_empty() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
 }
 
-fn show(rows: &[Row]) -> Result<()> {
+fn show(rows: &[FailureRow]) -> Result<()> {
     let header = [
         "failure",
         "reliable",
@@ -135,12 +135,12 @@ fn show(rows: &[Row]) -> Result<()> {
     Ok(())
 }
 
-fn reliable(row: &Row) -> &'static str {
+fn reliable(row: &FailureRow) -> &'static str {
     match row.reliable {
-        Reliable::Yes => "yes",
-        Reliable::Refused { lost: Some(false) } => {
+        Reliability::Yes => "yes",
+        Reliability::Refused { lost: Some(false) } => {
             "refused, naming who is missing; nothing was gone this time"
         }
-        Reliable::Refused { .. } => "no: refused, naming who is missing",
+        Reliability::Refused { .. } => "no: refused, naming who is missing",
     }
 }

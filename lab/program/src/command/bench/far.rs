@@ -6,14 +6,14 @@ use std::time::SystemTime;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use netram_bench::far::output::{self as files, locals, programs, row, ways};
-use netram_bench::far::programs::Program;
-use netram_bench::far::{BYTES_MIN, Cell, LOCAL_BYTES_MIN, Report, Spec, Way, compare};
-use netram_bench::paper::output::Run;
-use netram_bench::step::Step;
+use netram_bench::far::output::{self as files, locals, methods, programs, row};
+use netram_bench::far::programs::FarProgram;
+use netram_bench::far::{BYTES_MIN, FarCell, FarMethod, FarReport, FarSpec, LOCAL_BYTES_MIN, compare};
+use netram_bench::paper::output::RunInfo;
+use netram_bench::progress::ProgressEvent;
 
-use super::{Common, chosen};
-use netram_cli::options::{Size, Span, Usage};
+use super::{CommonArgs, chosen};
+use netram_cli::options::{DurationArg, SizeArg, UsageError};
 use netram_cli::output;
 
 const BYTES: u64 = 18 << 20;
@@ -41,12 +41,12 @@ const ROUNDS: usize = 3;
 ///   netram-lab bench far --data 256MiB --dir /mnt --out results
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Far {
+pub(crate) struct BenchFar {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// Memory of each program; 2MiB at least [default: 18MiB, the paper's; quick: 4MiB]
     #[arg(long, value_name = "SIZE")]
-    data: Option<Size>,
+    data: Option<SizeArg>,
     /// How much of it may be local, in percent
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_values_t = [75, 50, 25], value_parser = clap::value_parser!(u8).range(1..=99))]
     local: Vec<u8>,
@@ -55,13 +55,13 @@ pub(crate) struct Far {
     programs: Vec<ProgramName>,
     /// Where the rest of their memory is [default: all ways]
     #[arg(long, value_enum, value_name = "LIST", value_delimiter = ',')]
-    ways: Vec<WayName>,
+    ways: Vec<MethodName>,
     /// How often each is run; one that takes over 20 s once [default: 3; quick: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
     /// How long a run may take
     #[arg(long, value_name = "TIME", default_value = "90s")]
-    patience: Span,
+    patience: DurationArg,
     /// Lenders, each with a copy of every page: 1 or 2
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=2))]
     copies: u8,
@@ -72,15 +72,15 @@ pub(crate) struct Far {
 
 /// A program.
 #[derive(Clone, Copy, Debug)]
-struct ProgramName(Program);
+struct ProgramName(FarProgram);
 
 impl ValueEnum for ProgramName {
     fn value_variants<'a>() -> &'a [ProgramName] {
-        static ALL: [ProgramName; Program::ALL.len()] = {
-            let mut all = [ProgramName(Program::Scan); Program::ALL.len()];
+        static ALL: [ProgramName; FarProgram::ALL.len()] = {
+            let mut all = [ProgramName(FarProgram::Scan); FarProgram::ALL.len()];
             let mut at = 0;
             while at < all.len() {
-                all[at] = ProgramName(Program::ALL[at]);
+                all[at] = ProgramName(FarProgram::ALL[at]);
                 at += 1;
             }
             all
@@ -95,15 +95,15 @@ impl ValueEnum for ProgramName {
 
 /// A way.
 #[derive(Clone, Copy, Debug)]
-struct WayName(Way);
+struct MethodName(FarMethod);
 
-impl ValueEnum for WayName {
-    fn value_variants<'a>() -> &'a [WayName] {
-        static ALL: [WayName; Way::ALL.len()] = {
-            let mut all = [WayName(Way::Local); Way::ALL.len()];
+impl ValueEnum for MethodName {
+    fn value_variants<'a>() -> &'a [MethodName] {
+        static ALL: [MethodName; FarMethod::ALL.len()] = {
+            let mut all = [MethodName(FarMethod::Local); FarMethod::ALL.len()];
             let mut at = 0;
             while at < all.len() {
-                all[at] = WayName(Way::ALL[at]);
+                all[at] = MethodName(FarMethod::ALL[at]);
                 at += 1;
             }
             all
@@ -116,30 +116,31 @@ impl ValueEnum for WayName {
     }
 }
 
-impl Far {
+impl BenchFar {
     pub(super) fn run(self) -> Result<ExitCode> {
         let spec = self.spec()?;
         // Before twenty minutes are spent: the results must have a place.
         if let Some(out) = &self.out {
-            std::fs::create_dir_all(out)
-                .map_err(|error| Usage(format!("cannot make the folder {}: {error}", out.display())))?;
+            std::fs::create_dir_all(out).map_err(|error| {
+                UsageError(format!("cannot make the directory {}: {error}", out.display()))
+            })?;
         }
         let site = self.common.site()?;
         self.common.introduce(&site)?;
-        let run = Run {
+        let run = RunInfo {
             began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args().collect::<Vec<_>>().join(" "),
             disk: site
-                .folder()
+                .directory()
                 .parent()
-                .unwrap_or(site.folder())
+                .unwrap_or(site.directory())
                 .display()
                 .to_string(),
         };
         let report = compare(&site, &spec, &mut |step| match step {
-            Step::Next(what) => output::remark(format_args!("{what} ...")),
-            Step::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
-            Step::Failed(why) => output::remark(format_args!("FAILED: {why}")),
+            ProgressEvent::Next(what) => output::remark(format_args!("{what} ...")),
+            ProgressEvent::Skipped(why) => output::remark(format_args!("SKIPPED: {why}")),
+            ProgressEvent::Failed(why) => output::remark(format_args!("FAILED: {why}")),
         })?;
         if let Some(out) = &self.out {
             for file in files::write(&report, &run, out)? {
@@ -161,7 +162,7 @@ impl Far {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn spec(&self) -> Result<Spec> {
+    fn spec(&self) -> Result<FarSpec> {
         let quick = self.common.quick;
         let bytes = self
             .data
@@ -169,7 +170,7 @@ impl Far {
             / 8
             * 8;
         if bytes < BYTES_MIN {
-            return Err(Usage(format!("--data must be {} at least", output::bytes(BYTES_MIN))).into());
+            return Err(UsageError(format!("--data must be {} at least", output::bytes(BYTES_MIN))).into());
         }
         if let Some(local) = self
             .local
@@ -177,17 +178,17 @@ impl Far {
             .find(|local| bytes / 100 * u64::from(**local) < LOCAL_BYTES_MIN)
         {
             let least = output::bytes(LOCAL_BYTES_MIN);
-            return Err(Usage(format!(
+            return Err(UsageError(format!(
                 "{local} % of {} is less than {least}: raise --local, or --data",
                 output::bytes(bytes)
             ))
             .into());
         }
-        Ok(Spec {
+        Ok(FarSpec {
             bytes,
             locals: self.local.clone(),
-            programs: chosen(&self.programs, |name| name.0, &Program::ALL),
-            ways: chosen(&self.ways, |name| name.0, &Way::ALL),
+            programs: chosen(&self.programs, |name| name.0, &FarProgram::ALL),
+            ways: chosen(&self.ways, |name| name.0, &FarMethod::ALL),
             rounds: self.rounds.map_or(if quick { 1 } else { ROUNDS }, usize::from),
             patience: self.patience.0,
             copies: usize::from(self.copies),
@@ -195,9 +196,9 @@ impl Far {
     }
 }
 
-fn show(report: &Report) -> Result<()> {
+fn show(report: &FarReport) -> Result<()> {
     output::line("seconds")?;
-    table(report, Cell::shown)?;
+    table(report, FarCell::shown)?;
     output::line("faults that waited")?;
     table(report, |cell| {
         let faults = cell.faults().map(|faults| output::thousands(faults as i64));
@@ -209,8 +210,8 @@ fn show(report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn table(report: &Report, shown: impl Fn(&Cell) -> String) -> Result<()> {
-    let names = ways(report).into_iter().map(Way::name);
+fn table(report: &FarReport, shown: impl Fn(&FarCell) -> String) -> Result<()> {
+    let names = methods(report).into_iter().map(FarMethod::name);
     let header: Vec<&str> = ["program", "local %"].into_iter().chain(names).collect();
     let mut table = output::table(&header, 1);
     for program in programs(report) {

@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use netram_bench::figures::{self, Part, Scoreboard};
+use netram_bench::figures::{self, Scoreboard, ScoreboardPart};
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Print the scoreboard: every figure that netram holds itself to
@@ -16,17 +16,17 @@ use netram_cli::output;
 ///   netram-lab bench figures --only volumes
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Figures {
+pub(crate) struct BenchFigures {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// A part of them, or several separated by commas [default: all]
     #[arg(long, value_enum, value_name = "PART", value_delimiter = ',')]
-    only: Vec<Which>,
+    only: Vec<PartArgument>,
 }
 
 /// A part of the scoreboard.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Which {
+enum PartArgument {
     /// Commits, and what they stand on
     Commits,
     /// Recoverable memory
@@ -43,26 +43,30 @@ enum Which {
     Far,
 }
 
-impl Which {
-    fn part(self) -> Part {
+impl PartArgument {
+    fn part(self) -> ScoreboardPart {
         match self {
-            Which::Commits => Part::Commits,
-            Which::Memory => Part::Memory,
-            Which::Crashes => Part::Crashes,
-            Which::Volumes => Part::Volumes,
-            Which::Mounts => Part::Mounts,
-            Which::Shared => Part::Shared,
-            Which::Far => Part::Far,
+            PartArgument::Commits => ScoreboardPart::Commits,
+            PartArgument::Memory => ScoreboardPart::Memory,
+            PartArgument::Crashes => ScoreboardPart::Crashes,
+            PartArgument::Volumes => ScoreboardPart::Volumes,
+            PartArgument::Mounts => ScoreboardPart::Mounts,
+            PartArgument::Shared => ScoreboardPart::Shared,
+            PartArgument::Far => ScoreboardPart::Far,
         }
     }
 }
 
-impl Figures {
+impl BenchFigures {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
-        let asked: Vec<Part> = self.only.iter().map(|which| which.part()).collect();
-        let parts = if asked.is_empty() { &Part::ALL[..] } else { &asked };
+        let asked: Vec<ScoreboardPart> = self.only.iter().map(|which| which.part()).collect();
+        let parts = if asked.is_empty() {
+            &ScoreboardPart::ALL[..]
+        } else {
+            &asked
+        };
         let scoreboard = figures::measure(&site, parts, self.common.quick, &mut |what| {
             output::remark(format_args!("measuring {what} ..."));
         })?;

@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use netram_bench::heap::{self, Effort, LOADS, Load, SIZES, Sizes, Speed};
+use netram_bench::heap::{self, HeapEffort, HeapLoad, HeapSpeed, LOADS, SIZES, SizeMix};
 use serde_json::json;
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Measure the persistent heap beside malloc
@@ -22,19 +22,19 @@ use netram_cli::output;
 ///   netram-lab bench heap --quick
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Heap {
+pub(crate) struct BenchHeap {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
 }
 
-impl Heap {
+impl BenchHeap {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
         let effort = if self.common.quick {
-            Effort::QUICK
+            HeapEffort::QUICK
         } else {
-            Effort::FULL
+            HeapEffort::FULL
         };
         let mut speeds = Vec::new();
         for bytes in SIZES {
@@ -67,7 +67,7 @@ impl Heap {
     }
 }
 
-fn show_speed(speeds: &[Speed]) -> Result<()> {
+fn show_speed(speeds: &[HeapSpeed]) -> Result<()> {
     let header = [
         "bytes",
         "alloc ns",
@@ -98,7 +98,7 @@ fn show_speed(speeds: &[Speed]) -> Result<()> {
     output::line(table)
 }
 
-fn show_load(loads: &[Load]) -> Result<()> {
+fn show_load(loads: &[HeapLoad]) -> Result<()> {
     let header = [
         "sizes",
         "allocations",
@@ -125,11 +125,11 @@ fn show_load(loads: &[Load]) -> Result<()> {
     output::line(table)
 }
 
-fn name(sizes: Sizes) -> &'static str {
+fn name(sizes: SizeMix) -> &'static str {
     match sizes {
-        Sizes::Small => "small",
-        Sizes::Mixed => "mixed",
-        Sizes::Large => "large",
-        Sizes::Drifting => "drifting",
+        SizeMix::Small => "small",
+        SizeMix::Mixed => "mixed",
+        SizeMix::Large => "large",
+        SizeMix::Drifting => "drifting",
     }
 }

@@ -16,13 +16,13 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use netram_bench::commit::Effort;
-use netram_bench::machine::Machine;
-use netram_bench::site::Site;
+use netram_bench::commit::CommitEffort;
+use netram_bench::machine::MachineInfo;
+use netram_bench::testbed::Testbed;
 use serde::Serialize;
 use serde_json::json;
 
-use super::site::site;
+use super::testbed::testbed;
 use netram_cli::output;
 
 /// Measure netram beside its floors
@@ -37,22 +37,22 @@ use netram_cli::output;
 ///   netram-lab bench paper --quick          # the experiments of TR-190
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Bench {
-    Figures(figures::Figures),
-    Commit(commit::Commit),
-    Databases(databases::Databases),
-    Failures(failures::Failures),
-    Far(far::Far),
-    Tpca(tpca::Tpca),
-    Lender(share::Share),
-    Heap(heap::Heap),
-    Oo7(oo7::Oo7),
-    Paper(paper::Paper),
+pub(crate) enum BenchCommand {
+    Figures(figures::BenchFigures),
+    Commit(commit::BenchCommit),
+    Databases(databases::BenchDatabases),
+    Failures(failures::BenchFailures),
+    Far(far::BenchFar),
+    Tpca(tpca::BenchTpca),
+    Lender(share::BenchLender),
+    Heap(heap::BenchHeap),
+    Oo7(oo7::BenchOo7),
+    Paper(paper::BenchPaper),
 }
 
 /// What every measurement knows.
 #[derive(Debug, Args)]
-struct Common {
+struct CommonArgs {
     /// Shorter rounds and fewer of them
     #[arg(long)]
     quick: bool,
@@ -64,67 +64,71 @@ struct Common {
     dir: Option<PathBuf>,
 }
 
-impl Bench {
+impl BenchCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Bench::Figures(figures) => figures.run(),
-            Bench::Commit(commit) => commit.run(),
-            Bench::Databases(databases) => databases.run(),
-            Bench::Failures(failures) => failures.run(),
-            Bench::Far(far) => far.run(),
-            Bench::Tpca(tpca) => tpca.run(),
-            Bench::Lender(share) => share.run(),
-            Bench::Heap(heap) => heap.run(),
-            Bench::Oo7(oo7) => oo7.run(),
-            Bench::Paper(paper) => paper.run(),
+            BenchCommand::Figures(figures) => figures.run(),
+            BenchCommand::Commit(commit) => commit.run(),
+            BenchCommand::Databases(databases) => databases.run(),
+            BenchCommand::Failures(failures) => failures.run(),
+            BenchCommand::Far(far) => far.run(),
+            BenchCommand::Tpca(tpca) => tpca.run(),
+            BenchCommand::Lender(share) => share.run(),
+            BenchCommand::Heap(heap) => heap.run(),
+            BenchCommand::Oo7(oo7) => oo7.run(),
+            BenchCommand::Paper(paper) => paper.run(),
         }
     }
 }
 
-impl Common {
-    fn site(&self) -> Result<Site> {
-        site(self.dir.as_deref())
+impl CommonArgs {
+    fn site(&self) -> Result<Testbed> {
+        testbed(self.dir.as_deref())
     }
 
-    fn effort(&self) -> Effort {
-        if self.quick { Effort::QUICK } else { Effort::FULL }
+    fn effort(&self) -> CommitEffort {
+        if self.quick {
+            CommitEffort::QUICK
+        } else {
+            CommitEffort::FULL
+        }
     }
 
     /// Where and under what load: a number without it is not to be believed.
-    fn introduce(&self, site: &Site) -> Result<()> {
+    fn introduce(&self, site: &Testbed) -> Result<()> {
         if !self.json {
-            output::line(introduction(&Machine::look(), site.folder()))?;
+            output::line(introduction(&MachineInfo::probe(), site.directory()))?;
         }
         Ok(())
     }
 
     /// Rows of a measurement as JSON, with where they were taken.
     fn json(&self, rows: &impl Serialize) -> Result<()> {
-        output::json(&json!({ "machine": Machine::look(), "rows": rows }))
+        output::json(&json!({ "machine": MachineInfo::probe(), "rows": rows }))
     }
 }
 
-fn introduction(machine: &Machine, folder: &Path) -> String {
-    let Machine {
+fn introduction(machine: &MachineInfo, directory: &Path) -> String {
+    let MachineInfo {
         processor,
         cores,
         kernel,
         load,
     } = machine;
-    let disk = file_system(folder);
+    let disk = file_system(directory);
     format!("{processor}, {cores} cores, Linux {kernel}, load {load:.2}; files on {disk}")
 }
 
-/// The kind of file system below `folder`, and a warning if its syncs mean nothing.
-fn file_system(folder: &Path) -> String {
+/// The kind of file system below `directory`, and a warning if its syncs mean nothing.
+fn file_system(directory: &Path) -> String {
     const TMPFS: u64 = 0x0102_1994;
-    let kind = rustix::fs::statfs(folder).map(|stat| stat.f_type as u64);
+    let kind = rustix::fs::statfs(directory).map(|stat| stat.f_type as u64);
     match kind {
         Ok(TMPFS) => format!(
             "{} (MEMORY: fdatasync is free here; choose a disk with --dir)",
-            folder.display()
+            directory.display()
         ),
-        _ => folder.display().to_string(),
+        _ => directory.display().to_string(),
     }
 }
 
@@ -142,8 +146,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_that_is_not_there_is_named() {
-        let error = site(Some(Path::new("/nowhere"))).map(drop).unwrap_err();
+    fn a_directory_that_is_not_there_is_named() {
+        let error = testbed(Some(Path::new("/nowhere"))).map(drop).unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere"));
     }
 }

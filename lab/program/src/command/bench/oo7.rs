@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use netram_bench::oo7::{self, Report, Spec};
-use netram_bench::rex::Engine;
+use netram_bench::oo7::{self, Oo7Report, Oo7Spec};
 use netram_bench::shared::mix;
 use netram_bench::shared::oo7 as shared;
-use netram_bench::site::Site;
-use netram_bench::zeo::{self, Zeo};
-use netram_oo7::user::Manner;
-use netram_oo7::{Operation, Parameters};
+use netram_bench::sql_stores::SqlStoreEngine;
+use netram_bench::testbed::Testbed;
+use netram_bench::zeo::{self, ZeoEnvironment};
+use netram_oo7::user::LockAcquisition;
+use netram_oo7::{Oo7Parameters, Operation};
 use netram_transport::WaitPolicy;
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Run OO7, the benchmark of object databases, on recoverable memory
@@ -50,12 +50,12 @@ use netram_cli::output;
 ///   netram-lab bench oo7 --on sqlite,berkeley-db
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Oo7 {
+pub(crate) struct BenchOo7 {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// The database: tiny, small, medium or large, and 3, 6 or 9 connections of a part
     #[arg(long, value_name = "NAME", default_value = "small-3")]
-    database: Parameters,
+    database: Oo7Parameters,
     /// Which operations, in this order [default: all]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     operations: Vec<Operation>,
@@ -84,13 +84,13 @@ pub(crate) struct Oo7 {
     /// Measure in these databases instead: sqlite, sqlite-rollback, berkeley-db
     #[arg(long, value_name = "STORES", value_delimiter = ',',
         conflicts_with_all = ["shared", "zeo", "one_transaction", "members", "wait"])]
-    on: Vec<Engine>,
+    on: Vec<SqlStoreEngine>,
     /// How client and lenders wait
     #[arg(long, value_name = "POLICY", default_value = "yield:50")]
     wait: WaitPolicy,
 }
 
-impl Oo7 {
+impl BenchOo7 {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
@@ -115,7 +115,7 @@ impl Oo7 {
         let mut members = vec![0, usize::from(self.members)];
         members.dedup();
         for members in members {
-            let spec = Spec {
+            let spec = Oo7Spec {
                 database: self.database,
                 operations: operations.clone(),
                 repetitions: self.repetitions.unwrap_or(usual).into(),
@@ -136,11 +136,11 @@ impl Oo7 {
     }
 }
 
-impl Oo7 {
-    fn between(&self, site: &Site) -> Result<ExitCode> {
+impl BenchOo7 {
+    fn between(&self, site: &Testbed) -> Result<ExitCode> {
         let usual = if self.common.quick { 3 } else { 21 };
         let all = shared::OPERATIONS.map(|(operation, _)| operation);
-        let spec = shared::Spec {
+        let spec = shared::SharedOo7Spec {
             database: self.database,
             operations: match self.operations.is_empty() {
                 true => all.to_vec(),
@@ -187,14 +187,14 @@ impl Oo7 {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn users(&self, site: &Site, nodes: u32) -> Result<ExitCode> {
-        let spec = mix::Spec {
+    fn users(&self, site: &Testbed, nodes: u32) -> Result<ExitCode> {
+        let spec = mix::UserMixSpec {
             database: self.database,
             nodes,
             manner: if self.as_met {
-                Manner::AsMet
+                LockAcquisition::AsMet
             } else {
-                Manner::Together
+                LockAcquisition::Together
             },
             time: Duration::from_secs(if self.common.quick { 1 } else { 5 }),
             members: self.members.into(),
@@ -232,10 +232,10 @@ impl Oo7 {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn beside(&self, site: &Site) -> Result<ExitCode> {
+    fn beside(&self, site: &Testbed) -> Result<ExitCode> {
         let usual = if self.common.quick { 3 } else { 7 };
         let rounds = self.repetitions.unwrap_or(usual).into();
-        let zeo = match Zeo::make() {
+        let zeo = match ZeoEnvironment::make() {
             Ok(zeo) => zeo,
             Err(reason) => {
                 output::line(format_args!("SKIPPED: ZODB with ZEO: {reason}"))?;
@@ -252,8 +252,8 @@ impl Oo7 {
     }
 }
 
-fn show_zeo(report: &zeo::Report) -> Result<()> {
-    let zeo::Versions {
+fn show_zeo(report: &zeo::ZeoReport) -> Result<()> {
+    let zeo::ZeoVersions {
         zodb,
         zeo,
         persistent,
@@ -293,7 +293,7 @@ fn show_zeo(report: &zeo::Report) -> Result<()> {
     output::line(table)
 }
 
-fn show(report: &Report) -> Result<()> {
+fn show(report: &Oo7Report) -> Result<()> {
     output::line("")?;
     output::line(format_args!(
         "{}, {}, {}: built in {:.1} s, {} of blocks",

@@ -9,23 +9,23 @@ use std::time::{Duration, SystemTime};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use netram_bench::curves::{self, OnCurve};
+use netram_bench::curves::{self, CurvePoint};
 use netram_bench::lnd;
-use netram_bench::lnd::system::System;
-use netram_bench::machine::Machine;
+use netram_bench::lnd::system::LndSystem;
+use netram_bench::machine::MachineInfo;
 use netram_bench::mascots96;
 use netram_bench::osdi94;
-use netram_bench::paper::claims::By;
-use netram_bench::paper::experiment::Effort;
-use netram_bench::paper::output::{self as files, Run};
-use netram_bench::paper::system::Series;
-use netram_bench::paper::{self, Plan, Report, Step};
-use netram_bench::site::Site;
-use netram_bench::step;
+use netram_bench::paper::claims::ClaimSource;
+use netram_bench::paper::experiment::Tr190Effort;
+use netram_bench::paper::output::{self as files, RunInfo};
+use netram_bench::paper::system::Tr190Series;
+use netram_bench::paper::{self, Tr190Plan, Tr190Progress, Tr190Report};
+use netram_bench::progress;
+use netram_bench::testbed::Testbed;
 use serde::Serialize;
 use serde_json::json;
 
-use netram_cli::options::{Span, Usage};
+use netram_cli::options::{DurationArg, UsageError};
 use netram_cli::output;
 
 /// Run the experiments of a paper: every figure as CSV, as a plot and in a table
@@ -62,19 +62,19 @@ use netram_cli::output;
 ///   netram-lab bench paper --only mascots96
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Paper {
+pub(crate) struct BenchPaper {
     /// The paper
-    #[arg(long, value_enum, default_value_t = Which::Tr190)]
-    only: Which,
+    #[arg(long, value_enum, default_value_t = PaperName::Tr190)]
+    only: PaperName,
     /// Figures, as 1,4,9-11 [default: all]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    figures: Vec<Figures>,
+    figures: Vec<FigureRange>,
     /// One short round at fewer places
     #[arg(long)]
     quick: bool,
     /// A cell ends after this time, or (tr190) after 10,000 transactions [default: 5s, lnd 300ms; quick: 120ms, lnd 200ms]
     #[arg(long, value_name = "TIME")]
-    cap: Option<Span>,
+    cap: Option<DurationArg>,
     /// Small data files and banks (tr190): every curve is measured and drawn, and none says anything
     #[arg(long, hide = true)]
     small: bool,
@@ -94,7 +94,7 @@ pub(crate) struct Paper {
 
 /// Papers whose experiments are here.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Which {
+enum PaperName {
     /// On using Network Memory to Improve the Performance of Transaction-Based Systems
     Tr190,
     /// LND: A Reliable Multi-Tier Storage Device in NOW
@@ -107,51 +107,55 @@ enum Which {
 
 /// One figure or several in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Figures {
+struct FigureRange {
     first: u8,
     last: u8,
 }
 
-impl FromStr for Figures {
+impl FromStr for FigureRange {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Figures, String> {
+    fn from_str(text: &str) -> Result<FigureRange, String> {
         let number = |text: &str| text.trim().parse::<u8>().ok();
         let parsed = match text.split_once('-') {
             Some((first, last)) => number(first).zip(number(last)),
             None => number(text).map(|only| (only, only)),
         };
         match parsed {
-            Some((first, last)) if first <= last => Ok(Figures { first, last }),
+            Some((first, last)) if first <= last => Ok(FigureRange { first, last }),
             _ => Err(format!("`{text}` is no figure; write figures as 1,4,9-11")),
         }
     }
 }
 
-impl Paper {
+impl BenchPaper {
     pub(super) fn run(self) -> Result<ExitCode> {
         // Before an hour is spent: the results must have a place.
-        std::fs::create_dir_all(&self.out)
-            .map_err(|error| Usage(format!("cannot make the folder {}: {error}", self.out.display())))?;
-        let site = super::site(self.dir.as_deref())?;
-        let introduction = super::introduction(&Machine::look(), site.folder());
+        std::fs::create_dir_all(&self.out).map_err(|error| {
+            UsageError(format!(
+                "cannot make the directory {}: {error}",
+                self.out.display()
+            ))
+        })?;
+        let site = super::testbed(self.dir.as_deref())?;
+        let introduction = super::introduction(&MachineInfo::probe(), site.directory());
         if !self.json {
             output::line(&introduction)?;
         }
-        let run = Run {
+        let run = RunInfo {
             began: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
             command: std::env::args().collect::<Vec<_>>().join(" "),
-            disk: super::file_system(site.folder().parent().unwrap_or(site.folder())),
+            disk: super::file_system(site.directory().parent().unwrap_or(site.directory())),
         };
         match self.only {
-            Which::Tr190 => self.tr190(&site, &run),
-            Which::Lnd => self.lnd(&site, &run),
-            Which::Osdi94 => self.osdi94(&site, &run),
-            Which::Mascots96 => self.mascots96(&site, &run),
+            PaperName::Tr190 => self.tr190(&site, &run),
+            PaperName::Lnd => self.lnd(&site, &run),
+            PaperName::Osdi94 => self.osdi94(&site, &run),
+            PaperName::Mascots96 => self.mascots96(&site, &run),
         }
     }
 
-    fn tr190(&self, site: &Site, run: &Run) -> Result<ExitCode> {
+    fn tr190(&self, site: &Testbed, run: &RunInfo) -> Result<ExitCode> {
         let mut progress = Progress::new();
         let report = paper::measure(site, &self.plan(), &mut |step| progress.step(&step))?;
         progress.end();
@@ -159,9 +163,9 @@ impl Paper {
         self.tell(run, &report, &written, files::PAGE, show)
     }
 
-    fn lnd(&self, site: &Site, run: &Run) -> Result<ExitCode> {
+    fn lnd(&self, site: &Testbed, run: &RunInfo) -> Result<ExitCode> {
         let cap = Duration::from_millis(if self.quick { 200 } else { 300 });
-        let plan = lnd::Plan {
+        let plan = lnd::LndPlan {
             figures: self.numbers(),
             rounds: if self.quick { 1 } else { 3 },
             cap: self.cap.map_or(cap, |cap| cap.0),
@@ -174,8 +178,8 @@ impl Paper {
         self.tell(run, &report, &written, lnd::output::TABLES, show_lnd)
     }
 
-    fn osdi94(&self, site: &Site, run: &Run) -> Result<ExitCode> {
-        let plan = osdi94::Plan {
+    fn osdi94(&self, site: &Testbed, run: &RunInfo) -> Result<ExitCode> {
+        let plan = osdi94::OsdiPlan {
             figures: self.numbers(),
             rounds: if self.quick { 1 } else { 9 },
             quick: self.quick,
@@ -187,8 +191,8 @@ impl Paper {
         self.tell(run, &report, &written, osdi94::output::TABLES, show_osdi94)
     }
 
-    fn mascots96(&self, site: &Site, run: &Run) -> Result<ExitCode> {
-        let plan = mascots96::Plan {
+    fn mascots96(&self, site: &Testbed, run: &RunInfo) -> Result<ExitCode> {
+        let plan = mascots96::MascotsPlan {
             figures: self.numbers(),
             quick: self.quick,
         };
@@ -202,7 +206,7 @@ impl Paper {
     /// Says what was measured, and where it is.
     fn tell<R: Serialize>(
         &self,
-        run: &Run,
+        run: &RunInfo,
         report: &R,
         written: &[PathBuf],
         first: &str,
@@ -216,9 +220,9 @@ impl Paper {
             }))?;
         } else {
             show(report)?;
-            let (folder, first) = (self.out.display(), self.out.join(first));
+            let (directory, first) = (self.out.display(), self.out.join(first));
             output::line(format_args!(
-                "{} files in {folder}; open {}",
+                "{} files in {directory}; open {}",
                 written.len(),
                 first.display()
             ))?;
@@ -232,11 +236,15 @@ impl Paper {
         numbers.into_iter().collect()
     }
 
-    fn plan(&self) -> Plan {
-        let effort = if self.quick { Effort::QUICK } else { Effort::FULL };
-        Plan {
+    fn plan(&self) -> Tr190Plan {
+        let effort = if self.quick {
+            Tr190Effort::QUICK
+        } else {
+            Tr190Effort::FULL
+        };
+        Tr190Plan {
             figures: self.numbers(),
-            effort: Effort {
+            effort: Tr190Effort {
                 cap: self.cap.map_or(effort.cap, |cap| cap.0),
                 small: self.small,
                 ..effort
@@ -246,15 +254,15 @@ impl Paper {
 }
 
 /// What is measured next, or is not, for whoever watches or reads later.
-fn say(bar: &ProgressBar, next: &step::Step<'_>) {
+fn say(bar: &ProgressBar, next: &progress::ProgressEvent<'_>) {
     match next {
-        step::Step::Next(what) if output::is_watched() => {
+        progress::ProgressEvent::Next(what) if output::is_watched() => {
             bar.set_message((*what).to_owned());
             bar.tick();
         }
-        step::Step::Next(what) => output::remark(format_args!("measuring {what} ...")),
-        step::Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
-        step::Step::Failed(what) => output::remark(format_args!("FAILED: {what}")),
+        progress::ProgressEvent::Next(what) => output::remark(format_args!("measuring {what} ...")),
+        progress::ProgressEvent::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+        progress::ProgressEvent::Failed(what) => output::remark(format_args!("FAILED: {what}")),
     }
 }
 
@@ -275,11 +283,11 @@ impl Progress {
         }
     }
 
-    fn step(&mut self, step: &Step<'_>) {
+    fn step(&mut self, step: &Tr190Progress<'_>) {
         match step {
-            Step::Cells(count) => self.bar.set_length(*count as u64),
-            Step::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
-            Step::Cell { figure, what } => {
+            Tr190Progress::Cells(count) => self.bar.set_length(*count as u64),
+            Tr190Progress::Skipped(what) => output::remark(format_args!("SKIPPED: {what}")),
+            Tr190Progress::Cell { figure, what } => {
                 let name = match figure {
                     0 => String::new(),
                     number => format!("figure {number}: "),
@@ -301,14 +309,17 @@ impl Progress {
     }
 }
 
-fn show(report: &Report) -> Result<()> {
+fn show(report: &Tr190Report) -> Result<()> {
     for figure in &report.figures {
         let title = format!("figure {}: {}", figure.number, figure.title);
-        let label = |series: Series| series.label();
+        let label = |series: Tr190Series| series.label();
         show_curves(title, &figure.points, label, |point| point.tps)?;
     }
     let mut table = output::table(&["what", "measured", "unit", "hold", "met"], 1);
-    let aims = report.claims.iter().filter(|claim| claim.by == By::Netram);
+    let aims = report
+        .claims
+        .iter()
+        .filter(|claim| claim.by == ClaimSource::Netram);
     for claim in aims {
         table.add_row([
             claim.what.clone(),
@@ -329,10 +340,10 @@ fn show(report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn show_lnd(report: &lnd::Report) -> Result<()> {
+fn show_lnd(report: &lnd::LndReport) -> Result<()> {
     for figure in &report.figures {
         let title = format!("figure {}: {}, KB/s", figure.number, figure.title);
-        let label = |system: System| system.label().to_owned();
+        let label = |system: LndSystem| system.label().to_owned();
         show_curves(title, &figure.points, label, |point| point.written.kb_per_second)?;
     }
     if !report.table.is_empty() {
@@ -362,7 +373,7 @@ fn show_lnd(report: &lnd::Report) -> Result<()> {
 }
 
 /// Figures 1 to 3 and table 3 in one.
-fn show_bars(bars: &[osdi94::traversals::Bar]) -> Result<()> {
+fn show_bars(bars: &[osdi94::traversals::OsdiBar]) -> Result<()> {
     if bars.is_empty() {
         return Ok(());
     }
@@ -409,7 +420,7 @@ fn show_bars(bars: &[osdi94::traversals::Bar]) -> Result<()> {
     output::line(table)
 }
 
-fn show_osdi94(report: &osdi94::Report) -> Result<()> {
+fn show_osdi94(report: &osdi94::OsdiReport) -> Result<()> {
     if !report.costs.is_empty() {
         let mut table = output::table(&["table 2, us a page", "4 KiB", "8 KiB"], 1);
         for cost in &report.costs {
@@ -432,7 +443,7 @@ fn show_osdi94(report: &osdi94::Report) -> Result<()> {
     }
     for figure in &report.figures {
         let title = format!("figure {}: {}, {}", figure.number, figure.title, figure.unit);
-        let label = |curve: osdi94::Curve| curve.label().to_owned();
+        let label = |curve: osdi94::OsdiCurve| curve.label().to_owned();
         show_curves(title, &figure.points, label, |point| point.value)?;
     }
     for skipped in &report.skipped {
@@ -441,10 +452,10 @@ fn show_osdi94(report: &osdi94::Report) -> Result<()> {
     Ok(())
 }
 
-fn show_mascots96(report: &mascots96::Report) -> Result<()> {
+fn show_mascots96(report: &mascots96::MascotsReport) -> Result<()> {
     for figure in &report.figures {
         let title = format!("figure {}: cycles by {}", figure.number, figure.axis);
-        let label = |curve: mascots96::Curve| curve.label().to_owned();
+        let label = |curve: mascots96::MascotsCurve| curve.label().to_owned();
         show_curves(title, &figure.points, label, |point| point.cycles)?;
     }
     let mut table = output::table(&["the text", "paper", "here", "holds"], 1);
@@ -460,13 +471,13 @@ fn show_mascots96(report: &mascots96::Report) -> Result<()> {
 }
 
 /// A figure as a table: a row a curve, a column a place.
-fn show_curves<P: OnCurve>(
+fn show_curves<P: CurvePoint>(
     title: String,
     points: &[P],
-    label: impl Fn(P::Curve) -> String,
+    label: impl Fn(P::MascotsCurve) -> String,
     value: impl Fn(&P) -> f64,
 ) -> Result<()> {
-    let places = curves::places(points);
+    let places = curves::x_values(points);
     let mut header = vec![title];
     header.extend(places.iter().map(|place| output::thousands(*place as i64)));
     let header: Vec<&str> = header.iter().map(String::as_str).collect();
@@ -491,10 +502,10 @@ mod tests {
 
     #[test]
     fn figures_are_read_as_people_write_them() {
-        assert_eq!("4".parse(), Ok(Figures { first: 4, last: 4 }));
-        assert_eq!("9-11".parse(), Ok(Figures { first: 9, last: 11 }));
+        assert_eq!("4".parse(), Ok(FigureRange { first: 4, last: 4 }));
+        assert_eq!("9-11".parse(), Ok(FigureRange { first: 9, last: 11 }));
         for text in ["", "x", "11-9", "1-", "300"] {
-            assert!(text.parse::<Figures>().is_err(), "{text}");
+            assert!(text.parse::<FigureRange>().is_err(), "{text}");
         }
     }
 }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::Args;
 use netram_bench::share;
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Measure one lender under one to eight clients
@@ -15,9 +15,9 @@ use netram_cli::output;
 ///   netram-lab bench lender
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Share {
+pub(crate) struct BenchLender {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// Clients, each with its own journal (several rows)
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u8).range(1..=64))]
     clients: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct Share {
     record: usize,
 }
 
-impl Share {
+impl BenchLender {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;

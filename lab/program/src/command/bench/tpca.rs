@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use netram_bench::tpca::{self, Pattern};
+use netram_bench::tpca::{self, AccessPattern};
 use netram_transport::WaitPolicy;
 
-use super::Common;
+use super::CommonArgs;
 use netram_cli::output;
 
 /// Run TPC-A on recoverable memory: local disk beside remote memory, the same
@@ -21,15 +21,15 @@ use netram_cli::output;
 ///   netram-lab bench tpca --accounts 32,1024 --pattern localised --slow-disk-ms 8
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Tpca {
+pub(crate) struct BenchTpca {
     #[command(flatten)]
-    common: Common,
+    common: CommonArgs,
     /// Accounts, in units of 1,024 (several rows)
     #[arg(long, value_name = "N", value_delimiter = ',', default_value = "32", value_parser = clap::value_parser!(u64).range(1..=65_536))]
     accounts: Vec<u64>,
     /// Which accounts are touched: sequential, random, localised [default: all three]
     #[arg(long, value_delimiter = ',')]
-    pattern: Vec<Pattern>,
+    pattern: Vec<AccessPattern>,
     /// Members of the remote rows
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=8))]
     members: u8,
@@ -44,13 +44,13 @@ pub(crate) struct Tpca {
     slow_disk_ms: u32,
 }
 
-impl Tpca {
+impl BenchTpca {
     pub(super) fn run(self) -> Result<ExitCode> {
         let site = self.common.site()?;
         self.common.introduce(&site)?;
         let time = Duration::from_millis(if self.common.quick { 500 } else { 3_000 });
         let patterns = if self.pattern.is_empty() {
-            Pattern::ALL.to_vec()
+            AccessPattern::ALL.to_vec()
         } else {
             self.pattern.clone()
         };
@@ -58,13 +58,13 @@ impl Tpca {
         for &accounts_k in &self.accounts {
             for &pattern in &patterns {
                 for members in [0, usize::from(self.members)] {
-                    let spec = tpca::Spec {
+                    let spec = tpca::TpcaSpec {
                         accounts_k,
                         pattern,
                         wait: self.wait,
                         secure: !self.insecure,
                         modelled_sync_ms: self.slow_disk_ms,
-                        ..tpca::Spec::with(members, time)
+                        ..tpca::TpcaSpec::with(members, time)
                     };
                     output::remark(format_args!(
                         "measuring {accounts_k} K accounts, {}, {members} members ...",
@@ -84,7 +84,7 @@ impl Tpca {
 }
 
 /// Rows come in pairs: the disk's, then the remote one's with its ratio.
-fn show_tpca(rows: &[tpca::Row]) -> Result<()> {
+fn show_tpca(rows: &[tpca::TpcaRow]) -> Result<()> {
     let header = [
         "accounts",
         "access",

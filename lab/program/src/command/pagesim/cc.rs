@@ -45,7 +45,7 @@ const PAIRED: [&str; 12] = [
 ///   NETRAM_CC=clang netram-lab pagesim cc prog.c
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Cc {
+pub(crate) struct CompileProgram {
     /// The compiler
     #[arg(long, value_name = "PROGRAM", env = "NETRAM_CC", default_value = "gcc")]
     compiler: OsString,
@@ -54,12 +54,12 @@ pub(crate) struct Cc {
     words: Vec<OsString>,
 }
 
-impl Cc {
+impl CompileProgram {
     pub(super) fn run(self) -> Result<ExitCode> {
         if !links(&self.words) {
             return self.compile(&[INSTRUMENT.into()], &self.words);
         }
-        let folder = tempfile::tempdir().context("making a folder for object files")?;
+        let directory = tempfile::tempdir().context("making a directory for object files")?;
         let (sources, others) = split(&self.words);
         let mut linked: Vec<OsString> = Vec::new();
         for (place, word) in self.words.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Cc {
                 linked.push(word.clone());
                 continue;
             }
-            let object = folder.path().join(format!("{place}.o"));
+            let object = directory.path().join(format!("{place}.o"));
             let mut words: Vec<OsString> =
                 vec![INSTRUMENT.into(), "-c".into(), "-o".into(), object.clone().into()];
             words.push(word.clone());
@@ -79,8 +79,8 @@ impl Cc {
         }
         let library = process::tracer()?;
         linked.push(library.clone().into());
-        if let Some(folder) = library.parent() {
-            linked.push(prefixed("-Wl,-rpath,", folder));
+        if let Some(directory) = library.parent() {
+            linked.push(prefixed("-Wl,-rpath,", directory));
         }
         linked.extend(WRAPPED.map(|name| OsString::from(format!("-Wl,--wrap={name}"))));
         self.compile(&linked, &[])

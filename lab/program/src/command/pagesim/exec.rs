@@ -6,10 +6,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_pagesim::process::{self, Ended};
+use netram_pagesim::process::{self, ExitDescription};
 
-use super::choice::Choice;
-use super::table::{self, Studied};
+use super::study_args::StudyArgs;
+use super::table::{self, ProgramStudy};
 use netram_cli::output;
 
 /// Run a program, and study its references to memory
@@ -22,25 +22,25 @@ use netram_cli::output;
 ///   netram-lab pagesim exec --machine tcp --local 64MiB --remote 4GiB -- python3 job.py
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Exec {
+pub(crate) struct StudyExecution {
     #[command(flatten)]
-    choice: Choice,
+    choice: StudyArgs,
     /// The program, and its words
     #[arg(last = true, required = true, value_name = "PROGRAM")]
     words: Vec<OsString>,
 }
 
-impl Exec {
+impl StudyExecution {
     pub(super) fn run(self) -> Result<ExitCode> {
         let settings = self.choice.settings()?;
-        let folder = tempfile::tempdir().context("making a folder for the outcome")?;
-        let written = folder.path().join("outcome");
+        let directory = tempfile::tempdir().context("making a directory for the outcome")?;
+        let written = directory.path().join("outcome");
         let program = Path::new(&self.words[0]);
         let mut command = process::command(program, &settings, &written)?;
         let (status, outcome) = process::run(command.args(&self.words[1..]), program, &written)?;
         let name = program.display().to_string();
         let children = outcome.children;
-        table::print(&[Studied {
+        table::print(&[ProgramStudy {
             program: name.clone(),
             outcome,
             references: None,
@@ -54,7 +54,7 @@ impl Exec {
             ));
         }
         if !status.success() {
-            output::remark(format_args!("{name} {}", Ended(status)));
+            output::remark(format_args!("{name} {}", ExitDescription(status)));
         }
         Ok(match status.code().and_then(|code| u8::try_from(code).ok()) {
             Some(code) => ExitCode::from(code),

@@ -1,10 +1,10 @@
 //! `netram-lab pagesim`: the study of paging policies, on the paper's programs and on anybody's. A file a subcommand; what they share is in
-//! [`choice`] (the options) and [`table`] (the result).
+//! [`study_args`] (the options) and [`table`] (the result).
 
 mod cc;
-mod choice;
 mod exec;
 mod run;
+mod study_args;
 mod table;
 mod trace;
 
@@ -32,20 +32,20 @@ use clap::Subcommand;
 ///   software-counters:N  the same, where software fetches the word
 #[derive(Debug, Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Pagesim {
-    Run(run::Run),
-    Cc(cc::Cc),
-    Exec(exec::Exec),
-    Trace(trace::Trace),
+pub(crate) enum PagesimCommand {
+    Run(run::StudyBuiltin),
+    Cc(cc::CompileProgram),
+    Exec(exec::StudyExecution),
+    Trace(trace::StudyTrace),
 }
 
-impl Pagesim {
+impl PagesimCommand {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
-            Pagesim::Run(run) => run.run(),
-            Pagesim::Cc(cc) => cc.run(),
-            Pagesim::Exec(exec) => exec.run(),
-            Pagesim::Trace(trace) => trace.run(),
+            PagesimCommand::Run(run) => run.run(),
+            PagesimCommand::Cc(cc) => cc.run(),
+            PagesimCommand::Exec(exec) => exec.run(),
+            PagesimCommand::Trace(trace) => trace.run(),
         }
     }
 }

@@ -4,15 +4,15 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use netram_pagesim::Outcome;
-use netram_pagesim::mascots96::Program;
+use netram_pagesim::StudyOutcome;
+use netram_pagesim::mascots96::PaperProgram;
 
-use super::choice::Choice;
-use super::table::{self, Studied};
+use super::study_args::StudyArgs;
+use super::table::{self, ProgramStudy};
 
 /// A built-in program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Name {
+enum BuiltinName {
     /// A matrix of 1500 x 1500 is transposed in place
     Trans,
     /// A matrix of 1500 x 1500 times a vector
@@ -25,14 +25,14 @@ enum Name {
     All,
 }
 
-impl Name {
-    fn programs(self) -> &'static [Program] {
+impl BuiltinName {
+    fn programs(self) -> &'static [PaperProgram] {
         match self {
-            Name::Trans => &[Program::Trans],
-            Name::Mvec => &[Program::Mvec],
-            Name::Gauss => &[Program::Gauss],
-            Name::Sort => &[Program::Sort],
-            Name::All => &Program::ALL,
+            BuiltinName::Trans => &[PaperProgram::Trans],
+            BuiltinName::Mvec => &[PaperProgram::Mvec],
+            BuiltinName::Gauss => &[PaperProgram::Gauss],
+            BuiltinName::Sort => &[PaperProgram::Sort],
+            BuiltinName::All => &PaperProgram::ALL,
         }
     }
 }
@@ -46,14 +46,14 @@ impl Name {
 ///   netram-lab pagesim run trans --local 4MiB,8MiB,16MiB --policy counters:16,counters:64,counters:256
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Run {
+pub(crate) struct StudyBuiltin {
     /// Which
-    program: Name,
+    program: BuiltinName,
     #[command(flatten)]
-    choice: Choice,
+    choice: StudyArgs,
 }
 
-impl Run {
+impl StudyBuiltin {
     pub(super) fn run(self) -> Result<ExitCode> {
         let settings = self.choice.settings()?;
         let mut studied = Vec::new();
@@ -61,9 +61,9 @@ impl Run {
             let mut study = settings.study();
             program.reference(&mut study);
             let printed = self.choice.is_mascots96().then(|| program.references());
-            studied.push(Studied {
+            studied.push(ProgramStudy {
                 program: program.name().to_owned(),
-                outcome: Outcome::of(&mut study),
+                outcome: StudyOutcome::of(&mut study),
                 references: printed,
                 choice: &self.choice,
                 settings: &settings,

@@ -1,33 +1,33 @@
 //! The result: a row a policy and size of local memory.
 
 use anyhow::Result;
-use netram_far_machine::paging::Tally;
-use netram_pagesim::{Outcome, Settings};
+use netram_far_machine::paging::PolicyTally;
+use netram_pagesim::{StudyOutcome, StudySettings};
 use serde_json::{Value, json};
 
-use super::choice::{Choice, Chosen};
+use super::study_args::{PolicyChoice, StudyArgs};
 use netram_cli::output;
 
 /// One program's result.
-pub(super) struct Studied<'a> {
+pub(super) struct ProgramStudy<'a> {
     pub(super) program: String,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: StudyOutcome,
     /// References of the program, if more are known of than were traced: the rest is to local memory.
     pub(super) references: Option<u64>,
-    pub(super) choice: &'a Choice,
-    pub(super) settings: &'a Settings,
+    pub(super) choice: &'a StudyArgs,
+    pub(super) settings: &'a StudySettings,
 }
 
 /// One policy's.
 struct Row<'a> {
     local: u64,
-    chosen: Chosen,
-    tally: &'a Tally,
+    chosen: PolicyChoice,
+    tally: &'a PolicyTally,
     average: f64,
     seconds: f64,
 }
 
-impl Studied<'_> {
+impl ProgramStudy<'_> {
     fn references(&self) -> u64 {
         let traced = self.outcome.references();
         self.references.map_or(traced, |printed| printed.max(traced))
@@ -40,9 +40,9 @@ impl Studied<'_> {
             .locals
             .iter()
             .flat_map(|local| policies.iter().map(move |chosen| (*local, *chosen)));
-        let row = |((local, chosen), tally): ((u64, Chosen), _)| {
+        let row = |((local, chosen), tally): ((u64, PolicyChoice), _)| {
             let costs = self.choice.costs(chosen);
-            let tally: &Tally = tally;
+            let tally: &PolicyTally = tally;
             let others = self.references() - tally.references();
             let cycles = costs.cycles(tally) + others as f64 * costs.local_word;
             Row {
@@ -133,12 +133,12 @@ impl Studied<'_> {
 }
 
 /// All results, as they were asked for.
-pub(super) fn print(studied: &[Studied<'_>]) -> Result<()> {
+pub(super) fn print(studied: &[ProgramStudy<'_>]) -> Result<()> {
     let Some(first) = studied.first() else {
         return Ok(());
     };
     if first.choice.json {
-        return output::json(&studied.iter().map(Studied::json).collect::<Vec<Value>>());
+        return output::json(&studied.iter().map(ProgramStudy::json).collect::<Vec<Value>>());
     }
     output::line(first.choice.what())?;
     for one in studied {

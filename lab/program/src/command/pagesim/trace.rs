@@ -7,10 +7,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use netram_pagesim::{Outcome, trace};
+use netram_pagesim::{StudyOutcome, trace};
 
-use super::choice::Choice;
-use super::table::{self, Studied};
+use super::study_args::StudyArgs;
+use super::table::{self, ProgramStudy};
 
 /// Study references that another tool has written down
 ///
@@ -21,14 +21,14 @@ use super::table::{self, Studied};
 ///   valgrind --tool=lackey --trace-mem=yes --log-file=/dev/stdout true | netram-lab pagesim trace -
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Trace {
+pub(crate) struct StudyTrace {
     /// The file; - for standard input
     file: PathBuf,
     #[command(flatten)]
-    choice: Choice,
+    choice: StudyArgs,
 }
 
-impl Trace {
+impl StudyTrace {
     pub(super) fn run(self) -> Result<ExitCode> {
         let settings = self.choice.settings()?;
         let mut study = settings.study();
@@ -41,9 +41,9 @@ impl Trace {
             }
         };
         read.with_context(|| format!("reading {name}"))?;
-        table::print(&[Studied {
+        table::print(&[ProgramStudy {
             program: name,
-            outcome: Outcome::of(&mut study),
+            outcome: StudyOutcome::of(&mut study),
             references: None,
             choice: &self.choice,
             settings: &settings,

@@ -34,9 +34,9 @@ fn what_cannot_be_studied_is_refused_before_anything_runs() {
     refused(&["run", "trans", "--local", &sizes], "more than 256");
 }
 
-fn traced(bytes: &[u8]) -> Ran {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("trace");
+fn traced(bytes: &[u8]) -> CommandOutput {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("trace");
     std::fs::write(&file, bytes).unwrap();
     finish(pagesim().args(["trace", "--json"]).arg(file))
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use crate::common::{Ran, finish, netram};
+use crate::common::{CommandOutput, finish, netram};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -40,7 +40,7 @@ fn pagesim() -> Command {
 
 /// A program in C and where it is compiled.
 struct Program {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Program {
@@ -78,16 +78,16 @@ impl Program {
     }
 
     fn new() -> Program {
-        let folder = tempfile::tempdir().unwrap();
-        Program { folder }
+        let directory = tempfile::tempdir().unwrap();
+        Program { directory }
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.path().join("program")
+        self.directory.path().join("program")
     }
 
     /// Runs it by `netram-lab pagesim exec`.
-    fn exec(&self, options: &[&str], words: &[&str]) -> Ran {
+    fn exec(&self, options: &[&str], words: &[&str]) -> CommandOutput {
         let mut command = pagesim();
         command
             .arg("exec")
@@ -115,7 +115,7 @@ fn source(name: &str) -> PathBuf {
 }
 
 /// What JSON says of the one program that was studied. Before it stands what that printed.
-fn studied(ran: &Ran) -> Value {
+fn studied(ran: &CommandOutput) -> Value {
     assert_eq!(ran.code, 0, "{}\n{}", ran.err, ran.out);
     let start = ran.out.find('[').unwrap_or_else(|| panic!("{}", ran.out));
     let all: Value = serde_json::from_str(&ran.out[start..]).unwrap();

@@ -6,8 +6,8 @@ use super::*;
 
 #[test]
 fn a_quick_run_has_every_figure_and_what_the_text_states() {
-    let folder = tempfile::tempdir().unwrap();
-    let (out, disk) = (folder.path().join("out"), folder.path().join("disk"));
+    let directory = tempfile::tempdir().unwrap();
+    let (out, disk) = (directory.path().join("out"), directory.path().join("disk"));
     std::fs::create_dir(&disk).unwrap();
     let mut command = netram();
     command.args([

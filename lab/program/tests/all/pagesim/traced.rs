@@ -38,7 +38,7 @@ fn tells_what_it_references(compiler: &str, ways: &[bool]) {
     assert!(ran.out.starts_with("walked\n"), "{}", ran.out);
     let found = studied(&ran);
     assert_eq!(found["pages"], 300);
-    let trace = program.folder.path().join("trace");
+    let trace = program.directory.path().join("trace");
     let told = |reads: &bool| {
         std::fs::write(&trace, walk(*reads)).unwrap();
         let told = studied(&finish(pagesim().arg("trace").arg(&trace).args(SMALL)));
@@ -162,7 +162,7 @@ fn sources_may_be_compiled_apart_and_linked_later() {
         return;
     }
     let program = Program::new();
-    let object = program.folder.path().join("walk.o");
+    let object = program.directory.path().join("walk.o");
     let compile = |command: &mut Command| {
         let ran = finish(command);
         assert_eq!(ran.code, 0, "{}", ran.err);

@@ -5,7 +5,7 @@ use std::ptr::without_provenance_mut;
 
 use super::super::{guarded, put};
 use super::{Opaque, handle, must_be_usable};
-use crate::failure::Failure;
+use crate::failure::CallFailure;
 use crate::nodes::{HeapRecord, NODES};
 use crate::record::Length;
 
@@ -69,7 +69,7 @@ extern "C" fn rvm_txn_heap_info(txn: Opaque, lock: c_uint, info: *mut HeapRecord
 }
 
 /// A call that answers with a block: its address, or NULL.
-fn answering(block: *mut Opaque, call: impl FnOnce() -> Result<usize, Failure>) -> c_int {
+fn answering(block: *mut Opaque, call: impl FnOnce() -> Result<usize, CallFailure>) -> c_int {
     guarded(|| {
         NODES.ready()?;
         must_be_usable(block)?;

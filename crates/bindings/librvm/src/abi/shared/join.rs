@@ -3,25 +3,25 @@
 use std::ffi::{c_char, c_int};
 use std::path::PathBuf;
 
-use netram_rvm::{Capture, Find, Verify};
-use netram_shared::Options;
+use netram_rvm::{CaptureMode, DetectMethod, VerifyMode};
+use netram_shared::NodeOptions;
 use netram_shared_machine::RegionId;
-use netram_shared_machine::node::Full;
+use netram_shared_machine::node::PinnedOverflow;
 use netram_transport::{ClusterKey, Security};
 
 use super::super::name;
 use super::{milliseconds, wrong};
-use crate::failure::Failure;
-use crate::nodes::Join;
+use crate::failure::CallFailure;
+use crate::nodes::JoinRecord;
 
 /// What a record chooses.
-pub(super) fn chosen(join: &Join) -> Result<Options, Failure> {
+pub(super) fn chosen(join: &JoinRecord) -> Result<NodeOptions, CallFailure> {
     let server = text(join.server, "server")?.ok_or_else(|| wrong("`server` is not set"))?;
     let server = server
         .parse()
         .map_err(|reason| wrong(format!("server {server:?}: {reason}")))?;
     let directory = name(join.directory).ok_or_else(|| wrong("`directory` is not set"))?;
-    let mut options = Options::new(
+    let mut options = NodeOptions::new(
         server,
         security(name(join.key_file), join.insecure != 0)?,
         directory,
@@ -46,7 +46,7 @@ pub(super) fn chosen(join: &Join) -> Result<Options, Failure> {
         options.pinned_bytes_max = join.pinned_bytes_max as usize;
     }
     options.capture = capture(join.capture, join.find)?;
-    options.straight = join.straight != 0;
+    options.direct = join.straight != 0;
     if let Some(listen) = text(join.listen, "listen")? {
         let listen = listen
             .parse()
@@ -60,33 +60,33 @@ pub(super) fn chosen(join: &Join) -> Result<Options, Failure> {
         options.group = Some(group);
     }
     if join.fall_behind != 0 {
-        options.full = Full::FallBehind;
+        options.full = PinnedOverflow::FallBehind;
     }
     options.lazy = join.lazy != 0;
     options.lock_timeout = milliseconds(join.lock_timeout_ms);
-    options.patience = milliseconds(join.patience_ms);
+    options.server_timeout = milliseconds(join.patience_ms);
     Ok(options)
 }
 
 /// How stores are found.
-fn capture(capture: c_int, find: c_int) -> Result<Capture, Failure> {
+fn capture(capture: c_int, find: c_int) -> Result<CaptureMode, CallFailure> {
     let find = match find {
-        0 => Find::Trap,
-        1 => Find::Watch,
+        0 => DetectMethod::Trap,
+        1 => DetectMethod::Watch,
         other => return Err(wrong(format!("`find` {other} is no rvm_find_t"))),
     };
     Ok(match capture {
-        0 => Capture::Declared,
-        1 => Capture::Twins(find),
-        2 => Capture::Pages(find),
-        3 => Capture::Adaptive,
-        4 => Capture::Verified(Verify::Refuse),
-        5 => Capture::Verified(Verify::Report),
+        0 => CaptureMode::Declared,
+        1 => CaptureMode::Twins(find),
+        2 => CaptureMode::Pages(find),
+        3 => CaptureMode::Adaptive,
+        4 => CaptureMode::Verified(VerifyMode::Refuse),
+        5 => CaptureMode::Verified(VerifyMode::Report),
         other => return Err(wrong(format!("`capture` {other} is no rvm_capture_t"))),
     })
 }
 
-pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, Failure> {
+pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Result<Security, CallFailure> {
     match (key_file, insecure) {
         (Some(file), false) => {
             let key = ClusterKey::load(&file).map_err(|error| wrong(error.to_string()))?;
@@ -100,7 +100,7 @@ pub(in crate::abi) fn security(key_file: Option<PathBuf>, insecure: bool) -> Res
     }
 }
 
-pub(in crate::abi) fn text(pointer: *const c_char, field: &str) -> Result<Option<String>, Failure> {
+pub(in crate::abi) fn text(pointer: *const c_char, field: &str) -> Result<Option<String>, CallFailure> {
     let text = name(pointer).map(|text| text.into_os_string().into_string());
     text.transpose()
         .map_err(|_| wrong(format!("`{field}` is not UTF-8")))

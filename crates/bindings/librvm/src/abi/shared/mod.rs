@@ -20,12 +20,12 @@ use std::ffi::{c_int, c_long, c_void};
 use std::ptr::without_provenance_mut;
 use std::time::Duration;
 
-use netram_shared_machine::Hold;
+use netram_shared_machine::LockMode;
 
 use super::is_usable;
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::slots::Handle;
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
+use crate::slots::ObjectHandle;
 
 /// A handle of C's: a number, never followed.
 pub(super) type Opaque = *mut c_void;
@@ -33,23 +33,27 @@ pub(super) type Opaque = *mut c_void;
 const SHARED: c_int = 1;
 const EXCLUSIVE: c_int = 2;
 
-fn holding(hold: c_int) -> Result<Hold, Failure> {
+fn holding(hold: c_int) -> Result<LockMode, CallFailure> {
     match hold {
-        SHARED => Ok(Hold::Shared),
-        EXCLUSIVE => Ok(Hold::Exclusive),
-        other => Err(Failure::new(
-            Code::Mode,
+        SHARED => Ok(LockMode::Shared),
+        EXCLUSIVE => Ok(LockMode::Exclusive),
+        other => Err(CallFailure::new(
+            ReturnCode::Mode,
             format!("a lock is held rvm_shared or rvm_exclusive, not {other}"),
         )),
     }
 }
 
-fn handle(opaque: Opaque) -> Result<Handle, Failure> {
-    Handle::from_address(opaque.addr())
-        .ok_or_else(|| Failure::new(Code::Handle, "no node, transaction or reader is given, but NULL"))
+fn handle(opaque: Opaque) -> Result<ObjectHandle, CallFailure> {
+    ObjectHandle::from_address(opaque.addr()).ok_or_else(|| {
+        CallFailure::new(
+            ReturnCode::Handle,
+            "no node, transaction or reader is given, but NULL",
+        )
+    })
 }
 
-pub(super) fn opaque(handle: Handle) -> Opaque {
+pub(super) fn opaque(handle: ObjectHandle) -> Opaque {
     without_provenance_mut(handle.to_address())
 }
 
@@ -57,16 +61,16 @@ fn milliseconds(count: c_long) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
-pub(super) fn must_be_usable<T>(pointer: *const T) -> Result<(), Failure> {
+pub(super) fn must_be_usable<T>(pointer: *const T) -> Result<(), CallFailure> {
     match is_usable(pointer) {
         true => Ok(()),
-        false => Err(Failure::new(
-            Code::Range,
+        false => Err(CallFailure::new(
+            ReturnCode::Range,
             "NULL or a misaligned address is given where a record belongs",
         )),
     }
 }
 
-pub(super) fn wrong(text: impl Into<String>) -> Failure {
-    Failure::new(Code::Options, text)
+pub(super) fn wrong(text: impl Into<String>) -> CallFailure {
+    CallFailure::new(ReturnCode::Options, text)
 }

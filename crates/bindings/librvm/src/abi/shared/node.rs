@@ -3,16 +3,16 @@
 use std::ffi::{c_char, c_int, c_long, c_uint, c_void};
 
 use netram_shared_machine::LockId;
-use netram_shared_machine::message::Fate;
+use netram_shared_machine::message::RecordOutcome;
 
 use super::super::{guarded, heap, is_usable, name, put, record};
 use super::join::chosen;
 use super::{Opaque, handle, milliseconds, must_be_usable, opaque, wrong};
-use crate::code::Code;
-use crate::failure::{Failure, failed_lock, failed_stray};
+use crate::code::ReturnCode;
+use crate::failure::{CallFailure, failed_lock, failed_stray};
 use crate::nodes::{
-    Info, Join, NODES, NewRecord, ProgressRecord, SpanRecord, StraightRecord, StrayRecord, check_alive,
-    left_behind, nth_span, outcome, span_at, span_of, wait_version,
+    JoinRecord, NODES, NewRecord, NodeInfoRecord, ProgressRecord, SpanRecord, StraightRecord, StrayRecord,
+    check_alive, left_behind, nth_span, outcome, span_at, span_of, wait_version,
 };
 use crate::record::Length;
 
@@ -34,12 +34,12 @@ extern "C" fn rvm_error_stray(stray: *mut StrayRecord) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_init_join(options: *mut Join) {
+extern "C" fn rvm_init_join(options: *mut JoinRecord) {
     heap::init(options);
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_node_join(options: *const Join, node: *mut Opaque) -> c_int {
+extern "C" fn rvm_node_join(options: *const JoinRecord, node: *mut Opaque) -> c_int {
     guarded(|| {
         NODES.ready()?;
         must_be_usable(node)?;
@@ -52,12 +52,12 @@ extern "C" fn rvm_node_join(options: *const Join, node: *mut Opaque) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_node_info(node: Opaque, info: *mut Info) -> c_int {
+extern "C" fn rvm_node_info(node: Opaque, info: *mut NodeInfoRecord) -> c_int {
     guarded(|| {
         NODES.ready()?;
         must_be_usable(info)?;
         let node = NODES.node(handle(node)?)?;
-        put(info, Info::of(&node));
+        put(info, NodeInfoRecord::of(&node));
         Ok(())
     })
 }
@@ -152,7 +152,7 @@ extern "C" fn rvm_node_straight(node: Opaque, straight: *mut StraightRecord) -> 
         NODES.ready()?;
         must_be_usable(straight)?;
         let node = NODES.node(handle(node)?)?;
-        put(straight, StraightRecord::of(node.straight()));
+        put(straight, StraightRecord::of(node.direct_counts()));
         Ok(())
     })
 }
@@ -226,7 +226,8 @@ extern "C" fn rvm_node_undeclared(
 extern "C" fn rvm_node_save_copy(node: Opaque, directory: *const c_char) -> c_int {
     guarded(|| {
         NODES.ready()?;
-        let directory = name(directory).ok_or_else(|| Failure::new(Code::Range, "no directory is named"))?;
+        let directory =
+            name(directory).ok_or_else(|| CallFailure::new(ReturnCode::Range, "no directory is named"))?;
         let node = NODES.node(handle(node)?)?;
         Ok(node.save_copy(&directory)?)
     })
@@ -247,10 +248,10 @@ extern "C" fn rvm_node_outcome(
         let asked = unsafe { asked.read() };
         let node = NODES.node(handle(node)?)?;
         let told = match outcome(&node, asked, milliseconds(timeout_ms))? {
-            Fate::Open => 0,
-            Fate::Committed => 1,
-            Fate::Aborted => 2,
-            Fate::Forgotten => 3,
+            RecordOutcome::Open => 0,
+            RecordOutcome::Committed => 1,
+            RecordOutcome::Aborted => 2,
+            RecordOutcome::Forgotten => 3,
         };
         put(fate, told);
         Ok(())

@@ -5,9 +5,9 @@ use std::ptr::without_provenance_mut;
 
 use super::super::{guarded, guarded_in_memory, put};
 use super::{Opaque, handle, must_be_usable, opaque};
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::nodes::{Age, NODES};
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
+use crate::nodes::{AgeRecord, NODES};
 use crate::record::Length;
 
 #[unsafe(no_mangle)]
@@ -40,7 +40,10 @@ extern "C" fn rvm_reader_read(
         NODES.ready()?;
         let (reader, length) = (handle(reader)?, length as usize);
         if target.is_null() && length > 0 {
-            return Err(Failure::new(Code::Range, "there is no place to copy to"));
+            return Err(CallFailure::new(
+                ReturnCode::Range,
+                "there is no place to copy to",
+            ));
         }
         let (source, target): (*const u8, *mut u8) = (base.cast(), target.cast());
         NODES.read(reader, base.addr(), length, || {
@@ -73,7 +76,7 @@ extern "C" fn rvm_reader_accept(reader: Opaque) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_reader_age(reader: Opaque, age: *mut Age) -> c_int {
+extern "C" fn rvm_reader_age(reader: Opaque, age: *mut AgeRecord) -> c_int {
     guarded(|| {
         NODES.ready()?;
         must_be_usable(age)?;

@@ -9,9 +9,9 @@ use netram_shared_machine::limit::STAMP_LOCKS_MAX;
 use super::super::calls::restoring;
 use super::super::{guarded, guarded_in_memory, put};
 use super::{Opaque, handle, holding, milliseconds, must_be_usable, opaque};
-use crate::code::Code;
-use crate::failure::Failure;
-use crate::nodes::{Lock, NODES, NewRecord};
+use crate::code::ReturnCode;
+use crate::failure::CallFailure;
+use crate::nodes::{LockRecord, NODES, NewRecord};
 use crate::record::Length;
 
 #[unsafe(no_mangle)]
@@ -42,7 +42,7 @@ extern "C" fn rvm_txn_acquire(txn: Opaque, lock: c_uint, hold: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn rvm_txn_acquire_all(txn: Opaque, locks: *const Lock, count: Length) -> c_int {
+extern "C" fn rvm_txn_acquire_all(txn: Opaque, locks: *const LockRecord, count: Length) -> c_int {
     guarded(|| {
         NODES.ready()?;
         let txn = handle(txn)?;
@@ -57,10 +57,10 @@ extern "C" fn rvm_txn_acquire_all(txn: Opaque, locks: *const Lock, count: Length
             // SAFETY: the array is neither NULL nor misaligned, and the header asks for `count` locks in it.
             let place = unsafe { locks.add(at) };
             // SAFETY: as above.
-            let Lock { lock, hold } = unsafe { place.read() };
+            let LockRecord { lock, hold } = unsafe { place.read() };
             Ok((LockId(lock), holding(hold)?))
         });
-        NODES.acquire_all(txn, &wanted.collect::<Result<Vec<_>, Failure>>()?)
+        NODES.acquire_all(txn, &wanted.collect::<Result<Vec<_>, CallFailure>>()?)
     })
 }
 
@@ -83,7 +83,10 @@ extern "C" fn rvm_txn_modify_bytes(
         NODES.ready()?;
         let (txn, length) = (handle(txn)?, length as usize);
         if source.is_null() && length > 0 {
-            return Err(Failure::new(Code::Range, "there is no source to copy from"));
+            return Err(CallFailure::new(
+                ReturnCode::Range,
+                "there is no source to copy from",
+            ));
         }
         let (target, source): (*mut u8, *const u8) = (base.cast(), source.cast());
         NODES.declare(txn, base.addr(), length, || {

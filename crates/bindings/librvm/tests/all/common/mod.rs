@@ -25,7 +25,7 @@ pub(crate) const LANGUAGES: [Language; 2] = [Language::C, Language::Cpp];
 /// An installed library and programs that were compiled with it.
 pub(crate) struct Installed {
     pub(crate) prefix: PathBuf,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Language {
@@ -47,9 +47,9 @@ impl Language {
 impl Installed {
     /// Installs what cargo built beside this test.
     pub(crate) fn new() -> Installed {
-        let folder = tempfile::tempdir().expect("a temporary directory");
-        let prefix = folder.path().join("prefix");
-        let installed = Installed { prefix, folder };
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let prefix = directory.path().join("prefix");
+        let installed = Installed { prefix, directory };
         let done = installed.install_script("install", "");
         assert!(done.status.success(), "{done:?}");
         installed
@@ -83,8 +83,8 @@ impl Installed {
         }
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        self.folder.path()
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Compiles `tests/c/<name>.c` and links it as `link` says.
@@ -95,7 +95,7 @@ impl Installed {
 
     pub(crate) fn compile_file(&self, source: &Path, language: Language, link: &[&str]) -> PathBuf {
         let name = source.file_stem().and_then(OsStr::to_str).expect("a plain name");
-        let program = self.folder.path().join(format!("{name}-{language:?}"));
+        let program = self.directory.path().join(format!("{name}-{language:?}"));
         let compiled = Command::new(language.compiler())
             .args(language.flags())
             .args(WARNINGS)
@@ -196,11 +196,11 @@ pub(crate) fn built() -> &'static Path {
         let profile = test
             .ancestors()
             .nth(2)
-            .expect("it is in a folder of its profile's");
+            .expect("it is in a directory of its profile's");
         if std::env::var_os("NETRAM_TEST_BUILT").is_some() {
             return profile.to_path_buf();
         }
-        let target = profile.parent().expect("it is in the target folder");
+        let target = profile.parent().expect("it is in the target directory");
         let name = match profile.file_name().and_then(OsStr::to_str) {
             Some("debug") | None => "test",
             Some(other) => other,

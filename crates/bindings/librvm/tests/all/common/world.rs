@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use netram_lender::{Config, Lender};
-use netram_shared::server::{Plan, ServeConfig, Serving, Spans, Store};
-use netram_transport::{Address, ClusterKey, Security};
+use netram_lender::{Lender, LenderConfig};
+use netram_shared::server::{RegionPlan, RegionStore, ServeConfig, ServingRegion, Spans};
+use netram_transport::{ClusterKey, NetAddress, Security};
 
 /// Where nothing else is: above what the kernel gives to programs that do not choose, and below the stack.
 pub(crate) const ADDRESS: u64 = 0x2000_0000_0000;
@@ -15,7 +15,7 @@ pub(crate) const LOG_BYTES: u64 = 4 << 20;
 
 /// What is served.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct FixtureOptions {
     pub(crate) address: u64,
     /// Bytes under a lock.
     pub(crate) span: u64,
@@ -24,17 +24,17 @@ pub(crate) struct Shape {
 }
 
 /// A server, a lender, and the key to both. Fields go in this order: the server first.
-pub(crate) struct World {
-    serving: Option<Serving>,
+pub(crate) struct RegionFixture {
+    serving: Option<ServingRegion>,
     _lender: Lender,
-    shape: Shape,
+    shape: FixtureOptions,
     key: ClusterKey,
-    pub(crate) folder: tempfile::TempDir,
+    pub(crate) directory: tempfile::TempDir,
 }
 
-impl Default for Shape {
-    fn default() -> Shape {
-        Shape {
+impl Default for FixtureOptions {
+    fn default() -> FixtureOptions {
+        FixtureOptions {
             address: 0,
             span: 4096,
             spans: 16,
@@ -44,23 +44,23 @@ impl Default for Shape {
     }
 }
 
-impl World {
-    pub(crate) fn start(shape: Shape) -> World {
-        let folder = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        let at = |name: &str| folder.path().join(name);
+impl RegionFixture {
+    pub(crate) fn start(shape: FixtureOptions) -> RegionFixture {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
+        let at = |name: &str| directory.path().join(name);
         let key = ClusterKey::generate();
         key.save_new(&at("cluster.key")).expect("the key can be written");
-        let lender = Lender::start(Config {
+        let lender = Lender::start(LenderConfig {
             name: "capi-shared".to_owned(),
-            listen: vec![Address::Unix(at("lender.sock"))],
+            listen: vec![NetAddress::Unix(at("lender.sock"))],
             security: Security::Key(key.clone()),
             memory: 64 << 20,
             store: Some(at("lender.mem")),
-            ..Config::default()
+            ..LenderConfig::default()
         });
         let lender = lender.expect("a lender starts");
         let bytes = shape.span * shape.spans;
-        let plan = Plan {
+        let plan = RegionPlan {
             bytes,
             address: shape.address,
             spans: Spans::even(bytes, shape.span).expect("spans"),
@@ -70,13 +70,13 @@ impl World {
                 at("lender.sock").display()
             ),
         };
-        Store::create(&at("region"), &plan).expect("a region is made");
-        let mut world = World {
+        RegionStore::create(&at("region"), &plan).expect("a region is made");
+        let mut world = RegionFixture {
             serving: None,
             _lender: lender,
             shape,
             key,
-            folder,
+            directory,
         };
         world.serve();
         world
@@ -84,12 +84,12 @@ impl World {
 
     /// Serves what is in the region's directory.
     pub(crate) fn serve(&mut self) {
-        let address = Address::Unix(self.at("server.sock"));
+        let address = NetAddress::Unix(self.at("server.sock"));
         let config = ServeConfig {
             lease: self.shape.lease,
             ..ServeConfig::new(vec![address], Security::Key(self.key.clone()))
         };
-        let serving = Serving::start(&self.at("region"), config);
+        let serving = ServingRegion::start(&self.at("region"), config);
         self.serving = Some(serving.expect("the region is served"));
     }
 
@@ -100,7 +100,7 @@ impl World {
     }
 
     pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     pub(crate) fn server(&self) -> String {
@@ -109,7 +109,7 @@ impl World {
 
     /// A case of a program, in this world.
     pub(crate) fn case(&self, mut command: Command, case: &str) -> Command {
-        command.arg(case).arg(self.folder.path());
+        command.arg(case).arg(self.directory.path());
         command.env("SERVER", self.server());
         command.env("ADDRESS", format!("{ADDRESS:#x}"));
         command

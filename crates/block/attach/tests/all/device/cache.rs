@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use netram_block::limit::REQUEST_BYTES_MAX;
-use netram_block::{Device, DeviceError, Geometry, Pending, SECTOR_BYTES, Span};
+use netram_block::{BlockDevice, DeviceError, DeviceGeometry, PendingWrite, SECTOR_BYTES, SectorSpan};
 use netram_proto::port::IoError;
 
 /// The variable that names the image to serve.
@@ -40,7 +40,7 @@ impl CachedDevice {
         })
     }
 
-    pub(crate) fn shared(self) -> Arc<dyn Device> {
+    pub(crate) fn shared(self) -> Arc<dyn BlockDevice> {
         Arc::new(self)
     }
 
@@ -48,10 +48,10 @@ impl CachedDevice {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, span: Span, sectors: impl Iterator<Item = Sector>) -> Pending {
+    fn put(&self, span: SectorSpan, sectors: impl Iterator<Item = Sector>) -> PendingWrite {
         let numbers = span.offset() / SECTOR_BYTES..span.end() / SECTOR_BYTES;
         self.cache().extend(numbers.zip(sectors));
-        Pending::default()
+        PendingWrite::default()
     }
 }
 
@@ -61,16 +61,16 @@ fn failed(error: io::Error) -> DeviceError {
     })
 }
 
-impl Device for CachedDevice {
-    fn geometry(&self) -> Geometry {
-        Geometry {
+impl BlockDevice for CachedDevice {
+    fn geometry(&self) -> DeviceGeometry {
+        DeviceGeometry {
             bytes: self.bytes,
             request_bytes_max: REQUEST_BYTES_MAX,
         }
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), DeviceError> {
-        let span = Span::check_request(offset, into.len(), self.bytes)?;
+        let span = SectorSpan::check_request(offset, into.len(), self.bytes)?;
         let cache = self.cache();
         self.image.read_exact_at(into, offset).map_err(failed)?;
         let numbers = span.offset() / SECTOR_BYTES..span.end() / SECTOR_BYTES;
@@ -81,22 +81,22 @@ impl Device for CachedDevice {
         Ok(())
     }
 
-    fn write(&self, offset: u64, bytes: &[u8]) -> Result<Pending, DeviceError> {
-        let span = Span::check_request(offset, bytes.len(), self.bytes)?;
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<PendingWrite, DeviceError> {
+        let span = SectorSpan::check_request(offset, bytes.len(), self.bytes)?;
         let (sectors, _) = bytes.as_chunks();
         Ok(self.put(span, sectors.iter().copied()))
     }
 
-    fn zero(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
-        let span = Span::check(offset, length, self.bytes)?;
+    fn zero(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
+        let span = SectorSpan::check(offset, length, self.bytes)?;
         Ok(self.put(span, std::iter::repeat([0; SECTOR_BYTES as usize])))
     }
 
-    fn discard(&self, offset: u64, length: u64) -> Result<Pending, DeviceError> {
+    fn discard(&self, offset: u64, length: u64) -> Result<PendingWrite, DeviceError> {
         self.zero(offset, length)
     }
 
-    fn wait(&self, _: Pending) -> Result<(), DeviceError> {
+    fn wait(&self, _: PendingWrite) -> Result<(), DeviceError> {
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Device for CachedDevice {
         length: u64,
         each: &mut dyn FnMut(u64, bool) -> bool,
     ) -> Result<(), DeviceError> {
-        Span::check(offset, length, self.bytes)?;
+        SectorSpan::check(offset, length, self.bytes)?;
         each(length, false);
         Ok(())
     }

@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use netram_attach::{Attached, Process, Record, Registry, Release, Request, Serving, User, Way, attach};
+use netram_attach::{
+    AttachMethod, AttachRecord, AttachRequest, DeviceUser, ProcessIdentity, Registry, ReleaseOutcome,
+    ServerHealth, VolumeAttachment, attach,
+};
 use rustix::process::Signal;
 
 use crate::device::cache::SERVE;
@@ -22,18 +25,18 @@ const NAME: &str = "test";
 
 /// Where the devices of one test are.
 pub(crate) struct Machine {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     registry: Registry,
-    attached: Option<Attached>,
+    attached: Option<VolumeAttachment>,
     /// The server of a device whose supervisor is gone.
-    left: Option<Process>,
+    left: Option<ProcessIdentity>,
 }
 
 /// A mounted file system, unmounted when dropped, if need be as soon as it can be.
 pub(crate) struct Mounted {
     at: PathBuf,
     mounted: bool,
-    server: Process,
+    server: ProcessIdentity,
 }
 
 impl Machine {
@@ -51,11 +54,11 @@ impl Machine {
         tool("mkfs.ext4", &["-V"])?;
         has_loop_device()?;
         has_ext4()?;
-        let folder = tempfile::Builder::new().prefix("netram-attach-").tempdir();
-        let folder = folder.map_err(|error| error.to_string())?;
-        let registry = Registry::new(&folder.path().join("run"), &folder.path().join("dev"));
+        let directory = tempfile::Builder::new().prefix("netram-attach-").tempdir();
+        let directory = directory.map_err(|error| error.to_string())?;
+        let registry = Registry::new(&directory.path().join("run"), &directory.path().join("dev"));
         let machine = Machine {
-            folder,
+            directory,
             registry,
             attached: None,
             left: None,
@@ -67,22 +70,22 @@ impl Machine {
     }
 
     pub(crate) fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
+        self.directory.path().join("image")
     }
 
     fn mount_point(&self) -> PathBuf {
-        self.folder.path().join("mount")
+        self.directory.path().join("mount")
     }
 
     /// Attaches the image, or says why not.
     pub(crate) fn try_attach(&mut self, block_bytes: u32) -> Result<(), String> {
         let volume = self.image();
         let claim = self.registry.claim(NAME, &volume);
-        let request = Request {
+        let request = AttachRequest {
             volume,
             block_bytes,
             read_only: false,
-            way: Way::Fuse,
+            method: AttachMethod::Fuse,
             // The test's disk forgets what was not flushed.
             restart: false,
             hung_after: None,
@@ -92,7 +95,7 @@ impl Machine {
         server
             .args(["--exact", "device::server", "--nocapture", "--test-threads", "1"])
             .env(SERVE, self.image())
-            .stderr(log(self.folder.path()));
+            .stderr(log(self.directory.path()));
         let claim = claim.map_err(|error| error.to_string())?;
         let attached = attach(claim, &request, server).map_err(|error| error.to_string())?;
         self.attached = Some(attached);
@@ -112,7 +115,7 @@ impl Machine {
         });
     }
 
-    pub(crate) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> AttachRecord {
         self.attached.as_ref().expect("it is attached").record().clone()
     }
 
@@ -127,10 +130,10 @@ impl Machine {
     }
 
     /// Takes the device away, or says who has it.
-    pub(crate) fn try_detach(&mut self) -> Result<(), Vec<User>> {
+    pub(crate) fn try_detach(&mut self) -> Result<(), Vec<DeviceUser>> {
         match self.release() {
-            Release::Closing(_) => unreachable!("it was waited for"),
-            Release::Going(mut going) => {
+            ReleaseOutcome::Flushing(_) => unreachable!("it was waited for"),
+            ReleaseOutcome::Detaching(mut going) => {
                 let mut ended = None;
                 until("the server ends", || {
                     ended = going.ended(Instant::now()).expect("it is our child");
@@ -143,7 +146,7 @@ impl Machine {
                 );
                 Ok(())
             }
-            Release::InUse(attached, users) => {
+            ReleaseOutcome::InUse(attached, users) => {
                 self.attached = Some(*attached);
                 Err(users)
             }
@@ -151,11 +154,11 @@ impl Machine {
     }
 
     /// What comes of letting the device go, once that is known.
-    fn release(&mut self) -> Release {
+    fn release(&mut self) -> ReleaseOutcome {
         let mut release = None;
         until("it is known who has the device", || {
             match self.attached.take().expect("it is attached").release() {
-                Release::Closing(attached) => self.attached = Some(*attached),
+                ReleaseOutcome::Flushing(attached) => self.attached = Some(*attached),
                 known => release = Some(known),
             }
             release.is_some()
@@ -166,9 +169,9 @@ impl Machine {
     /// Begins to let the device go, which waits for what was written to it.
     pub(crate) fn begin_to_detach(&mut self) {
         match self.attached.take().expect("it is attached").release() {
-            Release::Closing(attached) => self.attached = Some(*attached),
-            Release::Going(_) => panic!("nothing is left to be written: {}", self.log()),
-            Release::InUse(_, users) => panic!("somebody has it: {users:?}"),
+            ReleaseOutcome::Flushing(attached) => self.attached = Some(*attached),
+            ReleaseOutcome::Detaching(_) => panic!("nothing is left to be written: {}", self.log()),
+            ReleaseOutcome::InUse(_, users) => panic!("somebody has it: {users:?}"),
         }
     }
 
@@ -178,7 +181,7 @@ impl Machine {
     }
 
     /// The supervisor goes without a word. What it leaves: the device, the server's process.
-    pub(crate) fn leave(&mut self) -> (PathBuf, Process) {
+    pub(crate) fn leave(&mut self) -> (PathBuf, ProcessIdentity) {
         let record = self.record();
         self.attached = None;
         self.left = Some(record.server);
@@ -217,8 +220,8 @@ impl Machine {
         until("the server's end is seen", || {
             let serving = attached.look(Instant::now()).expect("it is our child");
             ended = match serving {
-                Serving::Ended(status) => Some(status),
-                Serving::Well | Serving::Waiting => None,
+                ServerHealth::Exited(status) => Some(status),
+                ServerHealth::Healthy | ServerHealth::Waiting => None,
             };
             ended.is_some()
         });
@@ -259,11 +262,11 @@ impl Machine {
 
     /// Where the link to the device is when it is attached.
     pub(crate) fn link(&self) -> PathBuf {
-        self.folder.path().join("dev").join(NAME)
+        self.directory.path().join("dev").join(NAME)
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+        fs::read_to_string(self.directory.path().join("log")).unwrap_or_default()
     }
 }
 
@@ -300,7 +303,7 @@ impl Drop for Mounted {
     }
 }
 
-fn kill(server: Process) {
+fn kill(server: ProcessIdentity) {
     // It may have ended a moment ago; what else has its number by now is left alone.
     let _ = server.signal(Signal::KILL);
 }
@@ -331,8 +334,11 @@ fn has_ext4() -> Result<(), String> {
     }
 }
 
-fn log(folder: &Path) -> File {
-    let file = File::options().create(true).append(true).open(folder.join("log"));
+fn log(directory: &Path) -> File {
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(directory.join("log"));
     file.expect("a log file is made")
 }
 

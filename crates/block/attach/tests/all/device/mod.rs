@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use netram_attach::User;
+use netram_attach::DeviceUser;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use rustix::process::Signal;
 
@@ -153,10 +153,10 @@ fn a_killed_server_loses_no_file_whose_fsync_returned() {
     let mut synced = 0;
     for round in 0..3 {
         let mounted = machine.mount();
-        let (stop, folder) = (Arc::new(AtomicBool::new(false)), mounted.at().to_path_buf());
+        let (stop, directory) = (Arc::new(AtomicBool::new(false)), mounted.at().to_path_buf());
         let writing = {
             let stop = Arc::clone(&stop);
-            std::thread::spawn(move || write_until(&stop, &folder, synced))
+            std::thread::spawn(move || write_until(&stop, &directory, synced))
         };
         until("files are being synced", || {
             mounted.at().join(file_name(synced + 20 + 7 * round)).exists()
@@ -187,16 +187,16 @@ fn a_killed_server_loses_no_file_whose_fsync_returned() {
     machine.detach();
 }
 
-/// Writes and syncs files and their folder until something fails: the number of the first that may be missing.
-fn write_until(stop: &AtomicBool, folder: &Path, from: u64) -> u64 {
+/// Writes and syncs files and their directory until something fails: the number of the first that may be missing.
+fn write_until(stop: &AtomicBool, directory: &Path, from: u64) -> u64 {
     let mut number = from;
     while !stop.load(Ordering::Relaxed) {
-        let written = File::create(folder.join(file_name(number)))
+        let written = File::create(directory.join(file_name(number)))
             .and_then(|mut file| {
                 file.write_all(&content(number))?;
                 file.sync_all()
             })
-            .and_then(|()| File::open(folder)?.sync_all());
+            .and_then(|()| File::open(directory)?.sync_all());
         if written.is_err() {
             break;
         }
@@ -236,7 +236,7 @@ fn a_mounted_device_is_not_let_go_and_a_second_device_is_refused() {
     machine.make_ext4();
     let mounted = machine.mount();
     let users = machine.try_detach().expect_err("it is mounted");
-    assert_eq!(users, [User::Mount(mounted.at().to_path_buf())]);
+    assert_eq!(users, [DeviceUser::Mount(mounted.at().to_path_buf())]);
     // It works on as before.
     fs::write(mounted.at().join("file"), "content").unwrap();
     mounted.unmount();

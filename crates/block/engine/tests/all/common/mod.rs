@@ -10,12 +10,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use netram_block::{Disk, Files, OpenError, Options, Sparse, StagePolicy, VolumeId, create};
+use netram_block::{Disk, DiskFiles, DiskOpenError, DiskOptions, SparseFile, StagePolicy, VolumeId, create};
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::port::{
-    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
+    RecordLog, StorageFile, WaitError,
 };
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 
 pub(crate) const JOURNAL: JournalId = JournalId(0x1234);
 pub(crate) const VOLUME: VolumeId = VolumeId(0x5678);
@@ -59,7 +60,7 @@ struct Contents {
 }
 
 struct LogContents {
-    records: VecDeque<(Lsn, Kind, Vec<u8>)>,
+    records: VecDeque<(Lsn, RecordKind, Vec<u8>)>,
     head: Lsn,
     stable: Lsn,
     acked: Lsn,
@@ -119,12 +120,12 @@ impl Machine {
         self.0.lock().unwrap()
     }
 
-    pub(crate) fn files(&self) -> Files<MachineFile> {
+    pub(crate) fn files(&self) -> DiskFiles<MachineFile> {
         let file = |name| MachineFile {
             machine: self.clone(),
             name,
         };
-        Files {
+        DiskFiles {
             image: file("image"),
             sums: file("sums"),
             superblock: file("superblock"),
@@ -133,36 +134,36 @@ impl Machine {
     }
 
     /// The same with a dirty map: the volume has a data lender.
-    pub(crate) fn files_kept_twice(&self) -> Files<MachineFile> {
+    pub(crate) fn files_kept_twice(&self) -> DiskFiles<MachineFile> {
         let dirty = Some(MachineFile {
             machine: self.clone(),
             name: "dirty",
         });
-        Files {
+        DiskFiles {
             dirty,
             ..self.files()
         }
     }
 
     /// Small stages, so that short histories take several.
-    pub(crate) fn options() -> Options {
-        Options {
+    pub(crate) fn options() -> DiskOptions {
+        DiskOptions {
             policy: StagePolicy {
                 bytes: 6 * BLOCK as u64,
-                age: Span::from_ms(10),
+                age: Nanos::from_ms(10),
                 closed_max: 2,
             },
-            ..Options::new(JOURNAL)
+            ..DiskOptions::new(JOURNAL)
         }
     }
 
-    pub(crate) fn open(&self) -> Result<TestDisk, OpenError> {
+    pub(crate) fn open(&self) -> Result<TestDisk, DiskOpenError> {
         Disk::open(self.clone(), self.files(), Machine::options())
     }
 
     /// As a data lender opens its copy.
-    pub(crate) fn open_restarted(&self) -> Result<TestDisk, OpenError> {
-        let options = Options {
+    pub(crate) fn open_restarted(&self) -> Result<TestDisk, DiskOpenError> {
+        let options = DiskOptions {
             restarted: true,
             ..Machine::options()
         };
@@ -293,7 +294,7 @@ impl Machine {
             if log.head > from {
                 return false;
             }
-            let wanted = |record: &&(Lsn, Kind, Vec<u8>)| record.0 >= from && record.0 < log.stable;
+            let wanted = |record: &&(Lsn, RecordKind, Vec<u8>)| record.0 >= from && record.0 < log.stable;
             log.records.iter().filter(wanted).take(most).cloned().collect()
         };
         let log = &mut to.inside().log;
@@ -354,13 +355,13 @@ impl LogContents {
     }
 }
 
-impl Log for Machine {
+impl RecordLog for Machine {
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
+    ) -> Result<CommitTicket, AppendError> {
         let state = &mut *self.inside();
         if !state.operate() {
             return Err(AppendError::Closed);
@@ -381,10 +382,10 @@ impl Log for Machine {
         let lsn = log.tail;
         log.records.push_back((lsn, kind, payload));
         log.tail = end;
-        Ok(Ticket { lsn, end })
+        Ok(CommitTicket { lsn, end })
     }
 
-    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError> {
         let state = &mut *self.inside();
         if !state.operate() {
             return Err(WaitError::Closed);
@@ -393,7 +394,7 @@ impl Log for Machine {
         if durability != Durability::Remote {
             state.log.stable = state.log.stable.max(ticket.end);
         }
-        Ok(Votes {
+        Ok(CommitVotes {
             members: 1,
             rule: true,
             disk: durability != Durability::Remote,
@@ -506,7 +507,7 @@ impl MachineFile {
     }
 }
 
-impl File for MachineFile {
+impl StorageFile for MachineFile {
     fn size(&self) -> Result<u64, IoError> {
         Ok(self.machine.inside().files[self.name].current.len() as u64)
     }
@@ -558,7 +559,7 @@ impl File for MachineFile {
     }
 }
 
-impl Sparse for MachineFile {
+impl SparseFile for MachineFile {
     fn punch(&self, offset: u64, length: u64) -> Result<(), IoError> {
         self.change(offset, &vec![0; length as usize])
     }

@@ -3,9 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use netram_block::{BLOCK_BYTES, Disk, Fetch, FetchError, OpenError, Progress, Restoring, ResyncRun, digest};
+use netram_block::{
+    ApplyProgress, BLOCK_BYTES, BlockFetch, Disk, DiskOpenError, FetchError, ResyncRun, VolumeRestore, digest,
+};
 use netram_proto::id::Lsn;
-use netram_proto::port::Log;
+use netram_proto::port::RecordLog;
 
 use super::{BLOCK, JOURNAL, Machine, MachineFile, TestDisk, VOLUME};
 
@@ -17,9 +19,9 @@ type Hook = Box<dyn FnOnce() + Send>;
 
 /// The way from the client to its data lender's blocks.
 #[derive(Clone)]
-pub(crate) struct TestCopy(Arc<Way>);
+pub(crate) struct TestCopy(Arc<CopyPath>);
 
-struct Way {
+struct CopyPath {
     away: AtomicBool,
     client: Machine,
     machine: Machine,
@@ -42,11 +44,11 @@ impl TestCopy {
     }
 }
 
-impl Fetch for TestCopy {
+impl BlockFetch for TestCopy {
     fn fetch(&self, first: u64, at_least: Lsn, into: &mut [u8]) -> Result<(), FetchError> {
         let way = &self.0;
         if way.away.load(Ordering::Relaxed) {
-            return Err(FetchError::Away);
+            return Err(FetchError::Unreachable);
         }
         let disk = Arc::clone(&way.disk.lock().unwrap());
         // Whoever carries the journal goes on meanwhile.
@@ -76,7 +78,7 @@ fn follow(disk: &TestDisk) -> Result<(), Broken> {
         if end == disk.log().state().stable {
             return Ok(());
         }
-        while disk.apply_step().map_err(broken)? != Progress::Idle {}
+        while disk.apply_step().map_err(broken)? != ApplyProgress::Idle {}
     }
 }
 
@@ -106,7 +108,7 @@ impl Pair {
             Machine::new(log_capacity, bytes),
         );
         let replica_disk = Arc::new(replica.open_restarted().unwrap());
-        let copy = TestCopy(Arc::new(Way {
+        let copy = TestCopy(Arc::new(CopyPath {
             away: AtomicBool::new(false),
             client: client.clone(),
             machine: replica.clone(),
@@ -124,7 +126,7 @@ impl Pair {
         }
     }
 
-    pub(crate) fn try_open(&self) -> Result<Arc<ClientDisk>, OpenError> {
+    pub(crate) fn try_open(&self) -> Result<Arc<ClientDisk>, DiskOpenError> {
         let (machine, files) = (self.client.clone(), self.client.files_kept_twice());
         Disk::open_beside(machine, files, Machine::options(), self.copy.clone()).map(Arc::new)
     }
@@ -204,7 +206,7 @@ impl Pair {
                     return Err(Broken);
                 }
                 done += 1;
-                at = run.behind;
+                at = run.end;
                 sent += self.send(&disk, &run)?;
                 if done % 3 == 1 {
                     // Records and blocks take turns.
@@ -224,7 +226,7 @@ impl Pair {
             // What comes next is not there any more: its blocks are dirty now.
             copy.bring_up().map_err(broken)?;
             let has = self.replica.state().tail;
-            let Some(begun) = disk.go_on_with_resync(has).map_err(broken)? else {
+            let Some(begun) = disk.continue_resync(has).map_err(broken)? else {
                 return Err(Broken);
             };
             self.whole_at = self.whole_at.map(|at| at.min(begun.from));
@@ -244,9 +246,9 @@ impl Pair {
 
     fn send(&self, disk: &ClientDisk, run: &ResyncRun) -> Result<u64, Broken> {
         let copy = &self.replica_disk;
-        let count = run.behind - run.first;
+        let count = run.end - run.first;
         if run.hole {
-            copy.put_hole(run.first, run.behind).map_err(broken)?;
+            copy.put_hole(run.first, run.end).map_err(broken)?;
             return Ok(count);
         }
         let mut bytes = vec![0; count as usize * BLOCK];
@@ -266,7 +268,7 @@ impl Pair {
     pub(crate) fn restore(&mut self) -> Result<(), Broken> {
         let from = self.follow_only()?;
         let (files, bytes) = (self.client.files_kept_twice(), self.replica_disk.geometry().bytes);
-        let restoring = Restoring::begin(files, VOLUME, JOURNAL, bytes, from).map_err(broken)?;
+        let restoring = VolumeRestore::begin(files, VOLUME, JOURNAL, bytes, from).map_err(broken)?;
         let mut at = 0;
         let mut each = |length: u64, hole: bool| {
             let behind = at + length / BLOCK_BYTES;

@@ -7,20 +7,20 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_block::Device;
-use netram_nbd::wire::request::Request;
-use netram_nbd::{Config, Export, MemoryDevice, Server, Tls};
-use netram_transport::Address;
+use netram_block::BlockDevice;
+use netram_nbd::wire::request::NbdRequest;
+use netram_nbd::{MemoryDevice, NbdExport, NbdServer, NbdServerConfig, TlsMode};
+use netram_transport::NetAddress;
 
 /// Longer than any step takes on a loaded machine; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder for sockets and files, gone with the value.
-pub(crate) struct Place(tempfile::TempDir);
+/// A directory for sockets and files, gone with the value.
+pub(crate) struct SocketDirectory(tempfile::TempDir);
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl SocketDirectory {
+    pub(crate) fn new() -> SocketDirectory {
+        SocketDirectory(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -32,25 +32,25 @@ impl Place {
     }
 }
 
-pub(crate) fn config(place: &Place, device: Arc<dyn Device>) -> Config {
-    Config {
-        listen: vec![Address::Unix(place.socket())],
-        exports: vec![Export {
+pub(crate) fn config(place: &SocketDirectory, device: Arc<dyn BlockDevice>) -> NbdServerConfig {
+    NbdServerConfig {
+        listen: vec![NetAddress::Unix(place.socket())],
+        exports: vec![NbdExport {
             name: "volume".into(),
             description: "a test's volume".into(),
             device,
             read_only: false,
         }],
-        tls: Tls::Off,
+        tls: TlsMode::Off,
         insecure: false,
         other_users: false,
     }
 }
 
 /// A server of `bytes` of memory at the place's socket.
-pub(crate) fn serve(place: &Place, bytes: u64) -> (Server, Arc<MemoryDevice>) {
+pub(crate) fn serve(place: &SocketDirectory, bytes: u64) -> (NbdServer, Arc<MemoryDevice>) {
     let device = Arc::new(MemoryDevice::new(bytes));
-    let server = Server::start(config(place, device.clone())).unwrap();
+    let server = NbdServer::start(config(place, device.clone())).unwrap();
     (server, device)
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn option(number: u32, data: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn request(command: u16, flags: u16, cookie: u64, offset: u64, length: u32) -> [u8; 28] {
-    Request {
+    NbdRequest {
         flags,
         command,
         cookie,
@@ -182,7 +182,7 @@ pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
 /// Whether a program is here; says aloud when a test is skipped for want of it.
 pub(crate) fn has(program: &str) -> bool {
     let found = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|folder| folder.join(program).is_file()));
+        .is_some_and(|path| std::env::split_paths(&path).any(|directory| directory.join(program).is_file()));
     if !found {
         eprintln!("skipped: no `{program}`; scripts/test-deps.sh installs it");
     }

@@ -4,8 +4,8 @@ import sqlite3
 import sys
 
 KEPT = 1000
-mode, what, folder = sys.argv[1:4]
-base = sqlite3.connect(folder + "/app.db", isolation_level=None)
+mode, what, directory = sys.argv[1:4]
+base = sqlite3.connect(directory + "/app.db", isolation_level=None)
 base.execute(f"pragma journal_mode={mode}")
 # In `delete` mode a commit is a file removed, and with `full` nobody waits until that is on the disk.
 base.execute("pragma synchronous=extra")

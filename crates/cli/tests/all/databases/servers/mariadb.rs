@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{finish, skipped};
-use crate::databases::ground::Ground;
-use crate::databases::servers::{Kind, Server, as_user};
-use crate::databases::story::Database;
+use crate::databases::scenario::TestDatabase;
+use crate::databases::servers::{DatabaseServer, ServerKind, as_user};
+use crate::databases::testbed::DatabaseTestbed;
 use crate::users::process::has;
 
 /// Small logs, so that checkpoints are part of every run.
@@ -25,7 +25,7 @@ struct Mariadb {
     beside: PathBuf,
 }
 
-pub(crate) fn make(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn make(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     for program in ["mariadbd", "mariadb", "mariadb-install-db", "setpriv"] {
         if let Err(missing) = has(program) {
             skipped(format_args!("{missing} (`apt-get install mariadb-server`)"));
@@ -44,7 +44,7 @@ pub(crate) fn make(ground: &Ground) -> Option<Box<dyn Database>> {
     let made = finish(install.args(["--auth-root-authentication-method=normal"]));
     assert_eq!(made.code, 0, "{}{}", made.out, made.err);
     let beside = mariadb.beside.clone();
-    Some(Box::new(Server::new(mariadb, beside)))
+    Some(Box::new(DatabaseServer::new(mariadb, beside)))
 }
 
 impl Mariadb {
@@ -71,7 +71,7 @@ impl Mariadb {
     }
 }
 
-impl Kind for Mariadb {
+impl ServerKind for Mariadb {
     fn server(&self) -> Command {
         let mut command = as_user("mysql", Path::new("mariadbd"), &self.beside);
         self.files(&mut command);

@@ -8,9 +8,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::common::{Ran, finish};
-use crate::databases::story::Database;
-use crate::users::process::{Running, until};
+use crate::common::{CommandOutput, finish};
+use crate::databases::scenario::TestDatabase;
+use crate::users::process::{UserProcess, until};
 
 /// More than a client gets through before the kill.
 const SCRIPT: u64 = 8000;
@@ -18,7 +18,7 @@ const SCRIPT: u64 = 8000;
 const KEPT: u64 = 5000;
 
 /// What tells one server from another.
-pub(crate) trait Kind {
+pub(crate) trait ServerKind {
     /// The server, in the foreground.
     fn server(&self) -> Command;
 
@@ -44,18 +44,18 @@ pub(crate) trait Kind {
     fn is_well(&self, line: &str) -> bool;
 }
 
-pub(crate) struct Server<K> {
+pub(crate) struct DatabaseServer<K> {
     kind: K,
     beside: PathBuf,
-    running: Option<Running>,
+    running: Option<UserProcess>,
     /// The first number that is in the table, if it is not empty.
     first: u64,
     is_prepared: bool,
 }
 
-impl<K: Kind> Server<K> {
-    pub(crate) fn new(kind: K, beside: PathBuf) -> Server<K> {
-        Server {
+impl<K: ServerKind> DatabaseServer<K> {
+    pub(crate) fn new(kind: K, beside: PathBuf) -> DatabaseServer<K> {
+        DatabaseServer {
             kind,
             beside,
             running: None,
@@ -64,7 +64,7 @@ impl<K: Kind> Server<K> {
         }
     }
 
-    fn ask(&self, question: &str) -> Ran {
+    fn ask(&self, question: &str) -> CommandOutput {
         finish(&mut self.kind.asking(question))
     }
 
@@ -75,7 +75,7 @@ impl<K: Kind> Server<K> {
     }
 }
 
-impl<K: Kind> Database for Server<K> {
+impl<K: ServerKind> TestDatabase for DatabaseServer<K> {
     fn start(&mut self) {
         if self.running.is_some() {
             return;
@@ -84,7 +84,7 @@ impl<K: Kind> Database for Server<K> {
         let log = OpenOptions::new().append(true).create(true).open(&path).unwrap();
         let mut command = self.kind.server();
         command.stdout(log.try_clone().unwrap()).stderr(log);
-        let mut running = Running::start(&mut command);
+        let mut running = UserProcess::start(&mut command);
         until("the database answers", || {
             let ended = running.child().try_wait().unwrap();
             let log = || std::fs::read_to_string(&path).unwrap_or_default();
@@ -97,14 +97,14 @@ impl<K: Kind> Database for Server<K> {
         }
     }
 
-    fn client(&self, from: u64, said: File) -> Running {
+    fn client(&self, from: u64, said: File) -> UserProcess {
         let path = self.beside.join("script");
         let lines: String = (from + 1..=from + SCRIPT)
             .map(|number| self.kind.insertion(number) + "\n")
             .collect();
         File::create(&path).unwrap().write_all(lines.as_bytes()).unwrap();
         let mut command = self.kind.client(&path);
-        Running::start(command.stdout(said).stderr(Stdio::null()))
+        UserProcess::start(command.stdout(said).stderr(Stdio::null()))
     }
 
     fn is_in_client(&self) -> bool {
@@ -152,14 +152,14 @@ impl<K: Kind> Database for Server<K> {
 }
 
 /// A program that is another user's.
-pub(crate) fn as_user(user: &str, program: &Path, folder: &Path) -> Command {
+pub(crate) fn as_user(user: &str, program: &Path, directory: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command
         .args([format!("--reuid={user}"), format!("--regid={user}")])
         .args(["--clear-groups", "--"])
         .arg(program)
-        .current_dir(folder)
+        .current_dir(directory)
         // A MariaDB that starts removes what another has put into the same one.
-        .env("TMPDIR", folder);
+        .env("TMPDIR", directory);
     command
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{finish, skipped};
-use crate::databases::ground::Ground;
-use crate::databases::servers::{Kind, Server, as_user};
-use crate::databases::story::Database;
+use crate::databases::scenario::TestDatabase;
+use crate::databases::servers::{DatabaseServer, ServerKind, as_user};
+use crate::databases::testbed::DatabaseTestbed;
 use crate::users::process::has;
 
 /// Segments are recycled soon, and checkpoints are part of every run.
@@ -37,7 +37,7 @@ fn programs() -> Option<PathBuf> {
     versions.pop()
 }
 
-pub(crate) fn make(ground: &Ground) -> Option<Box<dyn Database>> {
+pub(crate) fn make(ground: &DatabaseTestbed) -> Option<Box<dyn TestDatabase>> {
     let (Some(programs), Ok(())) = (programs(), has("setpriv")) else {
         skipped("no PostgreSQL here (`apt-get install postgresql`)");
         return None;
@@ -65,7 +65,7 @@ pub(crate) fn make(ground: &Ground) -> Option<Box<dyn Database>> {
     let made = finish(&mut initdb);
     assert_eq!(made.code, 0, "{}{}", made.out, made.err);
     let beside = postgres.beside.clone();
-    Some(Box::new(Server::new(postgres, beside)))
+    Some(Box::new(DatabaseServer::new(postgres, beside)))
 }
 
 impl Postgres {
@@ -81,7 +81,7 @@ impl Postgres {
     }
 }
 
-impl Kind for Postgres {
+impl ServerKind for Postgres {
     fn server(&self) -> Command {
         let mut command = self.program("postgres");
         command.arg("-D").arg(&self.data).arg("-k").arg(&self.beside);

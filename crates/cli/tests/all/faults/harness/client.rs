@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use super::process::{PATIENCE, Process, send, until};
-use crate::faults::worker::{Report, Said, Task, WORK, Work};
+use super::process::{FaultsProcess, PATIENCE, send, until};
+use crate::faults::worker::{WORK, WorkerMessage, WorkerRecovery, WorkerSettings, WorkerTask};
 
 /// A client over its successive processes: what it must do, and what it is known to have acknowledged.
 #[derive(Clone)]
-pub(crate) struct Client {
-    pub(crate) work: Work,
+pub(crate) struct FaultsClient {
+    pub(crate) work: WorkerSettings,
     /// A command that runs the one behind it: a tracer, a namespace.
     pub(crate) wrap: Vec<String>,
     log: PathBuf,
@@ -23,8 +23,8 @@ pub(crate) struct Client {
 
 /// What was heard from one process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heard {
-    pub(crate) said: Vec<Said>,
+pub(crate) struct ClientReport {
+    pub(crate) messages: Vec<WorkerMessage>,
     /// The newest number acknowledged, a thread.
     pub(crate) acked: Vec<u64>,
     pub(crate) acks: u64,
@@ -41,22 +41,22 @@ pub(crate) struct Heard {
 }
 
 /// A client's process.
-pub(crate) struct Running {
-    process: Process,
-    heard: Arc<(Mutex<Heard>, Condvar)>,
+pub(crate) struct ClientProcess {
+    process: FaultsProcess,
+    report: Arc<(Mutex<ClientReport>, Condvar)>,
     reader: Option<JoinHandle<()>>,
     wrapped: bool,
 }
 
 /// How a client's process ended.
-pub(crate) struct Ended {
+pub(crate) struct ClientEnd {
     pub(crate) code: i32,
-    pub(crate) heard: Heard,
+    pub(crate) report: ClientReport,
 }
 
-impl Client {
-    pub(crate) fn new(work: Work, log: PathBuf) -> Client {
-        Client {
+impl FaultsClient {
+    pub(crate) fn new(work: WorkerSettings, log: PathBuf) -> FaultsClient {
+        FaultsClient {
             work,
             wrap: Vec::new(),
             log,
@@ -64,8 +64,8 @@ impl Client {
     }
 
     /// The same client, whose processes log elsewhere.
-    pub(crate) fn with_log(&self, log: PathBuf) -> Client {
-        Client { log, ..self.clone() }
+    pub(crate) fn with_log(&self, log: PathBuf) -> FaultsClient {
+        FaultsClient { log, ..self.clone() }
     }
 
     pub(crate) fn log_text(&self) -> String {
@@ -73,9 +73,9 @@ impl Client {
     }
 
     /// Starts a process that recovers, checks, and commits.
-    pub(crate) fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> ClientProcess {
         let worker = std::env::current_exe().expect("this test has a path");
-        let worker = worker.to_str().expect("build folders have printable names");
+        let worker = worker.to_str().expect("build directories have printable names");
         let parts = [
             "--exact",
             "faults::worker::process",
@@ -93,61 +93,61 @@ impl Client {
         let mut command = Command::new(line[0]);
         let work = serde_json::to_string(&self.work).expect("plain data");
         command.args(&line[1..]).env(WORK, work);
-        let mut process = Process::start(&mut command, &self.log);
-        let heard = Arc::new((Mutex::new(Heard::default()), Condvar::new()));
+        let mut process = FaultsProcess::start(&mut command, &self.log);
+        let heard = Arc::new((Mutex::new(ClientReport::default()), Condvar::new()));
         let (stdout, hearing) = (process.take_stdout(), Arc::clone(&heard));
         let reader = std::thread::spawn(move || listen(stdout, &hearing));
-        Running {
+        ClientProcess {
             process,
-            heard,
+            report: heard,
             reader: Some(reader),
             wrapped: !self.wrap.is_empty(),
         }
     }
 
     /// Notes what a process has acknowledged: later ones must find it.
-    pub(crate) fn learn(&mut self, heard: &Heard) {
+    pub(crate) fn learn(&mut self, heard: &ClientReport) {
         let known = &mut self.work.acked;
         match self.work.task {
-            Task::Journal { .. } | Task::Volume => {
+            WorkerTask::Journal { .. } | WorkerTask::Volume => {
                 let newest = heard.acked.iter().copied().max().unwrap_or(0);
                 known[0] = known[0].max(newest);
             }
-            Task::Bank { .. } => {
+            WorkerTask::Bank { .. } => {
                 for (known, newest) in known.iter_mut().zip(&heard.acked) {
                     *known = (*known).max(*newest);
                 }
             }
         }
-        for said in &heard.said {
+        for said in &heard.messages {
             match said {
-                Said::Trimming { first } => self.work.trimmed = self.work.trimmed.max(*first),
+                WorkerMessage::Trimming { first } => self.work.trimmed = self.work.trimmed.max(*first),
                 // What one recovery has found is on the disk, so the next must find it, too.
-                Said::Recovered(report) => {
+                WorkerMessage::Recovered(report) => {
                     for (known, found) in self.work.acked.iter_mut().zip(&report.last) {
                         *known = (*known).max(*found);
                     }
                 }
-                Said::Wrong { text } => panic!("data were lost: {text}"),
+                WorkerMessage::Wrong { text } => panic!("data were lost: {text}"),
                 _ => (),
             }
         }
     }
 
     /// Recovers, checks, and closes; commits nothing.
-    pub(crate) fn try_recover(&mut self) -> Result<Report, String> {
+    pub(crate) fn try_recover(&mut self) -> Result<WorkerRecovery, String> {
         let commits = self.work.commits.replace(0);
         let ended = self.start().end();
         self.work.commits = commits;
-        self.learn(&ended.heard);
-        if let Some(refused) = ended.heard.refusal() {
+        self.learn(&ended.report);
+        if let Some(refused) = ended.report.refusal() {
             return Err(refused);
         }
-        assert_eq!(ended.code, 0, "{:?}", ended.heard.said);
-        Ok(ended.heard.report().expect("it ended well"))
+        assert_eq!(ended.code, 0, "{:?}", ended.report.messages);
+        Ok(ended.report.report().expect("it ended well"))
     }
 
-    pub(crate) fn recover(&mut self) -> Report {
+    pub(crate) fn recover(&mut self) -> WorkerRecovery {
         match self.try_recover() {
             Ok(report) => report,
             Err(text) => panic!("recovery was refused: {text}"),
@@ -155,56 +155,56 @@ impl Client {
     }
 
     /// Kills the process and notes what it had acknowledged.
-    pub(crate) fn kill(&mut self, running: Running) -> Heard {
+    pub(crate) fn kill(&mut self, running: ClientProcess) -> ClientReport {
         let heard = running.kill();
         self.learn(&heard);
         heard
     }
 }
 
-impl Heard {
-    pub(crate) fn report(&self) -> Option<Report> {
-        self.said.iter().find_map(|said| match said {
-            Said::Recovered(report) => Some(report.clone()),
+impl ClientReport {
+    pub(crate) fn report(&self) -> Option<WorkerRecovery> {
+        self.messages.iter().find_map(|said| match said {
+            WorkerMessage::Recovered(report) => Some(report.clone()),
             _ => None,
         })
     }
 
     pub(crate) fn refusal(&self) -> Option<String> {
-        self.said.iter().find_map(|said| match said {
-            Said::Refused { text } => Some(text.clone()),
+        self.messages.iter().find_map(|said| match said {
+            WorkerMessage::Refused { text } => Some(text.clone()),
             _ => None,
         })
     }
 
     pub(crate) fn failure(&self) -> Option<String> {
-        self.said.iter().find_map(|said| match said {
-            Said::Failed { text, .. } => Some(text.clone()),
+        self.messages.iter().find_map(|said| match said {
+            WorkerMessage::Failed { text, .. } => Some(text.clone()),
             _ => None,
         })
     }
 
     /// The newest word on the lenders: why members do not acknowledge, and who they are.
     pub(crate) fn standing(&self) -> Option<(Option<String>, Vec<String>)> {
-        self.said.iter().rev().find_map(|said| match said {
-            Said::Standing { blocked, members, .. } => Some((blocked.clone(), members.clone())),
+        self.messages.iter().rev().find_map(|said| match said {
+            WorkerMessage::Standing { blocked, members, .. } => Some((blocked.clone(), members.clone())),
             _ => None,
         })
     }
 
     fn pid(&self) -> Option<i32> {
-        self.said.iter().find_map(|said| match said {
-            Said::Started { pid } => Some(*pid),
+        self.messages.iter().find_map(|said| match said {
+            WorkerMessage::Started { pid } => Some(*pid),
             _ => None,
         })
     }
 
     fn hear(&mut self, line: &str) {
         if let Some(json) = line.strip_prefix('@') {
-            let said: Said = serde_json::from_str(json).expect("the client speaks plainly");
+            let said: WorkerMessage = serde_json::from_str(json).expect("the client speaks plainly");
             // A wait for members is no stall.
             self.latest = None;
-            self.said.push(said);
+            self.messages.push(said);
         } else if let Some(acked) = line.strip_prefix("+ ") {
             let words: Vec<u64> = acked.split(' ').filter_map(|word| word.parse().ok()).collect();
             if let [thread, number, _members, rule, disk] = words[..] {
@@ -225,20 +225,20 @@ impl Heard {
         self.acks += 1;
         self.by_rule += rule;
         self.by_disk += disk;
-        let failed = |said: &Said| matches!(said, Said::Failed { thread: failed, .. } if *failed == thread);
-        self.after_failure += u64::from(self.said.iter().any(failed));
+        let failed = |said: &WorkerMessage| matches!(said, WorkerMessage::Failed { thread: failed, .. } if *failed == thread);
+        self.after_failure += u64::from(self.messages.iter().any(failed));
     }
 }
 
-impl Running {
-    pub(crate) fn heard(&self) -> Heard {
-        self.heard.0.lock().expect("the listener does not panic").clone()
+impl ClientProcess {
+    pub(crate) fn heard(&self) -> ClientReport {
+        self.report.0.lock().expect("the listener does not panic").clone()
     }
 
     /// Waits until what was heard satisfies `enough`; panics when the process ends before, or takes for ever.
-    pub(crate) fn until(&self, what: &str, enough: impl Fn(&Heard) -> bool) -> Heard {
+    pub(crate) fn until(&self, what: &str, enough: impl Fn(&ClientReport) -> bool) -> ClientReport {
         let deadline = Instant::now() + PATIENCE;
-        let (heard, news) = &*self.heard;
+        let (heard, news) = &*self.report;
         let mut guard = heard.lock().expect("the listener does not panic");
         while !enough(&guard) && !guard.ended && Instant::now() < deadline {
             let waited = news.wait_timeout(guard, Duration::from_millis(100));
@@ -255,27 +255,30 @@ impl Running {
             };
             panic!(
                 "{why} {what}; heard {} acknowledgements and {:?}",
-                heard.acks, heard.said
+                heard.acks, heard.messages
             );
         }
         heard
     }
 
     /// Waits until the client commits, with its members if it has been given any.
-    pub(crate) fn until_serving(&self) -> Heard {
+    pub(crate) fn until_serving(&self) -> ClientReport {
         self.until("it is ready", |heard| {
-            heard.said.iter().any(|said| matches!(said, Said::Ready { .. }))
+            heard
+                .messages
+                .iter()
+                .any(|said| matches!(said, WorkerMessage::Ready { .. }))
         })
     }
 
     /// Waits for `count` further acknowledgements.
-    pub(crate) fn until_acks(&self, count: u64) -> Heard {
+    pub(crate) fn until_acks(&self, count: u64) -> ClientReport {
         let from = self.heard().acks;
         self.until("more acknowledgements", |heard| heard.acks >= from + count)
     }
 
     /// Waits for `count` further acknowledgements by the members' rule.
-    pub(crate) fn until_acks_by_rule(&self, count: u64) -> Heard {
+    pub(crate) fn until_acks_by_rule(&self, count: u64) -> ClientReport {
         let from = self.heard().by_rule;
         self.until("more acknowledgements of members", |heard| {
             heard.by_rule >= from + count
@@ -310,18 +313,18 @@ impl Running {
     }
 
     /// Kills the process. What it said before that is heard to the last word.
-    pub(crate) fn kill(mut self) -> Heard {
+    pub(crate) fn kill(mut self) -> ClientReport {
         self.end_by_force();
         self.heard()
     }
 
     /// Waits until the process ends by itself.
-    pub(crate) fn end(mut self) -> Ended {
+    pub(crate) fn end(mut self) -> ClientEnd {
         let code = self.process.wait();
         self.join();
-        Ended {
+        ClientEnd {
             code,
-            heard: self.heard(),
+            report: self.heard(),
         }
     }
 
@@ -359,7 +362,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for ClientProcess {
     fn drop(&mut self) {
         if self.reader.is_some() {
             self.end_by_force();
@@ -367,7 +370,7 @@ impl Drop for Running {
     }
 }
 
-fn listen(stdout: ChildStdout, heard: &(Mutex<Heard>, Condvar)) {
+fn listen(stdout: ChildStdout, heard: &(Mutex<ClientReport>, Condvar)) {
     let mut lines = BufReader::new(stdout);
     let mut line = String::new();
     loop {

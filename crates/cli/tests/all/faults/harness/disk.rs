@@ -13,7 +13,7 @@ pub(crate) struct SmallDisk {
 }
 
 impl SmallDisk {
-    /// A new disk of `bytes`, its file and mount in the folder `at`. `Err`: what is missing to make one.
+    /// A new disk of `bytes`, its file and mount in the directory `at`. `Err`: what is missing to make one.
     pub(crate) fn new(at: &Path, bytes: u64) -> Result<SmallDisk, String> {
         let (image, root) = (at.join("disk.image"), at.join("disk"));
         let made = std::fs::create_dir(&root)

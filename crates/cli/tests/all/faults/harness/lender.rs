@@ -6,20 +6,20 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use super::Place;
-use super::process::Process;
+use super::FaultsFixture;
+use super::process::FaultsProcess;
 
 /// A lender's process and the file that is its memory.
-pub(crate) struct Lender {
+pub(crate) struct FaultsLender {
     pub(crate) address: String,
     pub(crate) log: PathBuf,
     store: PathBuf,
     command: Vec<String>,
-    process: Option<Process>,
+    process: Option<FaultsProcess>,
 }
 
-impl Lender {
-    fn new(place: &Place, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> Lender {
+impl FaultsLender {
+    fn new(place: &FaultsFixture, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> FaultsLender {
         let store = place.memory().join(format!("{name}.store"));
         let (key, store_path) = (place.key().display().to_string(), store.display().to_string());
         let fixed = [
@@ -53,7 +53,7 @@ impl Lender {
             command.extend(["--memory".to_owned(), "16MiB".to_owned()]);
         }
         let log = place.memory().join(format!("{name}.log"));
-        Lender {
+        FaultsLender {
             address: address.to_owned(),
             log,
             store,
@@ -63,21 +63,27 @@ impl Lender {
     }
 
     /// Starts a lender that listens on `address`, by way of `wrap` (a command that runs the one behind it).
-    pub(crate) fn start(place: &Place, name: &str, address: &str, wrap: &[&str], more: &[&str]) -> Lender {
-        let mut lender = Lender::new(place, name, address, wrap, more);
+    pub(crate) fn start(
+        place: &FaultsFixture,
+        name: &str,
+        address: &str,
+        wrap: &[&str],
+        more: &[&str],
+    ) -> FaultsLender {
+        let mut lender = FaultsLender::new(place, name, address, wrap, more);
         lender.restart();
         lender
     }
 
     /// The same; `None`: it ended before it served.
     pub(crate) fn try_start(
-        place: &Place,
+        place: &FaultsFixture,
         name: &str,
         address: &str,
         wrap: &[&str],
         more: &[&str],
-    ) -> Option<Lender> {
-        let mut lender = Lender::new(place, name, address, wrap, more);
+    ) -> Option<FaultsLender> {
+        let mut lender = FaultsLender::new(place, name, address, wrap, more);
         lender.serves().then_some(lender)
     }
 
@@ -90,7 +96,7 @@ impl Lender {
         self.process = None;
         let mut command = Command::new(&self.command[0]);
         command.args(&self.command[1..]);
-        let mut process = Process::start(&mut command, &self.log);
+        let mut process = FaultsProcess::start(&mut command, &self.log);
         let mut lines = BufReader::new(process.take_stdout()).lines();
         let ready = lines.any(|line| line.is_ok_and(|line| line == "ready"));
         self.process = Some(process);

@@ -2,12 +2,12 @@
 
 pub(crate) mod client;
 pub(crate) mod disk;
+pub(crate) mod fixture;
 pub(crate) mod lender;
 pub(crate) mod network;
-pub(crate) mod place;
 pub(crate) mod process;
 pub(crate) mod random;
 
-pub(crate) use client::{Client, Running};
-pub(crate) use lender::Lender;
-pub(crate) use place::{Place, skipped};
+pub(crate) use client::{ClientProcess, FaultsClient};
+pub(crate) use fixture::{FaultsFixture, skipped};
+pub(crate) use lender::FaultsLender;

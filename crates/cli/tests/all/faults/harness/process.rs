@@ -13,13 +13,13 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 /// A child process; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub(crate) struct FaultsProcess {
     child: Child,
 }
 
-impl Process {
+impl FaultsProcess {
     /// Starts `command`; what it logs goes to the end of the file `log`.
-    pub(crate) fn start(command: &mut Command, log: &Path) -> Process {
+    pub(crate) fn start(command: &mut Command, log: &Path) -> FaultsProcess {
         let log = OpenOptions::new()
             .create(true)
             .append(true)
@@ -29,7 +29,7 @@ impl Process {
         let child = command
             .spawn()
             .unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        Process { child }
+        FaultsProcess { child }
     }
 
     pub(crate) fn take_stdout(&mut self) -> std::process::ChildStdout {
@@ -69,7 +69,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for FaultsProcess {
     fn drop(&mut self) {
         self.kill();
     }

@@ -2,14 +2,14 @@
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct FaultsRandom(pub(crate) u64);
 
-impl Random {
+impl FaultsRandom {
     /// Seeded by the moment, for what need not be replayed.
-    pub(crate) fn here() -> Random {
+    pub(crate) fn here() -> FaultsRandom {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let nanoseconds = since.map_or(0, |since| since.as_nanos() as u64);
-        Random(nanoseconds ^ u64::from(std::process::id()).rotate_left(32))
+        FaultsRandom(nanoseconds ^ u64::from(std::process::id()).rotate_left(32))
     }
 
     pub(crate) fn next(&mut self) -> u64 {

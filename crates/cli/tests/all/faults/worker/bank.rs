@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use netram_journal::Journal;
-use netram_rvm::{Allocation, CommitError, Mode, Options, RealStorage, Region, Rvm};
+use netram_rvm::{RealStorage, Region, RestoreMode, Rvm, RvmCommitError, RvmOptions, SegmentAllocation};
 
-use super::{End, Said, Work, say, say_acked, setup};
-use crate::faults::harness::random::Random;
+use super::{WorkerEnd, WorkerMessage, WorkerSettings, say, say_acked, setup};
+use crate::faults::harness::random::FaultsRandom;
 
 /// Bytes of one thread's area: a page with counter and accounts, then the trail.
 const AREA_BYTES: usize = 64 * 1024;
@@ -23,7 +23,7 @@ pub(crate) const THREADS: usize = 4;
 
 type Bank = Rvm<Journal, RealStorage>;
 
-pub(super) fn run(work: &Work, segment: &Path, table: &Path, sparse: bool) -> End {
+pub(super) fn run(work: &WorkerSettings, segment: &Path, table: &Path, sparse: bool) -> WorkerEnd {
     let (journal, mut report) = match setup::open(work) {
         Ok(opened) => opened,
         Err(end) => return end,
@@ -31,17 +31,17 @@ pub(super) fn run(work: &Work, segment: &Path, table: &Path, sparse: bool) -> En
     let lossy = report.loss.is_some();
     let (rvm, region) = match open(journal, segment, table, sparse) {
         Ok(opened) => opened,
-        Err(text) => return End::Refused(text),
+        Err(text) => return WorkerEnd::Refused(text),
     };
     let mut areas = match check(work, &region, lossy) {
         Ok(areas) => areas,
-        Err(text) => return End::Wrong(text),
+        Err(text) => return WorkerEnd::Wrong(text),
     };
     report.last = areas.iter().map(|area| area.count).collect();
-    say(&Said::Recovered(report));
+    say(&WorkerMessage::Recovered(report));
     setup::await_members(work, rvm.log());
     if let Err(error) = rvm.start_truncation() {
-        return End::Refused(error.to_string());
+        return WorkerEnd::Refused(error.to_string());
     }
     let (done, failed) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -64,8 +64,8 @@ pub(super) fn run(work: &Work, segment: &Path, table: &Path, sparse: bool) -> En
     drop(region);
     drop(rvm);
     match failed.into_inner() {
-        true => End::Failed,
-        false => End::Done,
+        true => WorkerEnd::Failed,
+        false => WorkerEnd::Done,
     }
 }
 
@@ -76,12 +76,12 @@ fn open(journal: Journal, segment: &Path, table: &Path, sparse: bool) -> Result<
         false => RealStorage::create(&table),
     };
     let storage = storage.map_err(|error| format!("{table}: {error}"))?;
-    let options = Options::new(journal.id());
+    let options = RvmOptions::new(journal.id());
     let rvm = Rvm::open(journal, storage, options).map_err(|error| error.to_string())?;
     if !segment.try_exists().unwrap_or(true) {
         let allocation = match sparse {
-            true => Allocation::Sparse,
-            false => Allocation::Preallocated,
+            true => SegmentAllocation::Sparse,
+            false => SegmentAllocation::Preallocated,
         };
         let bytes = (THREADS * AREA_BYTES) as u64;
         rvm.create_segment(&path, bytes, allocation)
@@ -125,7 +125,7 @@ impl Area {
     /// The next transaction: money from one account to another, a trail of what was done, the count.
     fn step(&mut self, trail_bytes_max: u64) -> [Stretch; 4] {
         self.count += 1;
-        let mut random = Random(self.count ^ (self.thread as u64) << 56);
+        let mut random = FaultsRandom(self.count ^ (self.thread as u64) << 56);
         let (source, target) = (random.below(ACCOUNTS) as usize, random.below(ACCOUNTS) as usize);
         let amount = random.below(1000) as i64;
         let length = 16 + random.below(trail_bytes_max.max(1)) as usize;
@@ -146,7 +146,7 @@ impl Area {
 }
 
 /// Plays every area's transactions again up to the count found, and compares.
-fn check(work: &Work, region: &Region, lossy: bool) -> Result<Vec<Area>, String> {
+fn check(work: &WorkerSettings, region: &Region, lossy: bool) -> Result<Vec<Area>, String> {
     let mut areas = Vec::new();
     for thread in 0..THREADS {
         let mut area = Area::new(thread);
@@ -176,14 +176,14 @@ fn check(work: &Work, region: &Region, lossy: bool) -> Result<Vec<Area>, String>
     Ok(areas)
 }
 
-fn serve(work: &Work, rvm: &Bank, region: &Region, area: &mut Area, failed: &AtomicBool) {
+fn serve(work: &WorkerSettings, rvm: &Bank, region: &Region, area: &mut Area, failed: &AtomicBool) {
     let mut left = work.commits.unwrap_or(u64::MAX);
     while left > 0 && !failed.load(Ordering::Relaxed) {
         let stretches = area.step(work.bytes_max);
         match commit(work, rvm, region, area, &stretches) {
             Ok(votes) => say_acked(area.thread, area.count, votes),
             Err(text) => {
-                say(&Said::Failed {
+                say(&WorkerMessage::Failed {
                     thread: area.thread,
                     text,
                 });
@@ -195,15 +195,15 @@ fn serve(work: &Work, rvm: &Bank, region: &Region, area: &mut Area, failed: &Ato
 }
 
 fn commit(
-    work: &Work,
+    work: &WorkerSettings,
     rvm: &Bank,
     region: &Region,
     area: &Area,
     stretches: &[Stretch],
-) -> Result<netram_proto::port::Votes, String> {
+) -> Result<netram_proto::port::CommitVotes, String> {
     let mut told = false;
     loop {
-        let mut transaction = rvm.begin(Mode::Restore);
+        let mut transaction = rvm.begin(RestoreMode::Restore);
         for stretch in stretches {
             let bytes = &area.bytes[stretch.clone()];
             transaction
@@ -212,9 +212,9 @@ fn commit(
         }
         match transaction.commit(setup::durability(work)) {
             Ok(commit) => return Ok(commit.votes),
-            Err(error @ CommitError::Full { .. }) => {
+            Err(error @ RvmCommitError::Full { .. }) => {
                 if !told {
-                    say(&Said::Full {
+                    say(&WorkerMessage::Full {
                         text: error.to_string(),
                     });
                     told = true;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use netram_journal::Journal;
 use netram_proto::id::Lsn;
-use netram_proto::port::{AppendError, Kind, Log, LogError, Record, Ticket};
+use netram_proto::port::{AppendError, CommitTicket, LogError, Record, RecordKind, RecordLog};
 
-use super::{End, Said, Work, say, say_acked, setup};
-use crate::faults::harness::random::Random;
+use super::{WorkerEnd, WorkerMessage, WorkerSettings, say, say_acked, setup};
+use crate::faults::harness::random::FaultsRandom;
 
-const KIND: Kind = Kind(20);
+const KIND: RecordKind = RecordKind(20);
 const FRONT_BYTES: usize = 16;
 /// After a failure a client tries on this often: a fenced or poisoned journal must go on refusing.
 const ATTEMPTS_AFTER_FAILURE: u32 = 50;
@@ -22,7 +22,7 @@ const TRIMMER: usize = 0;
 
 /// What the threads of one client share.
 struct Shared<'w> {
-    work: &'w Work,
+    work: &'w WorkerSettings,
     journal: Journal,
     /// The number of the newest record appended.
     number: AtomicU64,
@@ -30,7 +30,7 @@ struct Shared<'w> {
     done: AtomicBool,
 }
 
-pub(super) fn run(work: &Work, trim: bool) -> End {
+pub(super) fn run(work: &WorkerSettings, trim: bool) -> WorkerEnd {
     let (journal, mut report) = match setup::open(work) {
         Ok(opened) => opened,
         Err(end) => return end,
@@ -41,7 +41,7 @@ pub(super) fn run(work: &Work, trim: bool) -> End {
     };
     let last = known.back().map_or(0, |(number, _)| *number);
     report.last = vec![last];
-    say(&Said::Recovered(report));
+    say(&WorkerMessage::Recovered(report));
     setup::await_members(work, &journal);
     let shared = Shared {
         work,
@@ -71,20 +71,20 @@ pub(super) fn run(work: &Work, trim: bool) -> End {
     });
     let failed = shared.failed.load(Ordering::Relaxed);
     match (shared.journal.close(), failed) {
-        (_, true) => End::Failed,
-        (Ok(()), false) => End::Done,
+        (_, true) => WorkerEnd::Failed,
+        (Ok(()), false) => WorkerEnd::Done,
         (Err(error), false) => {
-            say(&Said::Failed {
+            say(&WorkerMessage::Failed {
                 thread: TRIMMER,
                 text: error.to_string(),
             });
-            End::Failed
+            WorkerEnd::Failed
         }
     }
 }
 
 /// Every record there is, by number and place; or why they are not what they must be.
-fn check(work: &Work, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, Lsn)>, End> {
+fn check(work: &WorkerSettings, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, Lsn)>, WorkerEnd> {
     let mut known: VecDeque<(u64, Lsn)> = VecDeque::new();
     let mut wrong = None;
     let mut each = |record: Record<'_>| {
@@ -96,13 +96,13 @@ fn check(work: &Work, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, L
     };
     let read = journal.read(journal.state().head, &mut each);
     if let Some(text) = wrong {
-        return Err(End::Wrong(text));
+        return Err(WorkerEnd::Wrong(text));
     }
     match read {
         Ok(_) => (),
         // A disk that gives nothing has lost nothing yet.
-        Err(error @ LogError::Io(_)) => return Err(End::Refused(error.to_string())),
-        Err(error) => return Err(End::Wrong(error.to_string())),
+        Err(error @ LogError::Io(_)) => return Err(WorkerEnd::Refused(error.to_string())),
+        Err(error) => return Err(WorkerEnd::Wrong(error.to_string())),
     }
     let acked = work.acked.first().copied().unwrap_or(0);
     let (first, last) = match (known.front(), known.back()) {
@@ -110,13 +110,13 @@ fn check(work: &Work, journal: &Journal, lossy: bool) -> Result<VecDeque<(u64, L
         _ => (1, 0),
     };
     if first > work.trimmed.max(1) {
-        return Err(End::Wrong(format!(
+        return Err(WorkerEnd::Wrong(format!(
             "the log begins with record {first}; nothing above {} was given up",
             work.trimmed
         )));
     }
     if last < acked && !lossy {
-        return Err(End::Wrong(format!(
+        return Err(WorkerEnd::Wrong(format!(
             "record {acked} was acknowledged; the log ends with record {last}"
         )));
     }
@@ -128,7 +128,7 @@ fn number_of(payload: &[u8]) -> Result<u64, String> {
     Ok(u64::from_le_bytes(*front))
 }
 
-fn judge(work: &Work, record: &Record<'_>, before: Option<u64>) -> Result<(), String> {
+fn judge(work: &WorkerSettings, record: &Record<'_>, before: Option<u64>) -> Result<(), String> {
     let place = record.lsn;
     let number = number_of(record.payload)?;
     if before.is_some_and(|before| number != before + 1) {
@@ -150,19 +150,19 @@ fn judge(work: &Work, record: &Record<'_>, before: Option<u64>) -> Result<(), St
     }
 }
 
-fn length(work: &Work, salt: u64) -> usize {
+fn length(work: &WorkerSettings, salt: u64) -> usize {
     FRONT_BYTES + (salt % work.bytes_max.max(1)) as usize
 }
 
 fn fill(into: &mut [u8], number: u64, salt: u64) {
     into[..8].copy_from_slice(&number.to_le_bytes());
     into[8..FRONT_BYTES].copy_from_slice(&salt.to_le_bytes());
-    Random(number ^ salt.rotate_left(17)).fill(&mut into[FRONT_BYTES..]);
+    FaultsRandom(number ^ salt.rotate_left(17)).fill(&mut into[FRONT_BYTES..]);
 }
 
 fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Lsn)>>) {
     let work = shared.work;
-    let mut random = Random::here();
+    let mut random = FaultsRandom::here();
     let mut failures = 0;
     let mut left = work.commits.unwrap_or(u64::MAX);
     while left > 0 && failures < ATTEMPTS_AFTER_FAILURE {
@@ -181,7 +181,9 @@ fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Ls
                 left -= 1;
             }
             // Whoever trims makes room.
-            Err(AppendError::Full { .. }) if matches!(work.task, super::Task::Journal { trim: true }) => {
+            Err(AppendError::Full { .. })
+                if matches!(work.task, super::WorkerTask::Journal { trim: true }) =>
+            {
                 std::thread::sleep(Duration::from_millis(1));
             }
             Err(error) => failures += fail(shared, thread, failures, &error.to_string()),
@@ -191,7 +193,7 @@ fn write(shared: &Shared<'_>, thread: usize, mut trims: Option<VecDeque<(u64, Ls
 
 fn fail(shared: &Shared<'_>, thread: usize, failures: u32, text: &str) -> u32 {
     if failures == 0 {
-        say(&Said::Failed {
+        say(&WorkerMessage::Failed {
             thread,
             text: text.to_owned(),
         });
@@ -201,7 +203,7 @@ fn fail(shared: &Shared<'_>, thread: usize, failures: u32, text: &str) -> u32 {
     1
 }
 
-fn append(shared: &Shared<'_>, salt: u64) -> Result<(u64, Ticket), AppendError> {
+fn append(shared: &Shared<'_>, salt: u64) -> Result<(u64, CommitTicket), AppendError> {
     let mut number = 0;
     let ticket = shared
         .journal
@@ -228,7 +230,7 @@ fn trim(shared: &Shared<'_>, known: &mut VecDeque<(u64, Lsn)>) {
         .front()
         .filter(|(_, lsn)| *lsn > state.head && reached(*lsn))
     {
-        say(&Said::Trimming { first: *first });
+        say(&WorkerMessage::Trimming { first: *first });
         if let Err(error) = shared.journal.trim(*lsn) {
             fail(shared, TRIMMER, 0, &error.to_string());
         }

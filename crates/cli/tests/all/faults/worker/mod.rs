@@ -1,7 +1,7 @@
 //! The client process that the tests kill: it recovers a journal, checks what it finds against what was
 //! acknowledged, and goes on committing. Every acknowledgement is told before the next commit begins.
 //!
-//! What it says, one line each on standard output, is a [`Said`]; acknowledgements, which are many, are written
+//! What it says, one line each on standard output, is a [`WorkerMessage`]; acknowledgements, which are many, are written
 //! short: `+ thread number members rule disk`.
 
 pub(crate) mod bank;
@@ -14,12 +14,12 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The variable that holds a client's [`Work`] as JSON.
+/// The variable that holds a client's [`WorkerSettings`] as JSON.
 pub(crate) const WORK: &str = "NETRAM_FAULT_WORK";
 
 /// What a client process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Work {
+pub(crate) struct WorkerSettings {
     /// The journal directory; made beforehand.
     pub(crate) journal: PathBuf,
     pub(crate) lenders: Vec<String>,
@@ -38,7 +38,7 @@ pub(crate) struct Work {
     pub(crate) threads: usize,
     /// The most bytes of one record, or of one transaction's trail.
     pub(crate) bytes_max: u64,
-    pub(crate) task: Task,
+    pub(crate) task: WorkerTask,
     /// Commits of each thread; none: until killed.
     pub(crate) commits: Option<u64>,
     /// What is known to be acknowledged: of a journal one number, of a bank one a thread.
@@ -49,7 +49,7 @@ pub(crate) struct Work {
 
 /// What is committed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Task {
+pub(crate) enum WorkerTask {
     /// Numbered records that describe themselves.
     Journal {
         /// Give up old records, so that the log wraps.
@@ -70,13 +70,13 @@ pub(crate) enum Task {
 
 /// What a client says, but for acknowledgements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Said {
+pub(crate) enum WorkerMessage {
     /// The process runs; its number, also under a tracer.
     Started { pid: i32 },
     /// The journal was not opened.
     Refused { text: String },
     /// The journal is open, and what it holds is what it must hold.
-    Recovered(Report),
+    Recovered(WorkerRecovery),
     /// Members acknowledge; or the wait for them is over.
     Ready { members: bool },
     /// Records below this number are being given up.
@@ -100,7 +100,7 @@ pub(crate) enum Said {
 
 /// What recovery found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Report {
+pub(crate) struct WorkerRecovery {
     pub(crate) epoch: u32,
     pub(crate) from_members: u64,
     pub(crate) repaired: u64,
@@ -114,7 +114,7 @@ pub(crate) struct Report {
 }
 
 /// Why a client ends.
-pub(crate) enum End {
+pub(crate) enum WorkerEnd {
     Done,
     Refused(String),
     Wrong(String),
@@ -129,31 +129,32 @@ fn process() {
     setup::log();
     // The test runner may have left its own line unfinished.
     raw("\n");
-    say(&Said::Started {
+    say(&WorkerMessage::Started {
         pid: std::process::id() as i32,
     });
-    let work: Work = serde_json::from_str(&work).expect("the test that starts this process wrote it");
+    let work: WorkerSettings =
+        serde_json::from_str(&work).expect("the test that starts this process wrote it");
     let end = match &work.task {
-        Task::Journal { trim } => journal::run(&work, *trim),
-        Task::Bank {
+        WorkerTask::Journal { trim } => journal::run(&work, *trim),
+        WorkerTask::Bank {
             segment,
             table,
             sparse,
         } => bank::run(&work, segment, table, *sparse),
-        Task::Volume => volume::run(&work),
+        WorkerTask::Volume => volume::run(&work),
     };
     let code = match end {
-        End::Done => {
-            say(&Said::Closed);
+        WorkerEnd::Done => {
+            say(&WorkerMessage::Closed);
             0
         }
-        End::Refused(text) => {
-            say(&Said::Refused { text });
+        WorkerEnd::Refused(text) => {
+            say(&WorkerMessage::Refused { text });
             3
         }
-        End::Failed => 4,
-        End::Wrong(text) => {
-            say(&Said::Wrong { text });
+        WorkerEnd::Failed => 4,
+        WorkerEnd::Wrong(text) => {
+            say(&WorkerMessage::Wrong { text });
             5
         }
     };
@@ -161,12 +162,12 @@ fn process() {
 }
 
 /// Says one thing; on return the other side can read it, whatever happens to this process.
-pub(crate) fn say(said: &Said) {
+pub(crate) fn say(said: &WorkerMessage) {
     let text = serde_json::to_string(said).expect("plain data");
     raw(&format!("@{text}\n"));
 }
 
-pub(crate) fn say_acked(thread: usize, number: u64, votes: netram_proto::port::Votes) {
+pub(crate) fn say_acked(thread: usize, number: u64, votes: netram_proto::port::CommitVotes) {
     let (rule, disk) = (u8::from(votes.rule), u8::from(votes.disk));
     raw(&format!("+ {thread} {number} {} {rule} {disk}\n", votes.members));
 }

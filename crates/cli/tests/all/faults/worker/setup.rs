@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use netram_journal::{Journal, JournalConfig, JournalStatus, Multicast, Recovered};
+use netram_journal::{Journal, JournalConfig, JournalRecovery, JournalStatus, MulticastOptions};
 use netram_proto::port::Durability;
-use netram_transport::{Address, ClusterKey, Group, Security};
+use netram_transport::{ClusterKey, MulticastGroup, NetAddress, Security};
 
-use super::{End, Report, Said, Work, say};
+use super::{WorkerEnd, WorkerMessage, WorkerRecovery, WorkerSettings, say};
 
 /// How long a client waits for its members before it commits without them.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(3);
@@ -20,28 +20,31 @@ pub(super) fn log() {
         .init();
 }
 
-pub(super) fn open(work: &Work) -> Result<(Journal, Report), End> {
-    let config = config(work).map_err(End::Refused)?;
+pub(super) fn open(work: &WorkerSettings) -> Result<(Journal, WorkerRecovery), WorkerEnd> {
+    let config = config(work).map_err(WorkerEnd::Refused)?;
     let (journal, recovered) =
-        Journal::open(&work.journal, config).map_err(|error| End::Refused(error.to_string()))?;
+        Journal::open(&work.journal, config).map_err(|error| WorkerEnd::Refused(error.to_string()))?;
     Ok((journal, report(&recovered)))
 }
 
-fn config(work: &Work) -> Result<JournalConfig, String> {
+fn config(work: &WorkerSettings) -> Result<JournalConfig, String> {
     let security = match &work.key {
         Some(path) => Security::Key(ClusterKey::load(path).map_err(|error| error.to_string())?),
         None => Security::Insecure,
     };
-    let parsed = work.lenders.iter().map(|address| address.parse::<Address>());
+    let parsed = work.lenders.iter().map(|address| address.parse::<NetAddress>());
     let lenders = parsed
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| error.to_string())?;
-    let group = work.multicast.as_ref().map(|group| group.parse::<Group>());
+    let group = work
+        .multicast
+        .as_ref()
+        .map(|group| group.parse::<MulticastGroup>());
     let group = group.transpose().map_err(|error| error.to_string())?;
     let rule = work.rule.parse().map_err(|_| format!("no rule: {}", work.rule))?;
     Ok(JournalConfig {
         rule,
-        multicast: group.map(Multicast::to),
+        multicast: group.map(MulticastOptions::to),
         one_domain: true,
         window_bytes: work.window_bytes,
         disk_delay: Duration::from_millis(work.disk_delay_ms),
@@ -52,9 +55,9 @@ fn config(work: &Work) -> Result<JournalConfig, String> {
     })
 }
 
-fn report(recovered: &Recovered) -> Report {
+fn report(recovered: &JournalRecovery) -> WorkerRecovery {
     let named = |(address, answer): &(String, _)| (address.clone(), format!("{answer:?}"));
-    Report {
+    WorkerRecovery {
         epoch: recovered.epoch.0,
         from_members: recovered.records_from_members,
         repaired: recovered.repaired,
@@ -66,7 +69,7 @@ fn report(recovered: &Recovered) -> Report {
     }
 }
 
-pub(super) fn durability(work: &Work) -> Durability {
+pub(super) fn durability(work: &WorkerSettings) -> Durability {
     match work.durability.as_str() {
         "disk" => Durability::Disk,
         "both" => Durability::Both,
@@ -74,9 +77,9 @@ pub(super) fn durability(work: &Work) -> Durability {
     }
 }
 
-pub(super) fn await_members(work: &Work, journal: &Journal) {
+pub(super) fn await_members(work: &WorkerSettings, journal: &Journal) {
     let members = work.members > 0 && journal.wait_for_members(MEMBERS_TIMEOUT).is_ok();
-    say(&Said::Ready { members });
+    say(&WorkerMessage::Ready { members });
 }
 
 /// Tells the standing whenever it changes, until the process ends.
@@ -92,7 +95,7 @@ pub(super) fn tell_standing(status: &dyn Fn() -> JournalStatus, go_on: &dyn Fn()
     }
 }
 
-fn standing(status: &JournalStatus) -> Said {
+fn standing(status: &JournalStatus) -> WorkerMessage {
     let lenders = &status.writer.lenders;
     let members = lenders
         .iter()
@@ -102,7 +105,7 @@ fn standing(status: &JournalStatus) -> Said {
         let refusal = lender.refused?;
         Some(format!("{}: {refusal:?}", lender.address))
     });
-    Said::Standing {
+    WorkerMessage::Standing {
         blocked: status
             .writer
             .blocked

@@ -1,10 +1,10 @@
 //! Numbered writes to a volume: write n goes to block n modulo [`BLOCKS`] and fills it with n, so that whoever opens it can
 //! tell exactly which writes are there.
 
-use netram_proto::port::Votes;
-use netram_volume::{Device, Volume, VolumeSettings};
+use netram_proto::port::CommitVotes;
+use netram_volume::{BlockDevice, Volume, VolumeSettings};
 
-use super::{End, Report, Said, Work, say, say_acked};
+use super::{WorkerEnd, WorkerMessage, WorkerRecovery, WorkerSettings, say, say_acked};
 
 const BLOCK: usize = 4096;
 /// Blocks that are written.
@@ -14,12 +14,12 @@ const DRAINS: u32 = 5;
 /// Changes of a stage, so that stages go into the image all the time.
 const STAGE_BYTES: u64 = 64 * 1024;
 
-pub(super) fn run(work: &Work) -> End {
+pub(super) fn run(work: &WorkerSettings) -> WorkerEnd {
     let mut settings = VolumeSettings::default();
     settings.policy.bytes = STAGE_BYTES;
     let (volume, recovered) = match Volume::open_with(&work.journal, &settings) {
         Ok(opened) => opened,
-        Err(error) => return End::Refused(error.to_string()),
+        Err(error) => return WorkerEnd::Refused(error.to_string()),
     };
     let newest = match check(&volume) {
         Ok(newest) => newest,
@@ -27,27 +27,27 @@ pub(super) fn run(work: &Work) -> End {
     };
     let acked = work.acked.first().copied().unwrap_or(0);
     if newest < acked {
-        return End::Wrong(format!(
+        return WorkerEnd::Wrong(format!(
             "write {acked} was acknowledged; the newest one found is {newest}"
         ));
     }
-    say(&Said::Recovered(Report {
+    say(&WorkerMessage::Recovered(WorkerRecovery {
         epoch: recovered.journal.epoch.0,
         last: vec![newest],
-        ..Report::default()
+        ..WorkerRecovery::default()
     }));
-    say(&Said::Ready { members: false });
+    say(&WorkerMessage::Ready { members: false });
     for number in newest + 1..=newest + work.commits.unwrap_or(u64::MAX - newest) {
         let bytes = number.to_le_bytes().repeat(BLOCK / 8);
         let written = volume.write(number % BLOCKS * BLOCK as u64, &bytes);
         if let Err(error) = written.and_then(|pending| volume.wait(pending)) {
-            say(&Said::Failed {
+            say(&WorkerMessage::Failed {
                 thread: 0,
                 text: error.to_string(),
             });
-            return End::Failed;
+            return WorkerEnd::Failed;
         }
-        say_acked(0, number, Votes::default());
+        say_acked(0, number, CommitVotes::default());
     }
     // A refusal is its caller's to hear, and to ask again.
     let mut drained = volume.drain();
@@ -56,26 +56,26 @@ pub(super) fn run(work: &Work) -> End {
     }
     let ended = drained.map_err(|error| error.to_string());
     match ended.and_then(|()| volume.close().map_err(|error| error.to_string())) {
-        Ok(()) => End::Done,
+        Ok(()) => WorkerEnd::Done,
         Err(text) => {
-            say(&Said::Failed { thread: 0, text });
-            End::Failed
+            say(&WorkerMessage::Failed { thread: 0, text });
+            WorkerEnd::Failed
         }
     }
 }
 
 /// The newest write; or why the blocks are not those of all writes up to one.
-fn check(volume: &Volume) -> Result<u64, End> {
+fn check(volume: &Volume) -> Result<u64, WorkerEnd> {
     let mut numbers = Vec::new();
     let mut bytes = [0; BLOCK];
     for block in 0..BLOCKS {
         if let Err(error) = volume.read(block * BLOCK as u64, &mut bytes) {
-            return Err(End::Refused(error.to_string()));
+            return Err(WorkerEnd::Refused(error.to_string()));
         }
         let mut words = bytes.chunks_exact(8);
         let number = words.next().expect("a block has words").to_owned();
         if !words.all(|word| word == number) {
-            return Err(End::Wrong(format!("block {block} is torn")));
+            return Err(WorkerEnd::Wrong(format!("block {block} is torn")));
         }
         numbers.push(u64::from_le_bytes(
             number.try_into().expect("a word has eight bytes"),
@@ -86,7 +86,7 @@ fn check(volume: &Volume) -> Result<u64, End> {
         let behind = (newest + BLOCKS - block) % BLOCKS;
         let expected = newest.saturating_sub(behind);
         if found != expected {
-            return Err(End::Wrong(format!(
+            return Err(WorkerEnd::Wrong(format!(
                 "block {block} has write {found} and not {expected}; the newest is {newest}"
             )));
         }

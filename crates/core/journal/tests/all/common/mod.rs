@@ -3,23 +3,23 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use netram_journal::{Journal, JournalConfig, Recovered};
-use netram_lender::{Config, Lender};
-use netram_proto::port::{Durability, Kind, Log, Record, Ticket};
-use netram_transport::{Address, ClusterKey, Security};
+use netram_journal::{Journal, JournalConfig, JournalRecovery};
+use netram_lender::{Lender, LenderConfig};
+use netram_proto::port::{CommitTicket, Durability, Record, RecordKind, RecordLog};
+use netram_transport::{ClusterKey, NetAddress, Security};
 
-pub(crate) const KIND: Kind = Kind(16);
+pub(crate) const KIND: RecordKind = RecordKind(16);
 
 /// A place for one test's files, and its cluster key.
-pub(crate) struct Place {
+pub(crate) struct TestJournal {
     pub(crate) directory: tempfile::TempDir,
     pub(crate) security: Security,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
+impl TestJournal {
+    pub(crate) fn new() -> TestJournal {
         let directory = tempfile::tempdir_in("/dev/shm").expect("tests need /dev/shm");
-        Place {
+        TestJournal {
             directory,
             security: Security::Key(ClusterKey::generate()),
         }
@@ -35,19 +35,19 @@ impl Place {
 
     /// A lender that is reached by several addresses.
     pub(crate) fn lender_at(&self, name: &str, addresses: &[&str]) -> Lender {
-        let config = Config {
+        let config = LenderConfig {
             name: name.to_string(),
             listen: addresses.iter().map(|address| self.address(address)).collect(),
             security: self.security.clone(),
             memory: 64 << 20,
             store: Some(self.directory.path().join(format!("{name}.mem"))),
-            ..Config::default()
+            ..LenderConfig::default()
         };
         Lender::start(config).expect("a lender starts")
     }
 
-    pub(crate) fn address(&self, name: &str) -> Address {
-        Address::Unix(self.directory.path().join(format!("{name}.sock")))
+    pub(crate) fn address(&self, name: &str) -> NetAddress {
+        NetAddress::Unix(self.directory.path().join(format!("{name}.sock")))
     }
 
     pub(crate) fn config(&self, names: &[&str], members: usize) -> JournalConfig {
@@ -61,7 +61,7 @@ impl Place {
         }
     }
 
-    pub(crate) fn open(&self, config: JournalConfig) -> (Journal, Recovered) {
+    pub(crate) fn open(&self, config: JournalConfig) -> (Journal, JournalRecovery) {
         let members = config.members;
         let (journal, recovered) = Journal::open(&self.journal(), config).expect("the journal opens");
         if members > 0 {
@@ -73,7 +73,7 @@ impl Place {
     }
 }
 
-pub(crate) fn append(journal: &Journal, payload: &[u8]) -> Ticket {
+pub(crate) fn append(journal: &Journal, payload: &[u8]) -> CommitTicket {
     journal
         .append(KIND, payload.len(), &mut |into| into.copy_from_slice(payload))
         .expect("append")
@@ -96,7 +96,7 @@ pub(crate) fn payloads(journal: &Journal) -> Vec<Vec<u8>> {
 }
 
 /// The journal's directory as a crash at this moment would leave it, beside the running one.
-pub(crate) fn copy_of(place: &Place) -> PathBuf {
+pub(crate) fn copy_of(place: &TestJournal) -> PathBuf {
     let copy = place.directory.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
     for name in ["log", "view", "data.key", "lock"] {

@@ -4,22 +4,22 @@
 //! feed: with `all` one elsewhere suffices, for it is always asked; with k of n fewer than k may be here, or k of them would
 //! acknowledge what one failure takes. Members elsewhere are not compared with each other: the status says how many feeds there are.
 
-use super::{CommitRule, Set, Writer};
+use super::{CommitRule, JournalWriter, LenderIndexSet};
 
-impl Writer {
+impl JournalWriter {
     /// Whether lender `index` is fed as this machine is.
     pub(super) fn is_here(&self, index: usize) -> bool {
         self.lenders[index].domain == self.config.domain
     }
 
     /// Whether no members of `set` that suffice to acknowledge are all fed as this machine is.
-    pub(super) fn domains_differ(&self, set: Set) -> bool {
+    pub(super) fn domains_differ(&self, set: LenderIndexSet) -> bool {
         let here = set.iter().filter(|&index| self.is_here(index)).count();
         self.config.one_domain || here < self.config.rule.copies(set.len())
     }
 
     /// Whether a view of `set` may take lender `index` and still count for it.
-    pub(super) fn fits(&self, set: Set, index: usize) -> bool {
+    pub(super) fn fits(&self, set: LenderIndexSet, index: usize) -> bool {
         match self.config.rule {
             // One that is fed elsewhere comes, or takes its place.
             CommitRule::All => true,
@@ -48,8 +48,8 @@ mod tests {
     use alloc::string::ToString;
 
     use super::super::tests::Bench;
-    use crate::journal::{Blocked, CommitRule};
-    use crate::time::Span;
+    use crate::journal::{CommitRule, DiskWaitReason};
+    use crate::time::Nanos;
     use crate::wire::FrameKind;
 
     /// Lenders in these domains, of which as many as can join have; this machine's is "here".
@@ -67,7 +67,7 @@ mod tests {
                 bench.ack(index, 0, 0);
             }
         }
-        bench.wait(Span::from_ms(10));
+        bench.wait(Nanos::from_ms(10));
         if bench.writer.view_pending() {
             bench.store_view();
         }
@@ -95,7 +95,7 @@ mod tests {
         );
         assert_eq!(members(&["here", "there"], CommitRule::All), [0, 1]);
         let bench = joined(&["here"], CommitRule::Any);
-        assert_eq!(bench.writer.blocked(), Some(Blocked::OneDomain));
+        assert_eq!(bench.writer.blocked(), Some(DiskWaitReason::OneDomain));
     }
 
     #[test]
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(copies(&["there", "elsewhere"]), "2 copies, 2 domains");
         let mut bench = joined(&["there", "elsewhere"], CommitRule::All);
         bench.writer.on_lost(1, bench.now);
-        bench.wait(Span::from_ms(501));
+        bench.wait(Nanos::from_ms(501));
         bench.store_view();
         assert_eq!(
             bench.writer.status().copies.to_string(),

@@ -4,25 +4,25 @@ use alloc::string::String;
 
 use crate::id::{Epoch, Incarnation, Lsn};
 use crate::limit::{DOMAIN_BYTES_MAX, FRAME_BODY_BYTES_MAX};
-use crate::planted::Fault;
-use crate::time::{Span, Time};
-use crate::wire::{Cursor, Flag, Frame, FrameKind, Header, Refusal};
+use crate::planted::PlantedFault;
+use crate::time::{Nanos, Time};
+use crate::wire::{ByteReader, Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 use super::super::peer::bind_body;
-use super::super::{Body, Outgoing};
-use super::lender::{Control, LinkPhase, Role};
-use super::status::Refused;
-use super::{Set, Writer};
+use super::super::{FrameBody, OutgoingFrame};
+use super::lender::{ControlFrame, LenderRole, LinkPhase};
+use super::status::LenderRefusal;
+use super::{JournalWriter, LenderIndexSet};
 
 /// From this many unsent bytes on, frames are sent without waiting for earlier ones to be received: a bulk transfer
 /// gains nothing from grouping.
 pub(super) const BULK_BYTES: u64 = 16 * 1024;
 
-/// The pause before the second attempt to connect; each further one is twice as long, up to `Timing::retry`.
-const RETRY_FIRST: Span = Span::from_ms(20);
+/// The pause before the second attempt to connect; each further one is twice as long, up to `WriterTimings::retry`.
+const RETRY_FIRST: Nanos = Nanos::from_ms(20);
 const RETRY_DOUBLINGS_MAX: u32 = 16;
 
-impl Writer {
+impl JournalWriter {
     /// Whether the driver should connect to lender `index` now. Saying yes counts as having begun.
     pub fn wants_connection(&mut self, index: usize, now: Time) -> bool {
         let lender = &mut self.lenders[index];
@@ -48,7 +48,7 @@ impl Writer {
     pub fn is_meeting(&self, index: usize, now: Time) -> bool {
         match self.lenders[index].link {
             LinkPhase::Down(due) => due <= now && self.fenced.is_none(),
-            LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Sealing => true,
+            LinkPhase::Connecting | LinkPhase::Binding | LinkPhase::Fencing => true,
             LinkPhase::Ready => false,
         }
     }
@@ -57,11 +57,11 @@ impl Writer {
     pub fn on_connected(&mut self, index: usize, now: Time) {
         let lender = &mut self.lenders[index];
         lender.link = LinkPhase::Binding;
-        lender.control = Some(Control::Bind);
-        lender.owing = Some(now);
-        lender.ping_owed = false;
+        lender.control = Some(ControlFrame::Bind);
+        lender.owing_since = Some(now);
+        lender.ping_pending = false;
         lender.withdrawn = false;
-        lender.deafen();
+        lender.stop_listening();
     }
 
     /// Lender `index` could not be reached, or its connection broke.
@@ -73,32 +73,32 @@ impl Writer {
         let at = if lender.is_ready() {
             now
         } else {
-            now + Span(doubled.min(retry.0))
+            now + Nanos(doubled.min(retry.0))
         };
         lender.failures += 1;
         lender.link = LinkPhase::Down(at);
         lender.control = None;
-        lender.owing = None;
-        lender.deafen();
+        lender.owing_since = None;
+        lender.stop_listening();
         lender.lost_at.get_or_insert(now);
-        if matches!(lender.role, Role::Joining | Role::Catching(_)) {
+        if matches!(lender.role, LenderRole::Joining | LenderRole::CatchingUp(_)) {
             lender.dismiss();
         }
         self.settle(now);
     }
 
     /// Connections to be closed: their lenders have been silent too long or have misbehaved.
-    pub fn take_disconnects(&mut self) -> Set {
+    pub fn take_disconnects(&mut self) -> LenderIndexSet {
         core::mem::take(&mut self.disconnects)
     }
 
     /// The next frame for lender `index`, if there is one. The driver calls this when the link has room for a frame,
     /// after every event, until it returns `None`.
-    pub fn next_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
-        if self.fenced.is_some() && !self.planted.is(Fault::FenceIgnored) {
+    pub fn next_frame(&mut self, index: usize, now: Time) -> Option<OutgoingFrame> {
+        if self.fenced.is_some() && !self.planted.is(PlantedFault::WriterFenceIgnored) {
             return None;
         }
-        self.retune();
+        self.update_listeners();
         let outgoing = match self.lenders[index].control {
             Some(control) => self.control_frame(index, control, now),
             None if self.lenders[index].is_ready() => self
@@ -107,55 +107,55 @@ impl Writer {
                 .or_else(|| self.ping_frame(index, now))?,
             None => return None,
         };
-        self.lenders[index].owing.get_or_insert(now);
+        self.lenders[index].owing_since.get_or_insert(now);
         Some(outgoing)
     }
 
-    fn control_frame(&mut self, index: usize, control: Control, now: Time) -> Outgoing {
+    fn control_frame(&mut self, index: usize, control: ControlFrame, now: Time) -> OutgoingFrame {
         let floor = self.floor();
         let channel = self.cast.channel;
         let lender = &mut self.lenders[index];
         lender.control = None;
         let (kind, body) = match control {
-            Control::Bind => (FrameKind::Bind, bind_body(self.journal)),
-            Control::Seal => (FrameKind::Seal, Body::NONE),
-            Control::Join => (FrameKind::Join, Body::u64(self.config.window_bytes)),
-            Control::Leave | Control::LeaveWhole => (FrameKind::Leave, Body::NONE),
-            Control::Tune => (FrameKind::Tune, Body::Channel(channel)),
+            ControlFrame::Bind => (FrameKind::Bind, bind_body(self.journal)),
+            ControlFrame::Fence => (FrameKind::Fence, FrameBody::NONE),
+            ControlFrame::Join => (FrameKind::Join, FrameBody::u64(self.config.window_bytes)),
+            ControlFrame::Leave | ControlFrame::LeaveClean => (FrameKind::Leave, FrameBody::NONE),
+            ControlFrame::Invite => (FrameKind::Invite, FrameBody::Channel(channel)),
         };
-        let mut header = Header {
+        let mut header = FrameHeader {
             epoch: self.epoch,
-            who: self.writer.0,
-            ..Header::new(kind)
+            sender: self.writer.0,
+            ..FrameHeader::new(kind)
         };
         match control {
-            Control::Join => {
+            ControlFrame::Join => {
                 header.lsn = floor.lsn;
                 header.mark = floor.chain;
                 header.stable = Lsn(u64::from(lender.generation));
                 lender.sent_max = floor.lsn;
-                lender.began = floor.lsn;
+                lender.window_start = floor.lsn;
                 lender.held = Lsn(0);
             }
-            Control::Leave | Control::LeaveWhole => {
-                if control == Control::LeaveWhole {
-                    header.flags = Flag::LEFT_WHOLE;
+            ControlFrame::Leave | ControlFrame::LeaveClean => {
+                if control == ControlFrame::LeaveClean {
+                    header.flags = Flag::CLOSED_CLEAN;
                 }
                 header.lsn = Lsn(u64::from(lender.window_epoch.0));
                 header.mark = lender.generation;
             }
-            Control::Tune => {
+            ControlFrame::Invite => {
                 header.lsn = Lsn(u64::from(channel));
-                lender.asked = channel;
-                lender.tuned = now;
-                lender.heard = true;
+                lender.channel_invited = channel;
+                lender.invited_at = now;
+                lender.ever_listened = true;
             }
-            Control::Bind | Control::Seal => (),
+            ControlFrame::Bind | ControlFrame::Fence => (),
         }
-        Outgoing { header, body }
+        OutgoingFrame { header, body }
     }
 
-    fn append_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
+    fn append_frame(&mut self, index: usize, now: Time) -> Option<OutgoingFrame> {
         let (tail, floor) = (self.tail, self.floor());
         let resend = self.config.timing.resend;
         let goal = self.goal(index);
@@ -172,8 +172,8 @@ impl Writer {
         let overtaken = lender.sent < floor.lsn && tail.since(lender.sent) > self.config.window_bytes;
         if overtaken {
             lender.sent = floor.lsn;
-            lender.linked = floor.lsn;
-            lender.began = floor.lsn;
+            lender.link_end = floor.lsn;
+            lender.window_start = floor.lsn;
         }
         let fresh = lender.sent == floor.lsn;
         let (flags, mark) = if fresh { (Flag::FRESH, floor.chain) } else { (0, 0) };
@@ -186,7 +186,7 @@ impl Writer {
         }
         let bytes = pending.min(FRAME_BODY_BYTES_MAX as u64) as usize;
         let from = lender.sent;
-        let told = if self.planted.is(Fault::TrimAboveStable) {
+        let told = if self.planted.is(PlantedFault::TrimAboveStable) {
             self.acked
         } else if overtaken {
             floor.lsn
@@ -197,57 +197,57 @@ impl Writer {
         lender.sent = from.plus(bytes as u64);
         lender.sent_max = lender.sent_max.max(lender.sent);
         lender.flight = [lender.flight[1], lender.sent];
-        lender.told = lender.told.max(told);
-        lender.link_given(from, lender.sent);
+        lender.stable_told = lender.stable_told.max(told);
+        lender.on_link_sent(from, lender.sent);
         if lender.received >= from {
             lender.progress = now;
         }
         if listens {
             self.cast.stats.linked_bytes += bytes as u64;
         }
-        let header = Header {
+        let header = FrameHeader {
             flags,
             lsn: from,
             epoch: self.epoch,
             mark,
             stable: told,
-            who: self.writer.0,
-            ..Header::new(FrameKind::Append)
+            sender: self.writer.0,
+            ..FrameHeader::new(FrameKind::Append)
         };
-        Some(Outgoing {
+        Some(OutgoingFrame {
             header,
-            body: Body::Log { from, bytes },
+            body: FrameBody::Log { from, bytes },
         })
     }
 
-    fn ping_frame(&mut self, index: usize, now: Time) -> Option<Outgoing> {
+    fn ping_frame(&mut self, index: usize, now: Time) -> Option<OutgoingFrame> {
         let timing = self.config.timing;
         let stable = self.droppable(self.lenders[index].sent);
         let lender = &mut self.lenders[index];
         // A spare is asked too: it must be known to be there when it is needed.
-        let news = lender.takes_appends() && lender.told < stable;
+        let news = lender.takes_appends() && lender.stable_told < stable;
         let every = match timing.resend {
             // On a link that loses frames, one lost ping must not pass for a dead lender.
-            Some(again) if lender.ping_owed => again,
+            Some(again) if lender.ping_pending => again,
             _ if news => timing.ping,
             _ => timing.detect,
         };
-        if (lender.ping_owed && timing.resend.is_none()) || now.since(lender.ping_sent) < every {
+        if (lender.ping_pending && timing.resend.is_none()) || now.since(lender.ping_sent) < every {
             return None;
         }
-        lender.ping_owed = true;
+        lender.ping_pending = true;
         lender.ping_sent = now;
-        lender.told = lender.told.max(stable);
-        let header = Header {
+        lender.stable_told = lender.stable_told.max(stable);
+        let header = FrameHeader {
             lsn: Lsn(now.0),
             epoch: self.epoch,
             stable,
-            who: self.writer.0,
-            ..Header::new(FrameKind::Ping)
+            sender: self.writer.0,
+            ..FrameHeader::new(FrameKind::Ping)
         };
-        Some(Outgoing {
+        Some(OutgoingFrame {
             header,
-            body: Body::NONE,
+            body: FrameBody::NONE,
         })
     }
 
@@ -256,54 +256,54 @@ impl Writer {
     /// About 20 ns for an acknowledgement; nothing is allocated.
     pub fn on_frame(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
         if self.closed {
-            let answers = matches!(frame.header.kind, FrameKind::Left | FrameKind::Refuse);
+            let answers = matches!(frame.header.kind, FrameKind::LeaveAck | FrameKind::Refuse);
             self.lenders[index].leaving &= !answers;
             return;
         }
         match frame.header.kind {
             FrameKind::Ack => self.on_ack(index, &frame.header, now),
             FrameKind::Pong => {
-                self.lenders[index].ping_owed = false;
+                self.lenders[index].ping_pending = false;
                 self.repeat_join(index, &frame.header);
                 self.on_ack(index, &frame.header, now);
             }
             FrameKind::Bound => self.on_bound(index, frame, now),
-            FrameKind::Sealed => self.on_sealed(index, frame, now),
+            FrameKind::Fenced => self.on_fenced(index, frame, now),
             FrameKind::Refuse => self.on_refused(index, &frame.header, now),
             FrameKind::Withdraw => {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
-            FrameKind::Tuned => self.on_tuned(index, &frame.header, now),
+            FrameKind::Listening => self.on_listening(index, &frame.header, now),
             FrameKind::Missing => self.on_missing(index, &frame.header, now),
             // It is free to join again.
-            FrameKind::Left => self.settle(now),
+            FrameKind::LeaveAck => self.settle(now),
             _ => (),
         }
         let lender = &mut self.lenders[index];
         let owes = lender.control.is_some()
-            || lender.ping_owed
+            || lender.ping_pending
             || !lender.is_ready()
-            || lender.role == Role::Joining
+            || lender.role == LenderRole::Joining
             || lender.takes_appends() && lender.received < lender.sent;
-        lender.owing = owes.then_some(now);
+        lender.owing_since = owes.then_some(now);
     }
 
     /// On a link that loses frames: a lender that answers and has not joined has not heard that it should.
-    fn repeat_join(&mut self, index: usize, header: &Header) {
+    fn repeat_join(&mut self, index: usize, header: &FrameHeader) {
         let lossy = self.config.timing.resend.is_some();
         let lender = &mut self.lenders[index];
-        if lossy && lender.role == Role::Joining && header.mark != lender.generation {
-            lender.control.get_or_insert(Control::Join);
+        if lossy && lender.role == LenderRole::Joining && header.mark != lender.generation {
+            lender.control.get_or_insert(ControlFrame::Join);
         }
     }
 
-    fn on_ack(&mut self, index: usize, header: &Header, now: Time) {
-        let joining = self.lenders[index].role == Role::Joining;
+    fn on_ack(&mut self, index: usize, header: &FrameHeader, now: Time) {
+        let joining = self.lenders[index].role == LenderRole::Joining;
         let ours = header.epoch == self.epoch
-            && header.who == self.lenders[index].incarnation.0
+            && header.sender == self.lenders[index].incarnation.0
             && header.mark == self.lenders[index].generation;
-        if !ours && !self.planted.is(Fault::StaleAckCounts) {
+        if !ours && !self.planted.is(PlantedFault::StaleAckCounts) {
             return;
         }
         if joining {
@@ -315,7 +315,9 @@ impl Writer {
         if !lender.takes_appends() {
             return;
         }
-        if (header.lsn > sent_max || header.stable > sent_max) && !self.planted.is(Fault::StaleAckCounts) {
+        if (header.lsn > sent_max || header.stable > sent_max)
+            && !self.planted.is(PlantedFault::StaleAckCounts)
+        {
             // It claims to hold what was never sent. Nothing it says can be believed.
             self.misbehaved(index, now);
             return;
@@ -338,16 +340,16 @@ impl Writer {
         }
     }
 
-    fn on_joined(&mut self, index: usize, header: &Header, now: Time) {
+    fn on_joined(&mut self, index: usize, header: &FrameHeader, now: Time) {
         let tail = self.tail;
         let sent_max = self.sent_max(index);
         let lender = &mut self.lenders[index];
-        if header.lsn > sent_max && !self.planted.is(Fault::StaleAckCounts) {
+        if header.lsn > sent_max && !self.planted.is(PlantedFault::StaleAckCounts) {
             // A window that has just been opened cannot hold more than was sent to it.
             self.misbehaved(index, now);
             return;
         }
-        lender.role = Role::Catching(tail);
+        lender.role = LenderRole::CatchingUp(tail);
         lender.held = header.lsn;
         lender.sent_max = lender.sent_max.max(header.lsn);
         lender.resume(header.lsn, now);
@@ -366,49 +368,49 @@ impl Writer {
         }
         let lender = &mut self.lenders[index];
         let domain = core::str::from_utf8(frame.body).unwrap_or_default();
-        if lender.domain_behind_link != domain {
-            lender.domain_behind_link = String::from(domain);
+        if lender.link_domain != domain {
+            lender.link_domain = String::from(domain);
         }
-        if lender.role != Role::Member && lender.domain != domain {
+        if lender.role != LenderRole::Member && lender.domain != domain {
             lender.domain = String::from(domain);
         }
-        lender.bound = Incarnation(frame.header.who);
-        lender.link = LinkPhase::Sealing;
-        lender.control = Some(Control::Seal);
+        lender.bound_incarnation = Incarnation(frame.header.sender);
+        lender.link = LinkPhase::Fencing;
+        lender.control = Some(ControlFrame::Fence);
     }
 
-    fn on_sealed(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
+    fn on_fenced(&mut self, index: usize, frame: &Frame<'_>, now: Time) {
         let sent_max = self.sent_max(index);
-        let used = self.user_of(Incarnation(frame.header.who), index).is_some();
-        let used = used && !self.planted.is(Fault::AliasJoins);
+        let used = self.user_of(Incarnation(frame.header.sender), index).is_some();
+        let used = used && !self.planted.is(PlantedFault::AliasJoins);
         let lender = &mut self.lenders[index];
-        if lender.link != LinkPhase::Sealing || frame.header.epoch != self.epoch {
+        if lender.link != LinkPhase::Fencing || frame.header.epoch != self.epoch {
             return;
         }
         // A late word of a life before this one. Taken for this one's, it would have us wait for acknowledgements of the dead.
-        if Incarnation(frame.header.who) != lender.bound {
+        if Incarnation(frame.header.sender) != lender.bound_incarnation {
             return;
         }
         lender.link = LinkPhase::Ready;
         lender.lost_at = None;
         lender.failures = 0;
         lender.ping_sent = now;
-        let incarnation = Incarnation(frame.header.who);
-        lender.behind_link = incarnation;
-        let window_epoch = Cursor::new(frame.body).u32().map(Epoch);
-        if lender.role == Role::Member {
+        let incarnation = Incarnation(frame.header.sender);
+        lender.link_incarnation = incarnation;
+        let window_epoch = ByteReader::new(frame.body).u32().map(Epoch);
+        if lender.role == LenderRole::Member {
             let same_window = incarnation == lender.incarnation
                 && frame.header.flags & Flag::KNOWN != 0
                 && frame.header.mark == lender.generation
                 && window_epoch == Ok(self.epoch)
                 && (lender.held..=sent_max).contains(&frame.header.lsn);
-            if same_window || self.planted.is(Fault::AmnesiacCounts) {
+            if same_window || self.planted.is(PlantedFault::AmnesiacCounts) {
                 lender.resume(frame.header.lsn, now);
                 lender.generation = frame.header.mark;
                 lender.incarnation = incarnation;
             } else {
                 // Its memory was lost. It leaves the view first and may then join anew.
-                self.gone = self.gone.with(index);
+                self.departing = self.departing.with(index);
             }
         } else {
             lender.incarnation = incarnation;
@@ -418,62 +420,65 @@ impl Writer {
                 // to the same memory: then the window is that one's.
                 lender.generation = frame.header.mark;
                 lender.window_epoch = window_epoch.unwrap_or_default();
-                lender.control = Some(Control::Leave);
+                lender.control = Some(ControlFrame::Leave);
             }
         }
         self.settle(now);
     }
 
-    fn on_refused(&mut self, index: usize, header: &Header, now: Time) {
+    fn on_refused(&mut self, index: usize, header: &FrameHeader, now: Time) {
         let retry = self.config.timing.retry;
-        let Some(refusal) = Refusal::from_byte(header.flags) else {
+        let Some(refusal) = RefusalReason::from_byte(header.flags) else {
             return;
         };
         match refusal {
-            Refusal::Fenced => {
+            RefusalReason::Fenced => {
                 self.fenced = Some(header.epoch);
             }
-            Refusal::NoRoom
-            | Refusal::OverQuota
-            | Refusal::TooManyJournals
-            | Refusal::DataOnly
-            | Refusal::RegionOnly => {
+            RefusalReason::NoRoom
+            | RefusalReason::OverQuota
+            | RefusalReason::TooManyJournals
+            | RefusalReason::DataOnly
+            | RefusalReason::RegionOnly => {
                 let lender = &mut self.lenders[index];
-                let refused = Refused {
-                    why: refusal,
+                let refused = LenderRefusal {
+                    reason: refusal,
                     asked: header.lsn.0,
                     limit: header.stable.0,
                 };
-                lender.refused = Some((refused, now + Span(retry.0 * 4)));
-                if lender.role == Role::Joining {
+                lender.refused = Some((refused, now + Nanos(retry.0 * 4)));
+                if lender.role == LenderRole::Joining {
                     lender.dismiss();
                 }
                 self.settle(now);
             }
-            Refusal::Stopping => {
+            RefusalReason::Stopping => {
                 self.lenders[index].withdrawn = true;
                 self.settle(now);
             }
             // It goes on over its own link; whether the group is served may be another matter after its next start.
-            Refusal::NoGroup => (),
+            RefusalReason::NoGroup => (),
             // A data session's, or a deposit's.
-            Refusal::NoReplica
-            | Refusal::Diverged
-            | Refusal::DiskFailed
-            | Refusal::DataElsewhere
-            | Refusal::NoDeposit => (),
+            RefusalReason::NoReplica
+            | RefusalReason::Diverged
+            | RefusalReason::DiskFailed
+            | RefusalReason::DataElsewhere
+            | RefusalReason::NoDeposit => (),
             // A node's of a shared region; of whoever says that a journal is over.
-            Refusal::NoRegion | Refusal::InUse => (),
-            Refusal::NotJoined | Refusal::NotSealed => {
+            RefusalReason::NoRegion | RefusalReason::InUse => (),
+            RefusalReason::NotJoined | RefusalReason::NotFenced => {
                 let lender = &mut self.lenders[index];
                 match lender.role {
-                    Role::Member => self.gone = self.gone.with(index),
-                    Role::Catching(_) | Role::Joining => lender.dismiss(),
-                    Role::Spare => (),
+                    LenderRole::Member => self.departing = self.departing.with(index),
+                    LenderRole::CatchingUp(_) | LenderRole::Joining => lender.dismiss(),
+                    LenderRole::Spare => (),
                 }
                 self.settle(now);
             }
-            Refusal::BadRecord | Refusal::Overrun | Refusal::OutOfWindow | Refusal::Malformed => {
+            RefusalReason::BadRecord
+            | RefusalReason::Overrun
+            | RefusalReason::OutOfWindow
+            | RefusalReason::Malformed => {
                 self.misbehaved(index, now);
             }
         }
@@ -482,14 +487,14 @@ impl Writer {
     /// The lender and we disagree about what was sent. The link is closed; a member leaves the view.
     fn misbehaved(&mut self, index: usize, now: Time) {
         self.disconnects = self.disconnects.with(index);
-        if self.lenders[index].role == Role::Member {
-            self.gone = self.gone.with(index);
+        if self.lenders[index].role == LenderRole::Member {
+            self.departing = self.departing.with(index);
         }
-        self.lost_by_us(index, now);
+        self.drop_link(index, now);
     }
 
     /// We give the connection up, and do not come back at once.
-    pub(super) fn lost_by_us(&mut self, index: usize, now: Time) {
+    pub(super) fn drop_link(&mut self, index: usize, now: Time) {
         self.disconnects = self.disconnects.with(index);
         self.on_lost(index, now);
         self.lenders[index].link = LinkPhase::Down(now + self.config.timing.retry);

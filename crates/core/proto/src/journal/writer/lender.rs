@@ -2,11 +2,11 @@
 
 use alloc::string::String;
 
-use crate::cast::{Holes, Trip};
 use crate::id::{Epoch, Incarnation, Lsn};
+use crate::multicast::{MissingRanges, RttEstimator};
 use crate::time::Time;
 
-use super::status::Refused;
+use super::status::LenderRefusal;
 
 /// How far the connection has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,55 +17,55 @@ pub enum LinkPhase {
     Connecting,
     /// Connected; `Bind` is to be sent or answered.
     Binding,
-    /// Bound; `Seal` is to be sent or answered.
-    Sealing,
+    /// Bound; `Fence` is to be sent or answered.
+    Fencing,
     /// Sealed: this lender obeys our epoch.
     Ready,
 }
 
 /// What part the lender plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum LenderRole {
     /// None yet.
     Spare,
     /// Asked to open a window.
     Joining,
     /// Its window is being filled up to this LSN; then it can be proposed as a member.
-    Catching(Lsn),
+    CatchingUp(Lsn),
     /// In the durable view, or in the one being stored.
     Member,
 }
 
 /// A control frame that waits to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Control {
+pub(super) enum ControlFrame {
     Bind,
-    Seal,
+    Fence,
     Join,
     Leave,
     /// As `Leave`, and the journal is closed.
-    LeaveWhole,
-    Tune,
+    LeaveClean,
+    Invite,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Lender {
+pub(super) struct WriterLender {
     pub(super) address: String,
     /// What feeds the memory that acknowledgements count from.
     pub(super) domain: String,
     /// What feeds the memory behind this link.
-    pub(super) domain_behind_link: String,
+    pub(super) link_domain: String,
     pub(super) link: LinkPhase,
-    pub(super) role: Role,
-    pub(super) control: Option<Control>,
+    pub(super) role: LenderRole,
+    pub(super) control: Option<ControlFrame>,
     /// The journal is closed, and the lender has not said yet that it knows.
     pub(super) leaving: bool,
     /// The life of the memory that acknowledgements count from: a member's is the one it joined with.
     pub(super) incarnation: Incarnation,
     /// The life of the memory behind this link, which the next join will be with.
-    pub(super) behind_link: Incarnation,
+    pub(super) link_incarnation: Incarnation,
     /// The life of the memory that bound this link. Frames of an earlier one may still arrive where links lose frames.
-    pub(super) bound: Incarnation,
+    pub(super) bound_incarnation: Incarnation,
     /// The number of the join whose acknowledgements count.
     pub(super) generation: u32,
     /// The reign that joined the window which `generation` numbers.
@@ -73,7 +73,7 @@ pub(super) struct Lender {
     /// Bytes handed to the link, from the join or from `stable`.
     pub(super) sent: Lsn,
     /// Where its window began when it was last emptied.
-    pub(super) began: Lsn,
+    pub(super) window_start: Lsn,
     /// The highest `sent` ever: an acknowledgement above it is a lie.
     pub(super) sent_max: Lsn,
     /// Acknowledged: whole records that the lender holds.
@@ -83,94 +83,94 @@ pub(super) struct Lender {
     /// Ends of the last two appends: with two on the way, more waits to be sent as one (group commit).
     pub(super) flight: [Lsn; 2],
     /// The stable LSN that the lender was last told.
-    pub(super) told: Lsn,
+    pub(super) stable_told: Lsn,
     /// Since when the lender owes us an answer.
-    pub(super) owing: Option<Time>,
+    pub(super) owing_since: Option<Time>,
     pub(super) ping_sent: Time,
-    pub(super) ping_owed: bool,
+    pub(super) ping_pending: bool,
     /// When bytes were last sent or received progress was made, for links that lose frames.
     pub(super) progress: Time,
     pub(super) lost_at: Option<Time>,
     /// What it had received and held when it was looked at last, and when that, or its owing nothing, was last news.
-    pub(super) had: (Lsn, Lsn),
-    pub(super) moved: Time,
+    pub(super) progress_seen: (Lsn, Lsn),
+    pub(super) progress_at: Time,
     /// It made no progress, and is not asked to join before.
     pub(super) stalled_until: Option<Time>,
     /// Attempts to connect that failed since the connection last stood.
     pub(super) failures: u32,
     pub(super) withdrawn: bool,
     /// Why the lender would not take us as a client, and until when we do not ask again.
-    pub(super) refused: Option<(Refused, Time)>,
+    pub(super) refused: Option<(LenderRefusal, Time)>,
     /// The number of the channel that the lender listens to over this connection; zero: none.
     pub(super) channel: u32,
     /// The number of the channel that it was last asked to listen to over this connection.
-    pub(super) asked: u32,
+    pub(super) channel_invited: u32,
     /// It may have heard something in this reign, perhaps through a connection that we hold to be dead.
-    pub(super) heard: bool,
+    pub(super) ever_listened: bool,
     /// It has fallen behind what is multicast and goes on over its own link until it has caught up.
     pub(super) lagging: bool,
     /// What it said it missed.
-    pub(super) holes: Holes,
+    pub(super) missing: MissingRanges,
     /// From `received` to here everything was handed to its own link, in order, and will come unless the link breaks.
-    pub(super) linked: Lsn,
+    pub(super) link_end: Lsn,
     /// How long it takes to answer.
-    pub(super) trip: Trip,
+    pub(super) rtt: RttEstimator,
     /// When it was asked to listen.
-    pub(super) tuned: Time,
+    pub(super) invited_at: Time,
     /// The end of a frame that was multicast, and when: its answer is measured.
-    pub(super) timed: Option<(Lsn, Time)>,
+    pub(super) rtt_sample: Option<(Lsn, Time)>,
     /// The timer has sent it again what it had not answered for, and it has not answered since.
-    pub(super) helped: bool,
+    pub(super) resent: bool,
     /// Times in a row that it went on only by what the timer sent it over its link.
-    pub(super) unheard: u32,
+    pub(super) resends_unheard: u32,
     /// Until when it is not asked to listen: multicast does not reach it.
     pub(super) deaf_until: Option<Time>,
 }
 
-impl Lender {
-    pub(super) fn new(address: String) -> Lender {
-        Lender {
+impl WriterLender {
+    pub(super) fn new(address: String) -> WriterLender {
+        WriterLender {
             address,
             domain: String::new(),
-            domain_behind_link: String::new(),
+            link_domain: String::new(),
             link: LinkPhase::Down(Time(0)),
-            role: Role::Spare,
+            role: LenderRole::Spare,
             control: None,
             leaving: false,
             incarnation: Incarnation(0),
-            behind_link: Incarnation(0),
-            bound: Incarnation(0),
+            link_incarnation: Incarnation(0),
+            bound_incarnation: Incarnation(0),
             generation: 0,
             window_epoch: Epoch(0),
             sent: Lsn(0),
-            began: Lsn(0),
+            window_start: Lsn(0),
             sent_max: Lsn(0),
             held: Lsn(0),
             received: Lsn(0),
             flight: [Lsn(0); 2],
-            told: Lsn(0),
-            owing: None,
+            stable_told: Lsn(0),
+            owing_since: None,
             ping_sent: Time(0),
-            ping_owed: false,
+            ping_pending: false,
             progress: Time(0),
             lost_at: None,
-            had: (Lsn(0), Lsn(0)),
-            moved: Time(0),
+            progress_seen: (Lsn(0), Lsn(0)),
+            progress_at: Time(0),
             stalled_until: None,
             failures: 0,
             withdrawn: false,
             refused: None,
             channel: 0,
-            asked: 0,
-            heard: false,
+            channel_invited: 0,
+            ever_listened: false,
             lagging: false,
-            holes: Holes::default(),
-            linked: Lsn(0),
-            trip: Trip::default(),
-            tuned: Time(0),
-            timed: None,
-            helped: false,
-            unheard: 0,
+            missing: MissingRanges::default(),
+            link_end: Lsn(0),
+            rtt: RttEstimator::default(),
+            invited_at: Time(0),
+            rtt_sample: None,
+            resent: false,
+            resends_unheard: 0,
             deaf_until: None,
         }
     }
@@ -181,37 +181,37 @@ impl Lender {
 
     /// Whether appends go to this lender.
     pub(super) fn takes_appends(&self) -> bool {
-        self.is_ready() && matches!(self.role, Role::Catching(_) | Role::Member)
+        self.is_ready() && matches!(self.role, LenderRole::CatchingUp(_) | LenderRole::Member)
     }
 
     /// Forgets a membership: nothing that this lender acknowledged counts any more.
     pub(super) fn dismiss(&mut self) {
-        self.role = Role::Spare;
-        self.domain.clone_from(&self.domain_behind_link);
+        self.role = LenderRole::Spare;
+        self.domain.clone_from(&self.link_domain);
         self.held = Lsn(0);
         self.received = Lsn(0);
     }
 
     /// Goes on over its own link behind what that was given: the rest may not have come by multicast.
-    pub(super) fn go_on(&mut self) {
-        self.sent = self.received.max(self.linked);
+    pub(super) fn resume_on_link(&mut self) {
+        self.sent = self.received.max(self.link_end);
         self.flight = [self.sent; 2];
-        self.holes.clear();
-        self.timed = None;
+        self.missing.clear();
+        self.rtt_sample = None;
     }
 
     /// Its link was given everything in between. What does not join on to what will come is of no promise.
-    pub(super) fn link_given(&mut self, from: Lsn, end: Lsn) {
-        if from <= self.received.max(self.linked) {
-            self.linked = self.linked.max(end);
+    pub(super) fn on_link_sent(&mut self, from: Lsn, end: Lsn) {
+        if from <= self.received.max(self.link_end) {
+            self.link_end = self.link_end.max(end);
         }
     }
 
     /// Starts sending anew from `from`, which the lender holds (or we hold to be stable).
     pub(super) fn resume(&mut self, from: Lsn, now: Time) {
         self.received = from;
-        self.linked = from;
+        self.link_end = from;
         self.progress = now;
-        self.go_on();
+        self.resume_on_link();
     }
 }

@@ -1,6 +1,6 @@
 //! The journal's one writer: which lenders are members, what each is to be sent, and what is acknowledged.
 //!
-//! A [`Writer`] holds no bytes, only positions; the ring is the driver's. Its methods come in four kinds: getters;
+//! A [`JournalWriter`] holds no bytes, only positions; the ring is the driver's. Its methods come in four kinds: getters;
 //! `on_*` tell it what happened; commands (`append`); and `next_frame`, `view_to_store`, `take_disconnects` say what to
 //! do next.
 //!
@@ -11,7 +11,7 @@
 //! | `frames.rs` | what to send, and what an answer means |
 //! | `cast.rs` | what is sent once for all, by multicast |
 //! | `domains.rs` | what feeds the members: which of them one failure may take together |
-//! | `kept.rs` | what a data lender has, and so what members must keep |
+//! | `replica_ack.rs` | what a data lender has, and so what members must keep |
 //! | `shared.rs` | a node's journal: the server of its region votes in the disk's place |
 //! | `views.rs` | who is a member: proposing, storing and adopting views |
 //! | `given_up.rs` | who is given up: silent too long, or without progress |
@@ -25,15 +25,15 @@
 //! Whichever of the two a crash leaves in the file, its members have everything that was acknowledged. In a shared
 //! journal the same holds with the server's word in the place of the local disk's.
 
-mod cast;
+mod aliases;
 mod domains;
 mod frames;
-mod given_up;
-mod kept;
+mod idle;
 mod lender;
-mod memory;
-mod rest;
-mod shared;
+mod liveness;
+mod multicast;
+mod replica_ack;
+mod server_ack;
 mod status;
 mod views;
 
@@ -45,49 +45,49 @@ use alloc::vec::Vec;
 
 use crate::id::{Epoch, JournalId, Lsn, WriterId};
 use crate::limit::{LENDERS_MAX, MEMBERS_MAX};
-use crate::planted::{Fault, Planted};
-use crate::port::Votes;
-use crate::time::{Span, Time};
-use crate::wire::Link;
+use crate::planted::{FaultSwitch, PlantedFault};
+use crate::port::CommitVotes;
+use crate::time::{Nanos, Time};
+use crate::wire::ChainPoint;
 
+use super::epoch_history::EpochHistory;
+use super::lender_index_set::LenderIndexSet;
 use super::note::ClaimNote;
-use super::reigns::Reigns;
 use super::rule::CommitRule;
-use super::set::Set;
-use cast::Cast;
-pub use cast::{CastConfig, CastStats};
-pub use kept::Kept;
-use lender::Lender;
-pub use lender::{LinkPhase, Role};
-use rest::Rest;
-pub use shared::{ServerKept, Voter};
-pub use status::{Blocked, Copies, LenderStatus, Refused, WriterStatus};
-use views::Proposal;
+use idle::IdleState;
+use lender::WriterLender;
+pub use lender::{LenderRole, LinkPhase};
+use multicast::MulticastState;
+pub use multicast::{MulticastStats, MulticastTiming};
+pub use replica_ack::ReplicaAck;
+pub use server_ack::{ServerAck, Voter};
+pub use status::{CopyCounts, DiskWaitReason, JournalLenderStatus, LenderRefusal, WriterStatus};
+use views::ViewProposal;
 
 /// How long things may take. Safety does not depend on any of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct WriterTimings {
     /// An idle member that has not heard of the newest stable LSN is told within this; others are asked whether they are
     /// there every `detect`.
-    pub ping: Span,
+    pub ping: Nanos,
     /// A member that owes an answer for this long is taken for dead. Below about 250 ms a loaded machine is
     /// mistaken for a dead one.
-    pub detect: Span,
+    pub detect: Nanos,
     /// A lender that cannot be reached is tried again after this.
-    pub retry: Span,
+    pub retry: Nanos,
     /// When nothing was appended and everything has been everywhere for so long, the view calls the journal clean.
-    pub idle: Span,
+    pub idle: Nanos,
     /// On links that may lose frames: send again what has not been received after this. Streams need none.
-    pub resend: Option<Span>,
+    pub resend: Option<Nanos>,
 }
 
-impl Default for Timing {
-    fn default() -> Timing {
-        Timing {
-            ping: Span::from_ms(100),
-            detect: Span::from_ms(500),
-            retry: Span::from_ms(500),
-            idle: Span::from_ms(1000),
+impl Default for WriterTimings {
+    fn default() -> WriterTimings {
+        WriterTimings {
+            ping: Nanos::from_ms(100),
+            detect: Nanos::from_ms(500),
+            retry: Nanos::from_ms(500),
+            idle: Nanos::from_ms(1000),
             resend: None,
         }
     }
@@ -111,59 +111,59 @@ pub struct WriterConfig {
     /// Bytes of the ring, and so of each member's window.
     pub window_bytes: u64,
     /// Timeouts.
-    pub timing: Timing,
+    pub timing: WriterTimings,
     /// Whether appends are multicast to the members that listen; `None`: each is sent them over its own link.
-    pub cast: Option<CastConfig>,
+    pub cast: Option<MulticastTiming>,
     /// Who acknowledges beside the members.
     pub voter: Voter,
 }
 
 /// The state machine of the writer. See the module's documentation.
 #[derive(Clone, Debug)]
-pub struct Writer {
+pub struct JournalWriter {
     journal: JournalId,
     epoch: Epoch,
     writer: WriterId,
     config: WriterConfig,
-    lenders: Vec<Lender>,
+    lenders: Vec<WriterLender>,
     /// Where the reign began: everything below was on the local disk.
     base: Lsn,
-    /// Where the next record goes. Written by [`Writer::on_append`].
+    /// Where the next record goes. Written by [`JournalWriter::on_append`].
     tail: Lsn,
-    /// The end of what the local disk has, with the chain there. Written by [`Writer::on_stable`].
-    stable: Link,
+    /// The end of what the local disk has, with the chain there. Written by [`JournalWriter::on_stable`].
+    stable: ChainPoint,
     /// The end of what is acknowledged. Only grows.
     acked: Lsn,
     /// The members whose acknowledgements count, as the view file says.
-    view: Set,
+    view: LenderIndexSet,
     version: u64,
-    proposal: Option<Proposal>,
+    proposal: Option<ViewProposal>,
     /// Members that have lost their window or been silent too long; they leave with the next view.
-    gone: Set,
-    disconnects: Set,
+    departing: LenderIndexSet,
+    disconnects: LenderIndexSet,
     generations: u32,
     /// The durable view calls the journal clean: below this, all was on the disk.
     clean: Option<Lsn>,
-    rest: Rest,
+    idle_state: IdleState,
     /// When we were last told the time.
-    ticked: Option<Time>,
-    cast: Cast,
+    last_tick: Option<Time>,
+    cast: MulticastState,
     /// The journal's reigns up to this one, for its views.
-    reigns: Reigns,
+    epochs: EpochHistory,
     /// Who claimed this reign, for its views.
     note: Option<ClaimNote>,
     /// What the data lender in service has, and when we were last told so.
-    kept: Option<(Kept, Time)>,
+    replica_ack: Option<(ReplicaAck, Time)>,
     /// Of a shared journal: what its server has.
-    server: Option<ServerKept>,
+    server_ack: Option<ServerAck>,
     fenced: Option<Epoch>,
     /// The journal is closed: of its lenders only their farewells count.
     closed: bool,
     disk_failed: bool,
-    planted: Planted,
+    planted: FaultSwitch,
 }
 
-impl Writer {
+impl JournalWriter {
     /// A writer for the reign `epoch`, which is durable with an empty view of number `version`; the log ends at `end`,
     /// all of it on the disk, and, if it is a shared journal's, nothing of it is of use to anybody.
     pub fn new(
@@ -171,18 +171,18 @@ impl Writer {
         epoch: Epoch,
         writer: WriterId,
         version: u64,
-        end: Link,
+        end: ChainPoint,
         config: WriterConfig,
-    ) -> Writer {
+    ) -> JournalWriter {
         assert!(config.lenders.len() <= LENDERS_MAX);
         assert!(config.wanted <= MEMBERS_MAX);
         let lenders = config
             .lenders
             .iter()
-            .map(|address| Lender::new(address.clone()))
+            .map(|address| WriterLender::new(address.clone()))
             .collect();
-        let server = (config.voter == Voter::Server).then_some(ServerKept { end, version: 0 });
-        Writer {
+        let server = (config.voter == Voter::Server).then_some(ServerAck { end, version: 0 });
+        JournalWriter {
             journal,
             epoch,
             writer,
@@ -192,46 +192,46 @@ impl Writer {
             tail: end.lsn,
             stable: end,
             acked: end.lsn,
-            view: Set::EMPTY,
+            view: LenderIndexSet::EMPTY,
             version,
             proposal: None,
-            gone: Set::EMPTY,
-            disconnects: Set::EMPTY,
+            departing: LenderIndexSet::EMPTY,
+            disconnects: LenderIndexSet::EMPTY,
             generations: 0,
             clean: None,
-            rest: Rest::default(),
-            ticked: None,
-            cast: Cast::new(end.lsn),
-            reigns: Reigns::default(),
+            idle_state: IdleState::default(),
+            last_tick: None,
+            cast: MulticastState::new(end.lsn),
+            epochs: EpochHistory::default(),
             note: None,
-            kept: None,
-            server,
+            replica_ack: None,
+            server_ack: server,
             fenced: None,
             closed: false,
             disk_failed: false,
-            planted: Planted::NONE,
+            planted: FaultSwitch::NONE,
         }
     }
 
     /// The journal's reigns, as the durable view has them.
-    pub fn with_reigns(mut self, reigns: Reigns) -> Writer {
-        self.reigns = reigns;
+    pub fn with_epochs(mut self, reigns: EpochHistory) -> JournalWriter {
+        self.epochs = reigns;
         self
     }
 
     /// Who claimed this reign, as the durable view says.
-    pub fn with_note(mut self, note: Option<ClaimNote>) -> Writer {
+    pub fn with_note(mut self, note: Option<ClaimNote>) -> JournalWriter {
         self.note = note;
         self
     }
 
     /// The journal's reigns that still matter, for a view that the driver stores by itself.
-    pub fn reigns(&self) -> &Reigns {
-        &self.reigns
+    pub fn epochs(&self) -> &EpochHistory {
+        &self.epochs
     }
 
     /// Plants a fault (tests of the simulator only).
-    pub fn plant(&mut self, planted: Planted) {
+    pub fn plant(&mut self, planted: FaultSwitch) {
         self.planted = planted;
     }
 
@@ -246,7 +246,7 @@ impl Writer {
     }
 
     /// The end of what is on the local disk, with the chain there.
-    pub fn stable_link(&self) -> Link {
+    pub fn stable_point(&self) -> ChainPoint {
         self.stable
     }
 
@@ -280,7 +280,7 @@ impl Writer {
     }
 
     /// A sync of the local log ended well: everything below `end` is on the disk, and `end` is where a record ends.
-    pub fn on_stable(&mut self, end: Link, now: Time) {
+    pub fn on_stable(&mut self, end: ChainPoint, now: Time) {
         assert!(end.lsn <= self.tail);
         if self.disk_failed || end.lsn <= self.stable.lsn {
             return;
@@ -300,10 +300,10 @@ impl Writer {
         if self.acked >= end {
             return true;
         }
-        let hopeful = |&index: &usize| self.lenders[index].held >= end || !self.gone.has(index);
+        let hopeful = |&index: &usize| self.lenders[index].held >= end || !self.departing.has(index);
         let copies = self.config.rule.copies(self.view.len());
         let by_members = self.counting() && self.view.iter().filter(hopeful).count() >= copies;
-        let by_voter = match self.server {
+        let by_voter = match self.server_ack {
             None => !self.disk_failed,
             Some(_) => true,
         };
@@ -311,13 +311,13 @@ impl Writer {
     }
 
     /// Who holds everything below `end` at this moment.
-    pub fn votes(&self, end: Lsn) -> Votes {
+    pub fn votes(&self, end: Lsn) -> CommitVotes {
         let members = self
             .view
             .iter()
             .filter(|&index| self.lenders[index].held >= end)
             .count();
-        Votes {
+        CommitVotes {
             members: members as u8,
             rule: self.rule_satisfied(end),
             disk: self.stable.lsn >= end,
@@ -330,30 +330,33 @@ impl Writer {
     }
 
     /// Everything below is held by the durable view's members as the rule demands; zero while there are too few of them.
-    pub fn ruled(&self) -> Lsn {
+    pub fn rule_acked(&self) -> Lsn {
         self.rule_lsn(self.view).unwrap_or_default()
     }
 
     /// The durable view's members.
-    pub fn view(&self) -> Set {
+    pub fn view(&self) -> LenderIndexSet {
         self.view
     }
 
     /// Moves `acked` as far as the rules allow. The hot path: a few comparisons a member.
     fn advance(&mut self) {
-        if self.fenced.is_some() && !self.planted.is(Fault::FenceIgnored) {
+        if self.fenced.is_some() && !self.planted.is(PlantedFault::WriterFenceIgnored) {
             return;
         }
         let mut by_members = self.counted(self.view, self.clean);
         if let Some(proposal) = &self.proposal {
             let proposed = self.counted(proposal.set, proposal.clean);
-            by_members = if self.planted.is(Fault::ViewBeforeDurable) {
+            by_members = if self.planted.is(PlantedFault::ViewBeforeDurable) {
                 proposed
             } else {
                 by_members.zip(proposed).map(|(old, new)| old.min(new))
             };
         }
-        self.acked = self.acked.max(self.voted()).max(by_members.unwrap_or_default());
+        self.acked = self
+            .acked
+            .max(self.voter_acked())
+            .max(by_members.unwrap_or_default());
         assert!(
             self.acked <= self.tail,
             "nothing is acknowledged before it exists"
@@ -361,7 +364,7 @@ impl Writer {
     }
 
     /// The LSN that `set` holds as the commit rule demands; `None` where its members do not count.
-    fn rule_lsn(&self, set: Set) -> Option<Lsn> {
+    fn rule_lsn(&self, set: LenderIndexSet) -> Option<Lsn> {
         if !self.counts(set) {
             return None;
         }
@@ -371,7 +374,7 @@ impl Writer {
             held[count] = self.lenders[index].held;
             count += 1;
         }
-        let rule = if self.planted.is(Fault::AnyInsteadOfRule) {
+        let rule = if self.planted.is(PlantedFault::AnyInsteadOfRule) {
             CommitRule::Any
         } else {
             self.config.rule
@@ -381,7 +384,7 @@ impl Writer {
 
     /// Whether acknowledgements of a view of `set` count: it has the configured minimum, and whatever acknowledges is not all fed
     /// as this machine is.
-    fn counts(&self, set: Set) -> bool {
+    fn counts(&self, set: LenderIndexSet) -> bool {
         let enough = set.len() >= self.config.min.max(self.config.rule.copies(set.len())).max(1);
         enough && self.domains_differ(set)
     }

@@ -5,14 +5,14 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::id::{Epoch, Incarnation, Lsn};
-use crate::wire::Refusal;
+use crate::wire::RefusalReason;
 
-use super::Writer;
-use super::lender::{LinkPhase, Role};
+use super::JournalWriter;
+use super::lender::{LenderRole, LinkPhase};
 
 /// Why commits wait for the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Blocked {
+pub enum DiskWaitReason {
     /// Fewer members than the configured minimum.
     TooFewMembers {
         /// Members there are.
@@ -24,13 +24,13 @@ pub enum Blocked {
     OneDomain,
 }
 
-impl fmt::Display for Blocked {
+impl fmt::Display for DiskWaitReason {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Blocked::TooFewMembers { have, min } => {
+            DiskWaitReason::TooFewMembers { have, min } => {
                 write!(out, "of the {min} lenders that it takes, {have} are members")
             }
-            Blocked::OneDomain => out.write_str(
+            DiskWaitReason::OneDomain => out.write_str(
                 "too many lenders are in this machine's power domain: say what feeds each with `netram lend --domain`, \
                  or allow it with one-domain",
             ),
@@ -40,9 +40,9 @@ impl fmt::Display for Blocked {
 
 /// Why a lender would not take a journal, with the numbers that a person will want.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct LenderRefusal {
     /// Why.
-    pub why: Refusal,
+    pub reason: RefusalReason,
     /// Bytes asked for.
     pub asked: u64,
     /// What there is of it: bytes free, the quota, or how many journals.
@@ -51,7 +51,7 @@ pub struct Refused {
 
 /// One lender's standing.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LenderStatus {
+pub struct JournalLenderStatus {
     /// Where it is.
     pub address: String,
     /// What feeds it; empty until it has been reached.
@@ -61,13 +61,13 @@ pub struct LenderStatus {
     /// Its connection.
     pub link: LinkPhase,
     /// Its part.
-    pub role: Role,
+    pub role: LenderRole,
     /// In the durable view.
     pub member: bool,
     /// What it holds.
     pub held: Lsn,
     /// Why it would not take this journal.
-    pub refused: Option<Refused>,
+    pub refused: Option<LenderRefusal>,
     /// Its memory is that of the lender at this address, too: it counts once.
     pub alias_of: Option<String>,
     /// It was given up because it answered and made no progress.
@@ -80,7 +80,7 @@ pub struct LenderStatus {
 
 /// How many copies members hold, and how many failures it takes to lose them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Copies {
+pub struct CopyCounts {
     /// Members of the durable view.
     pub have: usize,
     /// Members that the settings ask for.
@@ -89,7 +89,7 @@ pub struct Copies {
     pub domains: usize,
 }
 
-impl fmt::Display for Copies {
+impl fmt::Display for CopyCounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.have < self.wanted {
             write!(out, "{} of ", self.have)?;
@@ -109,18 +109,18 @@ pub struct WriterStatus {
     /// The durable view's number.
     pub version: u64,
     /// `None`: members acknowledge. Otherwise why commits wait for the disk.
-    pub blocked: Option<Blocked>,
+    pub blocked: Option<DiskWaitReason>,
     /// The journal rests: all of it is on the disk, and recovery needs nobody.
     pub clean: bool,
     /// The copies that members hold.
-    pub copies: Copies,
+    pub copies: CopyCounts,
     /// Every configured lender.
-    pub lenders: Vec<LenderStatus>,
+    pub lenders: Vec<JournalLenderStatus>,
 }
 
-impl Writer {
+impl JournalWriter {
     /// Why the members' acknowledgements do not count at the moment; `None`: they do.
-    pub fn blocked(&self) -> Option<Blocked> {
+    pub fn blocked(&self) -> Option<DiskWaitReason> {
         if self.counts(self.view) {
             return None;
         }
@@ -131,17 +131,17 @@ impl Writer {
             .max(1);
         let unfit = |index: usize| self.lenders[index].is_ready() && !self.fits(self.view, index);
         if self.view.len() < min && !(0..self.lenders.len()).any(unfit) {
-            return Some(Blocked::TooFewMembers {
+            return Some(DiskWaitReason::TooFewMembers {
                 have: self.view.len(),
                 min,
             });
         }
-        Some(Blocked::OneDomain)
+        Some(DiskWaitReason::OneDomain)
     }
 
     /// Everything that is known of the lenders. Allocates.
     pub fn status(&self) -> WriterStatus {
-        let lender = |(index, lender): (usize, &super::Lender)| LenderStatus {
+        let lender = |(index, lender): (usize, &super::WriterLender)| JournalLenderStatus {
             address: lender.address.clone(),
             domain: lender.domain.clone(),
             incarnation: lender.incarnation,
@@ -162,7 +162,7 @@ impl Writer {
             version: self.version,
             blocked: self.blocked(),
             clean: self.clean.is_some_and(|end| end == self.tail),
-            copies: Copies {
+            copies: CopyCounts {
                 have: self.view.len(),
                 wanted: self.config.wanted,
                 domains: self.domains(),

@@ -2,32 +2,32 @@ use alloc::vec::Vec;
 
 use super::*;
 use crate::id::Incarnation;
-use crate::wire::{Flag, Frame, FrameKind, Header, Refusal};
+use crate::wire::{Flag, Frame, FrameHeader, FrameKind, RefusalReason};
 
 const JOURNAL: JournalId = JournalId(7);
-const DETECT: Span = Span::from_ms(500);
+const DETECT: Nanos = Nanos::from_ms(500);
 
 /// A writer, and hands that play its lenders.
 pub(super) struct Bench {
-    pub(super) writer: Writer,
+    pub(super) writer: JournalWriter,
     pub(super) now: Time,
     pub(super) views: Vec<super::super::View>,
 }
 
 /// The lender's memory of this life answers that it is bound.
-pub(super) fn bound(who: u64) -> Header {
-    Header {
-        who,
-        ..Header::new(FrameKind::Bound)
+pub(super) fn bound(who: u64) -> FrameHeader {
+    FrameHeader {
+        sender: who,
+        ..FrameHeader::new(FrameKind::Bound)
     }
 }
 
 /// And that it is sealed, without a window.
-pub(super) fn sealed(who: u64) -> Header {
-    Header {
+pub(super) fn fence_reply(who: u64) -> FrameHeader {
+    FrameHeader {
         epoch: Epoch(1),
-        who,
-        ..Header::new(FrameKind::Sealed)
+        sender: who,
+        ..FrameHeader::new(FrameKind::Fenced)
     }
 }
 
@@ -52,11 +52,11 @@ impl Bench {
             domain: String::from("here"),
             one_domain: true,
             window_bytes: 1 << 20,
-            timing: Timing::default(),
+            timing: WriterTimings::default(),
             cast: None,
             voter,
         };
-        let writer = Writer::new(JOURNAL, Epoch(1), WriterId(9), 1, Link::default(), config);
+        let writer = JournalWriter::new(JOURNAL, Epoch(1), WriterId(9), 1, ChainPoint::default(), config);
         Bench {
             writer,
             now: Time(1_000_000_000),
@@ -86,8 +86,8 @@ impl Bench {
         self.writer.on_connected(index, self.now);
         assert_eq!(self.next(index).unwrap().kind, FrameKind::Bind);
         self.say(index, bound(incarnation), domain);
-        assert_eq!(self.next(index).unwrap().kind, FrameKind::Seal);
-        self.say(index, sealed(incarnation), &[0; 4]);
+        assert_eq!(self.next(index).unwrap().kind, FrameKind::Fence);
+        self.say(index, fence_reply(incarnation), &[0; 4]);
     }
 
     pub(super) fn join(&mut self, index: usize) {
@@ -96,7 +96,7 @@ impl Bench {
         self.ack(index, join.lsn.0, join.lsn.0);
     }
 
-    pub(super) fn next(&mut self, index: usize) -> Option<Header> {
+    pub(super) fn next(&mut self, index: usize) -> Option<FrameHeader> {
         self.writer
             .next_frame(index, self.now)
             .map(|outgoing| outgoing.header)
@@ -106,7 +106,7 @@ impl Bench {
         while self.next(index).is_some() {}
     }
 
-    pub(super) fn say(&mut self, index: usize, header: Header, body: &[u8]) {
+    pub(super) fn say(&mut self, index: usize, header: FrameHeader, body: &[u8]) {
         self.writer.on_frame(index, &Frame { header, body }, self.now);
     }
 
@@ -115,15 +115,15 @@ impl Bench {
         self.say(index, header, &[]);
     }
 
-    pub(super) fn ack_header(&self, index: usize, held: u64, received: u64) -> Header {
+    pub(super) fn ack_header(&self, index: usize, held: u64, received: u64) -> FrameHeader {
         let lender = &self.writer.lenders[index];
-        Header {
+        FrameHeader {
             epoch: Epoch(1),
-            who: lender.incarnation.0,
+            sender: lender.incarnation.0,
             mark: lender.generation,
             lsn: Lsn(held),
             stable: Lsn(received),
-            ..Header::new(FrameKind::Ack)
+            ..FrameHeader::new(FrameKind::Ack)
         }
     }
 
@@ -140,10 +140,10 @@ impl Bench {
         self.writer.on_view_stored(self.now);
     }
 
-    pub(super) fn wait(&mut self, span: Span) {
+    pub(super) fn wait(&mut self, span: Nanos) {
         let end = self.now + span;
         while self.now < end {
-            self.now = end.min(self.now + Span::from_ms(10));
+            self.now = end.min(self.now + Nanos::from_ms(10));
             self.writer.on_tick(self.now);
         }
     }
@@ -168,7 +168,7 @@ fn the_local_disk_has_a_vote() {
     let mut bench = Bench::with_members(2, 2, CommitRule::All);
     bench.append(100);
     bench.writer.on_stable(
-        Link {
+        ChainPoint {
             lsn: Lsn(100),
             chain: 1,
         },
@@ -183,10 +183,10 @@ fn acknowledgements_of_another_incarnation_epoch_or_join_do_not_count() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.append(100);
     let good = bench.ack_header(0, 100, 100);
-    bench.say(0, Header { who: 77, ..good }, &[]);
+    bench.say(0, FrameHeader { sender: 77, ..good }, &[]);
     bench.say(
         0,
-        Header {
+        FrameHeader {
             epoch: Epoch(2),
             ..good
         },
@@ -194,7 +194,7 @@ fn acknowledgements_of_another_incarnation_epoch_or_join_do_not_count() {
     );
     bench.say(
         0,
-        Header {
+        FrameHeader {
             mark: good.mark + 1,
             ..good
         },
@@ -231,7 +231,7 @@ fn a_lender_whose_domain_would_not_fit_a_view_is_given_up() {
     let mut bench = Bench::empty(1, 1, CommitRule::All);
     bench.writer.on_connected(0, bench.now);
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Bind);
-    bench.say(0, Header::new(FrameKind::Bound), &[b'd'; 65]);
+    bench.say(0, FrameHeader::new(FrameKind::Bound), &[b'd'; 65]);
     assert!(bench.writer.take_disconnects().has(0));
 }
 
@@ -241,7 +241,7 @@ fn a_proposed_view_counts_only_when_durable_and_only_with_the_old_one_before() {
     bench.append(100);
     bench.ack(0, 100, 100);
     // Member 1 stays silent and is to be replaced by lender 2.
-    bench.wait(Span(DETECT.0 + 1));
+    bench.wait(Nanos(DETECT.0 + 1));
     assert!(bench.writer.take_disconnects().has(1));
     let view = bench
         .writer
@@ -293,7 +293,7 @@ fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
         "what only it had acknowledged is not on the disk yet"
     );
     bench.writer.on_stable(
-        Link {
+        ChainPoint {
             lsn: Lsn(100),
             chain: 1,
         },
@@ -305,20 +305,20 @@ fn a_lender_whose_memory_was_lost_leaves_the_view_before_it_joins_anew() {
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Leave);
     bench.say(
         0,
-        Header {
+        FrameHeader {
             epoch: Epoch(1),
-            who: 42,
-            ..Header::new(FrameKind::Left)
+            sender: 42,
+            ..FrameHeader::new(FrameKind::LeaveAck)
         },
         &[],
     );
-    bench.wait(Span::from_ms(10));
+    bench.wait(Nanos::from_ms(10));
     let join = bench.next(0).unwrap();
     assert_eq!((join.kind, join.lsn), (FrameKind::Join, Lsn(100)));
     // Once the writer waited for the lost memory's acknowledgements of this join, and so for ever: commits went at the
     // disk's speed until the link broke.
-    let joined = Header {
-        who: 42,
+    let joined = FrameHeader {
+        sender: 42,
         ..bench.ack_header(0, 100, 100)
     };
     bench.say(0, joined, &[]);
@@ -340,13 +340,13 @@ fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
     bench.drain(0);
     bench.say(0, bound(incarnation.0), b"there");
     bench.drain(0);
-    let sealed = Header {
+    let sealed = FrameHeader {
         flags: Flag::KNOWN,
         epoch: Epoch(1),
         mark: generation,
         lsn: Lsn(60),
-        who: incarnation.0,
-        ..Header::new(FrameKind::Sealed)
+        sender: incarnation.0,
+        ..FrameHeader::new(FrameKind::Fenced)
     };
     bench.say(0, sealed, &1u32.to_le_bytes());
     assert!(bench.writer.view_to_store().is_none());
@@ -361,15 +361,15 @@ fn a_lender_process_that_kept_its_memory_resumes_without_a_view_change() {
 fn a_fenced_writer_never_acknowledges_again() {
     let mut bench = Bench::with_members(2, 2, CommitRule::Any);
     bench.append(100);
-    let fenced = Header {
-        flags: Refusal::Fenced as u8,
+    let fenced = FrameHeader {
+        flags: RefusalReason::Fenced as u8,
         epoch: Epoch(2),
-        ..Header::new(FrameKind::Refuse)
+        ..FrameHeader::new(FrameKind::Refuse)
     };
     bench.say(0, fenced, &[]);
     bench.ack(1, 100, 100);
     bench.writer.on_stable(
-        Link {
+        ChainPoint {
             lsn: Lsn(100),
             chain: 1,
         },
@@ -395,10 +395,10 @@ fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
     assert_eq!(bench.writer.acked(), Lsn(0));
     assert_eq!(
         bench.writer.blocked(),
-        Some(Blocked::TooFewMembers { have: 1, min: 2 })
+        Some(DiskWaitReason::TooFewMembers { have: 1, min: 2 })
     );
     bench.writer.on_stable(
-        Link {
+        ChainPoint {
             lsn: Lsn(100),
             chain: 1,
         },
@@ -411,7 +411,7 @@ fn with_fewer_members_than_the_minimum_only_the_disk_acknowledges() {
 fn a_member_that_the_disk_overtook_is_sent_everything_while_the_ring_has_it() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(100));
-    let stable = Link {
+    let stable = ChainPoint {
         lsn: Lsn(100),
         chain: 5,
     };
@@ -424,7 +424,7 @@ fn a_member_that_the_disk_overtook_is_sent_everything_while_the_ring_has_it() {
 fn a_member_that_the_disk_overtook_by_a_ring_is_sent_on_from_the_stable_end() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
     bench.writer.on_append(Lsn(100));
-    let stable = Link {
+    let stable = ChainPoint {
         lsn: Lsn(100),
         chain: 5,
     };
@@ -444,7 +444,7 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     bench.writer.on_append(Lsn(1 << 20));
     bench.drain(0);
     bench.writer.on_lost(0, bench.now);
-    let tail = Link {
+    let tail = ChainPoint {
         lsn: Lsn((1 << 20) + 800),
         chain: 5,
     };
@@ -455,22 +455,22 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_even_when_nothing_is_lef
     bench.drain(0);
     bench.say(0, bound(incarnation), b"there");
     bench.drain(0);
-    let sealed = Header {
+    let sealed = FrameHeader {
         epoch: Epoch(1),
-        who: incarnation,
+        sender: incarnation,
         mark: bench.writer.lenders[0].generation,
         flags: Flag::KNOWN,
-        ..Header::new(FrameKind::Sealed)
+        ..FrameHeader::new(FrameKind::Fenced)
     };
     bench.say(0, sealed, &1u32.to_le_bytes());
     let append = bench.writer.next_frame(0, bench.now).unwrap();
-    let empty = super::super::Body::Log {
+    let empty = super::super::FrameBody::Log {
         from: tail.lsn,
         bytes: 0,
     };
     assert_eq!((append.header.flags, append.body), (Flag::FRESH, empty));
     bench.ack(0, tail.lsn.0, tail.lsn.0);
-    bench.wait(Span(2 * DETECT.0));
+    bench.wait(Nanos(2 * DETECT.0));
     assert!(bench.writer.take_disconnects().is_empty());
 }
 
@@ -483,7 +483,7 @@ fn a_member_that_the_disk_overtook_by_a_ring_is_told_so_while_appends_are_on_the
         bench.writer.on_append(Lsn(tail));
         assert!(bench.next(0).is_some());
     }
-    let tail = Link {
+    let tail = ChainPoint {
         lsn: Lsn((1 << 20) + 800),
         chain: 5,
     };
@@ -518,11 +518,11 @@ fn a_view_that_does_not_count_for_want_of_another_domain_makes_place_for_one() {
 #[test]
 fn a_lost_ping_is_sent_again_on_a_link_that_loses_frames() {
     let mut bench = Bench::with_members(1, 1, CommitRule::All);
-    bench.writer.config.timing.resend = Some(Span::from_ms(50));
+    bench.writer.config.timing.resend = Some(Nanos::from_ms(50));
     bench.now = bench.now + DETECT;
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Ping);
     assert!(bench.next(0).is_none());
-    bench.now = bench.now + Span::from_ms(50);
+    bench.now = bench.now + Nanos::from_ms(50);
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Ping);
 }
 
@@ -540,7 +540,7 @@ fn small_appends_wait_while_two_are_on_the_way_and_then_go_as_one() {
     let append = bench.writer.next_frame(0, bench.now).unwrap();
     assert_eq!(
         append.body,
-        super::super::Body::Log {
+        super::super::FrameBody::Log {
             from: Lsn(200),
             bytes: 200
         }
@@ -554,20 +554,20 @@ fn a_window_that_no_view_names_is_given_back_before_the_lender_joins_anew() {
     bench.drain(0);
     bench.say(0, bound(3), b"there");
     bench.drain(0);
-    let sealed = Header {
+    let sealed = FrameHeader {
         flags: Flag::KNOWN,
         epoch: Epoch(1),
         mark: 8,
-        who: 3,
-        ..Header::new(FrameKind::Sealed)
+        sender: 3,
+        ..FrameHeader::new(FrameKind::Fenced)
     };
     bench.say(0, sealed, &7u32.to_le_bytes());
     let leave = bench.next(0).unwrap();
     assert_eq!((leave.kind, leave.lsn, leave.mark), (FrameKind::Leave, Lsn(7), 8));
-    let left = Header {
+    let left = FrameHeader {
         epoch: Epoch(1),
-        who: 3,
-        ..Header::new(FrameKind::Left)
+        sender: 3,
+        ..FrameHeader::new(FrameKind::LeaveAck)
     };
     bench.say(0, left, &[]);
     assert_eq!(bench.next(0).unwrap().kind, FrameKind::Join);
@@ -583,7 +583,7 @@ fn with_a_failed_disk_a_dead_member_ends_the_hope_and_the_wait() {
         bench.writer.may_still_be_acked(Lsn(100)),
         "the other member may yet answer"
     );
-    bench.wait(Span(DETECT.0 + 1));
+    bench.wait(Nanos(DETECT.0 + 1));
     assert!(
         !bench.writer.may_still_be_acked(Lsn(100)),
         "no view can replace this one any more"

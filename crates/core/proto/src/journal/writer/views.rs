@@ -3,19 +3,19 @@
 use alloc::vec::Vec;
 
 use crate::id::Lsn;
-use crate::planted::Fault;
+use crate::planted::PlantedFault;
 use crate::time::Time;
 
-use super::super::reigns;
+use super::super::epoch_history;
 use super::super::view::{JoinId, View, ViewMember};
 use super::Voter;
-use super::lender::{Control, Role};
-use super::{Set, Writer};
+use super::lender::{ControlFrame, LenderRole};
+use super::{JournalWriter, LenderIndexSet};
 
 /// A view on its way into the view file.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Proposal {
-    pub(super) set: Set,
+pub(super) struct ViewProposal {
+    pub(super) set: LenderIndexSet,
     /// It calls the journal clean.
     pub(super) clean: Option<Lsn>,
     /// The driver has it: from now on a crash may leave either view in the file, and there is no way back.
@@ -24,7 +24,7 @@ pub(super) struct Proposal {
     pub(super) durable: bool,
 }
 
-impl Writer {
+impl JournalWriter {
     /// Makes the state clean after an event: acknowledgements, proposals, joins.
     pub(super) fn settle(&mut self, now: Time) {
         if self.closed {
@@ -42,13 +42,13 @@ impl Writer {
     }
 
     /// The view to be: without those gone, with those whose windows are full.
-    fn target(&self) -> Set {
-        let mut target = self.view.minus(self.gone);
+    fn target(&self) -> LenderIndexSet {
+        let mut target = self.view.minus(self.departing);
         for index in self.view.iter().filter(|&index| self.lenders[index].withdrawn) {
             target = target.without(index);
         }
         for (index, lender) in self.lenders.iter().enumerate() {
-            let full = matches!(lender.role, Role::Catching(goal) if lender.held >= goal);
+            let full = matches!(lender.role, LenderRole::CatchingUp(goal) if lender.held >= goal);
             if !full || !lender.is_ready() || lender.withdrawn {
                 continue;
             }
@@ -73,7 +73,7 @@ impl Writer {
         let clean = self.wants_clean(target).then_some(self.stable.lsn);
         let changes = target != self.view || clean.is_some() != self.clean.is_some();
         // A proposal that is not stored yet may still be changed, or dropped.
-        self.proposal = changes.then_some(Proposal {
+        self.proposal = changes.then_some(ViewProposal {
             set: target,
             clean,
             stored: false,
@@ -81,20 +81,20 @@ impl Writer {
         });
     }
 
-    /// Whether [`Writer::view_to_store`] would return a view.
+    /// Whether [`JournalWriter::view_to_store`] would return a view.
     pub fn view_pending(&self) -> bool {
         self.proposal
             .is_some_and(|proposal| !proposal.stored && self.may_store(&proposal))
     }
 
     /// Everything acknowledged so far satisfies the proposed view, or is on the local disk (of a shared journal: at its server).
-    fn may_store(&self, proposal: &Proposal) -> bool {
+    fn may_store(&self, proposal: &ViewProposal) -> bool {
         let satisfied = self
             .counted(proposal.set, proposal.clean)
             .is_some_and(|lsn| lsn >= self.acked);
-        let gate_open = self.planted.is(Fault::NoViewGate)
-            || proposal.clean.is_some() && self.planted.is(Fault::CleanTooEarly);
-        let safe = satisfied || self.voted() >= self.acked || gate_open;
+        let gate_open = self.planted.is(PlantedFault::NoViewGate)
+            || proposal.clean.is_some() && self.planted.is(PlantedFault::CleanTooEarly);
+        let safe = satisfied || self.voter_acked() >= self.acked || gate_open;
         safe && self.is_backed(proposal.set)
     }
 
@@ -103,14 +103,14 @@ impl Writer {
     /// journal that was claimed from a copy, for it tells the directory before that it is old.
     pub fn on_close(&mut self) {
         assert_eq!(self.stable.lsn, self.tail);
-        let whole = self.config.voter == Voter::Disk && !reigns::changed_hands(self.epoch);
+        let whole = self.config.voter == Voter::Disk && !epoch_history::was_claimed_from_copy(self.epoch);
         let leave = if whole {
-            Control::LeaveWhole
+            ControlFrame::LeaveClean
         } else {
-            Control::Leave
+            ControlFrame::Leave
         };
         for (index, lender) in self.lenders.iter_mut().enumerate() {
-            if !whole && !self.view.has(index) && lender.role == Role::Spare {
+            if !whole && !self.view.has(index) && lender.role == LenderRole::Spare {
                 continue;
             }
             lender.dismiss();
@@ -118,12 +118,12 @@ impl Writer {
             lender.leaving = lender.is_ready();
         }
         self.closed = true;
-        self.view = Set::EMPTY;
+        self.view = LenderIndexSet::EMPTY;
         self.clean = None;
         self.proposal = None;
     }
 
-    /// After [`Writer::on_close`]: whether a lender that is connected has not answered yet. Whoever ends the link before may take the farewell
+    /// After [`JournalWriter::on_close`]: whether a lender that is connected has not answered yet. Whoever ends the link before may take the farewell
     /// back: a lender that is about to answer something else finds the link broken, and reads no further.
     pub fn is_leaving(&self) -> bool {
         self.lenders
@@ -132,25 +132,25 @@ impl Writer {
     }
 
     /// The view that the driver must make durable now, if there is one. Returned once; the driver answers with
-    /// [`Writer::on_view_stored`] or [`Writer::on_disk_failed`].
+    /// [`JournalWriter::on_view_stored`] or [`JournalWriter::on_disk_failed`].
     pub fn view_to_store(&mut self) -> Option<View> {
         let proposal = self.proposal.filter(|proposal| !proposal.stored)?;
         if !self.may_store(&proposal) {
             return None;
         }
-        let Proposal { set, clean, .. } = proposal;
-        self.proposal = Some(Proposal {
+        let ViewProposal { set, clean, .. } = proposal;
+        self.proposal = Some(ViewProposal {
             stored: true,
             ..proposal
         });
         // Members from here on: whatever becomes of their links, their windows must not be emptied.
         for index in set.iter() {
-            self.lenders[index].role = Role::Member;
+            self.lenders[index].role = LenderRole::Member;
         }
         let member = |index: usize| ViewMember {
             incarnation: self.lenders[index].incarnation,
             join: Some(JoinId {
-                reign: self.lenders[index].window_epoch,
+                epoch: self.lenders[index].window_epoch,
                 generation: self.lenders[index].generation,
             }),
             address: self.lenders[index].address.clone(),
@@ -167,12 +167,12 @@ impl Writer {
             window_bytes: self.config.window_bytes,
             base: self.base,
             members: set.iter().map(member).collect::<Vec<_>>(),
-            reigns: self.reigns.clone(),
+            epochs: self.epochs.clone(),
             note: self.note.clone(),
         })
     }
 
-    /// The view handed out by [`Writer::view_to_store`] is durable here. It counts from now on, or from when the data
+    /// The view handed out by [`JournalWriter::view_to_store`] is durable here. It counts from now on, or from when the data
     /// lender in service has it too, or is out of service.
     pub fn on_view_stored(&mut self, now: Time) {
         match &mut self.proposal {
@@ -184,7 +184,7 @@ impl Writer {
 
     /// Puts the proposed view in the place of the present one, once it is durable wherever it must be.
     fn adopt(&mut self) {
-        let Some(Proposal {
+        let Some(ViewProposal {
             set,
             clean,
             durable: true,
@@ -193,23 +193,28 @@ impl Writer {
         else {
             return;
         };
-        if !self.next_view_is_kept() {
+        if !self.next_view_is_acked() {
             return;
         }
         self.proposal = None;
         for index in self.view.minus(set).iter() {
             let lender = &mut self.lenders[index];
             lender.dismiss();
-            let leave = match self.planted.is(Fault::ClosedTooEarly) {
-                true => Control::LeaveWhole,
-                false => Control::Leave,
+            let leave = match self.planted.is(PlantedFault::ClosedTooEarly) {
+                true => ControlFrame::LeaveClean,
+                false => ControlFrame::Leave,
             };
             lender.control = lender.is_ready().then_some(leave);
         }
-        if self.view.minus(set).iter().any(|index| self.lenders[index].heard) {
+        if self
+            .view
+            .minus(set)
+            .iter()
+            .any(|index| self.lenders[index].ever_listened)
+        {
             self.renew_channel();
         }
-        self.gone = self.gone.minus(self.view.minus(set));
+        self.departing = self.departing.minus(self.view.minus(set));
         self.view = set;
         self.clean = clean;
         self.version += 1;
@@ -222,9 +227,11 @@ impl Writer {
         }
         // A view on its way into the view file, or to the server, is as good as there: its members are no spares any more.
         let stored = self.proposal.filter(|proposal| proposal.stored);
-        let mut team = stored.map_or(self.view, |proposal| proposal.set).minus(self.gone);
+        let mut team = stored
+            .map_or(self.view, |proposal| proposal.set)
+            .minus(self.departing);
         for (index, lender) in self.lenders.iter().enumerate() {
-            let coming = matches!(lender.role, Role::Joining | Role::Catching(_));
+            let coming = matches!(lender.role, LenderRole::Joining | LenderRole::CatchingUp(_));
             if coming {
                 team = team.with(index);
             } else if lender.withdrawn {
@@ -244,15 +251,15 @@ impl Writer {
             let lender = &mut self.lenders[index];
             lender.generation = self.generations;
             lender.window_epoch = self.epoch;
-            lender.incarnation = lender.behind_link;
-            lender.role = Role::Joining;
-            lender.control = Some(Control::Join);
+            lender.incarnation = lender.link_incarnation;
+            lender.role = LenderRole::Joining;
+            lender.control = Some(ControlFrame::Join);
             team = team.with(index);
         }
     }
 
     /// The first spare in the configured order, those in a power domain that the view lacks before the others.
-    fn best_spare(&self, team: Set, now: Time) -> Option<usize> {
+    fn best_spare(&self, team: LenderIndexSet, now: Time) -> Option<usize> {
         let fresh = |index: &usize| {
             let domain = &self.lenders[*index].domain;
             !self.is_here(*index)
@@ -272,8 +279,8 @@ impl Writer {
         (0..self.lenders.len()).filter(move |&index| {
             let lender = &self.lenders[index];
             let willing = lender.refused.is_none_or(|(_, until)| until <= now);
-            let able = !self.memory_stalls(lender.behind_link, now);
-            let free = lender.role == Role::Spare && lender.control.is_none() && !self.in_use(index);
+            let able = !self.memory_stalls(lender.link_incarnation, now);
+            let free = lender.role == LenderRole::Spare && lender.control.is_none() && !self.in_use(index);
             let own = self.alias_of(index).is_none();
             lender.is_ready() && free && willing && able && !lender.withdrawn && own
         })
@@ -290,8 +297,8 @@ mod tests {
     use super::super::tests::Bench;
     use crate::id::Epoch;
     use crate::journal::CommitRule;
-    use crate::time::Span;
-    use crate::wire::{Flag, FrameKind, Header};
+    use crate::time::Nanos;
+    use crate::wire::{Flag, FrameHeader, FrameKind};
 
     fn said_at_the_end(bench: &mut Bench) -> alloc::vec::Vec<Option<u8>> {
         (0..bench.writer.lender_count()).for_each(|index| bench.drain(index));
@@ -304,7 +311,7 @@ mod tests {
     #[test]
     fn a_journal_that_is_closed_tells_members_and_spares() {
         let mut bench = Bench::with_members(2, 1, CommitRule::All);
-        let whole = Some(Flag::LEFT_WHOLE);
+        let whole = Some(Flag::CLOSED_CLEAN);
         assert_eq!(said_at_the_end(&mut bench), [whole, whole]);
     }
 
@@ -322,12 +329,12 @@ mod tests {
         said_at_the_end(&mut bench);
         for index in 0..2 {
             assert!(bench.writer.is_leaving());
-            let left = Header {
+            let left = FrameHeader {
                 epoch: Epoch(1),
-                ..Header::new(FrameKind::Left)
+                ..FrameHeader::new(FrameKind::LeaveAck)
             };
             bench.say(index, left, &[]);
-            bench.wait(Span::from_ms(20));
+            bench.wait(Nanos::from_ms(20));
             assert!(bench.next(index).is_none());
         }
         assert!(!bench.writer.is_leaving());

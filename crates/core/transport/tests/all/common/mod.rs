@@ -7,23 +7,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use netram_transport::{
-    Address, ClusterKey, ConnectError, HandshakeError, Link, LinkError, Listener, Pending, Progress,
-    Security, connect,
+    ClusterKey, ConnectError, HandshakeError, HandshakeProgress, Link, LinkError, Listener, NetAddress,
+    PendingHandshake, Security, connect,
 };
 
 /// Longer than any step takes on a loaded machine; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A folder for sockets, gone with the value.
-pub(crate) struct Place(tempfile::TempDir);
+/// A directory for sockets, gone with the value.
+pub(crate) struct SocketDir(tempfile::TempDir);
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        Place(tempfile::tempdir().unwrap())
+impl SocketDir {
+    pub(crate) fn new() -> SocketDir {
+        SocketDir(tempfile::tempdir().unwrap())
     }
 
-    pub(crate) fn unix(&self, name: &str) -> Address {
-        Address::Unix(self.path(name))
+    pub(crate) fn unix(&self, name: &str) -> NetAddress {
+        NetAddress::Unix(self.path(name))
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
@@ -31,12 +31,12 @@ impl Place {
     }
 }
 
-pub(crate) fn tcp() -> Address {
+pub(crate) fn tcp() -> NetAddress {
     "tcp://127.0.0.1:0".parse().unwrap()
 }
 
 /// The four kinds of link.
-pub(crate) fn kinds(place: &Place) -> Vec<(Address, Security)> {
+pub(crate) fn kinds(place: &SocketDir) -> Vec<(NetAddress, Security)> {
     let key = Security::Key(ClusterKey::generate());
     vec![
         (tcp(), Security::Insecure),
@@ -47,7 +47,7 @@ pub(crate) fn kinds(place: &Place) -> Vec<(Address, Security)> {
 }
 
 /// Accepts the one client that comes.
-pub(crate) fn accept(listener: &Listener) -> Pending {
+pub(crate) fn accept(listener: &Listener) -> PendingHandshake {
     let end = Instant::now() + PATIENCE;
     loop {
         if let Some(pending) = listener.accept(Instant::now()).unwrap() {
@@ -59,10 +59,10 @@ pub(crate) fn accept(listener: &Listener) -> Pending {
 }
 
 /// Drives a handshake to its end.
-pub(crate) fn finish(pending: &mut Pending) -> Result<Link, HandshakeError> {
+pub(crate) fn finish(pending: &mut PendingHandshake) -> Result<Link, HandshakeError> {
     let end = Instant::now() + PATIENCE;
     loop {
-        if let Progress::Done(link) = pending.advance(Instant::now())? {
+        if let HandshakeProgress::Done(link) = pending.advance(Instant::now())? {
             return Ok(link);
         }
         assert!(Instant::now() < end, "the handshake hangs");
@@ -72,7 +72,7 @@ pub(crate) fn finish(pending: &mut Pending) -> Result<Link, HandshakeError> {
 
 /// Both ends' outcome of one handshake between differently secured sides.
 pub(crate) fn meet(
-    address: &Address,
+    address: &NetAddress,
     client: Security,
     lender: Security,
 ) -> (Result<Link, ConnectError>, Result<Link, HandshakeError>) {
@@ -86,13 +86,13 @@ pub(crate) fn meet(
 }
 
 /// Two ends of a link.
-pub(crate) fn pair(address: &Address, security: &Security) -> (Link, Link) {
+pub(crate) fn pair(address: &NetAddress, security: &Security) -> (Link, Link) {
     let (client, lender) = meet(address, security.clone(), security.clone());
     (client.unwrap(), lender.unwrap())
 }
 
 /// Two ends of a Unix link through a middleman who sees, and may change, the wire.
-pub(crate) fn pair_with_middleman(place: &Place, security: &Security) -> (Link, Link, Middleman) {
+pub(crate) fn pair_with_middleman(place: &SocketDir, security: &Security) -> (Link, Link, TcpMiddleman) {
     let listener = Listener::bind(&place.unix("lender"), security.clone()).unwrap();
     let front = UnixListener::bind(place.path("middleman")).unwrap();
     let (target, middleman) = (place.unix("middleman"), place.path("lender"));
@@ -101,16 +101,16 @@ pub(crate) fn pair_with_middleman(place: &Place, security: &Security) -> (Link, 
     let client = thread::spawn(move || connect(&target, &client_security, PATIENCE));
     let (client_side, _) = front.accept().unwrap();
     let lender_side = UnixStream::connect(middleman).unwrap();
-    let mut middleman = Middleman {
+    let mut middleman = TcpMiddleman {
         client_side,
         lender_side,
     };
     let mut pending = accept(&listener);
     middleman.pass_to_lender(16);
-    let mut pass = |middleman: &mut Middleman, bytes| {
+    let mut pass = |middleman: &mut TcpMiddleman, bytes| {
         let _ = pending
             .advance(Instant::now())
-            .map(|progress| assert!(matches!(progress, Progress::NeedRead)));
+            .map(|progress| assert!(matches!(progress, HandshakeProgress::NeedRead)));
         middleman.pass_to_client(bytes);
     };
     if secure {
@@ -127,12 +127,12 @@ pub(crate) fn pair_with_middleman(place: &Place, security: &Security) -> (Link, 
 }
 
 /// Holds both halves of a cut connection.
-pub(crate) struct Middleman {
+pub(crate) struct TcpMiddleman {
     pub(crate) client_side: UnixStream,
     pub(crate) lender_side: UnixStream,
 }
 
-impl Middleman {
+impl TcpMiddleman {
     pub(crate) fn take_from_client(&mut self, bytes: usize) -> Vec<u8> {
         let mut taken = vec![0; bytes];
         self.client_side.read_exact(&mut taken).unwrap();

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use netram_far::{AccessError, Arena, ArenaConfig, FarVec, GetError, WordAccess};
+use netram_far::{Arena, ArenaConfig, FarAccessError, FarVec, PageGetError, WordAccess};
 
 use super::{FRAMES, PAGE_WORDS, config, open, word};
 use crate::common::{PATIENCE, dir, lender, until};
@@ -24,11 +24,11 @@ fn written(arena: &Arena) -> FarVec<u64> {
     for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
         *value = word(index, 1);
     }
-    assert!(arena.depot().flush(PATIENCE));
+    assert!(arena.remote_pages().flush(PATIENCE));
     // Where none is free a write brings its page.
     until("frames are free", || {
         let status = arena.status();
-        status.used as usize + status.packed as usize + status.aside <= FRAMES - 8
+        status.used as usize + status.packed as usize + status.pending <= FRAMES - 8
     });
     vec
 }
@@ -36,7 +36,7 @@ fn written(arena: &Arena) -> FarVec<u64> {
 /// Pages that came from lenders, for whatever reason.
 fn came(arena: &Arena) -> u64 {
     let tally = arena.status().tally;
-    tally.fetched + tally.ahead + tally.mended
+    tally.fetched + tally.ahead + tally.patch_fetches
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn when_patches_take_their_part_the_first_pages_come_home_and_writing_goes_on() 
         assert!(patched <= 2 + 2, "{patched} frames, but for one page's patch");
     }
     let tally = arena.status().tally;
-    assert!(tally.mended > 100 && tally.written > 1000, "{tally:?}");
+    assert!(tally.patch_fetches > 100 && tally.written > 1000, "{tally:?}");
     for (index, value) in vec.iter().enumerate() {
         let (page, at) = (index / PAGE_WORDS, index % PAGE_WORDS);
         let expected = match at.is_multiple_of(11) && at / 11 < 40 {
@@ -171,12 +171,12 @@ fn of_a_page_that_is_lost_only_what_was_written_since_is_had_until_the_loss_is_k
     for _ in 0..2 {
         let lost = vec.get(10);
         assert!(
-            matches!(lost, Err(AccessError::Lost(GetError::Lost { .. }))),
+            matches!(lost, Err(FarAccessError::Lost(PageGetError::Lost { .. }))),
             "half of its block is lost: {lost:?}"
         );
     }
-    assert!(matches!(vec.get(0), Err(AccessError::Lost(_))));
-    assert!(matches!(vec.set(0, 1), Err(AccessError::Lost(_))));
+    assert!(matches!(vec.get(0), Err(FarAccessError::Lost(_))));
+    assert!(matches!(vec.set(0, 1), Err(FarAccessError::Lost(_))));
     assert_eq!(arena.status().patched, 0);
 }
 
@@ -313,7 +313,7 @@ fn threads_find_what_they_wrote_by_words_and_by_pages_while_pages_come_and_go() 
         });
         let status = arena.status();
         assert!(status.tally.written > 1000, "{status:?}");
-        assert!(patched > 2 || status.tally.mended > 10, "{status:?}");
-        assert_eq!(arena.depot().status().lost, 0);
+        assert!(patched > 2 || status.tally.patch_fetches > 10, "{status:?}");
+        assert_eq!(arena.remote_pages().status().lost, 0);
     }
 }

@@ -28,7 +28,7 @@ fn written_with(arena: &Arena, content: impl Fn(usize) -> u64) -> FarVec<u64> {
     for (index, value) in vec.as_mut_slice().iter_mut().enumerate() {
         *value = content(index);
     }
-    assert!(arena.depot().flush(PATIENCE));
+    assert!(arena.remote_pages().flush(PATIENCE));
     vec
 }
 
@@ -166,7 +166,7 @@ fn threads_gather_what_was_written_while_pages_come_and_go_and_a_lender_dies() {
         status.tally.words > 1000 && status.tally.fetched > 100,
         "{status:?}"
     );
-    assert_eq!(arena.depot().status().lost, 0);
+    assert_eq!(arena.remote_pages().status().lost, 0);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn words_of_pages_that_compress_are_had_of_lenders_too() {
         }
     }
     assert_eq!(arena.status().tally.words, 4 * PAGES as u64 / 2);
-    assert_eq!(arena.depot().status().short, 0);
+    assert_eq!(arena.remote_pages().status().short, 0);
     for (index, value) in vec.iter().enumerate() {
         assert_eq!(value, repeated(index), "value {index}");
     }
@@ -230,7 +230,11 @@ fn words_of_pages_that_are_packed_are_had_here_until_their_page_has_earned_to_co
     assert_eq!(vec.get(7), Ok(1));
     let last = arena.status().tally;
     assert_eq!((last.words, last.unpacked), (after.words, after.unpacked + 1));
-    assert_eq!(arena.depot().status().lenders[0].used, 0, "no lender was needed");
+    assert_eq!(
+        arena.remote_pages().status().lenders[0].used,
+        0,
+        "no lender was needed"
+    );
 }
 
 #[test]
@@ -249,7 +253,7 @@ fn threads_gather_what_was_written_while_pages_are_packed_and_passed_on() {
         tally.words > 1000 && tally.unpacked > 10 && tally.fetched > 100,
         "{tally:?}"
     );
-    let depot = arena.depot().status();
+    let depot = arena.remote_pages().status();
     assert_eq!((depot.lost, depot.short), (0, 0));
 }
 
@@ -257,7 +261,7 @@ fn threads_gather_what_was_written_while_pages_are_packed_and_passed_on() {
 fn words_of_pages_that_only_the_spill_file_has_come_with_their_pages() {
     let dir = dir();
     let mut settings = counted(200)(config(&dir, 0, 1));
-    settings.depot.spill = Some(dir.path().to_owned());
+    settings.remote_pages.spill = Some(dir.path().to_owned());
     let Some(arena) = open(settings) else { return };
     let vec = written(&arena, 1);
     let before = arena.status().tally;
@@ -269,6 +273,6 @@ fn words_of_pages_that_only_the_spill_file_has_come_with_their_pages() {
     let after = arena.status().tally;
     assert_eq!(after.words, before.words);
     // Most of them ahead, for the columns are a trend.
-    let came = |tally: &netram_far::Tally| tally.fetched + tally.ahead;
+    let came = |tally: &netram_far::ArenaTally| tally.fetched + tally.ahead;
     assert!(came(&after) - came(&before) > PAGES as u64 / 4, "{after:?}");
 }

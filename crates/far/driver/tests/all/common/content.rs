@@ -1,6 +1,6 @@
 //! Pages that tell which they are.
 
-use netram_far::{Depot, Got, Page};
+use netram_far::{Page, PageContent, RemotePages};
 
 pub(crate) fn content(page: u32, round: u64) -> [u8; 4096] {
     let mut bytes = [0; 4096];
@@ -10,10 +10,10 @@ pub(crate) fn content(page: u32, round: u64) -> [u8; 4096] {
     bytes
 }
 
-pub(crate) fn check(depot: &Depot, pages: std::ops::Range<u32>, round: u64) {
+pub(crate) fn check(depot: &RemotePages, pages: std::ops::Range<u32>, round: u64) {
     for page in pages {
         let mut bytes = [1; 4096];
-        assert_eq!(depot.get(Page(page), &mut bytes), Ok(Got::Page));
+        assert_eq!(depot.get(Page(page), &mut bytes), Ok(PageContent::Page));
         assert_eq!(bytes, content(page, round), "page {page}");
     }
 }

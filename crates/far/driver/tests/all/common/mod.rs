@@ -5,7 +5,7 @@ pub(crate) mod content;
 use std::time::{Duration, Instant};
 
 use netram_lender::Lender;
-use netram_transport::Address;
+use netram_transport::NetAddress;
 use tempfile::TempDir;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -14,8 +14,8 @@ pub(crate) fn lender(dir: &TempDir, index: usize, memory: u64) -> Lender {
     Lender::start(lender_config(dir, index, memory)).unwrap()
 }
 
-pub(crate) fn lender_config(dir: &TempDir, index: usize, memory: u64) -> netram_lender::Config {
-    netram_lender::Config {
+pub(crate) fn lender_config(dir: &TempDir, index: usize, memory: u64) -> netram_lender::LenderConfig {
+    netram_lender::LenderConfig {
         name: format!("lender-{index}"),
         listen: vec![address(dir, index)],
         memory,
@@ -23,12 +23,12 @@ pub(crate) fn lender_config(dir: &TempDir, index: usize, memory: u64) -> netram_
         chunk_bytes: 16 * 1024,
         journals_max: 4,
         store: Some(dir.path().join(format!("store-{index}"))),
-        ..netram_lender::Config::default()
+        ..netram_lender::LenderConfig::default()
     }
 }
 
-pub(crate) fn address(dir: &TempDir, index: usize) -> Address {
-    Address::Unix(dir.path().join(format!("socket-{index}")))
+pub(crate) fn address(dir: &TempDir, index: usize) -> NetAddress {
+    NetAddress::Unix(dir.path().join(format!("socket-{index}")))
 }
 
 pub(crate) fn dir() -> TempDir {

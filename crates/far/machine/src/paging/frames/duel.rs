@@ -18,7 +18,7 @@ const BLOCK: u32 = 4;
 /// So many blocks are dealt out in turn: to each of the two teams that duel one, to the third the rest.
 const DEAL: u32 = 32;
 /// One page in so many that come is kept where most pass through.
-const KEPT_SHARE: u64 = 32;
+const RETAINED_SHARE: u64 = 32;
 /// One page in so many of those in sight passes through, where most do.
 const PASSING_SHARE: usize = 8;
 /// At least so many, twice what comes ahead of a small cap: that is not to leave before it is referenced.
@@ -29,38 +29,38 @@ const LEAD_MAX: i32 = 2 * LEAD;
 
 /// What a team does with a page that comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum InsertionPolicy {
     /// It is the last to leave.
-    Turn,
+    Fifo,
     /// It is the first, but for a few.
-    Keep,
+    Bimodal,
 }
 
 /// Pages of which some are in sight. Those that came first stand in front.
 #[derive(Clone, Debug, Default)]
 struct Team {
-    kept: VecDeque<(Page, u64)>,
+    retained: VecDeque<(Page, u64)>,
     passing: VecDeque<(Page, u64)>,
 }
 
 impl Team {
     fn length(&self) -> usize {
-        self.kept.len() + self.passing.len()
+        self.retained.len() + self.passing.len()
     }
 
-    /// Of those that pass more than `passing` may; else of the kept. Under [`Way::Turn`] who came first, wherever.
-    fn take(&mut self, way: Way, passing: usize) -> Option<Page> {
-        let from_passing = match (way, self.passing.front(), self.kept.front()) {
+    /// Of those that pass more than `passing` may; else of the kept. Under [`InsertionPolicy::Fifo`] who came first, wherever.
+    fn take(&mut self, way: InsertionPolicy, passing: usize) -> Option<Page> {
+        let from_passing = match (way, self.passing.front(), self.retained.front()) {
             (_, None, _) => false,
             (_, _, None) => true,
-            (Way::Turn, Some((_, one)), Some((_, other))) => one < other,
+            (InsertionPolicy::Fifo, Some((_, one)), Some((_, other))) => one < other,
             // Half of it is slack: how many are in sight goes up and down by batches.
-            (Way::Keep, ..) => self.passing.len() > passing / 2,
+            (InsertionPolicy::Bimodal, ..) => self.passing.len() > passing / 2,
         };
         let queue = if from_passing {
             &mut self.passing
         } else {
-            &mut self.kept
+            &mut self.retained
         };
         queue.pop_front().map(|(page, _)| page)
     }
@@ -74,7 +74,7 @@ pub(crate) struct Duel {
     /// How many more pages the first brought than the second, of late.
     score: i32,
     /// What the others do.
-    others: Way,
+    follower_policy: InsertionPolicy,
     /// How many were in sight when one was to leave last. 0: none ever was, and all are kept.
     room: usize,
     count: u64,
@@ -86,18 +86,18 @@ impl Duel {
         Duel {
             teams: Default::default(),
             score: 0,
-            others: Way::Turn,
+            follower_policy: InsertionPolicy::Fifo,
             room: 0,
             count: 0,
             random: seed,
         }
     }
 
-    fn way(&self, team: usize) -> Way {
+    fn insertion_policy(&self, team: usize) -> InsertionPolicy {
         match team {
-            0 => Way::Turn,
-            1 => Way::Keep,
-            _ => self.others,
+            0 => InsertionPolicy::Fifo,
+            1 => InsertionPolicy::Bimodal,
+            _ => self.follower_policy,
         }
     }
 
@@ -109,9 +109,9 @@ impl Duel {
             _ => return,
         };
         if self.score >= LEAD {
-            self.others = Way::Keep;
+            self.follower_policy = InsertionPolicy::Bimodal;
         } else if self.score <= -LEAD {
-            self.others = Way::Turn;
+            self.follower_policy = InsertionPolicy::Fifo;
         }
     }
 
@@ -120,14 +120,18 @@ impl Duel {
         self.count += 1;
         let number = team(page);
         let room = share(number, self.room);
-        let spare = self.teams[number].kept.len() + passing(self.room, room) < room;
+        let spare = self.teams[number].retained.len() + passing(self.room, room) < room;
         let keeps = again
-            || self.way(number) == Way::Turn
+            || self.insertion_policy(number) == InsertionPolicy::Fifo
             || self.room == 0
             || spare
-            || split_mix(&mut self.random).is_multiple_of(KEPT_SHARE);
+            || split_mix(&mut self.random).is_multiple_of(RETAINED_SHARE);
         let team = &mut self.teams[number];
-        let queue = if keeps { &mut team.kept } else { &mut team.passing };
+        let queue = if keeps {
+            &mut team.retained
+        } else {
+            &mut team.passing
+        };
         queue.push_back((page, self.count));
     }
 
@@ -138,7 +142,7 @@ impl Duel {
             .max_by_key(|team| self.teams[*team].length() * (DEAL * (DEAL - 2) / deals(*team)) as usize);
         let number = most?;
         let passing = passing(self.room, share(number, self.room));
-        let way = self.way(number);
+        let way = self.insertion_policy(number);
         self.teams[number].take(way, passing)
     }
 
@@ -149,7 +153,7 @@ impl Duel {
     /// Only these stay; the last that came are asked for first.
     pub(super) fn retain(&mut self, mut stays: impl FnMut(&Page) -> bool) {
         for team in &mut self.teams {
-            for queue in [&mut team.kept, &mut team.passing] {
+            for queue in [&mut team.retained, &mut team.passing] {
                 let kept: Vec<_> = queue
                     .iter()
                     .rev()
@@ -260,7 +264,7 @@ mod tests {
     fn what_is_gone_over_once_is_let_go_when_others_are_wanted() {
         let mut duel = Duel::new(1);
         misses(&mut duel, 0..2000, 8, 1000);
-        assert_eq!(duel.others, Way::Keep);
+        assert_eq!(duel.follower_policy, InsertionPolicy::Bimodal);
         // A part that fits is wanted now, and soon is all there.
         assert_eq!(misses(&mut duel, 10_000..10_900, 40, 1000), 0);
     }

@@ -18,8 +18,8 @@ use super::Page;
 use duel::Duel;
 
 /// What replacement knows of pages.
-pub(crate) trait Touches {
-    /// When it was last referenced; 0: not since [`Touches::untouch`].
+pub(crate) trait ReferenceTimes {
+    /// When it was last referenced; 0: not since [`ReferenceTimes::untouch`].
     fn touched(&self, page: Page) -> u64;
     /// From now on it counts as not referenced.
     fn untouch(&mut self, page: Page);
@@ -48,7 +48,7 @@ pub enum Replacement {
 
 /// The pages in local memory. One that has left by another way stays here until its turn comes.
 #[derive(Clone, Debug)]
-pub(crate) enum Frames {
+pub(crate) enum ReplacementQueue {
     Lru(BinaryHeap<Reverse<(u64, Page)>>),
     Clock(VecDeque<Page>),
     /// The pages, and the state of the generator.
@@ -57,20 +57,20 @@ pub(crate) enum Frames {
     Dueling(Duel),
 }
 
-impl Frames {
-    pub(crate) fn new(replacement: Replacement, seed: u64) -> Frames {
+impl ReplacementQueue {
+    pub(crate) fn new(replacement: Replacement, seed: u64) -> ReplacementQueue {
         match replacement {
-            Replacement::Lru => Frames::Lru(BinaryHeap::new()),
-            Replacement::Clock => Frames::Clock(VecDeque::new()),
-            Replacement::Random => Frames::Random(Vec::new(), seed),
-            Replacement::Fifo => Frames::Fifo(VecDeque::new()),
-            Replacement::Dueling => Frames::Dueling(Duel::new(seed)),
+            Replacement::Lru => ReplacementQueue::Lru(BinaryHeap::new()),
+            Replacement::Clock => ReplacementQueue::Clock(VecDeque::new()),
+            Replacement::Random => ReplacementQueue::Random(Vec::new(), seed),
+            Replacement::Fifo => ReplacementQueue::Fifo(VecDeque::new()),
+            Replacement::Dueling => ReplacementQueue::Dueling(Duel::new(seed)),
         }
     }
 
     /// A page that was in local memory once has to be brought again.
     pub(crate) fn missed(&mut self, page: Page) {
-        if let Frames::Dueling(duel) = self {
+        if let ReplacementQueue::Dueling(duel) = self {
             duel.missed(page);
         }
     }
@@ -87,22 +87,22 @@ impl Frames {
 
     fn put(&mut self, page: Page, now: u64, again: bool) {
         match self {
-            Frames::Dueling(duel) => duel.add(page, again),
-            Frames::Lru(heap) => heap.push(Reverse((now, page))),
-            Frames::Clock(queue) | Frames::Fifo(queue) => queue.push_back(page),
-            Frames::Random(pages, _) => pages.push(page),
+            ReplacementQueue::Dueling(duel) => duel.add(page, again),
+            ReplacementQueue::Lru(heap) => heap.push(Reverse((now, page))),
+            ReplacementQueue::Clock(queue) | ReplacementQueue::Fifo(queue) => queue.push_back(page),
+            ReplacementQueue::Random(pages, _) => pages.push(page),
         }
     }
 
     /// The page that is to leave; it is in local memory. `None`: there is none.
-    pub(crate) fn take(&mut self, known: &mut impl Touches) -> Option<Page> {
+    pub(crate) fn take(&mut self, known: &mut impl ReferenceTimes) -> Option<Page> {
         loop {
             let page = match self {
-                Frames::Lru(heap) => pop_oldest(heap, known)?,
-                Frames::Clock(queue) => pop_unreferenced(queue, known)?,
-                Frames::Random(pages, state) => pop_any(pages, state)?,
-                Frames::Fifo(queue) => queue.pop_front()?,
-                Frames::Dueling(duel) => duel.take()?,
+                ReplacementQueue::Lru(heap) => pop_oldest(heap, known)?,
+                ReplacementQueue::Clock(queue) => pop_unreferenced(queue, known)?,
+                ReplacementQueue::Random(pages, state) => pop_any(pages, state)?,
+                ReplacementQueue::Fifo(queue) => queue.pop_front()?,
+                ReplacementQueue::Dueling(duel) => duel.take()?,
             };
             if known.is_local(page) {
                 return Some(page);
@@ -112,34 +112,34 @@ impl Frames {
 
     /// Forgets what has left by another way, once that is more than what is here: who comes and goes without ever being chosen would be here once
     /// for each time. Of a page that is here more than once the last coming counts.
-    pub(crate) fn tidy(&mut self, local: usize, known: &impl Touches) {
+    pub(crate) fn tidy(&mut self, local: usize, known: &impl ReferenceTimes) {
         if self.length() <= 2 * local + TIDY_SLACK {
             return;
         }
         let mut seen = BTreeSet::new();
         let mut stays = |page: &Page| known.is_local(*page) && seen.insert(*page);
         match self {
-            Frames::Lru(heap) => heap.retain(|Reverse((_, page))| stays(page)),
-            Frames::Clock(queue) | Frames::Fifo(queue) => {
+            ReplacementQueue::Lru(heap) => heap.retain(|Reverse((_, page))| stays(page)),
+            ReplacementQueue::Clock(queue) | ReplacementQueue::Fifo(queue) => {
                 let kept: Vec<Page> = queue.iter().rev().copied().filter(stays).collect();
                 *queue = kept.into_iter().rev().collect();
             }
-            Frames::Random(pages, _) => pages.retain(stays),
-            Frames::Dueling(duel) => duel.retain(stays),
+            ReplacementQueue::Random(pages, _) => pages.retain(stays),
+            ReplacementQueue::Dueling(duel) => duel.retain(stays),
         }
     }
 
     fn length(&self) -> usize {
         match self {
-            Frames::Lru(heap) => heap.len(),
-            Frames::Clock(queue) | Frames::Fifo(queue) => queue.len(),
-            Frames::Random(pages, _) => pages.len(),
-            Frames::Dueling(duel) => duel.length(),
+            ReplacementQueue::Lru(heap) => heap.len(),
+            ReplacementQueue::Clock(queue) | ReplacementQueue::Fifo(queue) => queue.len(),
+            ReplacementQueue::Random(pages, _) => pages.len(),
+            ReplacementQueue::Dueling(duel) => duel.length(),
         }
     }
 }
 
-fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, known: &impl Touches) -> Option<Page> {
+fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, known: &impl ReferenceTimes) -> Option<Page> {
     loop {
         let mut oldest = heap.peek_mut()?;
         let Reverse((time, page)) = *oldest;
@@ -152,7 +152,7 @@ fn pop_oldest(heap: &mut BinaryHeap<Reverse<(u64, Page)>>, known: &impl Touches)
     }
 }
 
-fn pop_unreferenced(queue: &mut VecDeque<Page>, known: &mut impl Touches) -> Option<Page> {
+fn pop_unreferenced(queue: &mut VecDeque<Page>, known: &mut impl ReferenceTimes) -> Option<Page> {
     loop {
         let page = queue.pop_front()?;
         if known.touched(page) == 0 {

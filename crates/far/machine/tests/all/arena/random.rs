@@ -1,12 +1,12 @@
 //! Random programs under random schedules.
 
-use netram_far_machine::arena::{Page, Replacement, Settings, Tally};
+use netram_far_machine::arena::{ArenaSettings, ArenaTally, Page, Replacement};
 
-use crate::arena::world::{Act, PAGES, World};
+use crate::arena::world::{ArenaWorld, PAGES, ThreadAction};
 
-fn run(seed: u64, settings: Settings, loses: bool) -> World {
+fn run(seed: u64, settings: ArenaSettings, loses: bool) -> ArenaWorld {
     const THREADS: usize = 5;
-    let mut world = World::new(settings, THREADS, seed);
+    let mut world = ArenaWorld::new(settings, THREADS, seed);
     // Some threads walk, others jump; each may turn.
     let mut at: Vec<u32> = (0..THREADS as u32).map(|thread| 80 * thread).collect();
     for round in 0..20_000_u32 {
@@ -18,12 +18,12 @@ fn run(seed: u64, settings: Settings, loses: bool) -> World {
             };
             let page = Page(at[thread]);
             let act = match world.any(21) {
-                20 => Act::Soon(page),
-                0 => Act::Discard(page),
-                1..8 if world.has_words() => Act::Get(page),
-                8..14 if world.has_words() => Act::Set(page),
-                1..10 => Act::Read(page),
-                _ => Act::Write(page),
+                20 => ThreadAction::Soon(page),
+                0 => ThreadAction::Discard(page),
+                1..8 if world.has_words() => ThreadAction::Get(page),
+                8..14 if world.has_words() => ThreadAction::Set(page),
+                1..10 => ThreadAction::Read(page),
+                _ => ThreadAction::Write(page),
             };
             world.act(thread, act);
         }
@@ -35,14 +35,14 @@ fn run(seed: u64, settings: Settings, loses: bool) -> World {
             world.step();
         }
     }
-    world.run_out();
+    world.drain();
     world
 }
 
-fn settings(hidden: u32, replacement: Replacement) -> Settings {
-    Settings {
+fn settings(hidden: u32, replacement: Replacement) -> ArenaSettings {
+    ArenaSettings {
         frames: 100,
-        hidden,
+        inactive: hidden,
         pack: 0,
         packs_always: false,
         looks_ahead: true,
@@ -69,19 +69,19 @@ fn a_reference_sees_what_was_written_last_whatever_the_schedule() {
         assert_eq!(world.bus_errors, 0);
         assert!(tally.fetched > 1000, "{tally:?}");
         assert!(tally.ahead > 100 && tally.proved > 10, "{tally:?}");
-        assert!(hidden == 0 || tally.shown > 100, "{tally:?}");
+        assert!(hidden == 0 || tally.activated > 100, "{tally:?}");
     }
 }
 
 /// The same with a pack, of which half of the pages come back.
 #[test]
 fn what_was_packed_is_what_was_written_last() {
-    let mut all = Tally::default();
+    let mut all = ArenaTally::default();
     for seed in 200..224 {
         eprintln!("seed {seed}");
         let hidden = [0, 12, 30][seed as usize % 3];
         let pack = [8, 25, 45][seed as usize / 3 % 3];
-        let settings = Settings {
+        let settings = ArenaSettings {
             pack,
             ..settings(hidden, Replacement::Fifo)
         };
@@ -98,13 +98,13 @@ fn what_was_packed_is_what_was_written_last() {
 /// The same with words that are read and written where their pages are, and patches that take more than their part now and then.
 #[test]
 fn what_was_written_to_a_page_that_was_away_is_in_it_when_it_comes() {
-    let mut all = Tally::default();
+    let mut all = ArenaTally::default();
     let mut bus_errors = 0;
     for seed in 300..336 {
         eprintln!("seed {seed}");
         let hidden = [0, 12, 30][seed as usize % 3];
         let (patched, loses) = ([1, 2, 20][seed as usize / 3 % 3], seed % 4 == 3);
-        let settings = Settings {
+        let settings = ArenaSettings {
             patched,
             pack: [0, 25][seed as usize % 2],
             ..settings(hidden, Replacement::Fifo)
@@ -112,14 +112,14 @@ fn what_was_written_to_a_page_that_was_away_is_in_it_when_it_comes() {
         let world = run(seed, settings, loses);
         let tally = world.arena.tally();
         assert!(tally.written > 500, "{tally:?}");
-        assert!(patched > 2 || tally.mended > 10, "{tally:?}");
+        assert!(patched > 2 || tally.patch_fetches > 10, "{tally:?}");
         assert!(world.arena.patch_frames() <= patched + 2, "{tally:?}");
-        all.mended += tally.mended;
+        all.patch_fetches += tally.patch_fetches;
         bus_errors += world.bus_errors;
         assert!(loses || world.bus_errors == 0);
     }
     assert!(
-        all.mended > 2000 && bus_errors > 10,
+        all.patch_fetches > 2000 && bus_errors > 10,
         "{all:?}, {bus_errors} bus errors"
     );
 }

@@ -1,14 +1,17 @@
 //! What becomes of a page, told move by move.
 
-use netram_far_machine::arena::{Arena, Arrive, Next, Page, Reach, Replacement, Serve, Settings, Work};
+use netram_far_machine::arena::{
+    ArenaMachine, ArenaSettings, ArrivalAction, EvictionWork, FaultAction, MoveFollowUp, Page, Replacement,
+    WordSource,
+};
 use netram_far_machine::limit::{ARENA_FRAMES_MIN, EVICT_PAGES, PAGE_BYTES};
 
-use crate::arena::world::{Act, World};
+use crate::arena::world::{ArenaWorld, ThreadAction};
 
-fn settings(hidden: u32) -> Settings {
-    Settings {
+fn settings(hidden: u32) -> ArenaSettings {
+    ArenaSettings {
         frames: ARENA_FRAMES_MIN,
-        hidden,
+        inactive: hidden,
         pack: 0,
         packs_always: false,
         looks_ahead: true,
@@ -19,14 +22,14 @@ fn settings(hidden: u32) -> Settings {
 }
 
 /// An arena whose pages from 0 on are here until eviction has work.
-fn filled(hidden: u32) -> (Arena, Work) {
-    let mut arena = Arena::new(settings(hidden));
+fn filled(hidden: u32) -> (ArenaMachine, EvictionWork) {
+    let mut arena = ArenaMachine::new(settings(hidden));
     let work = fill(&mut arena, 0);
     (arena, work)
 }
 
 /// Pages from this one on come until eviction has work.
-fn fill(arena: &mut Arena, from: u32) -> Work {
+fn fill(arena: &mut ArenaMachine, from: u32) -> EvictionWork {
     for page in (from..).map(Page) {
         if let Some(work) = arena.work() {
             return work;
@@ -39,69 +42,73 @@ fn fill(arena: &mut Arena, from: u32) -> Work {
 #[test]
 fn a_page_leaves_by_way_of_its_berth_and_comes_back_from_where_it_is() {
     let (mut arena, work) = filled(0);
-    let Work::Hide(pages) = work else {
+    let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
     };
     assert_eq!(pages.len(), EVICT_PAGES);
     let (page, berth) = pages[0];
     assert_eq!(page, Page(0), "the first that came is the first to leave");
-    assert_eq!(arena.want(Page(1)), Serve::Wait);
+    assert_eq!(arena.want(Page(1)), FaultAction::Wait);
     for (page, _) in &pages[2..] {
-        assert_eq!(arena.hid(*page, true), Next::Done);
+        assert_eq!(arena.deactivated(*page, true), MoveFollowUp::Done);
     }
-    assert_eq!(arena.hid(page, true), Next::Done);
+    assert_eq!(arena.deactivated(page, true), MoveFollowUp::Done);
     assert_eq!(
-        arena.hid(Page(1), true),
-        Next::Show(pages[1].1),
+        arena.deactivated(Page(1), true),
+        MoveFollowUp::Activate(pages[1].1),
         "somebody waits for it"
     );
-    assert_eq!(arena.arrive(Page(1)), Arrive::Bytes);
-    assert_eq!(arena.came(Page(1)), Next::Done);
+    assert_eq!(arena.arrive(Page(1)), ArrivalAction::Bytes);
+    assert_eq!(arena.came(Page(1)), MoveFollowUp::Done);
 
-    let Some(Work::Send(leaving)) = arena.work() else {
+    let Some(EvictionWork::Send(leaving)) = arena.work() else {
         panic!("they leave next")
     };
     assert_eq!(leaving.len(), EVICT_PAGES - 1);
     let free = arena.free();
-    assert_eq!(arena.sent(page, true), Next::Drop(berth));
+    assert_eq!(arena.sent(page, true), MoveFollowUp::Drop(berth));
     assert_eq!(arena.free(), free, "its frame is not empty yet");
     arena.dropped(berth);
     assert_eq!(arena.free(), free + 1);
-    assert_eq!(arena.want(page), Serve::Fetch);
-    assert_eq!(arena.sent(Page(2), false), Next::Drop(pages[2].1));
-    assert_eq!(arena.want(Page(2)), Serve::Zero, "it was zeros when it left");
+    assert_eq!(arena.want(page), FaultAction::Fetch);
+    assert_eq!(arena.sent(Page(2), false), MoveFollowUp::Drop(pages[2].1));
+    assert_eq!(
+        arena.want(Page(2)),
+        FaultAction::Zero,
+        "it was zeros when it left"
+    );
 }
 
 #[test]
 fn a_hidden_page_has_a_second_chance() {
     let (mut arena, work) = filled(28);
-    let Work::Hide(pages) = work else {
+    let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
     };
     for (page, _) in &pages {
-        assert_eq!(arena.hid(*page, true), Next::Done);
+        assert_eq!(arena.deactivated(*page, true), MoveFollowUp::Done);
     }
     assert!(
-        matches!(arena.work(), Some(Work::Hide(_))),
+        matches!(arena.work(), Some(EvictionWork::Deactivate(_))),
         "so many may be hidden"
     );
-    assert_eq!(arena.want(pages[3].0), Serve::Show(pages[3].1));
-    assert_eq!(arena.arrive(pages[3].0), Arrive::Bytes);
-    assert_eq!(arena.came(pages[3].0), Next::Done);
-    assert_eq!(arena.tally().shown, 1);
+    assert_eq!(arena.want(pages[3].0), FaultAction::Activate(pages[3].1));
+    assert_eq!(arena.arrive(pages[3].0), ArrivalAction::Bytes);
+    assert_eq!(arena.came(pages[3].0), MoveFollowUp::Done);
+    assert_eq!(arena.tally().activated, 1);
 }
 
 #[test]
 fn a_page_that_cannot_be_moved_stays_and_another_one_goes() {
     let (mut arena, work) = filled(0);
-    let Work::Hide(pages) = work else {
+    let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
     };
     for (page, _) in &pages {
-        assert_eq!(arena.hid(*page, false), Next::Done);
-        assert_eq!(arena.want(*page), Serve::There);
+        assert_eq!(arena.deactivated(*page, false), MoveFollowUp::Done);
+        assert_eq!(arena.want(*page), FaultAction::Resident);
     }
-    let Some(Work::Hide(others)) = arena.work() else {
+    let Some(EvictionWork::Deactivate(others)) = arena.work() else {
         panic!("eviction goes on")
     };
     assert_eq!(others[0].0, Page(EVICT_PAGES as u32));
@@ -109,31 +116,31 @@ fn a_page_that_cannot_be_moved_stays_and_another_one_goes() {
 
 #[test]
 fn a_page_that_went_while_it_came_is_looked_for() {
-    let mut arena = Arena::new(settings(0));
+    let mut arena = ArenaMachine::new(settings(0));
     let page = Page(5);
-    assert_eq!(arena.want(page), Serve::Zero);
+    assert_eq!(arena.want(page), FaultAction::Zero);
     arena.arrive(page);
     arena.came(page);
-    assert_eq!(arena.fault(page), Serve::Check);
-    assert_eq!(arena.fault(page), Serve::Wait, "one looks");
-    assert_eq!(arena.arrive(page), Arrive::Bytes);
-    assert_eq!(arena.came(page), Next::Done);
-    assert_eq!((arena.want(page), arena.used()), (Serve::There, 1));
+    assert_eq!(arena.fault(page), FaultAction::Check);
+    assert_eq!(arena.fault(page), FaultAction::Wait, "one looks");
+    assert_eq!(arena.arrive(page), ArrivalAction::Bytes);
+    assert_eq!(arena.came(page), MoveFollowUp::Done);
+    assert_eq!((arena.want(page), arena.used()), (FaultAction::Resident, 1));
 }
 
 #[test]
 fn a_pinned_page_stays() {
     let (mut arena, work) = filled(0);
-    let Work::Hide(pages) = work else {
+    let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
     };
     for (page, _) in &pages {
-        arena.hid(*page, false);
+        arena.deactivated(*page, false);
     }
     for page in EVICT_PAGES as u32..2 * EVICT_PAGES as u32 {
         arena.pin(Page(page));
     }
-    let Some(Work::Hide(others)) = arena.work() else {
+    let Some(EvictionWork::Deactivate(others)) = arena.work() else {
         panic!("eviction goes on")
     };
     assert_eq!(others[0].0, Page(2 * EVICT_PAGES as u32));
@@ -141,59 +148,71 @@ fn a_pinned_page_stays() {
 
 #[test]
 fn without_room_at_lenders_faults_wait_and_what_is_here_stays() {
-    let mut world = World::new(settings(0), 2, 1);
+    let mut world = ArenaWorld::new(settings(0), 2, 1);
     world.stashes = false;
     let mut pages = (0..).map(Page);
     while !world.is_blocked(0) {
-        world.act(0, Act::Write(pages.next().unwrap()));
+        world.act(0, ThreadAction::Write(pages.next().unwrap()));
         while world.step() {}
     }
     assert!(world.arena.is_crowded());
     assert_eq!(world.arena.work(), None);
-    world.act(1, Act::Read(Page(pages.next().unwrap().0 - 2)));
+    world.act(1, ThreadAction::Read(Page(pages.next().unwrap().0 - 2)));
     assert!(!world.is_blocked(1), "what is here is to be had");
     world.stashes = true;
-    world.run_out();
+    world.drain();
 }
 
 #[test]
 fn a_page_that_is_thrown_away_on_its_way_comes_as_zeros() {
-    let mut arena = Arena::new(settings(0));
+    let mut arena = ArenaMachine::new(settings(0));
     let page = Page(5);
-    assert_eq!(arena.want(page), Serve::Zero);
+    assert_eq!(arena.want(page), FaultAction::Zero);
     assert_eq!(arena.discard(page), Default::default());
-    assert_eq!(arena.arrive(page), Arrive::Zeros);
+    assert_eq!(arena.arrive(page), ArrivalAction::Zeros);
     // And again, between its coming and the word of it.
     arena.discard(page);
-    assert_eq!(arena.want(page), Serve::Wait);
-    assert_eq!(arena.came(page), Next::Zero);
-    assert_eq!(arena.arrive(page), Arrive::Bytes);
-    assert_eq!(arena.came(page), Next::Done);
+    assert_eq!(arena.want(page), FaultAction::Wait);
+    assert_eq!(arena.came(page), MoveFollowUp::Zero);
+    assert_eq!(arena.arrive(page), ArrivalAction::Bytes);
+    assert_eq!(arena.came(page), MoveFollowUp::Done);
     arena.discard(page);
-    assert_eq!((arena.used(), arena.want(page)), (0, Serve::Zero));
+    assert_eq!((arena.used(), arena.want(page)), (0, FaultAction::Zero));
 }
 
 #[test]
 fn a_counter_goes_on_when_a_packed_page_is_passed_on() {
     let (mut arena, work) = filled(0);
-    assert_eq!(arena.reach(Page(0), 1, 4), Reach::Page, "it is being hidden");
+    assert_eq!(
+        arena.word_source(Page(0), 1, 4),
+        WordSource::Page,
+        "it is being hidden"
+    );
     pack(&mut arena, work);
     let (page, thrown) = (Page(0), Page(1));
     assert!(arena.is_packed(page));
-    assert_eq!(arena.reach(page, 3, 4), Reach::Packed);
-    assert_eq!(arena.reach(page, 1, 4), Reach::Page, "it has earned to come");
+    assert_eq!(arena.word_source(page, 3, 4), WordSource::Packed);
+    assert_eq!(
+        arena.word_source(page, 1, 4),
+        WordSource::Page,
+        "it has earned to come"
+    );
     assert!(arena.discard(thrown).packed);
-    assert_eq!(arena.reach(thrown, 1, 4), Reach::Zeros);
+    assert_eq!(arena.word_source(thrown, 1, 4), WordSource::Zeros);
     // The pack may have nothing, so that what is in it goes on.
-    let Work::Pass(passing) = fill(&mut arena, 1000) else {
+    let EvictionWork::Pass(passing) = fill(&mut arena, 1000) else {
         panic!("they go on")
     };
-    assert_eq!(arena.reach(page, 1, 9), Reach::Page, "nobody has it for sure");
+    assert_eq!(
+        arena.word_source(page, 1, 9),
+        WordSource::Page,
+        "nobody has it for sure"
+    );
     for page in passing {
-        assert_eq!(arena.passed(page), Next::Done);
+        assert_eq!(arena.passed(page), MoveFollowUp::Done);
     }
-    assert_eq!(arena.reach(page, 1, 4), Reach::Page);
-    assert_eq!(arena.reach(page, 1, 5), Reach::Words);
+    assert_eq!(arena.word_source(page, 1, 4), WordSource::Page);
+    assert_eq!(arena.word_source(page, 1, 5), WordSource::Words);
 }
 
 #[test]
@@ -211,7 +230,7 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
     }
     let awaited = 4..EVICT_PAGES as u32;
     for page in awaited.clone() {
-        assert_eq!(arena.want(Page(page)), Serve::Starved);
+        assert_eq!(arena.want(Page(page)), FaultAction::Starved);
     }
     while let Some(work) = arena.work() {
         evict(&mut arena, work);
@@ -220,13 +239,13 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
     for page in (0..4).map(Page) {
         let serve = arena.want(page);
         arena.note(1, u64::from(page.0) * PAGE_BYTES as u64, serve, &(0..100));
-        if serve == Serve::Fetch {
-            assert_eq!(arena.arrive(page), Arrive::Bytes);
-            assert_eq!(arena.came(page), Next::Done);
+        if serve == FaultAction::Fetch {
+            assert_eq!(arena.arrive(page), ArrivalAction::Bytes);
+            assert_eq!(arena.came(page), MoveFollowUp::Done);
         }
         for page in arena.next_ahead(usize::MAX) {
             if awaited.contains(&page.0) {
-                assert_eq!(arena.arrive(page), Arrive::Bytes, "{page:?}");
+                assert_eq!(arena.arrive(page), ArrivalAction::Bytes, "{page:?}");
                 ahead += 1;
             }
         }
@@ -237,7 +256,7 @@ fn a_page_that_somebody_waits_for_comes_into_sight_when_another_asks_for_it_ahea
 #[test]
 fn nothing_is_asked_for_ahead_where_that_is_not_wanted() {
     for looks_ahead in [true, false] {
-        let mut arena = Arena::new(Settings {
+        let mut arena = ArenaMachine::new(ArenaSettings {
             looks_ahead,
             ..settings(0)
         });
@@ -250,9 +269,9 @@ fn nothing_is_asked_for_ahead_where_that_is_not_wanted() {
         for page in (0..8).map(Page) {
             let serve = arena.want(page);
             arena.note(1, u64::from(page.0) * PAGE_BYTES as u64, serve, &(0..100));
-            if serve == Serve::Fetch {
-                assert_eq!(arena.arrive(page), Arrive::Bytes);
-                assert_eq!(arena.came(page), Next::Done);
+            if serve == FaultAction::Fetch {
+                assert_eq!(arena.arrive(page), ArrivalAction::Bytes);
+                assert_eq!(arena.came(page), MoveFollowUp::Done);
             }
             asked += arena.next_ahead(usize::MAX).len();
         }
@@ -267,26 +286,26 @@ fn pages_that_are_asked_for_together_come_in_their_order_as_far_as_frames_can_be
     let leaving = arena.work().expect("they leave next");
     evict(&mut arena, leaving);
     let (here, nowhere) = (Page(ARENA_FRAMES_MIN / 2), Page(10 * ARENA_FRAMES_MIN));
-    arena.soon([here, nowhere, Page(1), Page(0), Page(1)]);
+    arena.will_need([here, nowhere, Page(1), Page(0), Page(1)]);
     assert_eq!(
         arena.next_ahead(usize::MAX),
         [Page(1), Page(0)],
         "those that are away, each once"
     );
-    assert_eq!(arena.want(Page(0)), Serve::Wait, "it is on its way");
+    assert_eq!(arena.want(Page(0)), FaultAction::Wait, "it is on its way");
     for page in [Page(1), Page(0)] {
         assert_eq!(
             arena.arrive(page),
-            Arrive::Bytes,
+            ArrivalAction::Bytes,
             "into sight: somebody is about to use it"
         );
-        assert_eq!(arena.came(page), Next::Done);
+        assert_eq!(arena.came(page), MoveFollowUp::Done);
     }
     while arena.free() > 0 {
         let page = Page(nowhere.0 + arena.free());
         bring(&mut arena, page);
     }
-    arena.soon([Page(2)]);
+    arena.will_need([Page(2)]);
     assert!(!arena.has_ahead(), "frames are for those who wait");
 }
 
@@ -300,62 +319,62 @@ fn a_packed_page_for_which_there_was_no_frame_comes_when_it_was_passed_on() {
         bring(&mut arena, newer.next().unwrap());
     }
     let (awaited, others) = passing.split_last().unwrap();
-    assert_eq!(arena.want(*awaited), Serve::Starved);
-    assert_eq!(arena.work(), Some(Work::Pass(passing.clone())));
+    assert_eq!(arena.want(*awaited), FaultAction::Starved);
+    assert_eq!(arena.work(), Some(EvictionWork::Pass(passing.clone())));
     for page in others {
-        assert_eq!(arena.passed(*page), Next::Done);
+        assert_eq!(arena.passed(*page), MoveFollowUp::Done);
         assert_eq!(arena.next_starved(), None);
     }
     assert!(arena.free() > 0);
-    assert_eq!(arena.passed(*awaited), Next::Done);
-    assert_eq!(arena.next_starved(), Some((*awaited, Serve::Fetch)));
+    assert_eq!(arena.passed(*awaited), MoveFollowUp::Done);
+    assert_eq!(arena.next_starved(), Some((*awaited, FaultAction::Fetch)));
 }
 
 /// What was chosen to be hidden is packed.
-fn pack(arena: &mut Arena, work: Work) -> Vec<Page> {
-    let Work::Hide(pages) = work else {
+fn pack(arena: &mut ArenaMachine, work: EvictionWork) -> Vec<Page> {
+    let EvictionWork::Deactivate(pages) = work else {
         panic!("{work:?}")
     };
     for (page, _) in &pages {
-        assert_eq!(arena.hid(*page, true), Next::Done);
+        assert_eq!(arena.deactivated(*page, true), MoveFollowUp::Done);
     }
-    let Some(Work::Send(leaving)) = arena.work() else {
+    let Some(EvictionWork::Send(leaving)) = arena.work() else {
         panic!("they leave next")
     };
     for (page, berth) in &leaving {
-        assert_eq!(arena.packed(*page, 1000), Next::Drop(*berth));
+        assert_eq!(arena.packed(*page, 1000), MoveFollowUp::Drop(*berth));
         arena.dropped(*berth);
     }
     leaving.into_iter().map(|(page, _)| page).collect()
 }
 
 /// A page comes that was nowhere.
-fn bring(arena: &mut Arena, page: Page) {
-    assert_eq!(arena.want(page), Serve::Zero);
-    assert_eq!(arena.arrive(page), Arrive::Bytes);
-    assert_eq!(arena.came(page), Next::Done);
+fn bring(arena: &mut ArenaMachine, page: Page) {
+    assert_eq!(arena.want(page), FaultAction::Zero);
+    assert_eq!(arena.arrive(page), ArrivalAction::Bytes);
+    assert_eq!(arena.came(page), MoveFollowUp::Done);
 }
 
 /// What is chosen leaves.
-fn evict(arena: &mut Arena, work: Work) {
+fn evict(arena: &mut ArenaMachine, work: EvictionWork) {
     match work {
-        Work::Hide(pages) => pages.into_iter().for_each(|(page, _)| {
-            assert_eq!(arena.hid(page, true), Next::Done);
+        EvictionWork::Deactivate(pages) => pages.into_iter().for_each(|(page, _)| {
+            assert_eq!(arena.deactivated(page, true), MoveFollowUp::Done);
         }),
-        Work::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
-            assert_eq!(arena.sent(page, true), Next::Drop(berth));
+        EvictionWork::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
+            assert_eq!(arena.sent(page, true), MoveFollowUp::Drop(berth));
             arena.dropped(berth);
         }),
-        Work::Pass(pages) => panic!("nothing is packed: {pages:?}"),
+        EvictionWork::Pass(pages) => panic!("nothing is packed: {pages:?}"),
     }
 }
 
 #[test]
 #[should_panic(expected = "a smaller cap")]
 fn a_cap_below_the_least_is_refused() {
-    let settings = Settings {
+    let settings = ArenaSettings {
         frames: ARENA_FRAMES_MIN - 1,
         ..settings(0)
     };
-    Arena::new(settings);
+    ArenaMachine::new(settings);
 }

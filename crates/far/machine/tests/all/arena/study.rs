@@ -1,14 +1,16 @@
 //! Rule 7: the pager's faults are those that the study predicts for the same references and replacement.
 
-use netram_far_machine::arena::{Arena, Next, Page, Reach, Replacement, Serve, Settings, Work};
-use netram_far_machine::paging::{Access, Config, FirstTouch, Kind, Policy};
+use netram_far_machine::arena::{
+    ArenaMachine, ArenaSettings, EvictionWork, FaultAction, MoveFollowUp, Page, Replacement, WordSource,
+};
+use netram_far_machine::paging::{FirstTouch, PageAccess, PagingPolicy, PolicyConfig, PolicyKind};
 
 const FRAMES: u32 = 1024;
 /// What eviction keeps free lies between a 32nd and a 16th of the cap.
 const FREE: u32 = FRAMES / 32 * 3 / 2;
 
-fn policy(kind: Kind, replacement: Replacement, frames: u32) -> Policy {
-    Policy::new(Config {
+fn policy(kind: PolicyKind, replacement: Replacement, frames: u32) -> PagingPolicy {
+    PagingPolicy::new(PolicyConfig {
         kind,
         replacement,
         local_pages: frames - FREE,
@@ -20,17 +22,17 @@ fn policy(kind: Kind, replacement: Replacement, frames: u32) -> Policy {
 }
 
 fn predicted(references: &[u32], replacement: Replacement) -> u64 {
-    let mut policy = policy(Kind::RamDisk, replacement, FRAMES);
+    let mut policy = policy(PolicyKind::RamDisk, replacement, FRAMES);
     for page in references {
-        policy.reference(Page(*page), Access::Write);
+        policy.reference(Page(*page), PageAccess::Write);
     }
     policy.tally().faults
 }
 
-fn settings(replacement: Replacement, hidden: u32) -> Settings {
-    Settings {
+fn settings(replacement: Replacement, hidden: u32) -> ArenaSettings {
+    ArenaSettings {
         frames: FRAMES,
-        hidden,
+        inactive: hidden,
         pack: 0,
         packs_always: false,
         looks_ahead: true,
@@ -40,18 +42,18 @@ fn settings(replacement: Replacement, hidden: u32) -> Settings {
     }
 }
 
-fn arena(replacement: Replacement, hidden: u32) -> Arena {
-    Arena::new(settings(replacement, hidden))
+fn arena(replacement: Replacement, hidden: u32) -> ArenaMachine {
+    ArenaMachine::new(settings(replacement, hidden))
 }
 
 /// Every move is done at once.
-fn reference(arena: &mut Arena, page: Page) {
+fn reference(arena: &mut ArenaMachine, page: Page) {
     match arena.want(page) {
-        Serve::There => return,
-        Serve::Zero | Serve::Fetch | Serve::Show(_) => {
+        FaultAction::Resident => return,
+        FaultAction::Zero | FaultAction::Fetch | FaultAction::Activate(_) => {
             arena.take_patch(page);
             arena.arrive(page);
-            assert_eq!(arena.came(page), Next::Done);
+            assert_eq!(arena.came(page), MoveFollowUp::Done);
         }
         serve => panic!("{serve:?} with nothing on its way"),
     }
@@ -69,14 +71,14 @@ fn paged(references: &[u32], replacement: Replacement, hidden: u32) -> u64 {
     arena.tally().fetched + arena.tally().zeros
 }
 
-fn evict(arena: &mut Arena, work: Work) {
+fn evict(arena: &mut ArenaMachine, work: EvictionWork) {
     match work {
-        Work::Hide(pages) => pages.into_iter().for_each(|(page, _)| {
-            assert_eq!(arena.hid(page, true), Next::Done);
+        EvictionWork::Deactivate(pages) => pages.into_iter().for_each(|(page, _)| {
+            assert_eq!(arena.deactivated(page, true), MoveFollowUp::Done);
         }),
-        Work::Pass(pages) => panic!("nothing is packed: {pages:?}"),
-        Work::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
-            assert_eq!(arena.sent(page, true), Next::Drop(berth));
+        EvictionWork::Pass(pages) => panic!("nothing is packed: {pages:?}"),
+        EvictionWork::Send(pages) => pages.into_iter().for_each(|(page, berth)| {
+            assert_eq!(arena.sent(page, true), MoveFollowUp::Drop(berth));
             arena.dropped(berth);
         }),
     }
@@ -150,16 +152,16 @@ fn a_duel_keeps_a_part_of_a_round_that_does_not_fit_and_costs_others_little() {
 }
 
 /// One reference in so many writes; 0: none does.
-fn access(at: usize, every: usize) -> Access {
+fn access(at: usize, every: usize) -> PageAccess {
     match every > 0 && at.is_multiple_of(every) {
-        true => Access::Write,
-        false => Access::Read,
+        true => PageAccess::Write,
+        false => PageAccess::Read,
     }
 }
 
 /// Pages that came home because their counters were spent, in the second half, and what patches took of the cap at most.
 fn paged_by_counters(references: &[u32], initial: u32, every: usize) -> (u64, u32) {
-    let mut arena = Arena::new(Settings {
+    let mut arena = ArenaMachine::new(ArenaSettings {
         patched: FRAMES / 4,
         ..settings(Replacement::Fifo, 0)
     });
@@ -169,26 +171,26 @@ fn paged_by_counters(references: &[u32], initial: u32, every: usize) -> (u64, u3
             before = arena.tally().fetched;
         }
         let stays = match access(at, every) {
-            Access::Write if arena.may_patch(page, 1, initial) => {
+            PageAccess::Write if arena.may_patch(page, 1, initial) => {
                 arena.patch(page, at % 512 * 8, &[1; 8]);
                 true
             }
-            Access::Write => false,
-            Access::Read => arena.reach(page, 1, initial) == Reach::Words,
+            PageAccess::Write => false,
+            PageAccess::Read => arena.word_source(page, 1, initial) == WordSource::Words,
         };
         if !stays {
             reference(&mut arena, page);
         }
         patches = patches.max(arena.patch_frames());
     }
-    assert_eq!(arena.tally().mended, 0, "there is room for all patches");
+    assert_eq!(arena.tally().patch_fetches, 0, "there is room for all patches");
     assert_eq!(arena.tally().written > 0, initial > 1 && every > 0);
     (arena.tally().fetched - before, patches)
 }
 
 /// The same by the study, with so many frames less.
 fn predicted_by_counters(references: &[u32], initial: u32, every: usize, less: u32) -> u64 {
-    let mut policy = policy(Kind::Counters { initial }, Replacement::Fifo, FRAMES - less);
+    let mut policy = policy(PolicyKind::Counters { initial }, Replacement::Fifo, FRAMES - less);
     let mut before = 0;
     for (at, page) in references.iter().copied().map(Page).enumerate() {
         if at == references.len() / 2 {
@@ -222,15 +224,23 @@ fn a_counter_begins_anew_when_its_page_leaves_and_many_words_at_once_may_spend_i
     let mut arena = arena(Replacement::Fifo, 0);
     (0..2 * FRAMES).for_each(|page| reference(&mut arena, Page(page)));
     let cold = Page(0);
-    assert_eq!(arena.reach(Page(2 * FRAMES), 1, 4), Reach::Zeros);
-    assert_eq!(arena.reach(Page(2 * FRAMES - 1), 1, 4), Reach::Page, "it is here");
+    assert_eq!(arena.word_source(Page(2 * FRAMES), 1, 4), WordSource::Zeros);
+    assert_eq!(
+        arena.word_source(Page(2 * FRAMES - 1), 1, 4),
+        WordSource::Page,
+        "it is here"
+    );
     for _ in 0..2 {
-        assert_eq!(arena.reach(cold, 3, 4), Reach::Words);
-        assert_eq!(arena.reach(cold, 1, 4), Reach::Page);
-        assert_eq!(arena.reach(cold, 2, 6), Reach::Words, "the counter is as it was");
+        assert_eq!(arena.word_source(cold, 3, 4), WordSource::Words);
+        assert_eq!(arena.word_source(cold, 1, 4), WordSource::Page);
+        assert_eq!(
+            arena.word_source(cold, 2, 6),
+            WordSource::Words,
+            "the counter is as it was"
+        );
         reference(&mut arena, cold);
-        assert_eq!(arena.reach(cold, 1, 4), Reach::Page, "it is here");
+        assert_eq!(arena.word_source(cold, 1, 4), WordSource::Page, "it is here");
         (1..2 * FRAMES).for_each(|page| reference(&mut arena, Page(page)));
     }
-    assert_eq!(arena.reach(cold, u32::MAX, 1000), Reach::Page);
+    assert_eq!(arena.word_source(cold, u32::MAX, 1000), WordSource::Page);
 }

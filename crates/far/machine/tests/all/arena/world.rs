@@ -5,7 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use netram_far_machine::arena::{Arena, Arrive, Berth, Next, Page, Reach, Serve, Settings, Work};
+use netram_far_machine::arena::{
+    ArenaMachine, ArenaSettings, ArrivalAction, EvictionWork, FaultAction, MoveFollowUp, Page, StagingFrame,
+    WordSource,
+};
 use netram_far_machine::limit::{BLOCK_BYTES, PACK_PAGE_BYTES, PAGE_BYTES};
 
 pub(crate) const PAGES: u32 = 400;
@@ -18,7 +21,7 @@ const COUNTER: u32 = 9;
 
 /// What a thread is about to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum ThreadAction {
     Read(Page),
     Write(Page),
     /// Only this word of it, wherever the page is.
@@ -35,46 +38,46 @@ const SOON: u32 = 8;
 
 /// A step that somebody has yet to do.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum PendingStep {
     Fault(usize, Page),
     Fetch(Page),
     Arrive(Page, u64),
-    Show(Page, Berth),
+    Show(Page, StagingFrame),
     Came(Page),
     Hold(Page),
-    Hide(Page, Berth),
+    Hide(Page, StagingFrame),
     Hid(Page, bool),
-    Send(Page, Berth),
+    Send(Page, StagingFrame),
     Sent(Page, bool),
     Packed(Page, u64),
     Unpack(Page),
     Pass(Page),
     Passed(Page),
-    Drop(Berth),
+    Drop(StagingFrame),
 }
 
 /// What the depot has of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum RemoteCopy {
     Content(u64),
     Lost,
 }
 
-pub(crate) struct World {
-    pub(crate) arena: Arena,
-    settings: Settings,
+pub(crate) struct ArenaWorld {
+    pub(crate) arena: ArenaMachine,
+    settings: ArenaSettings,
     seed: u64,
-    sight: BTreeMap<Page, u64>,
+    visible: BTreeMap<Page, u64>,
     poisoned: BTreeSet<Page>,
-    berths: BTreeMap<Berth, u64>,
-    packs: BTreeMap<Page, u64>,
-    pub(crate) depot: BTreeMap<Page, Kept>,
+    staging: BTreeMap<StagingFrame, u64>,
+    compressed: BTreeMap<Page, u64>,
+    pub(crate) remote: BTreeMap<Page, RemoteCopy>,
     stash: BTreeSet<Page>,
     written: BTreeMap<Page, u64>,
     writes: u64,
     /// One a thread: what it waits to do.
-    blocked: Vec<Option<Act>>,
-    steps: VecDeque<Step>,
+    blocked: Vec<Option<ThreadAction>>,
+    steps: VecDeque<PendingStep>,
     /// Moves of eviction that are on their way: it takes the next work when there are none.
     evicting: u32,
     pub(crate) bus_errors: u32,
@@ -82,21 +85,21 @@ pub(crate) struct World {
     pub(crate) stashes: bool,
 }
 
-impl World {
-    pub(crate) fn new(settings: Settings, threads: usize, seed: u64) -> World {
-        let mut arena = Arena::new(settings);
+impl ArenaWorld {
+    pub(crate) fn new(settings: ArenaSettings, threads: usize, seed: u64) -> ArenaWorld {
+        let mut arena = ArenaMachine::new(settings);
         // A pack is worth nearly anything, so that there is one most of the time.
         (0..200).for_each(|_| arena.fetch_took(1 << 30));
         (0..200).for_each(|_| arena.packing_took(1, PACKED));
-        World {
+        ArenaWorld {
             arena,
             settings,
             seed,
-            sight: BTreeMap::new(),
+            visible: BTreeMap::new(),
             poisoned: BTreeSet::new(),
-            berths: BTreeMap::new(),
-            packs: BTreeMap::new(),
-            depot: BTreeMap::new(),
+            staging: BTreeMap::new(),
+            compressed: BTreeMap::new(),
+            remote: BTreeMap::new(),
             stash: BTreeSet::new(),
             written: BTreeMap::new(),
             writes: 0,
@@ -124,19 +127,19 @@ impl World {
     }
 
     /// The thread does this, or waits to.
-    pub(crate) fn act(&mut self, thread: usize, act: Act) {
+    pub(crate) fn act(&mut self, thread: usize, act: ThreadAction) {
         assert!(
             self.blocked[thread].is_none(),
             "a thread does one thing at a time"
         );
         match act {
-            Act::Read(page) | Act::Write(page) => self.reference(thread, act, page),
-            Act::Get(page) if self.get_word(page) => (),
-            Act::Get(page) => self.reference(thread, Act::Read(page), page),
-            Act::Set(page) if self.set_word(page) => (),
-            Act::Set(page) => self.reference(thread, Act::Write(page), page),
-            Act::Soon(page) => self.arena.soon((page.0..PAGES.min(page.0 + SOON)).map(Page)),
-            Act::Discard(page) => {
+            ThreadAction::Read(page) | ThreadAction::Write(page) => self.reference(thread, act, page),
+            ThreadAction::Get(page) if self.get_word(page) => (),
+            ThreadAction::Get(page) => self.reference(thread, ThreadAction::Read(page), page),
+            ThreadAction::Set(page) if self.set_word(page) => (),
+            ThreadAction::Set(page) => self.reference(thread, ThreadAction::Write(page), page),
+            ThreadAction::Soon(page) => self.arena.will_need((page.0..PAGES.min(page.0 + SOON)).map(Page)),
+            ThreadAction::Discard(page) => {
                 self.discard(page);
                 self.written.remove(&page);
                 self.blocked[thread] = Some(act);
@@ -150,17 +153,17 @@ impl World {
             self.forget(page);
         }
         if discarded.packed {
-            self.packs.remove(&page).expect("it is in the pack");
+            self.compressed.remove(&page).expect("it is in the pack");
         }
-        self.steps.extend(discarded.drop.map(Step::Drop));
+        self.steps.extend(discarded.drop.map(PendingStep::Drop));
     }
 
     /// `false`: its page has to come.
     fn get_word(&mut self, page: Page) -> bool {
-        if self.arena.reach(page, 2, COUNTER) != Reach::Words {
+        if self.arena.word_source(page, 2, COUNTER) != WordSource::Words {
             return false;
         }
-        let Some(Kept::Content(content)) = self.depot.get(&page).copied() else {
+        let Some(RemoteCopy::Content(content)) = self.remote.get(&page).copied() else {
             return false;
         };
         let mut bytes = paged(content);
@@ -180,7 +183,7 @@ impl World {
 
     /// `false`: its page has to come.
     fn set_word(&mut self, page: Page) -> bool {
-        let races = self.blocked.contains(&Some(Act::Discard(page)));
+        let races = self.blocked.contains(&Some(ThreadAction::Discard(page)));
         if races || !self.arena.may_patch(page, 2, COUNTER) {
             return false;
         }
@@ -191,7 +194,7 @@ impl World {
     }
 
     /// What has come of a page, and what was written to it meanwhile.
-    fn mended(&mut self, page: Page, content: u64) -> u64 {
+    fn repaired(&mut self, page: Page, content: u64) -> u64 {
         let mut bytes = paged(content);
         if let Some(patch) = self.arena.take_patch(page) {
             patch.apply(&mut bytes);
@@ -199,25 +202,29 @@ impl World {
         content_of(&bytes)
     }
 
-    fn reference(&mut self, thread: usize, act: Act, page: Page) {
+    fn reference(&mut self, thread: usize, act: ThreadAction, page: Page) {
         // Whoever references a page that another thread is throwing away may see either.
-        let races = self.blocked.contains(&Some(Act::Discard(page)));
+        let races = self.blocked.contains(&Some(ThreadAction::Discard(page)));
         if races {
             return;
         }
         if self.poisoned.contains(&page) {
-            assert_eq!(self.depot.get(&page), Some(&Kept::Lost), "{page:?} was not lost");
+            assert_eq!(
+                self.remote.get(&page),
+                Some(&RemoteCopy::Lost),
+                "{page:?} was not lost"
+            );
             self.bus_errors += 1;
             return;
         }
-        let Some(content) = self.sight.get_mut(&page) else {
+        let Some(content) = self.visible.get_mut(&page) else {
             self.blocked[thread] = Some(act);
-            self.steps.push_back(Step::Fault(thread, page));
+            self.steps.push_back(PendingStep::Fault(thread, page));
             return;
         };
         let expected = self.written.get(&page).copied().unwrap_or(0);
         assert_eq!(*content, expected, "{page:?} is not what was written last");
-        if matches!(act, Act::Write(_)) {
+        if matches!(act, ThreadAction::Write(_)) {
             self.writes += 1;
             *content = self.writes;
             self.written.insert(page, self.writes);
@@ -227,7 +234,7 @@ impl World {
     /// Every thread that waits for the page looks again.
     fn wake(&mut self, page: Page) {
         for thread in 0..self.blocked.len() {
-            if let Some(act @ (Act::Read(at) | Act::Write(at))) = self.blocked[thread]
+            if let Some(act @ (ThreadAction::Read(at) | ThreadAction::Write(at))) = self.blocked[thread]
                 && at == page
             {
                 self.blocked[thread] = None;
@@ -243,10 +250,10 @@ impl World {
             self.serve(page, serve);
         }
         for page in self.arena.next_ahead(usize::MAX) {
-            self.steps.push_back(Step::Fetch(page));
+            self.steps.push_back(PendingStep::Fetch(page));
         }
         let discards: Vec<usize> = (0..self.blocked.len())
-            .filter(|thread| matches!(self.blocked[*thread], Some(Act::Discard(_))))
+            .filter(|thread| matches!(self.blocked[*thread], Some(ThreadAction::Discard(_))))
             .collect();
         let stashed = if self.stashes { self.stash.len() } else { 0 };
         let choices = self.steps.len() + discards.len() + usize::from(stashed > 0);
@@ -258,8 +265,8 @@ impl World {
             let step = self.steps.remove(choice).unwrap();
             self.take(step);
         } else if let Some(thread) = discards.get(choice - self.steps.len()) {
-            if let Some(Act::Discard(page)) = self.blocked[*thread].take() {
-                self.sight.remove(&page);
+            if let Some(ThreadAction::Discard(page)) = self.blocked[*thread].take() {
+                self.visible.remove(&page);
                 self.poisoned.remove(&page);
             }
         } else {
@@ -274,25 +281,25 @@ impl World {
         if self.evicting > 0 {
             return;
         }
-        let steps: Vec<Step> = match self.arena.work() {
+        let steps: Vec<PendingStep> = match self.arena.work() {
             None => return,
-            Some(Work::Hide(pages)) => pages
+            Some(EvictionWork::Deactivate(pages)) => pages
                 .into_iter()
-                .map(|(page, berth)| Step::Hide(page, berth))
+                .map(|(page, berth)| PendingStep::Hide(page, berth))
                 .collect(),
-            Some(Work::Send(pages)) => pages
+            Some(EvictionWork::Send(pages)) => pages
                 .into_iter()
-                .map(|(page, berth)| Step::Send(page, berth))
+                .map(|(page, berth)| PendingStep::Send(page, berth))
                 .collect(),
-            Some(Work::Pass(pages)) => pages.into_iter().map(Step::Pass).collect(),
+            Some(EvictionWork::Pass(pages)) => pages.into_iter().map(PendingStep::Pass).collect(),
         };
         self.evicting = steps.len() as u32;
         self.steps.extend(steps);
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: PendingStep) {
         match step {
-            Step::Fault(thread, page) => {
+            PendingStep::Fault(thread, page) => {
                 let serve = self.arena.fault(page);
                 self.arena.note(
                     thread as u32,
@@ -302,47 +309,50 @@ impl World {
                 );
                 self.serve(page, serve);
             }
-            Step::Fetch(page) => match self.depot.get(&page).copied() {
-                Some(Kept::Content(content)) => {
-                    let content = self.mended(page, content);
-                    self.steps.push_back(Step::Arrive(page, content));
+            PendingStep::Fetch(page) => match self.remote.get(&page).copied() {
+                Some(RemoteCopy::Content(content)) => {
+                    let content = self.repaired(page, content);
+                    self.steps.push_back(PendingStep::Arrive(page, content));
                 }
-                Some(Kept::Lost) => self.lose(page),
-                None => self.steps.push_back(Step::Arrive(page, 0)),
+                Some(RemoteCopy::Lost) => self.lose(page),
+                None => self.steps.push_back(PendingStep::Arrive(page, 0)),
             },
-            Step::Arrive(page, content) => match self.arena.arrive(page) {
-                Arrive::Bytes => self.put_into_sight(page, content),
-                Arrive::Zeros => self.put_zeros_into_sight(page),
-                Arrive::Hold(berth) => {
+            PendingStep::Arrive(page, content) => match self.arena.arrive(page) {
+                ArrivalAction::Bytes => self.map_page(page, content),
+                ArrivalAction::Zeros => self.map_zeros(page),
+                ArrivalAction::Stage(berth) => {
                     assert!(
-                        self.berths.insert(berth, content).is_none(),
+                        self.staging.insert(berth, content).is_none(),
                         "{berth:?} has a page"
                     );
-                    self.steps.push_back(Step::Hold(page));
+                    self.steps.push_back(PendingStep::Hold(page));
                 }
             },
-            Step::Show(page, berth) => {
-                let content = self.berths.remove(&berth).expect("a hidden page is in its berth");
+            PendingStep::Show(page, berth) => {
+                let content = self
+                    .staging
+                    .remove(&berth)
+                    .expect("a hidden page is in its berth");
                 match self.arena.arrive(page) {
-                    Arrive::Bytes => self.put_into_sight(page, content),
-                    Arrive::Zeros => self.put_zeros_into_sight(page),
-                    Arrive::Hold(_) => panic!("what is shown is not held"),
+                    ArrivalAction::Bytes => self.map_page(page, content),
+                    ArrivalAction::Zeros => self.map_zeros(page),
+                    ArrivalAction::Stage(_) => panic!("what is shown is not held"),
                 }
             }
-            Step::Came(page) => {
+            PendingStep::Came(page) => {
                 let next = self.arena.came(page);
                 self.next(page, next);
             }
-            Step::Hold(page) => {
-                let next = self.arena.held(page);
+            PendingStep::Hold(page) => {
+                let next = self.arena.staged(page);
                 self.next(page, next);
             }
-            Step::Hide(page, berth) => {
+            PendingStep::Hide(page, berth) => {
                 let stays = self.any(8) == 0;
-                let content = if stays { None } else { self.sight.remove(&page) };
+                let content = if stays { None } else { self.visible.remove(&page) };
                 if let Some(content) = content {
                     assert!(
-                        self.berths.insert(berth, content).is_none(),
+                        self.staging.insert(berth, content).is_none(),
                         "{berth:?} has a page"
                     );
                 }
@@ -350,18 +360,18 @@ impl World {
                     // What is not there was thrown away.
                     self.discard(page);
                 }
-                self.steps.push_back(Step::Hid(page, content.is_some()));
+                self.steps.push_back(PendingStep::Hid(page, content.is_some()));
             }
-            Step::Hid(page, moved) => {
+            PendingStep::Hid(page, moved) => {
                 self.evicting -= 1;
-                let next = self.arena.hid(page, moved);
+                let next = self.arena.deactivated(page, moved);
                 self.next(page, next);
             }
-            Step::Send(page, berth) => {
-                let content = self.berths[&berth];
+            PendingStep::Send(page, berth) => {
+                let content = self.staging[&berth];
                 // Some pages never compress.
                 if self.arena.packs() && content != 0 && !page.0.is_multiple_of(3) {
-                    self.steps.push_back(Step::Packed(page, content));
+                    self.steps.push_back(PendingStep::Packed(page, content));
                     return;
                 }
                 if content == 0 {
@@ -369,86 +379,89 @@ impl World {
                 } else {
                     self.keep(page, content);
                 }
-                self.steps.push_back(Step::Sent(page, content != 0));
+                self.steps.push_back(PendingStep::Sent(page, content != 0));
             }
-            Step::Sent(page, kept) => {
+            PendingStep::Sent(page, kept) => {
                 self.evicting -= 1;
                 let next = self.arena.sent(page, kept);
                 self.next(page, next);
             }
-            Step::Packed(page, content) => {
+            PendingStep::Packed(page, content) => {
                 self.evicting -= 1;
                 let next = self.arena.packed(page, PACKED);
                 if self.arena.is_packed(page) {
                     assert!(
-                        self.packs.insert(page, content).is_none(),
+                        self.compressed.insert(page, content).is_none(),
                         "{page:?} is packed once"
                     );
                 }
                 self.next(page, next);
             }
-            Step::Unpack(page) => {
-                let content = self.packs.remove(&page).expect("a packed page is in the pack");
-                self.steps.push_back(Step::Arrive(page, content));
+            PendingStep::Unpack(page) => {
+                let content = self
+                    .compressed
+                    .remove(&page)
+                    .expect("a packed page is in the pack");
+                self.steps.push_back(PendingStep::Arrive(page, content));
             }
-            Step::Pass(page) => {
-                let content = self.packs[&page];
+            PendingStep::Pass(page) => {
+                let content = self.compressed[&page];
                 self.keep(page, content);
-                self.steps.push_back(Step::Passed(page));
+                self.steps.push_back(PendingStep::Passed(page));
             }
-            Step::Passed(page) => {
+            PendingStep::Passed(page) => {
                 self.evicting -= 1;
-                self.packs.remove(&page).expect("nobody else takes it out");
+                self.compressed.remove(&page).expect("nobody else takes it out");
                 let next = self.arena.passed(page);
                 self.next(page, next);
             }
-            Step::Drop(berth) => {
-                self.berths.remove(&berth).expect("a page is dropped once");
+            PendingStep::Drop(berth) => {
+                self.staging.remove(&berth).expect("a page is dropped once");
                 self.arena.dropped(berth);
             }
         }
     }
 
     fn keep(&mut self, page: Page, content: u64) {
-        if self.depot.insert(page, Kept::Content(content)) != Some(Kept::Content(content)) {
+        if self.remote.insert(page, RemoteCopy::Content(content)) != Some(RemoteCopy::Content(content)) {
             self.stash.insert(page);
             self.tell_stashing();
         }
     }
 
-    fn serve(&mut self, page: Page, serve: Serve) {
+    fn serve(&mut self, page: Page, serve: FaultAction) {
         match serve {
-            Serve::There => panic!("only who wants a page is told so"),
-            Serve::Wait | Serve::Starved => (),
-            Serve::Zero | Serve::Check => self.steps.push_back(Step::Arrive(page, 0)),
-            Serve::Show(berth) => self.steps.push_back(Step::Show(page, berth)),
-            Serve::Fetch => self.steps.push_back(Step::Fetch(page)),
-            Serve::Unpack => self.steps.push_back(Step::Unpack(page)),
+            FaultAction::Resident => panic!("only who wants a page is told so"),
+            FaultAction::Wait | FaultAction::Starved => (),
+            FaultAction::Zero | FaultAction::Check => self.steps.push_back(PendingStep::Arrive(page, 0)),
+            FaultAction::Activate(berth) => self.steps.push_back(PendingStep::Show(page, berth)),
+            FaultAction::Fetch => self.steps.push_back(PendingStep::Fetch(page)),
+            FaultAction::Unpack => self.steps.push_back(PendingStep::Unpack(page)),
             // A bus error, if it is still so when the thread looks.
-            Serve::Lost => self.wake(page),
+            FaultAction::Lost => self.wake(page),
         }
     }
 
-    fn next(&mut self, page: Page, next: Next) {
+    fn next(&mut self, page: Page, next: MoveFollowUp) {
         match next {
-            Next::Done => (),
-            Next::Wake => self.wake(page),
-            Next::Zero => self.serve(page, Serve::Zero),
-            Next::Show(berth) => self.serve(page, Serve::Show(berth)),
-            Next::Drop(berth) => self.steps.push_back(Step::Drop(berth)),
-            Next::Abandon => self.forget(page),
-            Next::Forget(berth) => {
+            MoveFollowUp::Done => (),
+            MoveFollowUp::Wake => self.wake(page),
+            MoveFollowUp::Zero => self.serve(page, FaultAction::Zero),
+            MoveFollowUp::Activate(berth) => self.serve(page, FaultAction::Activate(berth)),
+            MoveFollowUp::Drop(berth) => self.steps.push_back(PendingStep::Drop(berth)),
+            MoveFollowUp::Abandon => self.forget(page),
+            MoveFollowUp::Forget(berth) => {
                 self.forget(page);
-                self.steps.push_back(Step::Drop(berth));
+                self.steps.push_back(PendingStep::Drop(berth));
             }
         }
     }
 
     fn lose(&mut self, page: Page) {
         match self.arena.arrive_lost(page) {
-            Arrive::Zeros => self.put_zeros_into_sight(page),
-            Arrive::Hold(_) => panic!("nothing is no page to be held"),
-            Arrive::Bytes => {
+            ArrivalAction::Zeros => self.map_zeros(page),
+            ArrivalAction::Stage(_) => panic!("nothing is no page to be held"),
+            ArrivalAction::Bytes => {
                 self.poisoned.insert(page);
                 let next = self.arena.lost(page);
                 self.wake(page);
@@ -457,28 +470,28 @@ impl World {
         }
     }
 
-    fn put_zeros_into_sight(&mut self, page: Page) {
+    fn map_zeros(&mut self, page: Page) {
         self.forget(page);
-        self.put_into_sight(page, 0);
+        self.map_page(page, 0);
     }
 
-    fn put_into_sight(&mut self, page: Page, content: u64) {
-        self.sight.entry(page).or_insert(content);
-        self.steps.push_back(Step::Came(page));
+    fn map_page(&mut self, page: Page, content: u64) {
+        self.visible.entry(page).or_insert(content);
+        self.steps.push_back(PendingStep::Came(page));
         self.wake(page);
     }
 
     /// The depot loses a page that lenders have.
     pub(crate) fn lose_at_lenders(&mut self, page: Page) {
         if !self.stash.contains(&page)
-            && let Some(kept) = self.depot.get_mut(&page)
+            && let Some(kept) = self.remote.get_mut(&page)
         {
-            *kept = Kept::Lost;
+            *kept = RemoteCopy::Lost;
         }
     }
 
     fn forget(&mut self, page: Page) {
-        self.depot.remove(&page);
+        self.remote.remove(&page);
         self.stash.remove(&page);
         self.tell_stashing();
     }
@@ -488,8 +501,8 @@ impl World {
     }
 
     fn check(&self) {
-        let packed = self.packs.len() * (PACKED + PACK_PAGE_BYTES) as usize;
-        let here = self.sight.len() + self.berths.len() + self.stash.len();
+        let packed = self.compressed.len() * (PACKED + PACK_PAGE_BYTES) as usize;
+        let here = self.visible.len() + self.staging.len() + self.stash.len();
         let frames = here + packed.div_ceil(PAGE_BYTES) + self.arena.patch_frames() as usize;
         let moving = netram_far_machine::limit::EVICT_PAGES + self.blocked.len();
         assert!(
@@ -499,12 +512,12 @@ impl World {
     }
 
     /// Everybody finishes what was begun.
-    pub(crate) fn run_out(&mut self) {
+    pub(crate) fn drain(&mut self) {
         while self.step() {}
         let waits = self.blocked.iter().flatten().next();
         assert!(waits.is_none(), "{waits:?} waits for ever");
         // A page that was thrown away just when it came is counted until somebody looks for it.
-        assert!(self.arena.used() as usize >= self.sight.len() + self.berths.len());
+        assert!(self.arena.used() as usize >= self.visible.len() + self.staging.len());
     }
 }
 

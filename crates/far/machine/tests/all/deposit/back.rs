@@ -1,57 +1,63 @@
-//! A lender wants some of its slots back: pages move first, and what cannot move stays. `World::settle` looks at each slot that is given up.
+//! A lender wants some of its slots back: pages move first, and what cannot move stays. `DepositWorld::settle` looks at each slot that is given up.
 
-use netram_far_machine::deposit::{Found, LenderSet, News, Outcome, Page, Send, Wanted};
+use netram_far_machine::deposit::{
+    BlockRequest, DepositCommand, DirectoryEvent, DirectoryLookup, GatherOutcome, LenderSet, Page,
+};
 use netram_far_machine::limit::{DEPOSIT_RETRY, DEPOSIT_SLOTS_MAX, PAGE_BYTES};
 use netram_proto::wire::FrameKind;
 
-use super::world::{Lender, World};
+use super::world::{DepositLender, DepositWorld};
 
 const PAGES: u32 = 40;
 
 /// Everything that is to happen happens.
-fn rest(world: &mut World) {
+fn rest(world: &mut DepositWorld) {
     for _ in 0..8 {
-        world.depot.tick(world.now);
+        world.directory.tick(world.now);
         world.settle();
     }
 }
 
-fn filled(copies: usize, rooms: &[u32]) -> World {
-    let mut world = World::new(copies, rooms);
+fn filled(copies: usize, rooms: &[u32]) -> DepositWorld {
+    let mut world = DepositWorld::new(copies, rooms);
     (0..PAGES).for_each(|page| world.put(page, page as u8 + 1));
     world
 }
 
-fn slots(world: &World, lender: usize) -> u32 {
+fn slots(world: &DepositWorld, lender: usize) -> u32 {
     assert_eq!(
-        world.lenders[lender].holder.slots(),
-        world.depot.status().lenders[lender].slots
+        world.lenders[lender].server.slots(),
+        world.directory.status().lenders[lender].slots
     );
-    world.lenders[lender].holder.slots()
+    world.lenders[lender].server.slots()
 }
 
 /// Each page comes back as it was put.
-fn all_come(world: &mut World, pages: impl Iterator<Item = u32> + Clone) {
-    world.came.clear();
+fn all_come(world: &mut DepositWorld, pages: impl Iterator<Item = u32> + Clone) {
+    world.arrived.clear();
     for page in pages.clone() {
-        assert_eq!(world.depot.get(Page(page)), Found::Asked, "page {page}");
+        assert_eq!(
+            world.directory.get(Page(page)),
+            DirectoryLookup::Requested,
+            "page {page}"
+        );
     }
     world.settle();
     for page in pages {
-        assert_eq!(world.came[&Page(page)][0], page as u8 + 1);
+        assert_eq!(world.arrived[&Page(page)][0], page as u8 + 1);
     }
 }
 
 /// The frame that is sent next, and has not arrived.
-fn sent(world: &mut World, lender: usize) -> Send {
-    let Some(send) = world.depot.poll(lender, world.now) else {
+fn sent(world: &mut DepositWorld, lender: usize) -> DepositCommand {
+    let Some(send) = world.directory.poll(lender, world.now) else {
         panic!("something is to be sent")
     };
     send
 }
 
 /// It arrives, and is answered.
-fn arrives(world: &mut World, lender: usize, send: Send) {
+fn arrives(world: &mut DepositWorld, lender: usize, send: DepositCommand) {
     let (header, body) = world.frame(lender, send);
     let (answer, body) = world.lenders[lender].ask(header, &body);
     world.hear(lender, &answer, &body).unwrap();
@@ -61,12 +67,12 @@ fn arrives(world: &mut World, lender: usize, send: Send) {
 fn pages_move_to_the_other_lender_and_then_the_slots_are_given_up() {
     let mut world = filled(1, &[64, 64]);
     let had = slots(&world, 0);
-    assert!(had > 5 && world.lenders[0].holder.held() > 5);
+    assert!(had > 5 && world.lenders[0].server.used_slots() > 5);
     world.ask_back(0, Some(5));
-    assert_eq!(world.depot.status().lenders[0].asked_back, had - 5);
+    assert_eq!(world.directory.status().lenders[0].asked_back, had - 5);
     rest(&mut world);
-    assert_eq!((slots(&world, 0), world.lenders[0].holder.asked_back()), (5, 0));
-    assert!(world.aside.is_empty() && world.depot.status().short == 0);
+    assert_eq!((slots(&world, 0), world.lenders[0].server.asked_back()), (5, 0));
+    assert!(world.pending.is_empty() && world.directory.status().short == 0);
     all_come(&mut world, 0..PAGES);
 }
 
@@ -77,23 +83,23 @@ fn with_two_copies_a_page_keeps_both_wherever_it_moves() {
     rest(&mut world);
     assert_eq!(slots(&world, 1), 0);
     for page in 0..PAGES {
-        let places = world.depot.places(Page(page));
+        let places = world.directory.places(Page(page));
         assert_eq!(
             places.filter(|(lender, _, held)| *held && *lender != 1).count(),
             2
         );
     }
-    assert_eq!(world.depot.status().short, 0);
+    assert_eq!(world.directory.status().short, 0);
     all_come(&mut world, 0..PAGES);
 }
 
 #[test]
 fn pages_move_to_lower_slots_of_the_same_lender() {
     let mut world = filled(1, &[64]);
-    (0..20).for_each(|page| world.depot.forget(Page(page)));
+    (0..20).for_each(|page| world.directory.forget(Page(page)));
     world.ask_back(0, Some(20));
     rest(&mut world);
-    assert_eq!((slots(&world, 0), world.lenders[0].holder.held()), (20, 20));
+    assert_eq!((slots(&world, 0), world.lenders[0].server.used_slots()), (20, 20));
     all_come(&mut world, 20..PAGES);
 }
 
@@ -105,9 +111,9 @@ fn without_another_place_a_lender_keeps_what_it_has_until_there_is_one() {
     world.ask_back(0, Some(5));
     rest(&mut world);
     assert_eq!(slots(&world, 0), had);
-    assert!(world.depot.status().lenders[0].asked_back > 0);
-    assert!(world.aside.is_empty(), "what stays is not kept here as well");
-    let held = world.depot.places(Page(0)).next();
+    assert!(world.directory.status().lenders[0].asked_back > 0);
+    assert!(world.pending.is_empty(), "what stays is not kept here as well");
+    let held = world.directory.places(Page(0)).next();
     assert!(held.is_some_and(|(.., held)| held));
     world.link(1);
     rest(&mut world);
@@ -121,29 +127,32 @@ fn with_two_copies_and_two_lenders_both_copies_stay() {
     let had = slots(&world, 0);
     world.ask_back(0, Some(0));
     rest(&mut world);
-    assert_eq!((slots(&world, 0), world.lenders[0].holder.held()), (had, PAGES));
-    assert_eq!(world.depot.status().short, 0, "a wish makes no page short");
+    assert_eq!(
+        (slots(&world, 0), world.lenders[0].server.used_slots()),
+        (had, PAGES)
+    );
+    assert_eq!(world.directory.status().short, 0, "a wish makes no page short");
 }
 
 #[test]
 fn what_no_lender_takes_moves_into_the_spill_file_and_back() {
-    let mut world = World::apart(1, &[64], 64);
+    let mut world = DepositWorld::unlinked(1, &[64], 64);
     let (lender, file) = (0, 1);
     [lender, file].into_iter().for_each(|which| world.link(which));
     (0..PAGES).for_each(|page| world.put(page, page as u8 + 1));
-    assert_eq!(world.lenders[file].holder.slots(), 0, "the disk is left alone");
+    assert_eq!(world.lenders[file].server.slots(), 0, "the disk is left alone");
     world.ask_back(lender, Some(10));
     rest(&mut world);
     assert_eq!(
-        (slots(&world, lender), world.lenders[lender].holder.held()),
+        (slots(&world, lender), world.lenders[lender].server.used_slots()),
         (10, 10)
     );
-    let spilled = world.depot.status().spill.unwrap().used;
+    let spilled = world.directory.status().spill.unwrap().used;
     assert_eq!(spilled, PAGES - 10);
     all_come(&mut world, 0..PAGES);
     world.ask_back(lender, None);
     rest(&mut world);
-    assert_eq!(world.depot.status().spill.unwrap().used, 0);
+    assert_eq!(world.directory.status().spill.unwrap().used, 0);
     all_come(&mut world, 0..PAGES);
 }
 
@@ -155,11 +164,11 @@ fn a_lender_that_wants_slots_back_is_asked_for_no_more_until_it_says_so() {
     (PAGES..60).for_each(|page| world.put(page, page as u8 + 1));
     world.now = world.now + DEPOSIT_RETRY;
     rest(&mut world);
-    assert_eq!((slots(&world, 0), world.aside.len() as u32), (had, 60 - had));
-    assert!(!world.depot.status().lenders[0].full, "it was not asked");
+    assert_eq!((slots(&world, 0), world.pending.len() as u32), (had, 60 - had));
+    assert!(!world.directory.status().lenders[0].full, "it was not asked");
     world.ask_back(0, None);
     rest(&mut world);
-    assert!(slots(&world, 0) >= 60 && world.aside.is_empty());
+    assert!(slots(&world, 0) >= 60 && world.pending.is_empty());
     all_come(&mut world, 0..60);
 }
 
@@ -169,7 +178,7 @@ fn a_lender_may_ask_for_more_and_for_less_while_pages_move() {
     world.ask_back(0, Some(10));
     // Some pages are on their way when the next wish comes.
     let get = sent(&mut world, 0);
-    assert!(matches!(get, Send::Get(..)));
+    assert!(matches!(get, DepositCommand::Get(..)));
     world.ask_back(0, Some(2));
     arrives(&mut world, 0, get);
     rest(&mut world);
@@ -201,43 +210,43 @@ fn a_wish_that_is_over_when_slots_are_being_given_up_does_not_bring_them_back() 
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(20));
     let resize = loop {
-        match world.depot.poll(0, world.now) {
-            Some(Send::Resize(slots)) => break slots,
+        match world.directory.poll(0, world.now) {
+            Some(DepositCommand::Resize(slots)) => break slots,
             Some(send) => arrives(&mut world, 0, send),
             None => {
                 let send = sent(&mut world, 1);
                 arrives(&mut world, 1, send);
-                while world.depot.news().is_some() {}
+                while world.directory.next_event().is_some() {}
             }
         }
     };
     assert_eq!(resize, 20);
     world.ask_back(0, None);
-    assert!(world.depot.free_slots(0).all(|slot| slot < 20));
-    arrives(&mut world, 0, Send::Resize(20));
-    world.aside.clear();
+    assert!(world.directory.free_slots(0).all(|slot| slot < 20));
+    arrives(&mut world, 0, DepositCommand::Resize(20));
+    world.pending.clear();
     rest(&mut world);
     all_come(&mut world, 0..PAGES);
 }
 
 #[test]
 fn a_page_on_its_way_to_a_slot_that_is_wanted_back_goes_elsewhere() {
-    let mut world = World::new(1, &[64, 64]);
+    let mut world = DepositWorld::new(1, &[64, 64]);
     for page in 0..PAGES {
-        let version = world.depot.put(Page(page));
+        let version = world.directory.put(Page(page));
         let bytes = vec![page as u8 + 1; PAGE_BYTES];
-        world.aside.insert(Page(page), (version, bytes));
+        world.pending.insert(Page(page), (version, bytes));
     }
     world.settle();
-    let version = world.depot.put(Page(0));
-    world.aside.insert(Page(0), (version, vec![1; PAGE_BYTES]));
-    let (at, ..) = world.depot.places(Page(0)).next().unwrap();
+    let version = world.directory.put(Page(0));
+    world.pending.insert(Page(0), (version, vec![1; PAGE_BYTES]));
+    let (at, ..) = world.directory.places(Page(0)).next().unwrap();
     let put = sent(&mut world, at);
-    assert!(matches!(put, Send::Put(..)));
+    assert!(matches!(put, DepositCommand::Put(..)));
     world.ask_back(at, Some(0));
     arrives(&mut world, at, put);
-    assert_ne!(world.depot.places(Page(0)).next().unwrap().0, at);
-    assert!(world.aside.contains_key(&Page(0)), "what arrived is of no use");
+    assert_ne!(world.directory.places(Page(0)).next().unwrap().0, at);
+    assert!(world.pending.contains_key(&Page(0)), "what arrived is of no use");
     rest(&mut world);
     assert_eq!(slots(&world, at), 0);
     all_come(&mut world, 0..PAGES);
@@ -252,7 +261,7 @@ fn a_link_that_breaks_while_pages_move_loses_none_and_ends_the_wish() {
     arrives(&mut world, 0, get);
     world.unlink(0);
     world.link(0);
-    assert_eq!(world.depot.status().lenders[0].asked_back, 0);
+    assert_eq!(world.directory.status().lenders[0].asked_back, 0);
     rest(&mut world);
     assert_eq!(slots(&world, 0), had);
     all_come(&mut world, 0..PAGES);
@@ -268,19 +277,24 @@ fn a_link_that_breaks_while_pages_move_loses_none_and_ends_the_wish() {
 fn a_link_that_breaks_when_slots_are_given_up_loses_nothing_whether_the_lender_has_heard_or_not() {
     for heard in [false, true] {
         let mut world = filled(1, &[64]);
-        (10..PAGES).for_each(|page| world.depot.forget(Page(page)));
+        (10..PAGES).for_each(|page| world.directory.forget(Page(page)));
         world.ask_back(0, Some(10));
-        let Send::Resize(10) = sent(&mut world, 0) else {
+        let DepositCommand::Resize(10) = sent(&mut world, 0) else {
             panic!("nothing is in slots from 10 on")
         };
         if heard {
-            let (header, _) = world.frame(0, Send::Resize(10));
-            assert_eq!(world.lenders[0].ask(header, &[]).0.kind, FrameKind::Deposited);
+            let (header, _) = world.frame(0, DepositCommand::Resize(10));
+            assert_eq!(world.lenders[0].ask(header, &[]).0.kind, FrameKind::DepositAck);
         }
         world.unlink(0);
         world.link(0);
         rest(&mut world);
-        assert!(world.news.iter().all(|news| !matches!(news, News::Lost(..))));
+        assert!(
+            world
+                .events
+                .iter()
+                .all(|news| !matches!(news, DirectoryEvent::Lost(..)))
+        );
         all_come(&mut world, 0..10);
     }
 }
@@ -290,44 +304,44 @@ fn a_page_that_is_forgotten_or_put_while_it_moves_leaves_its_slot_all_the_same()
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(0));
     let get = sent(&mut world, 0);
-    let Send::Get(_, items) = &get else {
+    let DepositCommand::Get(_, items) = &get else {
         panic!("pages are fetched to be moved")
     };
     let (gone, anew) = (items[0].page, items[1].page);
-    world.depot.forget(gone);
+    world.directory.forget(gone);
     world.put(anew.0, anew.0 as u8 + 1);
     arrives(&mut world, 0, get);
     rest(&mut world);
     assert_eq!(slots(&world, 0), 0);
-    assert_eq!(world.depot.get(gone), Found::Never);
+    assert_eq!(world.directory.get(gone), DirectoryLookup::Never);
     all_come(&mut world, (0..PAGES).filter(|page| *page != gone.0));
 }
 
 #[test]
 fn who_wants_a_page_or_words_of_it_while_it_moves_gets_them() {
     let mut world = filled(1, &[64, 64]);
-    let of = |world: &World, lender| {
-        let at = |page: &u32| world.depot.places(Page(*page)).next().unwrap().0 == lender;
+    let of = |world: &DepositWorld, lender| {
+        let at = |page: &u32| world.directory.places(Page(*page)).next().unwrap().0 == lender;
         (0..PAGES).filter(at).collect::<Vec<u32>>()
     };
     let there = of(&world, 0);
-    let mut wanted = Wanted::default();
+    let mut wanted = BlockRequest::default();
     there.iter().for_each(|page| wanted.add(Page(*page), 9));
-    let ticket = world.depot.gather(wanted, |_| false);
-    assert_eq!(world.depot.get(Page(there[1])), Found::Asked);
+    let ticket = world.directory.gather(wanted, |_| false);
+    assert_eq!(world.directory.get(Page(there[1])), DirectoryLookup::Requested);
     world.ask_back(0, Some(0));
     rest(&mut world);
     assert_eq!(slots(&world, 0), 0);
-    assert_eq!(world.came[&Page(there[1])][0], there[1] as u8 + 1);
-    let gathered = world.depot.take_gathered(ticket).unwrap();
+    assert_eq!(world.arrived[&Page(there[1])][0], there[1] as u8 + 1);
+    let gathered = world.directory.take_gathered(ticket).unwrap();
     for (index, page) in there.iter().enumerate() {
         match gathered.outcome(index) {
-            Outcome::Given(_) => {
+            GatherOutcome::Arrived(_) => {
                 let bytes = &gathered.bytes[gathered.wanted().bytes(index)];
                 assert_eq!(bytes, [*page as u8 + 1; 16]);
             }
             // It came home to be moved: it is looked for anew.
-            outcome => assert_eq!(outcome, Outcome::Again),
+            outcome => assert_eq!(outcome, GatherOutcome::Retry),
         }
     }
     assert_eq!(of(&world, 1).len(), PAGES as usize);
@@ -336,13 +350,13 @@ fn who_wants_a_page_or_words_of_it_while_it_moves_gets_them() {
 /// Whoever had lost a page in an earlier life, got it again and gave it back was named, with what it had never lost.
 #[test]
 fn who_has_a_page_again_and_gives_it_back_has_not_lost_it() {
-    let mut world = World::new(2, &[64, 64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64, 64]);
     world.unlink(2);
     world.put(5, 6);
     world.link(2);
-    let die = |world: &mut World, lender: usize, life| {
+    let die = |world: &mut DepositWorld, lender: usize, life| {
         world.unlink(lender);
-        world.lenders[lender] = Lender::new(life, 64);
+        world.lenders[lender] = DepositLender::new(life, 64);
         world.link(lender);
         rest(world);
     };
@@ -354,20 +368,20 @@ fn who_has_a_page_again_and_gives_it_back_has_not_lost_it() {
     rest(&mut world);
     world.unlink(1);
     world.unlink(2);
-    world.lenders[1] = Lender::new(78, 64);
-    world.lenders[2] = Lender::new(79, 64);
+    world.lenders[1] = DepositLender::new(78, 64);
+    world.lenders[2] = DepositLender::new(79, 64);
     world.link(1);
     world.link(2);
     let mut lost = LenderSet::default();
     [1, 2].into_iter().for_each(|lender| lost.insert(lender));
-    assert_eq!(world.depot.get(Page(5)), Found::Lost(lost));
+    assert_eq!(world.directory.get(Page(5)), DirectoryLookup::Lost(lost));
 }
 
 #[test]
 fn a_lender_that_wants_slots_back_and_then_stops_is_left() {
     let mut world = filled(1, &[64, 64]);
     world.ask_back(0, Some(5));
-    world.depot.on_withdraw(0);
+    world.directory.on_withdraw(0);
     rest(&mut world);
     assert_eq!(slots(&world, 0), 0);
     all_come(&mut world, 0..PAGES);
@@ -376,7 +390,7 @@ fn a_lender_that_wants_slots_back_and_then_stops_is_left() {
 #[test]
 fn a_wish_is_told_once_a_session_and_to_nobody_who_is_not_there() {
     let mut world = filled(1, &[64]);
-    let holder = &mut world.lenders[0].holder;
+    let holder = &mut world.lenders[0].server;
     let wish = holder.ask_back(Some(10)).unwrap();
     assert_eq!(
         (wish.kind, wish.lsn.0, wish.epoch),
@@ -389,11 +403,11 @@ fn a_wish_is_told_once_a_session_and_to_nobody_who_is_not_there() {
     assert_eq!(holder.ask_back(None), None);
     assert!(holder.ask_back(Some(3)).is_some());
     world.unlink(0);
-    let holder = &mut world.lenders[0].holder;
+    let holder = &mut world.lenders[0].server;
     assert_eq!((holder.ask_back(Some(4)), holder.keep()), (None, None));
     world.link(0);
     assert!(
-        world.lenders[0].holder.ask_back(Some(3)).is_some(),
+        world.lenders[0].server.ask_back(Some(3)).is_some(),
         "the new session was not told"
     );
 }

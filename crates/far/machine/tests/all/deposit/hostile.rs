@@ -1,13 +1,15 @@
 //! A side that sends anything at any time.
 
-use netram_far_machine::deposit::{Cut, Depot, Found, Page, Settings, page_head};
+use netram_far_machine::deposit::{
+    DirectoryLookup, DirectorySettings, FramePages, Page, PageDirectory, page_header,
+};
 use netram_far_machine::limit::DEPOSIT_LEASE;
 use netram_proto::id::{Epoch, Incarnation, Lsn};
 use netram_proto::time::Time;
-use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 use proptest::prelude::*;
 
-use super::world::{Lender, OWNER};
+use super::world::{DepositLender, OWNER};
 
 /// Pages as a peer may claim them: mostly small numbers, so that some are right.
 fn claimed() -> impl Strategy<Value = Vec<(u32, u64, usize)>> {
@@ -20,7 +22,7 @@ fn claimed() -> impl Strategy<Value = Vec<(u32, u64, usize)>> {
 fn body(pages: &[(u32, u64, usize)]) -> Vec<u8> {
     let mut body = Vec::new();
     for (slot, version, bytes) in pages {
-        body.extend_from_slice(&page_head(*slot, *version, *bytes));
+        body.extend_from_slice(&page_header(*slot, *version, *bytes));
         body.resize(body.len() + bytes, *version as u8);
     }
     body
@@ -44,25 +46,25 @@ proptest! {
     fn a_lender_bears_any_frames(
         frames in prop::collection::vec((kind(), 0..3u32, prop_oneof![0..12u64, any::<u64>()], claimed(), any::<bool>()), 1..60),
     ) {
-        let mut lender = Lender::new(1, 9);
-        let mut open = Header::new(FrameKind::Deposit);
-        (open.epoch, open.who) = (Epoch(1), OWNER);
+        let mut lender = DepositLender::new(1, 9);
+        let mut open = FrameHeader::new(FrameKind::Deposit);
+        (open.epoch, open.sender) = (Epoch(1), OWNER);
         lender.ask(open, &[]);
         for (kind, epoch, lsn, pages, garbled) in frames {
-            let mut header = Header::new(kind);
-            (header.epoch, header.who, header.lsn) = (Epoch(epoch), OWNER, Lsn(lsn));
+            let mut header = FrameHeader::new(kind);
+            (header.epoch, header.sender, header.lsn) = (Epoch(epoch), OWNER, Lsn(lsn));
             let mut bytes = body(&pages);
             if garbled {
                 bytes.truncate(bytes.len() / 2);
             }
             let (answer, body) = lender.ask(header, &bytes);
-            prop_assert!(lender.holder.slots() <= 9 && lender.holder.held() <= lender.holder.slots());
+            prop_assert!(lender.server.slots() <= 9 && lender.server.used_slots() <= lender.server.slots());
             if epoch != 1 {
-                prop_assert_eq!(answer.flags, Refusal::Fenced as u8);
+                prop_assert_eq!(answer.flags, RefusalReason::Fenced as u8);
             }
-            if answer.kind == FrameKind::Got {
-                for page in Cut::parse(&body).unwrap().pages() {
-                    let there = lender.holder.version(page.slot) == Some(page.version);
+            if answer.kind == FrameKind::GetReply {
+                for page in FramePages::parse(&body).unwrap().pages() {
+                    let there = lender.server.version(page.slot) == Some(page.version);
                     prop_assert_eq!(!page.bytes.is_empty(), there);
                     prop_assert!(page.bytes.iter().all(|byte| *byte == page.version as u8));
                 }
@@ -75,7 +77,7 @@ proptest! {
     fn an_owner_bears_any_answers(
         steps in prop::collection::vec((0..9u8, 0..8u32, prop_oneof![0..12u32, any::<u32>()], claimed()), 1..80),
     ) {
-        let mut depot = Depot::new(&Settings { copies: 2, slots_max: vec![6; 3], grow: 3, spill_max: 0 });
+        let mut depot = PageDirectory::new(&DirectorySettings { copies: 2, slots_max: vec![6; 3], grow: 3, spill_max: 0 });
         let mut now = Time(1);
         for (step, page, number, pages) in steps {
             let lender = page as usize % 3;
@@ -86,11 +88,11 @@ proptest! {
                 }
                 1 => {
                     let found = depot.get(Page(page));
-                    prop_assert_eq!(found == Found::Never, depot.version(Page(page)).is_none());
+                    prop_assert_eq!(found == DirectoryLookup::Never, depot.version(Page(page)).is_none());
                 }
                 2 => {
                     let bytes = body(&pages);
-                    if let Ok(cut) = Cut::parse(&bytes)
+                    if let Ok(cut) = FramePages::parse(&bytes)
                         && let Ok(due) = depot.on_got(lender, number, &cut)
                     {
                         for due in due {
@@ -126,7 +128,7 @@ proptest! {
                 let all: Vec<u32> = (0..depot.status().lenders[at].slots).collect();
                 prop_assert_eq!(slots, all, "each slot is one page's, or nobody's");
             }
-            while depot.news().is_some() {}
+            while depot.next_event().is_some() {}
         }
     }
 }

@@ -1,41 +1,44 @@
 //! The spill file: what is put there, and what becomes of it when lenders come and go.
 
-use netram_far_machine::deposit::{Asked, Found, News, NoSlots, Page, SlotFile, Spill, Stored, page_head};
+use netram_far_machine::deposit::{
+    DirectoryEvent, DirectoryLookup, NoSlotsError, Page, SlotFile, SlotRequest, SpillServer, StoredPage,
+    page_header,
+};
 use netram_far_machine::limit::{DEPOSIT_DETECT, PAGE_BYTES};
 use netram_proto::id::{DepositId, Epoch, Incarnation, Lsn};
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::{Frame, FrameKind, Header};
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::{Frame, FrameHeader, FrameKind};
 
-use super::world::{OWNER, World};
+use super::world::{DepositWorld, OWNER};
 
 /// So many lenders, then the spill file, with forty pages put.
-fn filled(copies: usize, rooms: &[u32]) -> World {
-    let mut world = World::apart(copies, rooms, 64);
+fn filled(copies: usize, rooms: &[u32]) -> DepositWorld {
+    let mut world = DepositWorld::unlinked(copies, rooms, 64);
     (0..=rooms.len()).for_each(|lender| world.link(lender));
     (0..40).for_each(|page| world.put(page, page as u8));
     world
 }
 
 /// How many pages each lender has, and the spill file.
-fn spread(world: &World) -> Vec<u32> {
-    let status = world.depot.status();
+fn spread(world: &DepositWorld) -> Vec<u32> {
+    let status = world.directory.status();
     let all = status.lenders.iter().chain(&status.spill);
     all.map(|lender| lender.used).collect()
 }
 
-fn all_come_back(world: &mut World) {
-    world.came.clear();
-    (0..40).for_each(|page| assert_eq!(world.depot.get(Page(page)), Found::Asked));
+fn all_come_back(world: &mut DepositWorld) {
+    world.arrived.clear();
+    (0..40).for_each(|page| assert_eq!(world.directory.get(Page(page)), DirectoryLookup::Requested));
     world.settle();
-    assert_eq!(world.came.len(), 40);
-    assert!(world.came.iter().all(|(page, bytes)| bytes[0] == page.0 as u8));
+    assert_eq!(world.arrived.len(), 40);
+    assert!(world.arrived.iter().all(|(page, bytes)| bytes[0] == page.0 as u8));
 }
 
 /// Time passes until nothing moves any more.
-fn pass(world: &mut World, span: Span) {
+fn pass(world: &mut DepositWorld, span: Nanos) {
     for _ in 0..10 {
-        world.now = world.now + Span(span.0 / 10);
-        world.depot.tick(world.now);
+        world.now = world.now + Nanos(span.0 / 10);
+        world.directory.tick(world.now);
         world.settle();
     }
 }
@@ -43,17 +46,20 @@ fn pass(world: &mut World, span: Span) {
 #[test]
 fn without_a_lender_pages_are_in_the_spill_file_alone() {
     let mut world = filled(2, &[]);
-    assert!(world.aside.is_empty());
-    let once = |news: &News| matches!(news, News::Stashed(_, _, 1));
-    assert!(world.news.iter().all(once));
-    assert_eq!((spread(&world), world.depot.status().short), (vec![40], 40));
+    assert!(world.pending.is_empty());
+    let once = |news: &DirectoryEvent| matches!(news, DirectoryEvent::Stashed(_, _, 1));
+    assert!(world.events.iter().all(once));
+    assert_eq!((spread(&world), world.directory.status().short), (vec![40], 40));
     all_come_back(&mut world);
 }
 
 #[test]
 fn with_one_lender_the_spill_file_has_the_second_copy_and_is_not_read() {
     let mut world = filled(2, &[64]);
-    assert_eq!((spread(&world), world.depot.status().short), (vec![40, 40], 0));
+    assert_eq!(
+        (spread(&world), world.directory.status().short),
+        (vec![40, 40], 0)
+    );
     world.lenders[1].memory.pages.iter_mut().for_each(Vec::clear);
     all_come_back(&mut world);
 }
@@ -62,20 +68,23 @@ fn with_one_lender_the_spill_file_has_the_second_copy_and_is_not_read() {
 fn while_lenders_have_room_the_disk_is_left_alone() {
     let world = filled(2, &[64, 64]);
     assert_eq!(spread(&world), [40, 40, 0]);
-    assert_eq!(world.depot.status().spill.unwrap().slots, 0);
+    assert_eq!(world.directory.status().spill.unwrap().slots, 0);
 }
 
 #[test]
 fn pages_move_out_of_the_file_when_lenders_come() {
-    let mut world = World::apart(2, &[64, 64], 64);
+    let mut world = DepositWorld::unlinked(2, &[64, 64], 64);
     world.link(2);
     (0..40).for_each(|page| world.put(page, page as u8));
     world.link(0);
-    pass(&mut world, Span::from_ms(1000));
+    pass(&mut world, Nanos::from_ms(1000));
     assert_eq!(spread(&world), [40, 0, 40]);
     world.link(1);
-    pass(&mut world, Span::from_ms(1000));
-    assert_eq!((spread(&world), world.depot.status().short), (vec![40, 40, 0], 0));
+    pass(&mut world, Nanos::from_ms(1000));
+    assert_eq!(
+        (spread(&world), world.directory.status().short),
+        (vec![40, 40, 0], 0)
+    );
     all_come_back(&mut world);
 }
 
@@ -84,55 +93,55 @@ fn what_a_lost_lender_had_gets_its_second_copy_in_the_file() {
     let mut world = filled(2, &[64, 64]);
     world.unlink(0);
     pass(&mut world, DEPOSIT_DETECT);
-    pass(&mut world, Span::from_ms(1000));
+    pass(&mut world, Nanos::from_ms(1000));
     let places = |page| {
         world
-            .depot
+            .directory
             .places(Page(page))
             .map(|(lender, ..)| lender)
             .collect::<Vec<_>>()
     };
     assert!((0..40).all(|page| places(page).contains(&1) && places(page).contains(&2)));
-    assert_eq!(world.depot.status().short, 0);
+    assert_eq!(world.directory.status().short, 0);
     all_come_back(&mut world);
 }
 
 #[test]
 fn what_full_lenders_cannot_take_goes_to_the_file_and_leaves_it_when_they_can() {
     let mut world = filled(1, &[16]);
-    assert!(world.aside.is_empty());
+    assert!(world.pending.is_empty());
     assert_eq!(spread(&world), [16, 24]);
     world.lenders[0].memory.room = 64;
-    pass(&mut world, Span::from_ms(4000));
+    pass(&mut world, Nanos::from_ms(4000));
     assert_eq!(spread(&world), [40, 0]);
     all_come_back(&mut world);
 }
 
 #[test]
 fn a_file_that_is_full_leaves_bytes_aside_and_takes_them_when_it_has_room() {
-    let mut world = World::apart(1, &[], 64);
+    let mut world = DepositWorld::unlinked(1, &[], 64);
     world.lenders[0].memory.room = 16;
     world.link(0);
     (0..40).for_each(|page| world.put(page, page as u8));
-    assert_eq!((spread(&world), world.aside.len()), (vec![16], 24));
+    assert_eq!((spread(&world), world.pending.len()), (vec![16], 24));
     world.lenders[0].memory.room = 64;
-    pass(&mut world, Span::from_ms(4000));
-    assert_eq!((spread(&world), world.aside.len()), (vec![40], 0));
+    pass(&mut world, Nanos::from_ms(4000));
+    assert_eq!((spread(&world), world.pending.len()), (vec![40], 0));
     all_come_back(&mut world);
 }
 
 #[test]
 fn what_was_on_its_way_to_the_file_when_it_failed_is_written_again() {
-    let mut world = World::apart(2, &[64], 64);
+    let mut world = DepositWorld::unlinked(2, &[64], 64);
     (0..2).for_each(|lender| world.link(lender));
     world.linked[1] = false;
     (0..40).for_each(|page| world.put(page, page as u8));
     // A frame is on its way, and never answered.
-    while world.depot.poll(1, world.now).is_some() {}
+    while world.directory.poll(1, world.now).is_some() {}
     world.unlink(1);
     world.link(1);
-    pass(&mut world, Span::from_ms(1000));
-    assert_eq!((spread(&world), world.aside.len()), (vec![40, 40], 0));
+    pass(&mut world, Nanos::from_ms(1000));
+    assert_eq!((spread(&world), world.pending.len()), (vec![40, 40], 0));
     world.lenders[0].memory.pages.iter_mut().for_each(Vec::clear);
     world.unlink(0);
     all_come_back(&mut world);
@@ -140,26 +149,26 @@ fn what_was_on_its_way_to_the_file_when_it_failed_is_written_again() {
 
 /// A file of which a write fails.
 #[derive(Default)]
-struct Broken {
+struct FailingFile {
     pages: Vec<Vec<u8>>,
     fails: bool,
     unreadable: Option<u32>,
 }
 
-impl SlotFile for Broken {
-    fn resize(&mut self, slots: u32) -> Result<(), NoSlots> {
+impl SlotFile for FailingFile {
+    fn resize(&mut self, slots: u32) -> Result<(), NoSlotsError> {
         self.pages.resize(slots as usize, Vec::new());
         Ok(())
     }
 
-    fn write(&mut self, pages: &[Stored<'_>]) -> bool {
+    fn write(&mut self, pages: &[StoredPage<'_>]) -> bool {
         for page in pages.iter().filter(|_| !self.fails) {
             self.pages[page.slot as usize] = page.bytes.to_vec();
         }
         !self.fails
     }
 
-    fn read(&mut self, pages: &[Asked], each: &mut dyn FnMut(&[u8])) {
+    fn read(&mut self, pages: &[SlotRequest], each: &mut dyn FnMut(&[u8])) {
         for page in pages {
             let kept = &self.pages[page.slot as usize][..page.bytes.into()];
             each(if self.unreadable == Some(page.slot) {
@@ -171,9 +180,15 @@ impl SlotFile for Broken {
     }
 }
 
-fn ask(spill: &mut Spill<Broken>, kind: FrameKind, epoch: u32, lsn: u64, body: &[u8]) -> Option<Vec<u8>> {
-    let mut header = Header::new(kind);
-    (header.epoch, header.who, header.lsn) = (Epoch(epoch), OWNER, Lsn(lsn));
+fn ask(
+    spill: &mut SpillServer<FailingFile>,
+    kind: FrameKind,
+    epoch: u32,
+    lsn: u64,
+    body: &[u8],
+) -> Option<Vec<u8>> {
+    let mut header = FrameHeader::new(kind);
+    (header.epoch, header.sender, header.lsn) = (Epoch(epoch), OWNER, Lsn(lsn));
     spill.handle(&Frame { header, body })
 }
 
@@ -183,12 +198,12 @@ fn kind(answer: &[u8]) -> FrameKind {
 
 #[test]
 fn a_failed_write_ends_the_session_and_what_cannot_be_read_is_not_there() {
-    let mut spill = Spill::new(DepositId(1), Incarnation(1), Broken::default());
+    let mut spill = SpillServer::new(DepositId(1), Incarnation(1), FailingFile::default());
     ask(&mut spill, FrameKind::Deposit, 1, 0, &[]).unwrap();
     ask(&mut spill, FrameKind::Resize, 1, 4, &[]).unwrap();
     let page = |slot: u32, version: u64| {
         [
-            &page_head(slot, version, PAGE_BYTES)[..],
+            &page_header(slot, version, PAGE_BYTES)[..],
             &[slot as u8; PAGE_BYTES],
         ]
         .concat()
@@ -196,7 +211,7 @@ fn a_failed_write_ends_the_session_and_what_cannot_be_read_is_not_there() {
     let both = [page(1, 7), page(2, 8)].concat();
     assert_eq!(
         kind(&ask(&mut spill, FrameKind::Put, 1, 0, &both).unwrap()),
-        FrameKind::Stashed
+        FrameKind::PutAck
     );
     spill.file().fails = true;
     assert_eq!(ask(&mut spill, FrameKind::Put, 1, 0, &page(3, 9)), None);
@@ -214,12 +229,12 @@ fn a_failed_write_ends_the_session_and_what_cannot_be_read_is_not_there() {
         "nothing that was there is gone"
     );
     spill.file().unreadable = Some(2);
-    let heads = [page_head(1, 7, 0), page_head(2, 8, 0)].concat();
+    let heads = [page_header(1, 7, 0), page_header(2, 8, 0)].concat();
     let answer = ask(&mut spill, FrameKind::Get, 2, 0, &heads).unwrap();
     assert_eq!(
         Frame::parse(&answer).unwrap().body,
-        [page(1, 7), page_head(2, 8, 0).to_vec()].concat()
+        [page(1, 7), page_header(2, 8, 0).to_vec()].concat()
     );
-    assert_eq!(spill.holder().held(), 3);
-    assert!(!spill.holder().is_over(Time(u64::MAX / 2), Span(u64::MAX)));
+    assert_eq!(spill.server().used_slots(), 3);
+    assert!(!spill.server().is_over(Time(u64::MAX / 2), Nanos(u64::MAX)));
 }

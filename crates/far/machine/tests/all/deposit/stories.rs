@@ -1,15 +1,18 @@
 //! What becomes of pages, a story each.
 
-use netram_far_machine::deposit::{Depot, Found, LenderSet, Misconduct, News, Page, Send, Settings};
+use netram_far_machine::deposit::{
+    DepositCommand, DirectoryEvent, DirectoryLookup, DirectorySettings, LenderSet, MisconductError, Page,
+    PageDirectory,
+};
 use netram_far_machine::limit::{
-    DEPOSIT_DETECT, DEPOSIT_FRAMES_MAX, DEPOSIT_LEASE, DEPOSIT_SILENCE, FRAME_PAGES_MAX, MENDS_MAX,
-    PAGE_BYTES, PUTS_PILED,
+    DEPOSIT_DETECT, DEPOSIT_FRAMES_MAX, DEPOSIT_LEASE, DEPOSIT_TIMEOUT, FRAME_PAGES_MAX, PAGE_BYTES,
+    PUT_BACKLOG_PAGES, REPAIR_PAGES_MAX,
 };
 use netram_proto::id::{Epoch, Incarnation, Lsn};
 use netram_proto::time::Time;
-use netram_proto::wire::{FrameKind, Header, Refusal};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
 
-use super::world::{Lender, OWNER, World};
+use super::world::{DepositLender, DepositWorld, OWNER};
 
 fn set(lenders: &[usize]) -> LenderSet {
     let mut set = LenderSet::default();
@@ -19,38 +22,38 @@ fn set(lenders: &[usize]) -> LenderSet {
 
 #[test]
 fn a_page_is_in_two_places_before_its_bytes_go_and_comes_back_from_either() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     for page in 0..40 {
         world.put(page, page as u8);
     }
-    assert!(world.aside.is_empty());
+    assert!(world.pending.is_empty());
     assert!(
         world
-            .news
+            .events
             .iter()
-            .all(|news| matches!(news, News::Stashed(_, _, 2)))
+            .all(|news| matches!(news, DirectoryEvent::Stashed(_, _, 2)))
     );
     for dead in [0, 1] {
         world.unlink(dead);
         for page in 0..40 {
-            assert_eq!(world.depot.get(Page(page)), Found::Asked);
+            assert_eq!(world.directory.get(Page(page)), DirectoryLookup::Requested);
         }
         world.settle();
-        assert_eq!(world.came.len(), 40);
-        assert!(world.came.iter().all(|(page, bytes)| bytes[0] == page.0 as u8));
-        world.came.clear();
+        assert_eq!(world.arrived.len(), 40);
+        assert!(world.arrived.iter().all(|(page, bytes)| bytes[0] == page.0 as u8));
+        world.arrived.clear();
         world.link(dead);
     }
-    assert_eq!(world.depot.get(Page(40)), Found::Never);
+    assert_eq!(world.directory.get(Page(40)), DirectoryLookup::Never);
 }
 
 #[test]
 fn what_has_piled_up_takes_turns_with_what_is_wanted() {
     // Pages that were wanted again and again had all frames of the link: what was to leave took more and more of an arena's cap, and at last no page could leave any more.
     let first = DEPOSIT_FRAMES_MAX * FRAME_PAGES_MAX;
-    let rest = PUTS_PILED + FRAME_PAGES_MAX;
+    let rest = PUT_BACKLOG_PAGES + FRAME_PAGES_MAX;
     let slots = (first + rest) as u32;
-    let mut depot = Depot::new(&Settings {
+    let mut depot = PageDirectory::new(&DirectorySettings {
         copies: 1,
         slots_max: vec![slots],
         grow: slots,
@@ -63,8 +66,8 @@ fn what_has_piled_up_takes_turns_with_what_is_wanted() {
     }
     while let Some(frame) = depot.poll(0, Time(0)) {
         match frame {
-            Send::Resize(slots) => depot.on_resized(0, slots).unwrap(),
-            Send::Put(number, _) => depot.on_stashed(0, number).unwrap(),
+            DepositCommand::Resize(slots) => depot.on_resized(0, slots).unwrap(),
+            DepositCommand::Put(number, _) => depot.on_stashed(0, number).unwrap(),
             other => panic!("{other:?}"),
         }
     }
@@ -72,11 +75,11 @@ fn what_has_piled_up_takes_turns_with_what_is_wanted() {
         depot.put(Page(page));
     }
     for page in 0..3 * FRAME_PAGES_MAX as u32 {
-        assert_eq!(depot.get(Page(page)), Found::Asked);
+        assert_eq!(depot.get(Page(page)), DirectoryLookup::Requested);
     }
-    let kind = |frame: Send| match frame {
-        Send::Put(..) => "put",
-        Send::Get(..) => "get",
+    let kind = |frame: DepositCommand| match frame {
+        DepositCommand::Put(..) => "put",
+        DepositCommand::Get(..) => "get",
         other => panic!("{other:?}"),
     };
     let kinds: Vec<_> = std::iter::from_fn(|| depot.poll(0, Time(0))).map(kind).collect();
@@ -86,19 +89,21 @@ fn what_has_piled_up_takes_turns_with_what_is_wanted() {
 
 #[test]
 fn a_lender_gives_a_page_in_the_version_asked_for_or_not_at_all() {
-    let mut world = World::new(1, &[64]);
+    let mut world = DepositWorld::new(1, &[64]);
     world.put(3, 1);
-    let (_, slot, _) = world.depot.places(Page(3)).next().unwrap();
-    let old = world.depot.version(Page(3)).unwrap();
+    let (_, slot, _) = world.directory.places(Page(3)).next().unwrap();
+    let old = world.directory.version(Page(3)).unwrap();
     world.put(3, 2);
     for (version, bytes) in [(old, 0), (old + 1, 4096), (old + 2, 0), (0, 0)] {
-        let mut header = Header::new(FrameKind::Get);
-        (header.epoch, header.who) = (Epoch(1), OWNER);
-        let (answer, body) =
-            world.lenders[0].ask(header, &netram_far_machine::deposit::page_head(slot, version, 0));
+        let mut header = FrameHeader::new(FrameKind::Get);
+        (header.epoch, header.sender) = (Epoch(1), OWNER);
+        let (answer, body) = world.lenders[0].ask(
+            header,
+            &netram_far_machine::deposit::page_header(slot, version, 0),
+        );
         assert_eq!(
             (answer.kind, body.len()),
-            (FrameKind::Got, 16 + bytes),
+            (FrameKind::GetReply, 16 + bytes),
             "version {version}"
         );
     }
@@ -106,32 +111,32 @@ fn a_lender_gives_a_page_in_the_version_asked_for_or_not_at_all() {
 
 #[test]
 fn a_session_that_has_begun_ends_those_before() {
-    let mut lender = Lender::new(1, 64);
-    let header = |kind, epoch, who| Header {
+    let mut lender = DepositLender::new(1, 64);
+    let header = |kind, epoch, who| FrameHeader {
         epoch: Epoch(epoch),
-        who,
-        ..Header::new(kind)
+        sender: who,
+        ..FrameHeader::new(kind)
     };
     assert_eq!(
         lender.ask(header(FrameKind::Deposit, 2, 5), &[]).0.kind,
-        FrameKind::Deposited
+        FrameKind::DepositAck
     );
     for (epoch, who) in [(1, 5), (2, 5), (2, 6)] {
         let (answer, _) = lender.ask(header(FrameKind::Deposit, epoch, who), &[]);
         assert_eq!(
             (answer.kind, answer.flags),
-            (FrameKind::Refuse, Refusal::Fenced as u8)
+            (FrameKind::Refuse, RefusalReason::Fenced as u8)
         );
     }
     assert_eq!(
         lender.ask(header(FrameKind::Deposit, 3, 5), &[]).0.kind,
-        FrameKind::Deposited
+        FrameKind::DepositAck
     );
     for (epoch, who) in [(2, 5), (3, 6), (4, 5)] {
         let (answer, _) = lender.ask(header(FrameKind::Ping, epoch, who), &[]);
         assert_eq!(
             (answer.kind, answer.flags),
-            (FrameKind::Refuse, Refusal::Fenced as u8)
+            (FrameKind::Refuse, RefusalReason::Fenced as u8)
         );
     }
     assert_eq!(
@@ -142,68 +147,75 @@ fn a_session_that_has_begun_ends_those_before() {
 
 #[test]
 fn a_full_lender_says_what_it_has_left_and_that_is_taken() {
-    let mut world = World::new(1, &[11]);
+    let mut world = DepositWorld::new(1, &[11]);
     for page in 0..20 {
         world.put(page, 1);
     }
     assert_eq!(
-        (world.depot.status().lenders[0].slots, world.aside.len()),
+        (world.directory.status().lenders[0].slots, world.pending.len()),
         (11, 9)
     );
-    let mut resize = Header::new(FrameKind::Resize);
-    (resize.epoch, resize.who, resize.lsn) = (Epoch(1), OWNER, Lsn(12));
+    let mut resize = FrameHeader::new(FrameKind::Resize);
+    (resize.epoch, resize.sender, resize.lsn) = (Epoch(1), OWNER, Lsn(12));
     let (refused, _) = world.lenders[0].ask(resize, &[]);
     assert_eq!(
         (refused.flags, refused.lsn, refused.stable),
-        (Refusal::NoRoom as u8, Lsn(12), Lsn(11))
+        (RefusalReason::NoRoom as u8, Lsn(12), Lsn(11))
     );
-    assert!(world.depot.status().lenders[0].full);
+    assert!(world.directory.status().lenders[0].full);
     // What waits goes when something else has gone.
     for page in 0..5 {
-        world.depot.forget(Page(page));
+        world.directory.forget(Page(page));
     }
-    world.depot.tick(world.now);
+    world.directory.tick(world.now);
     world.settle();
-    assert_eq!(world.aside.len(), 4);
+    assert_eq!(world.pending.len(), 4);
 }
 
 #[test]
 fn a_page_put_anew_while_it_is_on_its_way_is_kept_until_the_new_one_is_there() {
-    let mut world = World::new(1, &[64]);
+    let mut world = DepositWorld::new(1, &[64]);
     world.put(0, 1);
-    let first = world.depot.put(Page(0));
-    world.aside.insert(Page(0), (first, vec![2; 4096]));
-    let sent = world.depot.poll(0, world.now).unwrap();
+    let first = world.directory.put(Page(0));
+    world.pending.insert(Page(0), (first, vec![2; 4096]));
+    let sent = world.directory.poll(0, world.now).unwrap();
     let (header, body) = world.frame(0, sent);
-    let second = world.depot.put(Page(0));
-    world.aside.insert(Page(0), (second, vec![3; 4096]));
+    let second = world.directory.put(Page(0));
+    world.pending.insert(Page(0), (second, vec![3; 4096]));
     let (answer, body) = world.lenders[0].ask(header, &body);
     world.hear(0, &answer, &body).unwrap();
-    assert_eq!(world.depot.news(), None, "what has come is of no use any more");
+    assert_eq!(
+        world.directory.next_event(),
+        None,
+        "what has come is of no use any more"
+    );
     world.settle();
-    assert_eq!(world.news.last(), Some(&News::Stashed(Page(0), second, 1)));
-    assert_eq!(world.depot.get(Page(0)), Found::Asked);
+    assert_eq!(
+        world.events.last(),
+        Some(&DirectoryEvent::Stashed(Page(0), second, 1))
+    );
+    assert_eq!(world.directory.get(Page(0)), DirectoryLookup::Requested);
     world.settle();
-    assert_eq!(world.came[&Page(0)][0], 3);
+    assert_eq!(world.arrived[&Page(0)][0], 3);
 }
 
 #[test]
 fn what_a_dead_lender_had_gets_another_place_from_the_other() {
-    let mut world = World::new(2, &[64, 64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64, 64]);
     for page in 0..30 {
         world.put(page, page as u8);
     }
     world.unlink(1);
     world.now = world.now + DEPOSIT_DETECT;
     for _ in 0..8 {
-        world.depot.tick(world.now);
+        world.directory.tick(world.now);
         world.settle();
     }
-    assert_eq!((world.depot.status().short, world.aside.len()), (0, 0));
+    assert_eq!((world.directory.status().short, world.pending.len()), (0, 0));
     for page in 0..30 {
         assert!(
             world
-                .depot
+                .directory
                 .places(Page(page))
                 .all(|(lender, _, held)| lender != 1 && held)
         );
@@ -214,8 +226,8 @@ fn what_a_dead_lender_had_gets_another_place_from_the_other() {
 /// came back.
 #[test]
 fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
-    let mut world = World::new(2, &[64; 4]);
-    let many = MENDS_MAX as u32 + 6;
+    let mut world = DepositWorld::new(2, &[64; 4]);
+    let many = REPAIR_PAGES_MAX as u32 + 6;
     world.unlink(2);
     world.unlink(3);
     (0..many).for_each(|page| world.put(page, 1));
@@ -229,12 +241,12 @@ fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
     world.unlink(1);
     world.now = world.now + DEPOSIT_DETECT;
     for _ in 0..8 {
-        world.depot.tick(world.now);
+        world.directory.tick(world.now);
         world.settle();
     }
     for page in others {
         let places: Vec<usize> = world
-            .depot
+            .directory
             .places(Page(page))
             .map(|(lender, ..)| lender)
             .collect();
@@ -244,42 +256,42 @@ fn pages_that_nobody_can_give_do_not_keep_others_from_being_mended() {
         );
     }
     // Who wants one of the others has it as soon as one of its lenders is back.
-    world.depot.get(Page(0));
+    world.directory.get(Page(0));
     world.link(1);
-    assert_eq!(world.came[&Page(0)][0], 1);
+    assert_eq!(world.arrived[&Page(0)][0], 1);
 }
 
 #[test]
 fn a_lender_by_two_names_is_one_lender() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     world.unlink(1);
-    world.depot.next_session(1);
+    world.directory.next_session(1);
     assert_eq!(
-        world.depot.on_linked(1, Incarnation(1), 0, DEPOSIT_LEASE),
-        Err(Misconduct)
+        world.directory.on_linked(1, Incarnation(1), 0, DEPOSIT_LEASE),
+        Err(MisconductError)
     );
     world.put(0, 5);
-    assert!(world.depot.places(Page(0)).all(|(lender, ..)| lender == 0));
-    assert_eq!(world.depot.status().short, 1);
+    assert!(world.directory.places(Page(0)).all(|(lender, ..)| lender == 0));
+    assert_eq!(world.directory.status().short, 1);
 }
 
 /// A lender that claimed 2^28 slots made its owner take a gibibyte for their numbers.
 #[test]
 fn slots_that_nobody_asked_for_are_not_believed_in() {
-    let settings = Settings {
+    let settings = DirectorySettings {
         copies: 1,
         slots_max: vec![u32::MAX],
         grow: 8,
         spill_max: 0,
     };
-    let mut depot = Depot::new(&settings);
+    let mut depot = PageDirectory::new(&settings);
     let now = Time(1);
     depot.next_session(0);
     depot
         .on_linked(0, Incarnation(1), 1 << 28, DEPOSIT_LEASE)
         .unwrap();
     assert_eq!(depot.status().lenders[0].slots, 0);
-    assert_eq!(depot.poll(0, now), Some(Send::Resize(8)));
+    assert_eq!(depot.poll(0, now), Some(DepositCommand::Resize(8)));
     // The answer is lost, and the deposit has them.
     depot.on_unlinked(0, now);
     depot.next_session(0);
@@ -291,70 +303,82 @@ fn slots_that_nobody_asked_for_are_not_believed_in() {
 
 #[test]
 fn a_lender_that_owes_an_answer_for_too_long_is_silent_whatever_else_it_says() {
-    let mut world = World::new(1, &[64]);
+    let mut world = DepositWorld::new(1, &[64]);
     let start = world.now;
-    world.depot.put(Page(0));
-    let Some(Send::Put(first, _)) = world.depot.poll(0, start) else {
+    world.directory.put(Page(0));
+    let Some(DepositCommand::Put(first, _)) = world.directory.poll(0, start) else {
         panic!("the page is to be sent");
     };
-    world.depot.put(Page(1));
+    world.directory.put(Page(1));
     let later = start + DEPOSIT_DETECT;
-    let Some(Send::Put(second, _)) = world.depot.poll(0, later) else {
+    let Some(DepositCommand::Put(second, _)) = world.directory.poll(0, later) else {
         panic!("the page is to be sent");
     };
-    assert!(!world.depot.is_silent(0, later));
-    assert!(world.depot.is_silent(0, start + DEPOSIT_SILENCE));
-    world.depot.on_stashed(0, first).unwrap();
-    assert!(!world.depot.is_silent(0, start + DEPOSIT_SILENCE));
-    assert!(world.depot.is_silent(0, later + DEPOSIT_SILENCE));
-    world.depot.on_stashed(0, second).unwrap();
-    assert!(!world.depot.is_silent(0, later + DEPOSIT_SILENCE));
+    assert!(!world.directory.is_silent(0, later));
+    assert!(world.directory.is_silent(0, start + DEPOSIT_TIMEOUT));
+    world.directory.on_stashed(0, first).unwrap();
+    assert!(!world.directory.is_silent(0, start + DEPOSIT_TIMEOUT));
+    assert!(world.directory.is_silent(0, later + DEPOSIT_TIMEOUT));
+    world.directory.on_stashed(0, second).unwrap();
+    assert!(!world.directory.is_silent(0, later + DEPOSIT_TIMEOUT));
 }
 
 #[test]
 fn a_page_that_is_lost_names_who_lost_it_until_it_is_put_anew() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     world.put(5, 9);
     world.unlink(0);
-    world.lenders[0] = Lender::new(77, 64);
+    world.lenders[0] = DepositLender::new(77, 64);
     world.unlink(1);
-    assert_eq!(world.depot.get(Page(5)), Found::Asked, "they may come back");
+    assert_eq!(
+        world.directory.get(Page(5)),
+        DirectoryLookup::Requested,
+        "they may come back"
+    );
     world.link(0);
-    assert!(world.news.iter().all(|news| !matches!(news, News::Lost(..))));
+    assert!(
+        world
+            .events
+            .iter()
+            .all(|news| !matches!(news, DirectoryEvent::Lost(..)))
+    );
     world.now = world.now + DEPOSIT_LEASE;
-    world.depot.tick(world.now);
+    world.directory.tick(world.now);
     world.settle();
-    assert_eq!(world.news.last(), Some(&News::Lost(Page(5), set(&[0, 1]))));
-    assert_eq!(world.depot.get(Page(5)), Found::Lost(set(&[0, 1])));
-    assert_eq!(world.depot.status().lost, 1);
+    assert_eq!(
+        world.events.last(),
+        Some(&DirectoryEvent::Lost(Page(5), set(&[0, 1])))
+    );
+    assert_eq!(world.directory.get(Page(5)), DirectoryLookup::Lost(set(&[0, 1])));
+    assert_eq!(world.directory.status().lost, 1);
     world.put(5, 10);
-    world.depot.get(Page(5));
+    world.directory.get(Page(5));
     world.settle();
-    assert_eq!(world.came[&Page(5)][0], 10);
+    assert_eq!(world.arrived[&Page(5)][0], 10);
 }
 
 #[test]
 fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
-    let mut world = World::new(1, &[64, 64]);
+    let mut world = DepositWorld::new(1, &[64, 64]);
     for page in 0..40 {
         world.put(page, page as u8);
     }
-    world.depot.on_withdraw(0);
+    world.directory.on_withdraw(0);
     for _ in 0..8 {
-        world.depot.tick(world.now);
+        world.directory.tick(world.now);
         world.settle();
     }
-    assert_eq!(world.lenders[0].holder.slots(), 0);
-    assert_eq!(world.lenders[1].holder.held(), 40);
-    let epoch = world.lenders[0].holder.epoch();
-    world.lenders[0].holder.leave(epoch, world.now);
+    assert_eq!(world.lenders[0].server.slots(), 0);
+    assert_eq!(world.lenders[1].server.used_slots(), 40);
+    let epoch = world.lenders[0].server.epoch();
+    world.lenders[0].server.end_session(epoch, world.now);
     assert!(
-        world.lenders[0].holder.is_over(world.now, DEPOSIT_LEASE),
+        world.lenders[0].server.is_over(world.now, DEPOSIT_LEASE),
         "at once"
     );
     assert!(
         !world.lenders[1]
-            .holder
+            .server
             .is_over(world.now + DEPOSIT_LEASE, DEPOSIT_LEASE),
         "attended"
     );
@@ -363,18 +387,18 @@ fn everything_leaves_a_lender_that_is_about_to_stop_and_then_it_has_nothing() {
 /// The one copy that was left was at a lender that had died, and the bytes had gone when the links to all others broke for a moment.
 #[test]
 fn bytes_stay_as_long_as_nobody_who_has_them_is_there() {
-    let mut world = World::new(2, &[64, 64]);
-    let version = world.depot.put(Page(0));
-    world.aside.insert(Page(0), (version, vec![7; PAGE_BYTES]));
-    let send = world.depot.poll(0, world.now).unwrap();
+    let mut world = DepositWorld::new(2, &[64, 64]);
+    let version = world.directory.put(Page(0));
+    world.pending.insert(Page(0), (version, vec![7; PAGE_BYTES]));
+    let send = world.directory.poll(0, world.now).unwrap();
     let (header, body) = world.frame(0, send);
     let (answer, body) = world.lenders[0].ask(header, &body);
     world.hear(0, &answer, &body).unwrap();
     // What is on its way to the other one never arrives.
-    assert!(world.depot.poll(1, world.now).is_some());
+    assert!(world.directory.poll(1, world.now).is_some());
     world.unlink(0);
     world.unlink(1);
-    assert!(world.aside.contains_key(&Page(0)), "lender 0 may have died");
+    assert!(world.pending.contains_key(&Page(0)), "lender 0 may have died");
     world.link(0);
-    assert!(world.aside.is_empty(), "it has not");
+    assert!(world.pending.is_empty(), "it has not");
 }

@@ -1,10 +1,13 @@
 //! Blocks of pages that stay where they are.
 
-use netram_far_machine::deposit::{Found, Gathered, LenderSet, News, Outcome, Page, Send, Ticket, Wanted};
+use netram_far_machine::deposit::{
+    BlockRequest, DepositCommand, DirectoryEvent, DirectoryLookup, GatherOutcome, GatherResult, GatherTicket,
+    LenderSet, Page,
+};
 use netram_far_machine::limit::{BLOCK_BYTES, DEPOSIT_LEASE, PAGE_BLOCKS};
 use netram_proto::limit::FRAME_BODY_BYTES_MAX;
 
-use super::world::{Lender, World};
+use super::world::{DepositLender, DepositWorld};
 
 const ALL: [u8; PAGE_BLOCKS] = {
     let mut all = [0; PAGE_BLOCKS];
@@ -16,26 +19,26 @@ const ALL: [u8; PAGE_BLOCKS] = {
     all
 };
 
-fn ask(world: &mut World, wanted: Wanted) -> Ticket {
-    world.depot.gather(wanted, |_| false)
+fn ask(world: &mut DepositWorld, wanted: BlockRequest) -> GatherTicket {
+    world.directory.gather(wanted, |_| false)
 }
 
-fn asked(world: &mut World, page: u32, numbers: &[u8]) -> Ticket {
-    let mut wanted = Wanted::default();
+fn asked(world: &mut DepositWorld, page: u32, numbers: &[u8]) -> GatherTicket {
+    let mut wanted = BlockRequest::default();
     wanted.extend(Page(page), numbers);
     let ticket = ask(world, wanted);
-    assert!(!world.depot.has_gathered(ticket));
+    assert!(!world.directory.has_gathered(ticket));
     ticket
 }
 
-fn taken(world: &mut World, ticket: Ticket) -> Gathered {
-    assert!(world.depot.has_gathered(ticket));
-    world.depot.take_gathered(ticket).unwrap()
+fn taken(world: &mut DepositWorld, ticket: GatherTicket) -> GatherResult {
+    assert!(world.directory.has_gathered(ticket));
+    world.directory.take_gathered(ticket).unwrap()
 }
 
 /// What became of the first page, which nobody was asked for, or nobody any more.
-fn outcome(world: &mut World, page: u32) -> Outcome {
-    let mut wanted = Wanted::default();
+fn outcome(world: &mut DepositWorld, page: u32) -> GatherOutcome {
+    let mut wanted = BlockRequest::default();
     wanted.add(Page(page), 7);
     let ticket = ask(world, wanted);
     taken(world, ticket).outcome(0)
@@ -43,11 +46,11 @@ fn outcome(world: &mut World, page: u32) -> Outcome {
 
 #[test]
 fn blocks_come_from_either_place_and_in_as_many_frames_as_they_need() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     (0..40).for_each(|page| world.put(page, page as u8));
     const { assert!(40 * PAGE_BLOCKS * BLOCK_BYTES > 2 * FRAME_BODY_BYTES_MAX) };
     for dead in [0, 1] {
-        let mut wanted = Wanted::default();
+        let mut wanted = BlockRequest::default();
         (0..40).for_each(|page| wanted.extend(Page(page), &ALL));
         let ticket = ask(&mut world, wanted);
         let few = asked(&mut world, 3, &[255, 0]);
@@ -55,45 +58,49 @@ fn blocks_come_from_either_place_and_in_as_many_frames_as_they_need() {
         world.settle();
         let gathered = taken(&mut world, ticket);
         for page in 0..40 {
-            let version = world.depot.version(Page(page as u32)).unwrap();
-            assert_eq!(gathered.outcome(page), Outcome::Given(version));
+            let version = world.directory.version(Page(page as u32)).unwrap();
+            assert_eq!(gathered.outcome(page), GatherOutcome::Arrived(version));
             let bytes = &gathered.bytes[gathered.wanted().bytes(page)];
             assert_eq!(bytes, [page as u8; 4096]);
         }
         assert_eq!(taken(&mut world, few).bytes, [3; 32]);
         world.link(dead);
     }
-    assert_eq!(outcome(&mut world, 40), Outcome::Never);
+    assert_eq!(outcome(&mut world, 40), GatherOutcome::Never);
 }
 
 #[test]
 fn who_wanted_blocks_of_a_page_that_was_put_or_forgotten_looks_again() {
-    let mut world = World::new(1, &[64]);
+    let mut world = DepositWorld::new(1, &[64]);
     (0..3).for_each(|page| world.put(page, 1));
-    let mut wanted = Wanted::default();
+    let mut wanted = BlockRequest::default();
     (0..3).for_each(|page| wanted.extend(Page(page), &ALL));
     let ticket = ask(&mut world, wanted);
-    let sent = world.depot.poll(0, world.now).unwrap();
+    let sent = world.directory.poll(0, world.now).unwrap();
     let (header, body) = world.frame(0, sent);
-    let version = world.depot.put(Page(0));
-    world.aside.insert(Page(0), (version, vec![2; 4096]));
-    world.depot.forget(Page(1));
-    assert!(!world.depot.has_gathered(ticket), "page 2 is still to come");
+    let version = world.directory.put(Page(0));
+    world.pending.insert(Page(0), (version, vec![2; 4096]));
+    world.directory.forget(Page(1));
+    assert!(!world.directory.has_gathered(ticket), "page 2 is still to come");
     // What was asked comes, and of two pages nobody wants it any more.
     let (answer, body) = world.lenders[0].ask(header, &body);
     world.hear(0, &answer, &body).unwrap();
     world.settle();
-    assert_eq!(world.given, [Page(2)]);
+    assert_eq!(world.gathered, [Page(2)]);
     let gathered = taken(&mut world, ticket);
     let outcomes = [0, 1, 2].map(|index| gathered.outcome(index));
-    let version = world.depot.version(Page(2)).unwrap();
+    let version = world.directory.version(Page(2)).unwrap();
     assert_eq!(
         outcomes,
-        [Outcome::Again, Outcome::Again, Outcome::Given(version)]
+        [
+            GatherOutcome::Retry,
+            GatherOutcome::Retry,
+            GatherOutcome::Arrived(version)
+        ]
     );
     assert_eq!(gathered.bytes[..2 * 4096], [0; 2 * 4096]);
     assert_eq!(gathered.bytes[2 * 4096..], [1; 4096]);
-    assert_eq!(outcome(&mut world, 1), Outcome::Never);
+    assert_eq!(outcome(&mut world, 1), GatherOutcome::Never);
     let ticket = asked(&mut world, 0, &ALL);
     world.unlink(0);
     world.link(0);
@@ -102,26 +109,26 @@ fn who_wanted_blocks_of_a_page_that_was_put_or_forgotten_looks_again() {
 
 #[test]
 fn who_wanted_blocks_of_a_page_that_is_lost_learns_by_whom() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     world.put(5, 9);
     world.unlink(0);
-    world.lenders[0] = Lender::new(77, 64);
+    world.lenders[0] = DepositLender::new(77, 64);
     world.unlink(1);
     let ticket = asked(&mut world, 5, &ALL);
     world.link(0);
-    assert!(!world.depot.has_gathered(ticket));
+    assert!(!world.directory.has_gathered(ticket));
     world.now = world.now + DEPOSIT_LEASE;
-    world.depot.tick(world.now);
+    world.directory.tick(world.now);
     world.settle();
     let both = LenderSet(3);
-    assert_eq!(world.news.last(), Some(&News::Gathered(ticket)));
-    assert_eq!(taken(&mut world, ticket).outcome(0), Outcome::Lost(both));
-    assert_eq!(outcome(&mut world, 5), Outcome::Lost(both));
+    assert_eq!(world.events.last(), Some(&DirectoryEvent::Gathered(ticket)));
+    assert_eq!(taken(&mut world, ticket).outcome(0), GatherOutcome::Lost(both));
+    assert_eq!(outcome(&mut world, 5), GatherOutcome::Lost(both));
 }
 
 #[test]
 fn blocks_of_a_page_that_only_the_spill_file_has_come_with_their_page() {
-    let mut world = World::apart(2, &[64], 64);
+    let mut world = DepositWorld::unlinked(2, &[64], 64);
     let (lender, file) = (0, 1);
     [lender, file].into_iter().for_each(|which| world.link(which));
     world.put(5, 9);
@@ -131,58 +138,58 @@ fn blocks_of_a_page_that_only_the_spill_file_has_come_with_their_page() {
     // Who waits for the lender need not wait for it to come back.
     let ticket = asked(&mut world, 5, &ALL);
     world.unlink(lender);
-    assert_eq!(world.news.last(), Some(&News::Gathered(ticket)));
-    assert_eq!(taken(&mut world, ticket).outcome(0), Outcome::Again);
-    assert_eq!(outcome(&mut world, 5), Outcome::Spilled);
-    assert_eq!(world.depot.get(Page(5)), Found::Asked);
+    assert_eq!(world.events.last(), Some(&DirectoryEvent::Gathered(ticket)));
+    assert_eq!(taken(&mut world, ticket).outcome(0), GatherOutcome::Retry);
+    assert_eq!(outcome(&mut world, 5), GatherOutcome::Spilled);
+    assert_eq!(world.directory.get(Page(5)), DirectoryLookup::Requested);
     world.settle();
-    assert_eq!(world.came[&Page(5)], [9; 4096]);
+    assert_eq!(world.arrived[&Page(5)], [9; 4096]);
     world.link(lender);
     asked(&mut world, 5, &ALL);
 }
 
 #[test]
 fn blocks_of_a_page_that_has_come_meanwhile_are_looked_for_in_it() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     world.put(5, 9);
     let ticket = asked(&mut world, 5, &ALL);
-    let picks_at = (0..2).find_map(|lender| Some((lender, world.depot.poll(lender, world.now)?)));
+    let picks_at = (0..2).find_map(|lender| Some((lender, world.directory.poll(lender, world.now)?)));
     let (slow, asked_slow) = picks_at.unwrap();
     // The other place has less on its way.
-    assert_eq!(world.depot.get(Page(5)), Found::Asked);
+    assert_eq!(world.directory.get(Page(5)), DirectoryLookup::Requested);
     world.settle();
-    assert_eq!(world.came[&Page(5)], [9; 4096]);
-    assert_eq!(world.news.last(), Some(&News::Gathered(ticket)));
+    assert_eq!(world.arrived[&Page(5)], [9; 4096]);
+    assert_eq!(world.events.last(), Some(&DirectoryEvent::Gathered(ticket)));
     // What a liar gives when the page has been proven would never be found.
     let (header, body) = world.frame(slow, asked_slow);
     let (answer, body) = world.lenders[slow].ask(header, &body);
     world.hear(slow, &answer, &body).unwrap();
-    assert_eq!(world.given, []);
-    assert_eq!(taken(&mut world, ticket).outcome(0), Outcome::Again);
+    assert_eq!(world.gathered, []);
+    assert_eq!(taken(&mut world, ticket).outcome(0), GatherOutcome::Retry);
     // Until it has been taken, nobody else is asked either.
-    let mut wanted = Wanted::default();
+    let mut wanted = BlockRequest::default();
     wanted.add(Page(5), 7);
-    let ticket = world.depot.gather(wanted, |page| page == Page(5));
-    assert_eq!(taken(&mut world, ticket).outcome(0), Outcome::Here);
+    let ticket = world.directory.gather(wanted, |page| page == Page(5));
+    assert_eq!(taken(&mut world, ticket).outcome(0), GatherOutcome::Local);
 }
 
 #[test]
 fn blocks_of_a_page_that_a_lender_has_not_got_come_from_its_other_place() {
-    let mut world = World::new(2, &[64, 64]);
+    let mut world = DepositWorld::new(2, &[64, 64]);
     (0..4).for_each(|page| world.put(page, page as u8 + 1));
-    let mut wanted = Wanted::default();
+    let mut wanted = BlockRequest::default();
     (0..4).for_each(|page| wanted.add(Page(page), 9));
     let ticket = ask(&mut world, wanted);
-    let sent = world.depot.poll(0, world.now).unwrap();
+    let sent = world.directory.poll(0, world.now).unwrap();
     let (header, _) = world.frame(0, sent);
     // Of none of its pages it says that it has it.
-    let count = (0..4).filter(|page| world.depot.places(Page(*page)).next().unwrap().0 == 0);
+    let count = (0..4).filter(|page| world.directory.places(Page(*page)).next().unwrap().0 == 0);
     let none = vec![0; 2 * count.count()];
     let mut answer = header;
-    answer.kind = netram_proto::wire::FrameKind::Gathered;
+    answer.kind = netram_proto::wire::FrameKind::GatherReply;
     assert!(!none.is_empty(), "the first lender was asked");
     world.hear(0, &answer, &none).unwrap();
-    assert!(!world.depot.has_gathered(ticket));
+    assert!(!world.directory.has_gathered(ticket));
     world.settle();
     let gathered = taken(&mut world, ticket);
     for page in 0..4 {
@@ -195,15 +202,15 @@ fn blocks_of_a_page_that_a_lender_has_not_got_come_from_its_other_place() {
 
 #[test]
 fn blocks_and_pages_take_turns() {
-    let mut world = World::new(1, &[64]);
+    let mut world = DepositWorld::new(1, &[64]);
     (0..40).for_each(|page| world.put(page, page as u8));
     for page in 0..40 {
         asked(&mut world, page, &ALL);
     }
-    assert_eq!(world.depot.get(Page(3)), Found::Asked);
+    assert_eq!(world.directory.get(Page(3)), DirectoryLookup::Requested);
     let mut sent = Vec::new();
-    while let Some(send) = world.depot.poll(0, world.now) {
-        sent.push(matches!(send, Send::Gather(..)));
+    while let Some(send) = world.directory.poll(0, world.now) {
+        sent.push(matches!(send, DepositCommand::Gather(..)));
     }
     assert_eq!(sent, [true, false, true, true]);
 }

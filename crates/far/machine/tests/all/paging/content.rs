@@ -3,93 +3,94 @@
 use std::collections::BTreeMap;
 
 use netram_far_machine::paging::{
-    Access, Config, FirstTouch, Kind, Move, Page, Place, Policy, Replacement, Served,
+    FirstTouch, Page, PageAccess, PageLocation, PageMove, PagingPolicy, PolicyConfig, PolicyKind,
+    ReferenceOutcome, Replacement,
 };
 use proptest::prelude::*;
 
 /// What each place has of each page. Content is the number of the write that made it, 0 before all.
 #[derive(Default)]
-struct Memories {
+struct PageContents {
     local: BTreeMap<Page, u64>,
     remote: BTreeMap<Page, u64>,
     disk: BTreeMap<Page, u64>,
 }
 
-impl Memories {
-    fn carry_out(&mut self, moves: &[Move]) {
+impl PageContents {
+    fn apply_moves(&mut self, moves: &[PageMove]) {
         for one in moves {
             match *one {
-                Move::Read(page) => self.come(page, self.disk.get(&page).copied().unwrap_or(0)),
-                Move::Zero(page) => self.come(page, 0),
-                Move::Fetch(page) => {
+                PageMove::Read(page) => self.load(page, self.disk.get(&page).copied().unwrap_or(0)),
+                PageMove::Zero(page) => self.load(page, 0),
+                PageMove::Fetch(page) => {
                     let content = self.remote[&page];
-                    self.come(page, content);
+                    self.load(page, content);
                 }
-                Move::ReadAway(page) => {
+                PageMove::ReadAway(page) => {
                     let content = self.disk.get(&page).copied().unwrap_or(0);
                     assert!(self.remote.insert(page, content).is_none());
                 }
-                Move::ZeroAway(page) => assert!(self.remote.insert(page, 0).is_none()),
-                Move::Send(page) => {
-                    let content = self.go(page);
+                PageMove::ZeroAway(page) => assert!(self.remote.insert(page, 0).is_none()),
+                PageMove::Send(page) => {
+                    let content = self.unload(page);
                     self.remote.insert(page, content);
                 }
-                Move::Write(page) => {
-                    let content = self.go(page);
+                PageMove::Write(page) => {
+                    let content = self.unload(page);
                     self.disk.insert(page, content);
                 }
-                Move::Drop(page) => {
-                    self.go(page);
+                PageMove::Drop(page) => {
+                    self.unload(page);
                 }
-                Move::Forget(page) => assert!(self.remote.remove(&page).is_some()),
+                PageMove::Forget(page) => assert!(self.remote.remove(&page).is_some()),
             }
         }
     }
 
-    fn come(&mut self, page: Page, content: u64) {
+    fn load(&mut self, page: Page, content: u64) {
         assert!(self.local.insert(page, content).is_none(), "{page:?} was there");
     }
 
-    fn go(&mut self, page: Page) -> u64 {
+    fn unload(&mut self, page: Page) -> u64 {
         self.local
             .remove(&page)
             .expect("only what is in local memory leaves it")
     }
 }
 
-struct Run {
-    policy: Policy,
-    memories: Memories,
+struct PolicyRun {
+    policy: PagingPolicy,
+    memories: PageContents,
     written: BTreeMap<Page, u64>,
     writes: u64,
 }
 
-impl Run {
-    fn reference(&mut self, page: Page, access: Access) {
+impl PolicyRun {
+    fn reference(&mut self, page: Page, access: PageAccess) {
         let (moves, in_local) = match self.policy.reference(page, access) {
-            Served::Local => (vec![], true),
-            Served::Word => (vec![], false),
-            Served::Moved(moves) => (moves.to_vec(), true),
-            Served::WordAndMoved(moves) => (moves.to_vec(), false),
+            ReferenceOutcome::Local => (vec![], true),
+            ReferenceOutcome::Word => (vec![], false),
+            ReferenceOutcome::Moved(moves) => (moves.to_vec(), true),
+            ReferenceOutcome::WordAndMoved(moves) => (moves.to_vec(), false),
         };
         if in_local {
-            self.memories.carry_out(&moves);
+            self.memories.apply_moves(&moves);
             self.access(page, access, true);
         } else {
             // A page that is placed is there before the word; all else moves behind it.
-            let places = |one: &&Move| matches!(one, Move::ReadAway(_) | Move::ZeroAway(_));
+            let places = |one: &&PageMove| matches!(one, PageMove::ReadAway(_) | PageMove::ZeroAway(_));
             let split = moves
                 .iter()
                 .rposition(|one| places(&one))
                 .map_or(0, |place| place + 1);
-            self.memories.carry_out(&moves[..split]);
+            self.memories.apply_moves(&moves[..split]);
             self.access(page, access, false);
-            self.memories.carry_out(&moves[split..]);
+            self.memories.apply_moves(&moves[split..]);
         }
         self.check();
     }
 
-    fn access(&mut self, page: Page, access: Access, local: bool) {
+    fn access(&mut self, page: Page, access: PageAccess, local: bool) {
         let memory = match local {
             true => &mut self.memories.local,
             false => &mut self.memories.remote,
@@ -102,7 +103,7 @@ impl Run {
             self.written.get(&page).copied().unwrap_or(0),
             "{page:?} is not what was written"
         );
-        if access == Access::Write {
+        if access == PageAccess::Write {
             self.writes += 1;
             *content = self.writes;
             self.written.insert(page, self.writes);
@@ -112,7 +113,7 @@ impl Run {
     fn check(&mut self) {
         if !self.policy.config().keep_copies {
             // A page that was fetched gives its place up.
-            let gone = |page: &Page| self.policy.place(*page) == Place::Remote;
+            let gone = |page: &Page| self.policy.location(*page) == PageLocation::Remote;
             self.memories.remote.retain(|page, _| gone(page));
         }
         let (local, remote) = (self.policy.local() as usize, self.policy.remote() as usize);
@@ -126,12 +127,12 @@ impl Run {
     }
 }
 
-fn kinds() -> impl Strategy<Value = Kind> {
+fn kinds() -> impl Strategy<Value = PolicyKind> {
     prop_oneof![
-        Just(Kind::Disk),
-        Just(Kind::RamDisk),
-        Just(Kind::RemoteMain),
-        (1..6_u32).prop_map(|initial| Kind::Counters { initial }),
+        Just(PolicyKind::Disk),
+        Just(PolicyKind::RamDisk),
+        Just(PolicyKind::RemoteMain),
+        (1..6_u32).prop_map(|initial| PolicyKind::Counters { initial }),
     ]
 }
 
@@ -145,7 +146,7 @@ fn replacements() -> impl Strategy<Value = Replacement> {
     ]
 }
 
-fn configs() -> impl Strategy<Value = Config> {
+fn configs() -> impl Strategy<Value = PolicyConfig> {
     (
         kinds(),
         replacements(),
@@ -155,7 +156,7 @@ fn configs() -> impl Strategy<Value = Config> {
         any::<u64>(),
     )
         .prop_map(
-            |(kind, replacement, local_pages, remote_pages, [zeros, keep_copies], seed)| Config {
+            |(kind, replacement, local_pages, remote_pages, [zeros, keep_copies], seed)| PolicyConfig {
                 kind,
                 replacement,
                 local_pages,
@@ -179,20 +180,20 @@ proptest! {
         config in configs(),
         references in prop::collection::vec((0..16_u32, any::<bool>()), 1..600),
     ) {
-        let mut run = Run {
-            policy: Policy::new(config),
-            memories: Memories::default(),
+        let mut run = PolicyRun {
+            policy: PagingPolicy::new(config),
+            memories: PageContents::default(),
             written: BTreeMap::new(),
             writes: 0,
         };
         let count = references.len() as u64;
         for (page, writes) in references {
-            let access = if writes { Access::Write } else { Access::Read };
+            let access = if writes { PageAccess::Write } else { PageAccess::Read };
             run.reference(Page(page), access);
         }
         let tally = run.policy.tally();
         prop_assert_eq!(tally.references(), count);
-        if matches!(config.kind, Kind::Disk | Kind::RamDisk) {
+        if matches!(config.kind, PolicyKind::Disk | PolicyKind::RamDisk) {
             prop_assert_eq!(tally.words, 0);
         }
     }
@@ -202,8 +203,8 @@ proptest! {
         local_pages in 1..8_u32,
         references in prop::collection::vec(0..16_u32, 1..600),
     ) {
-        let mut policy = Policy::new(Config {
-            kind: Kind::Disk,
+        let mut policy = PagingPolicy::new(PolicyConfig {
+            kind: PolicyKind::Disk,
             replacement: Replacement::Lru,
             local_pages,
             remote_pages: 0,
@@ -214,19 +215,19 @@ proptest! {
         // Most recent last.
         let mut list: Vec<Page> = Vec::new();
         for page in references.into_iter().map(Page) {
-            let served = policy.reference(page, Access::Read);
+            let served = policy.reference(page, PageAccess::Read);
             let expected = match list.iter().position(|one| *one == page) {
                 Some(place) => {
                     list.remove(place);
                     vec![]
                 }
-                None if list.len() == local_pages as usize => vec![Move::Drop(list.remove(0)), Move::Read(page)],
-                None => vec![Move::Read(page)],
+                None if list.len() == local_pages as usize => vec![PageMove::Drop(list.remove(0)), PageMove::Read(page)],
+                None => vec![PageMove::Read(page)],
             };
             list.push(page);
             match served {
-                Served::Moved(moves) => prop_assert_eq!(moves, &expected[..]),
-                other => prop_assert_eq!((other, expected.len()), (Served::Local, 0)),
+                ReferenceOutcome::Moved(moves) => prop_assert_eq!(moves, &expected[..]),
+                other => prop_assert_eq!((other, expected.len()), (ReferenceOutcome::Local, 0)),
             }
         }
     }

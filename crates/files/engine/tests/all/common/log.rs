@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex};
 
 use netram_proto::id::{Epoch, Lsn};
 use netram_proto::port::{
-    AppendError, Durability, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, LogError, LogState, Record, RecordKind, RecordLog,
+    WaitError,
 };
 
 #[derive(Clone, Default)]
 struct Inside {
-    records: Vec<(Lsn, Kind, Vec<u8>)>,
+    records: Vec<(Lsn, RecordKind, Vec<u8>)>,
     head: Lsn,
     tail: Lsn,
     waited: Lsn,
@@ -47,7 +48,8 @@ impl MemoryLog {
             .filter(|(lsn, ..)| *lsn < inside.waited)
             .count();
         inside.records.truncate(held + more);
-        let end = |(lsn, _, payload): &(Lsn, Kind, Vec<u8>)| Lsn(lsn.0 + RECORD_BYTES + payload.len() as u64);
+        let end =
+            |(lsn, _, payload): &(Lsn, RecordKind, Vec<u8>)| Lsn(lsn.0 + RECORD_BYTES + payload.len() as u64);
         inside.tail = inside.records.last().map_or(inside.head, end);
         inside.waited = inside.tail;
         (inside.left, inside.trims) = (None, true);
@@ -83,18 +85,18 @@ impl MemoryLog {
     }
 
     /// All records that ever were, those that were given up among them.
-    pub(crate) fn records(&self) -> Vec<(Lsn, Kind, Vec<u8>)> {
+    pub(crate) fn records(&self) -> Vec<(Lsn, RecordKind, Vec<u8>)> {
         self.inside.lock().unwrap().records.clone()
     }
 }
 
-impl Log for MemoryLog {
+impl RecordLog for MemoryLog {
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
+    ) -> Result<CommitTicket, AppendError> {
         let mut inside = self.inside.lock().unwrap();
         if inside.closed {
             return Err(AppendError::Closed);
@@ -115,17 +117,17 @@ impl Log for MemoryLog {
         let lsn = inside.tail;
         inside.tail = Lsn(lsn.0 + bytes);
         inside.records.push((lsn, kind, payload));
-        Ok(Ticket {
+        Ok(CommitTicket {
             lsn,
             end: inside.tail,
         })
     }
 
-    fn wait(&self, ticket: Ticket, _durability: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, _durability: Durability) -> Result<CommitVotes, WaitError> {
         let mut inside = self.inside.lock().unwrap();
         assert!(ticket.end <= inside.tail);
         inside.waited = inside.waited.max(ticket.end);
-        Ok(Votes::default())
+        Ok(CommitVotes::default())
     }
 
     fn state(&self) -> LogState {

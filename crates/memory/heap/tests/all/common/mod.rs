@@ -7,7 +7,7 @@ pub(crate) mod machine;
 use machine::{Machine, MachineStorage, TestRvm};
 use netram_heap::{FreeError, Heap, Ptr};
 use netram_proto::port::Durability;
-use netram_rvm::{Mode, Transaction};
+use netram_rvm::{RestoreMode, Transaction};
 
 pub(crate) type Open = Transaction<Machine, MachineStorage>;
 
@@ -15,25 +15,25 @@ pub(crate) const PAGE: usize = 4096;
 /// The heap's segment.
 pub(crate) const PATH: &str = "heap";
 
-pub(crate) struct World {
+pub(crate) struct HeapFixture {
     pub(crate) machine: Machine,
     pub(crate) rvm: TestRvm,
     pub(crate) heap: Heap,
 }
 
 /// A heap of some pages that can be given out.
-pub(crate) fn world(pages: usize) -> World {
+pub(crate) fn world(pages: usize) -> HeapFixture {
     let machine = Machine::new(4 << 20);
     let rvm = machine.open().unwrap();
     rvm.create_segment(PATH, ((2 + pages) * PAGE) as u64, Default::default())
         .unwrap();
     let heap = Heap::format(&rvm, rvm.map(PATH, 0, 0).unwrap()).unwrap();
-    World { machine, rvm, heap }
+    HeapFixture { machine, rvm, heap }
 }
 
-impl World {
+impl HeapFixture {
     pub(crate) fn begin(&self) -> Open {
-        self.rvm.begin(Mode::Restore)
+        self.rvm.begin(RestoreMode::Restore)
     }
 
     pub(crate) fn commit<R>(&self, work: impl FnOnce(&mut Open) -> R) -> R {

@@ -12,14 +12,14 @@ const PAGES: usize = 64;
 /// Set in the processes that a test starts of this binary.
 const ALONE: &str = "NETRAM_TEST_ALONE";
 
-fn region() -> (tempfile::NamedTempFile, Memory, Memory) {
+fn region() -> (tempfile::NamedTempFile, RegionMemory, RegionMemory) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len((PAGES * PAGE) as u64).unwrap();
-    let memory = Memory::map_private(file.as_file(), 0, PAGES * PAGE, Placement::ANYWHERE).unwrap();
-    (file, memory, Memory::reserve(PAGES * PAGE).unwrap())
+    let memory = RegionMemory::map_private(file.as_file(), 0, PAGES * PAGE, Placement::ANYWHERE).unwrap();
+    (file, memory, RegionMemory::reserve(PAGES * PAGE).unwrap())
 }
 
-fn taken(trap: &Trap) -> Vec<usize> {
+fn taken(trap: &PageTrap) -> Vec<usize> {
     let mut pages = Vec::new();
     trap.take(&mut pages).unwrap();
     pages
@@ -43,7 +43,7 @@ fn alone(name: &str) -> Option<ExitStatus> {
 fn each_first_store_is_found_once_and_its_page_copied_before() {
     let (_file, mut memory, twin) = region();
     memory.copy_in(5 * PAGE, b"old");
-    let trap = Trap::new(&memory, &twin).unwrap();
+    let trap = PageTrap::new(&memory, &twin).unwrap();
     assert_eq!(taken(&trap), [0; 0]);
     memory.copy_in(5 * PAGE, b"new");
     memory.copy_in(5 * PAGE + 9, b"more");
@@ -62,7 +62,7 @@ fn each_first_store_is_found_once_and_its_page_copied_before() {
 #[test]
 fn no_store_is_lost_between_threads_that_store_and_one_that_takes() {
     let (_file, memory, twin) = region();
-    let trap = Trap::new(&memory, &twin).unwrap();
+    let trap = PageTrap::new(&memory, &twin).unwrap();
     let start = memory.address();
     let mut seen = vec![0u8; PAGES];
     let done = AtomicU32::new(0);
@@ -105,16 +105,16 @@ fn as_many_regions_as_there_are_slots_and_each_comes_back() {
     let mut traps = Vec::new();
     for _ in 0..TRAPS_MAX {
         let (file, memory, twin) = region();
-        traps.push((Trap::new(&memory, &twin).unwrap(), memory, twin, file));
+        traps.push((PageTrap::new(&memory, &twin).unwrap(), memory, twin, file));
     }
     let (_file, memory, twin) = region();
-    assert_eq!(Trap::new(&memory, &twin).err(), Some(TrapError::TooMany));
+    assert_eq!(PageTrap::new(&memory, &twin).err(), Some(TrapError::TooMany));
     for (trap, memory, ..) in &mut traps {
         memory.copy_in(PAGE, b"x");
         assert_eq!(taken(trap), [1]);
     }
     drop(traps.remove(17));
-    Trap::new(&memory, &twin).unwrap();
+    PageTrap::new(&memory, &twin).unwrap();
 }
 
 /// The address of the page that the program protects for itself, and how often its handler was called.
@@ -141,12 +141,12 @@ fn a_handler_that_was_there_before_has_its_own_faults_still() {
     // SAFETY: as in `install`.
     let set = unsafe { libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()) };
     assert_eq!(set, 0);
-    let mut own = Memory::reserve(PAGE).unwrap();
+    let mut own = RegionMemory::reserve(PAGE).unwrap();
     OWN_PAGE.store(own.address().get().expose_provenance(), Ordering::SeqCst);
     // SAFETY: a page of ours.
     unsafe { libc::mprotect(own.address().get().cast(), PAGE, libc::PROT_READ) };
     let (_file, mut memory, twin) = region();
-    let trap = Trap::new(&memory, &twin).unwrap();
+    let trap = PageTrap::new(&memory, &twin).unwrap();
     memory.copy_in(0, b"ours");
     assert_eq!(OWN_CALLS.load(Ordering::SeqCst), 0);
     own.copy_in(0, b"theirs");
@@ -158,8 +158,8 @@ fn a_handler_that_was_there_before_has_its_own_faults_still() {
 fn a_fault_that_is_nobodys_ends_the_process_as_ever() {
     let Some(status) = alone("a_fault_that_is_nobodys_ends_the_process_as_ever") else {
         let (_file, memory, twin) = region();
-        let _trap = Trap::new(&memory, &twin).unwrap();
-        let mut other = Memory::reserve(PAGE).unwrap();
+        let _trap = PageTrap::new(&memory, &twin).unwrap();
+        let mut other = RegionMemory::reserve(PAGE).unwrap();
         // SAFETY: a page of ours.
         unsafe { libc::mprotect(other.address().get().cast(), PAGE, libc::PROT_READ) };
         other.copy_in(0, b"x");
@@ -172,7 +172,7 @@ fn a_fault_that_is_nobodys_ends_the_process_as_ever() {
 fn a_forked_child_stores_for_itself() {
     let (_file, mut memory, twin) = region();
     memory.copy_in(3 * PAGE, b"parent");
-    let trap = Trap::new(&memory, &twin).unwrap();
+    let trap = PageTrap::new(&memory, &twin).unwrap();
     let _starting = lock(&STARTING);
     // SAFETY: the child stores, looks at bits and leaves without running anything of the parent's.
     let child = unsafe { libc::fork() };

@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use netram_proto::id::{Epoch, JournalId, Lsn};
 use netram_proto::port::{
-    AppendError, Durability, File, IoError, Kind, Log, LogError, LogState, Record, Ticket, Votes, WaitError,
+    AppendError, CommitTicket, CommitVotes, Durability, IoError, LogError, LogState, Record, RecordKind,
+    RecordLog, StorageFile, WaitError,
 };
 use netram_rvm::limit::TABLE_BYTES;
-use netram_rvm::{Identity, OpenError, Options, RealStorage, Rvm, Stamp};
+use netram_rvm::{RealStorage, Rvm, RvmOpenError, RvmOptions, SegmentIdentity, SegmentStamp};
 
 pub(crate) use storage::MachineStorage;
 
@@ -59,14 +60,14 @@ struct Contents {
     durable: Vec<u8>,
     current: Vec<u8>,
     unsynced: Vec<(usize, Vec<u8>)>,
-    identity: Identity,
-    stamp: Option<Stamp>,
+    identity: SegmentIdentity,
+    stamp: Option<SegmentStamp>,
     number: u64,
 }
 
 #[derive(Clone)]
 struct LogContents {
-    records: VecDeque<(Lsn, Kind, usize, usize)>,
+    records: VecDeque<(Lsn, RecordKind, usize, usize)>,
     bytes: Vec<u8>,
     head: Lsn,
     stable: Lsn,
@@ -127,14 +128,14 @@ impl Machine {
     }
 
     /// Small batches, so that small logs take several.
-    pub(crate) fn options() -> Options {
-        Options {
+    pub(crate) fn options() -> RvmOptions {
+        RvmOptions {
             truncation_batch_bytes: 1000,
-            ..Options::new(JOURNAL)
+            ..RvmOptions::new(JOURNAL)
         }
     }
 
-    pub(crate) fn open(&self) -> Result<TestRvm, netram_rvm::OpenError> {
+    pub(crate) fn open(&self) -> Result<TestRvm, netram_rvm::RvmOpenError> {
         Rvm::open(self.clone(), self.storage(), Machine::options())
     }
 
@@ -294,13 +295,13 @@ impl LogContents {
     }
 }
 
-impl Log for Machine {
+impl RecordLog for Machine {
     fn append(
         &self,
-        kind: Kind,
+        kind: RecordKind,
         length: usize,
         fill: &mut dyn FnMut(&mut [u8]),
-    ) -> Result<Ticket, AppendError> {
+    ) -> Result<CommitTicket, AppendError> {
         let state = &mut *self.state();
         if !state.operate() {
             return Err(AppendError::Closed);
@@ -327,13 +328,13 @@ impl Log for Machine {
         let lsn = log.tail;
         log.records.push_back((lsn, kind, from, length));
         log.tail = end;
-        Ok(Ticket { lsn, end })
+        Ok(CommitTicket { lsn, end })
     }
 
-    fn wait(&self, ticket: Ticket, durability: Durability) -> Result<Votes, WaitError> {
+    fn wait(&self, ticket: CommitTicket, durability: Durability) -> Result<CommitVotes, WaitError> {
         let state = &mut *self.state();
         if durability == Durability::Lazy {
-            return Ok(Votes::default());
+            return Ok(CommitVotes::default());
         }
         if !state.operate() {
             return Err(WaitError::Closed);
@@ -342,7 +343,7 @@ impl Log for Machine {
         if durability != Durability::Remote {
             state.log.stable = state.log.stable.max(ticket.end);
         }
-        Ok(Votes {
+        Ok(CommitVotes {
             members: 1,
             rule: true,
             disk: durability != Durability::Remote,
@@ -415,7 +416,7 @@ pub(crate) struct MachineFile {
     path: String,
 }
 
-impl File for MachineFile {
+impl StorageFile for MachineFile {
     fn size(&self) -> Result<u64, IoError> {
         let state = self.machine.state();
         state
@@ -485,11 +486,11 @@ impl File for MachineFile {
 }
 
 /// Real files, under the machine's log.
-pub(crate) struct Folder(pub(crate) tempfile::TempDir);
+pub(crate) struct TestDirectory(pub(crate) tempfile::TempDir);
 
-impl Folder {
-    pub(crate) fn new() -> Folder {
-        Folder(tempfile::tempdir().unwrap())
+impl TestDirectory {
+    pub(crate) fn new() -> TestDirectory {
+        TestDirectory(tempfile::tempdir().unwrap())
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
@@ -498,11 +499,11 @@ impl Folder {
 
     /// The same, as the system sees it.
     pub(crate) fn real(&self, name: &str) -> String {
-        let folder = self.0.path().canonicalize().unwrap();
-        folder.join(name).to_str().unwrap().to_owned()
+        let directory = self.0.path().canonicalize().unwrap();
+        directory.join(name).to_str().unwrap().to_owned()
     }
 
-    pub(crate) fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, OpenError> {
+    pub(crate) fn open(&self, machine: &Machine) -> Result<Rvm<Machine, RealStorage>, RvmOpenError> {
         let table = self.path("table");
         let storage = RealStorage::open(&table)
             .or_else(|_| RealStorage::create(&table))

@@ -1,8 +1,10 @@
 //! The machine's files as recoverable memory sees them.
 
-use netram_proto::port::{File, IoError};
+use netram_proto::port::{IoError, StorageFile};
 use netram_proto::time::Time;
-use netram_rvm::{Allocation, Identity, Memory, Placement, Stamp, StampId, Storage};
+use netram_rvm::{
+    Placement, RegionMemory, SegmentAllocation, SegmentIdentity, SegmentStamp, SegmentStorage, StampId,
+};
 
 use super::{Contents, Machine, MachineFile, NOT_SUPPORTED, TABLE};
 
@@ -25,7 +27,7 @@ impl Machine {
     }
 }
 
-impl Storage for MachineStorage {
+impl SegmentStorage for MachineStorage {
     type File = MachineFile;
 
     fn name(&self, path: &str) -> Result<String, IoError> {
@@ -35,7 +37,7 @@ impl Storage for MachineStorage {
         }
     }
 
-    fn create_segment(&self, path: &str, length: u64, _: Allocation) -> Result<(), IoError> {
+    fn create_segment(&self, path: &str, length: u64, _: SegmentAllocation) -> Result<(), IoError> {
         let state = &mut *self.machine.state();
         if !state.operate() {
             return Err(IoError::EIO);
@@ -67,20 +69,20 @@ impl Storage for MachineStorage {
         offset: u64,
         length: usize,
         placement: Placement,
-    ) -> Result<Memory, IoError> {
+    ) -> Result<RegionMemory, IoError> {
         if placement != Placement::ANYWHERE {
             return Err(NOT_SUPPORTED);
         }
         let mut bytes = vec![0; length].into_boxed_slice();
         file.read_at(offset, &mut bytes)?;
-        Ok(Memory::from_bytes(bytes))
+        Ok(RegionMemory::from_bytes(bytes))
     }
 
-    fn identity(&self, file: &MachineFile) -> Result<Identity, IoError> {
+    fn identity(&self, file: &MachineFile) -> Result<SegmentIdentity, IoError> {
         Ok(self.machine.state().files[&file.path].identity)
     }
 
-    fn assign_identity(&self, file: &MachineFile) -> Result<Identity, IoError> {
+    fn assign_identity(&self, file: &MachineFile) -> Result<SegmentIdentity, IoError> {
         let state = &mut *self.machine.state();
         state.identities += 1;
         let identity = [state.identities; 16];
@@ -88,12 +90,12 @@ impl Storage for MachineStorage {
         Ok(identity)
     }
 
-    fn stamp(&self, file: &MachineFile, _: &str) -> Result<Option<Stamp>, IoError> {
+    fn stamp(&self, file: &MachineFile, _: &str) -> Result<Option<SegmentStamp>, IoError> {
         Ok(self.machine.state().files[&file.path].stamp.clone())
     }
 
     /// As a file system does it: the stamp that meets the crash may have been left or not.
-    fn leave_stamp(&self, file: &MachineFile, _: &str, stamp: &Stamp) -> Result<bool, IoError> {
+    fn leave_stamp(&self, file: &MachineFile, _: &str, stamp: &SegmentStamp) -> Result<bool, IoError> {
         let state = &mut *self.machine.state();
         let works = state.operate();
         if let Some(error) = state.segments_fail {

@@ -17,11 +17,11 @@
 //! comes: then that one [listens](Peers::listen) itself, and need not be woken. `netram-meet` connects. The node's lock is never
 //! taken under that of the links.
 
-mod cast;
-mod line;
-mod lines;
-mod meet;
-mod pieces;
+mod dial;
+mod multicast;
+mod peer_link;
+mod peer_links;
+mod reassembly;
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,42 +31,42 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use netram_shared_machine::NodeId;
-use netram_shared_machine::message::{Hint, Reach};
-use netram_shared_machine::node::Straight;
-use netram_transport::{Events, Group, Interest, Poller, Security, WaitStep};
+use netram_shared_machine::message::{PeerEndpoint, PeerHint};
+use netram_shared_machine::node::PeerAction;
+use netram_transport::{Interest, MulticastGroup, Poller, ReadyEvents, Security, WaitStep};
 
 use super::error::JoinError;
-use super::options::Options;
-use super::payload::Payload;
-use super::shared::Shared;
-use crate::channel::{Arrival, Bell, Door, DoorConfig, Service};
+use super::inner::NodeInner;
+use super::options::NodeOptions;
+use super::payload::NodePayload;
+use crate::channel::{AcceptedSession, AcceptorConfig, SessionAcceptor, SessionHandler, ThreadWaker};
 use crate::limit::HINTS_QUEUED_MAX;
-use crate::server::Foreign;
-use lines::Lines;
+use crate::server::VerifiedRecord;
+use peer_links::PeerLinks;
 
-pub(super) use meet::run as meet;
+pub(super) use dial::run as meet;
 
-const BELL: u64 = 0;
+const WAKER_TOKEN: u64 = 0;
 const EVENTS: usize = 64;
 /// The longest rest: whoever stops the node is not waited for longer, should his ring be missed.
-const REST_MAX: Duration = Duration::from_millis(50);
+const WAIT_MAX: Duration = Duration::from_millis(50);
 /// The thread that receives looks this often whether others still do it. When they have what they waited for, what comes next may
 /// be taken so much later: waking a thread each time would cost the program more.
-const LISTENED_TO_MAX: Duration = Duration::from_millis(1);
+const LISTENER_POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// The region's number in records: the first segment at every node.
 const SEGMENT: u32 = 0;
 
 /// What became of records that went, or came, straight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StraightCounts {
+pub struct DirectCounts {
     /// Of others: applied before the server's stream brought them.
-    pub taken: u64,
+    pub applied: u64,
     /// Of others: came out of place, or after the stream, and were forgotten.
-    pub forgotten: u64,
+    pub ignored: u64,
     /// Own ones that were multicast.
-    pub cast: u64,
+    pub multicast: u64,
     /// Own ones that went over a link, once for each peer.
-    pub linked: u64,
+    pub unicast: u64,
     /// Own ones that a peer was not sent, because it reads too slowly.
     pub dropped: u64,
     /// Peers that are sent records: over links, or by multicast.
@@ -75,114 +75,117 @@ pub struct StraightCounts {
 
 /// Peers, as the node's threads share them.
 pub(super) struct Peers {
-    post: Mutex<Post>,
+    outbox: Mutex<PeerOutbox>,
     any: AtomicBool,
     /// Taken before the links.
-    ears: Mutex<Ears>,
+    receive_state: Mutex<ReceiveState>,
     /// Threads that wait for what comes, and take it.
     listeners: AtomicU32,
     /// The thread that receives when nobody else does.
     receiver: OnceLock<Thread>,
-    lines: Mutex<Lines>,
-    lobby: Arc<Lobby>,
+    links: Mutex<PeerLinks>,
+    pending_peers: Arc<PendingPeers>,
     poller: Poller,
     security: Security,
-    cast: AtomicU64,
-    linked: AtomicU64,
+    multicast: AtomicU64,
+    unicast: AtomicU64,
     dropped: AtomicU64,
     reached: AtomicU64,
 }
 
 /// What the machine says, in its order.
 #[derive(Default)]
-struct Post {
-    hints: VecDeque<Hint<Payload>>,
-    news: VecDeque<News>,
+struct PeerOutbox {
+    hints: VecDeque<PeerHint<NodePayload>>,
+    updates: VecDeque<PeerUpdate>,
 }
 
 /// Of peers; the thread that receives sees to it.
-enum News {
-    Meet(String),
-    Peer(NodeId, Option<Reach>),
+enum PeerUpdate {
+    PeerGroup(String),
+    Peer(NodeId, Option<PeerEndpoint>),
 }
 
 /// Peers that came, and links to those that were gone to.
-struct Lobby {
-    arrivals: Mutex<Vec<Arrival>>,
-    bell: Bell,
+struct PendingPeers {
+    arrivals: Mutex<Vec<AcceptedSession>>,
+    waker: ThreadWaker,
 }
 
-impl Service for Lobby {
-    fn take(&self, arrival: Arrival) {
+impl SessionHandler for PendingPeers {
+    fn take(&self, arrival: AcceptedSession) {
         self.arrivals
             .lock()
             .expect("nothing panics under this lock")
             .push(arrival);
-        self.bell.ring();
+        self.waker.wake();
     }
 }
 
 /// What whoever receives works with.
-struct Ears {
-    events: Events,
-    hints: Vec<Hint<Payload>>,
+struct ReceiveState {
+    events: ReadyEvents,
+    hints: Vec<PeerHint<NodePayload>>,
     /// How this node is reached, but for multicast.
-    reach: Reach,
+    reach: PeerEndpoint,
     /// Instead of the server's.
-    group: Option<Group>,
+    group: Option<MulticastGroup>,
     /// When something last came.
-    heard: Instant,
+    heard_at: Instant,
 }
 
 /// A thread that waits for what comes takes it itself, until this is dropped.
-pub(super) struct Listening<'s> {
-    shared: &'s Shared,
+pub(super) struct PeerListener<'s> {
+    shared: &'s NodeInner,
     peers: Option<&'s Peers>,
 }
 
 impl Peers {
     /// Opens the door for peers, if they are to come here. They are named by the server when it hears how this node is reached.
-    pub(super) fn open(shared: &Shared, options: &Options) -> Result<(Peers, Option<Door>), JoinError> {
-        let lobby = Arc::new(Lobby {
+    pub(super) fn open(
+        shared: &NodeInner,
+        options: &NodeOptions,
+    ) -> Result<(Peers, Option<SessionAcceptor>), JoinError> {
+        let lobby = Arc::new(PendingPeers {
             arrivals: Mutex::default(),
-            bell: Bell::new()?,
+            waker: ThreadWaker::new()?,
         });
         let poller = Poller::new()?;
-        poller.add(&lobby.bell, BELL, Interest::Read)?;
+        poller.add(&lobby.waker, WAKER_TOKEN, Interest::Read)?;
         let door = match &options.listen {
             None => None,
             Some(address) => {
-                let config = DoorConfig::new(vec![address.clone()], options.security.clone());
-                let service = Arc::clone(&lobby) as Arc<dyn Service>;
-                Some(Door::open(config, service).map_err(JoinError::Listen)?)
+                let config = AcceptorConfig::new(vec![address.clone()], options.security.clone());
+                let service = Arc::clone(&lobby) as Arc<dyn SessionHandler>;
+                Some(SessionAcceptor::open(config, service).map_err(JoinError::Listen)?)
             }
         };
         let address = door.as_ref().and_then(|door| door.addresses().first());
-        let reach = Reach {
+        let reach = PeerEndpoint {
             address: address.map(ToString::to_string).unwrap_or_default(),
             tune: None,
         };
         let region = shared.core().machine.region().unwrap_or_default();
         let goes = reach.address.is_empty();
-        let ears = Ears {
-            events: Events::with_capacity(EVENTS),
+        let ears = ReceiveState {
+            events: ReadyEvents::with_capacity(EVENTS),
             hints: Vec::new(),
             reach,
             group: options.group.clone(),
-            heard: Instant::now(),
+            heard_at: Instant::now(),
         };
         let peers = Peers {
-            post: Mutex::default(),
+            outbox: Mutex::default(),
             any: AtomicBool::new(false),
-            ears: Mutex::new(ears),
+            receive_state: Mutex::new(ears),
             listeners: AtomicU32::new(0),
             receiver: OnceLock::new(),
-            lines: Mutex::new(Lines::new(region, shared.id, goes)),
-            lobby,
+            links: Mutex::new(PeerLinks::new(region, shared.id, goes)),
+            pending_peers: lobby,
             poller,
             security: options.security.clone(),
-            cast: AtomicU64::new(0),
-            linked: AtomicU64::new(0),
+            multicast: AtomicU64::new(0),
+            unicast: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             reached: AtomicU64::new(0),
         };
@@ -190,13 +193,13 @@ impl Peers {
     }
 
     /// Takes what the machine says. It may be done under the node's lock; the rest is [`Peers::send`]'s.
-    pub(super) fn add(&self, straight: Straight<Payload>) {
-        let mut post = self.post.lock().expect("nothing panics under this lock");
+    pub(super) fn add(&self, straight: PeerAction<NodePayload>) {
+        let mut post = self.outbox.lock().expect("nothing panics under this lock");
         match straight {
-            Straight::Meet(group) => post.news.push_back(News::Meet(group)),
-            Straight::Peer(node, reach) => post.news.push_back(News::Peer(node, reach)),
+            PeerAction::PeerGroup(group) => post.updates.push_back(PeerUpdate::PeerGroup(group)),
+            PeerAction::Peer(node, reach) => post.updates.push_back(PeerUpdate::Peer(node, reach)),
             // Nobody waits for it: the oldest is the one that is of least use.
-            Straight::Hint(hint) => {
+            PeerAction::Hint(hint) => {
                 if post.hints.len() >= HINTS_QUEUED_MAX {
                     post.hints.pop_front();
                 }
@@ -208,88 +211,88 @@ impl Peers {
 
     /// Sends what was added, if nobody else is at the links; if somebody is, the thread that receives sends it. Waits for nobody.
     pub(super) fn send(&self) {
-        if let Ok(mut lines) = self.lines.try_lock() {
+        if let Ok(mut lines) = self.links.try_lock() {
             self.send_hints(&mut lines);
         }
         // News, or what was added while somebody else had the links.
         if self.any.load(Ordering::SeqCst) {
-            self.lobby.bell.ring();
+            self.pending_peers.waker.wake();
         }
     }
 
-    fn send_hints(&self, lines: &mut Lines) {
+    fn send_hints(&self, lines: &mut PeerLinks) {
         while let Some(hint) = self.next_hint() {
             let sent = lines.send(hint, &self.poller);
-            self.cast.fetch_add(sent.cast, Ordering::Relaxed);
-            self.linked.fetch_add(sent.linked, Ordering::Relaxed);
+            self.multicast.fetch_add(sent.multicast, Ordering::Relaxed);
+            self.unicast.fetch_add(sent.unicast, Ordering::Relaxed);
             self.dropped.fetch_add(sent.dropped, Ordering::Relaxed);
         }
     }
 
-    fn next_hint(&self) -> Option<Hint<Payload>> {
-        let mut post = self.post.lock().expect("nothing panics under this lock");
+    fn next_hint(&self) -> Option<PeerHint<NodePayload>> {
+        let mut post = self.outbox.lock().expect("nothing panics under this lock");
         let hint = post.hints.pop_front();
-        if post.hints.is_empty() && post.news.is_empty() {
+        if post.hints.is_empty() && post.updates.is_empty() {
             self.any.store(false, Ordering::SeqCst);
         }
         hint
     }
 
-    fn next_news(&self) -> Option<News> {
-        let mut post = self.post.lock().expect("nothing panics under this lock");
-        let news = post.news.pop_front();
-        if post.hints.is_empty() && post.news.is_empty() {
+    fn next_update(&self) -> Option<PeerUpdate> {
+        let mut post = self.outbox.lock().expect("nothing panics under this lock");
+        let news = post.updates.pop_front();
+        if post.hints.is_empty() && post.updates.is_empty() {
             self.any.store(false, Ordering::SeqCst);
         }
         news
     }
 
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().expect("nothing panics under this lock")
+    fn links(&self) -> MutexGuard<'_, PeerLinks> {
+        self.links.lock().expect("nothing panics under this lock")
     }
 
-    pub(super) fn counts(&self) -> StraightCounts {
-        StraightCounts {
-            cast: self.cast.load(Ordering::Relaxed),
-            linked: self.linked.load(Ordering::Relaxed),
+    pub(super) fn counts(&self) -> DirectCounts {
+        DirectCounts {
+            multicast: self.multicast.load(Ordering::Relaxed),
+            unicast: self.unicast.load(Ordering::Relaxed),
             dropped: self.dropped.load(Ordering::Relaxed),
             peers: self.reached.load(Ordering::Relaxed) as usize,
-            ..StraightCounts::default()
+            ..DirectCounts::default()
         }
     }
 
     /// Ends the rest of the thread that receives.
-    pub(super) fn ring(&self) {
-        self.lobby.bell.ring();
+    pub(super) fn wake(&self) {
+        self.pending_peers.waker.wake();
     }
 
-    fn ears(&self) -> MutexGuard<'_, Ears> {
-        self.ears.lock().expect("nothing panics under this lock")
+    fn receive_state(&self) -> MutexGuard<'_, ReceiveState> {
+        self.receive_state.lock().expect("nothing panics under this lock")
     }
 
     /// Takes what has come. Whether anything had, and when that was last so.
-    fn look(&self, ears: &mut Ears, shared: &Shared) -> io::Result<(bool, Instant)> {
+    fn look(&self, ears: &mut ReceiveState, shared: &NodeInner) -> io::Result<(bool, Instant)> {
         self.poller.wait(&mut ears.events, Some(Duration::ZERO))?;
-        let (moved, reach) = turn(self, ears)?;
+        let (moved, reach) = poll_once(self, ears)?;
         if let Some(reach) = reach {
             shared.with(|core, _| core.machine.set_reach(reach));
         }
         take(shared, &mut ears.hints);
         if moved {
-            ears.heard = Instant::now();
+            ears.heard_at = Instant::now();
         }
-        Ok((moved, ears.heard))
+        Ok((moved, ears.heard_at))
     }
 }
 
-impl<'s> Listening<'s> {
-    /// The calling thread waits for what may come. It is to [`look`](Listening::look) all the time, and to drop this before it sleeps.
-    pub(super) fn begin(shared: &'s Shared) -> Listening<'s> {
+impl<'s> PeerListener<'s> {
+    /// The calling thread waits for what may come. It is to [`look`](PeerListener::wake) all the time, and to drop this before it sleeps.
+    pub(super) fn begin(shared: &'s NodeInner) -> PeerListener<'s> {
         let peers = shared.peers.get();
         if let Some(peers) = peers {
             peers.listeners.fetch_add(1, Ordering::Relaxed);
         }
-        Listening { shared, peers }
+        PeerListener { shared, peers }
     }
 
     /// Takes what has come from peers, unless somebody else does. Whether anything had.
@@ -297,7 +300,7 @@ impl<'s> Listening<'s> {
         let Some(peers) = self.peers else {
             return false;
         };
-        let Ok(mut ears) = peers.ears.try_lock() else {
+        let Ok(mut ears) = peers.receive_state.try_lock() else {
             return false;
         };
         // What fails here fails in the thread that receives as well, which says so.
@@ -314,7 +317,7 @@ impl<'s> Listening<'s> {
     }
 }
 
-impl Drop for Listening<'_> {
+impl Drop for PeerListener<'_> {
     fn drop(&mut self) {
         if let Some(peers) = self.peers {
             peers.listeners.fetch_sub(1, Ordering::Relaxed);
@@ -323,28 +326,28 @@ impl Drop for Listening<'_> {
 }
 
 /// Receives, until the node ends.
-pub(super) fn run(shared: &Shared, door: Option<Door>) {
+pub(super) fn run(shared: &NodeInner, door: Option<SessionAcceptor>) {
     let Some(peers) = shared.peers.get() else {
         return;
     };
     // It is set once: a node has one such thread.
     let _ = peers.receiver.set(std::thread::current());
-    let reach = peers.ears().reach.clone();
+    let reach = peers.receive_state().reach.clone();
     shared.with(|core, _| core.machine.set_reach(reach));
     if let Err(error) = receive(shared, peers) {
         tracing::error!(%error, "records do not come straight any more: only from the server");
-        shared.with(|core, _| core.machine.set_reach(Reach::default()));
+        shared.with(|core, _| core.machine.set_reach(PeerEndpoint::default()));
     }
     drop(door);
 }
 
-fn receive(shared: &Shared, peers: &Peers) -> io::Result<()> {
+fn receive(shared: &NodeInner, peers: &Peers) -> io::Result<()> {
     while !shared.is_over() {
         if peers.listeners.load(Ordering::Relaxed) > 0 {
-            std::thread::park_timeout(LISTENED_TO_MAX);
+            std::thread::park_timeout(LISTENER_POLL_INTERVAL);
             continue;
         }
-        let (moved, heard) = peers.look(&mut peers.ears(), shared)?;
+        let (moved, heard) = peers.look(&mut peers.receive_state(), shared)?;
         let step = match moved {
             true => WaitStep::Poll,
             false => shared.wait.step(heard.elapsed()),
@@ -353,9 +356,9 @@ fn receive(shared: &Shared, peers: &Peers) -> io::Result<()> {
             WaitStep::Block => {
                 let news = || peers.any.load(Ordering::SeqCst) || shared.is_over();
                 peers
-                    .lobby
-                    .bell
-                    .nap(news, || peers.poller.sleep(Some(REST_MAX)))?;
+                    .pending_peers
+                    .waker
+                    .sleep_until_woken(news, || peers.poller.sleep(Some(WAIT_MAX)))?;
             }
             WaitStep::Yield => std::thread::yield_now(),
             WaitStep::Poll => std::hint::spin_loop(),
@@ -365,35 +368,35 @@ fn receive(shared: &Shared, peers: &Peers) -> io::Result<()> {
 }
 
 /// One look at everything. Whether anything was found, and how the node is reached, if that changed.
-fn turn(peers: &Peers, ears: &mut Ears) -> io::Result<(bool, Option<Reach>)> {
-    let mut lines = peers.lines();
+fn poll_once(peers: &Peers, ears: &mut ReceiveState) -> io::Result<(bool, Option<PeerEndpoint>)> {
+    let mut lines = peers.links();
     let arrivals = std::mem::take(
         &mut *peers
-            .lobby
+            .pending_peers
             .arrivals
             .lock()
             .expect("nothing panics under this lock"),
     );
     let mut moved = !arrivals.is_empty();
     for arrival in arrivals {
-        lines.let_in(arrival, &peers.poller)?;
+        lines.add_incoming(arrival, &peers.poller)?;
     }
     let mut changed = false;
-    while let Some(news) = peers.next_news() {
+    while let Some(news) = peers.next_update() {
         moved = true;
         match news {
-            News::Meet(group) => {
-                let group = ears.group.clone().or_else(|| cast::named(&group));
-                changed |= lines.meet(group, &peers.poller);
+            PeerUpdate::PeerGroup(group) => {
+                let group = ears.group.clone().or_else(|| multicast::parse_group(&group));
+                changed |= lines.set_group(group, &peers.poller);
             }
-            News::Peer(node, reach) => lines.on_peer(node, reach),
+            PeerUpdate::Peer(node, reach) => lines.on_peer(node, reach),
         }
     }
     moved |= lines.receive(&ears.events, &mut ears.hints, &peers.poller)?;
     peers.send_hints(&mut lines);
     changed |= lines.renew();
     peers.reached.store(lines.reached() as u64, Ordering::Relaxed);
-    let reach = changed.then(|| Reach {
+    let reach = changed.then(|| PeerEndpoint {
         tune: lines.tune(),
         ..ears.reach.clone()
     });
@@ -401,7 +404,7 @@ fn turn(peers: &Peers, ears: &mut Ears) -> io::Result<(bool, Option<Reach>)> {
 }
 
 /// Tells the machine of hints, once they are checked.
-fn take(shared: &Shared, hints: &mut Vec<Hint<Payload>>) {
+fn take(shared: &NodeInner, hints: &mut Vec<PeerHint<NodePayload>>) {
     if hints.is_empty() {
         return;
     }
@@ -411,7 +414,7 @@ fn take(shared: &Shared, hints: &mut Vec<Hint<Payload>>) {
         if liar == Some(hint.node) {
             return false;
         }
-        let checked = Foreign::check(hint.payload.as_ref(), &shared.spans, SEGMENT);
+        let checked = VerifiedRecord::check(hint.payload.as_ref(), &shared.spans, SEGMENT);
         if let Err(error) = &checked {
             let (node, number) = (hint.node.0, hint.number.0);
             tracing::error!(node, number, %error, "a peer sent what is no record of the region: nothing is taken of it any more");

@@ -6,25 +6,25 @@
 //!
 //! Up to the append there is no message, system call or allocation; nor is there an allocation afterwards.
 
-use netram_proto::port::{AppendError, Durability, Log, Ticket, Votes, WaitError};
+use netram_proto::port::{AppendError, CommitTicket, CommitVotes, Durability, RecordLog, WaitError};
 use netram_proto::time::Time;
-use netram_rvm::{CommitError as Uncommitted, Transaction};
-use netram_shared_machine::Number;
-use netram_shared_machine::node::State;
+use netram_rvm::{RvmCommitError as Uncommitted, Transaction};
+use netram_shared_machine::RecordNumber;
+use netram_shared_machine::node::NodePhase;
 
-use super::{Scratch, Txn};
-use crate::node::core::Core;
-use crate::node::error::{Commit, CommitError, Gone};
-use crate::node::tails::{Appended, Tails};
+use super::{Txn, TxnScratch};
+use crate::node::core::NodeCore;
+use crate::node::error::{NodeGone, TxnCommit, TxnCommitError};
+use crate::node::node_log::{AppendedRecord, NodeLog};
 
 impl Txn<'_> {
     /// Commits: waits until the members (or the server's disk) hold what was declared, as it is now, and then frees the locks.
     ///
     /// [`Durability::Lazy`] counts as [`Durability::Remote`]: nobody else may be shown what is not safe. A transaction that wrote nothing
     /// sends nothing, and waits for nobody.
-    pub fn commit(mut self, durability: Durability) -> Result<Commit, CommitError> {
+    pub fn commit(mut self, durability: Durability) -> Result<TxnCommit, TxnCommitError> {
         self.gather()?;
-        if !self.scratch.held.any_written() {
+        if !self.scratch.locked_spans.any_written() {
             return self.commit_reading();
         }
         self.stamp()?;
@@ -46,14 +46,16 @@ impl Txn<'_> {
     }
 
     /// What the record is to say of locks. From here on the machine does not leave before it was told of the record.
-    fn stamp(&mut self) -> Result<(), CommitError> {
+    fn stamp(&mut self) -> Result<(), TxnCommitError> {
         let mut core = self.shared.core();
         core.alive()?;
-        if core.machine.state() != State::Whole {
-            return Err(CommitError::Lost);
+        if core.machine.state() != NodePhase::Whole {
+            return Err(TxnCommitError::Lost);
         }
-        for lock in self.scratch.held.written() {
-            core.machine.wrote(self.id, lock).ok_or(CommitError::Lost)?;
+        for lock in self.scratch.locked_spans.written() {
+            core.machine
+                .on_written(self.id, lock)
+                .ok_or(TxnCommitError::Lost)?;
         }
         core.begin_commit();
         core.machine.stamp_into(self.id, &mut self.scratch.stamp);
@@ -61,8 +63,8 @@ impl Txn<'_> {
     }
 
     /// Appends the record. `None`: there was nothing to append.
-    fn log(&mut self) -> Result<Option<Ticket>, Uncommitted> {
-        let Scratch { stamp, preamble, .. } = &mut self.scratch;
+    fn log(&mut self) -> Result<Option<CommitTicket>, Uncommitted> {
+        let TxnScratch { stamp, preamble, .. } = &mut self.scratch;
         preamble.clear();
         stamp.encode(preamble);
         let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
@@ -71,7 +73,12 @@ impl Txn<'_> {
         Ok(self.commit_inner()?.ticket)
     }
 
-    fn wait(mut self, ticket: Ticket, number: Number, durability: Durability) -> Result<Commit, CommitError> {
+    fn wait(
+        mut self,
+        ticket: CommitTicket,
+        number: RecordNumber,
+        durability: Durability,
+    ) -> Result<TxnCommit, TxnCommitError> {
         let durability = match durability {
             Durability::Lazy => Durability::Remote,
             durability => durability,
@@ -89,41 +96,41 @@ impl Txn<'_> {
                 });
                 self.ended = true;
                 let record = Some((node, number));
-                Ok(Commit { record, votes })
+                Ok(TxnCommit { record, votes })
             }
             Err(cause) => {
-                self.shared.fail(Gone::Journal(cause));
-                Err(CommitError::Unknown { node, number, cause })
+                self.shared.fail(NodeGone::Journal(cause));
+                Err(TxnCommitError::Unknown { node, number, cause })
             }
         }
     }
 
-    fn commit_reading(mut self) -> Result<Commit, CommitError> {
+    fn commit_reading(mut self) -> Result<TxnCommit, TxnCommitError> {
         if self.inner.as_ref().is_some_and(Transaction::is_open) {
             self.commit_inner()?;
         }
         self.inner = None;
         let scratch = std::mem::take(&mut self.scratch);
-        let read = !scratch.held.is_empty();
+        let read = !scratch.locked_spans.is_empty();
         let leased = self.shared.with(|core, now| {
             core.alive()?;
             let leased = core.machine.tokens().leased(now);
             core.machine.end(now, self.id, None);
             core.give_scratch(scratch);
-            Ok::<bool, Gone>(leased)
+            Ok::<bool, NodeGone>(leased)
         })?;
         self.ended = true;
-        let votes = Votes::default();
+        let votes = CommitVotes::default();
         let record = None;
         // Without a lease others may have written what this one has read under its tokens.
         match leased || !read {
-            true => Ok(Commit { record, votes }),
-            false => Err(CommitError::Lost),
+            true => Ok(TxnCommit { record, votes }),
+            false => Err(TxnCommitError::Lost),
         }
     }
 
     /// Nothing was logged. If the journal will take nothing more, neither will the node.
-    fn refused(self, error: Uncommitted) -> CommitError {
+    fn refused(self, error: Uncommitted) -> TxnCommitError {
         let gone = match error {
             Uncommitted::Refused(AppendError::Fenced { held, seen }) => {
                 Some(WaitError::Fenced { held, seen })
@@ -133,15 +140,15 @@ impl Txn<'_> {
             _ => None,
         };
         if let Some(cause) = gone {
-            self.shared.fail(Gone::Journal(cause));
+            self.shared.fail(NodeGone::Journal(cause));
         }
-        CommitError::Refused(error)
+        TxnCommitError::Refused(error)
     }
 }
 
 /// Tells the machine of everything that was appended, in the journal's order.
-fn tell_appended(tails: &Tails, core: &mut Core, now: Time) {
-    while let Some(Appended { end, payload }) = tails.next_appended() {
+fn tell_appended(tails: &NodeLog, core: &mut NodeCore, now: Time) {
+    while let Some(AppendedRecord { end, payload }) = tails.next_appended() {
         let number = core.machine.on_appended(now, end, payload);
         core.ends.on_appended(number, end);
     }

@@ -4,7 +4,7 @@
 
 mod commit;
 mod heap;
-mod held;
+mod locked_spans;
 mod stores;
 mod transact;
 
@@ -12,42 +12,42 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use netram_proto::time::{Span, Time};
-use netram_rvm::{ExclusiveGuard, Mode, RangeError, RealStorage, Transaction};
+use netram_proto::time::{Nanos, Time};
+use netram_rvm::{ExclusiveGuard, RangeError, RealStorage, RestoreMode, Transaction};
 use netram_shared_machine::limit::STAMP_LOCKS_MAX;
-use netram_shared_machine::lock::{AcquireError as Refused, Acquired, TxnId};
-use netram_shared_machine::node::State;
-use netram_shared_machine::{Hold, LockId, Stamp};
+use netram_shared_machine::lock::{Acquired, TokenError as Refused, TxnId};
+use netram_shared_machine::node::NodePhase;
+use netram_shared_machine::{LockId, LockMode, Stamp};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use super::core::{Core, Sleeper};
-use super::error::{AcquireError, DeclareError, Gone, ReadError};
-use super::grip::Grip;
-use super::shared::Shared;
-use super::tails::Tails;
-use held::HeldSpans;
-pub(super) use stores::Stores;
+use super::core::{NodeCore, Sleeper};
+use super::error::{AcquireError, DeclareError, NodeGone, ReadError};
+use super::inner::NodeInner;
+use super::node_log::NodeLog;
+use super::node_ref::NodeRef;
+use locked_spans::LockedSpans;
+pub(super) use stores::StoreTracking;
 pub use transact::TxnEdit;
 
 /// A transaction of a node. Dropping it aborts it.
 ///
 /// | the paper's | here |
 /// |---|---|
-/// | `Trans.Begin` | [`Node::begin`](crate::Node::begin) |
+/// | `Trans.Begin` | [`NodeEntry::begin`](crate::NodeEntry::begin) |
 /// | `Trans.Acquire` | [`acquire`](Txn::acquire), [`acquire_all`](Txn::acquire_all) |
 /// | `Trans.SetRange` | [`set_range`](Txn::set_range); [`write`](Txn::write) and [`set`](Txn::set) store, too |
-/// | `Trans.Commit` | [`commit`](Txn::commit) |
+/// | `Trans.TxnCommit` | [`commit`](Txn::commit) |
 /// | `Trans.Abort` | [`abort`](Txn::abort), or dropping it |
 ///
 /// Locks are held until it ends. While one is waited for, and while it commits, the thread may hold no guard of the region: what it
 /// waits for may have to be applied there.
 pub struct Txn<'n> {
-    shared: Grip<'n>,
+    shared: NodeRef<'n>,
     /// `None`: it has ended.
-    inner: Option<Transaction<Tails, RealStorage>>,
+    inner: Option<Transaction<NodeLog, RealStorage>>,
     id: TxnId,
-    mode: Mode,
-    scratch: Scratch,
+    mode: RestoreMode,
+    scratch: TxnScratch,
     timeout: Duration,
     /// The machine knows that it has ended.
     ended: bool,
@@ -57,18 +57,18 @@ pub struct Txn<'n> {
 
 /// What a transaction gathers. Its memory is used again, so that a short one allocates nothing.
 #[derive(Default)]
-pub(super) struct Scratch {
-    held: HeldSpans,
+pub(super) struct TxnScratch {
+    locked_spans: LockedSpans,
     /// Locks in the order in which they are acquired.
-    locks: Vec<(LockId, Hold)>,
+    locks: Vec<(LockId, LockMode)>,
     stamp: Stamp,
     /// The same as bytes.
     preamble: Vec<u8>,
 }
 
-impl Scratch {
+impl TxnScratch {
     pub(super) fn clear(&mut self) {
-        self.held.clear();
+        self.locked_spans.clear();
         self.locks.clear();
         self.stamp.clear();
         self.preamble.clear();
@@ -76,14 +76,18 @@ impl Scratch {
 }
 
 impl<'n> Txn<'n> {
-    pub(super) fn begin(shared: Grip<'n>, mode: Mode, timeout: Duration) -> Result<Txn<'n>, Gone> {
-        let undoable = mode == Mode::Restore;
+    pub(super) fn begin(
+        shared: NodeRef<'n>,
+        mode: RestoreMode,
+        timeout: Duration,
+    ) -> Result<Txn<'n>, NodeGone> {
+        let undoable = mode == RestoreMode::Restore;
         let (id, scratch) = {
             let mut core = shared.core();
             core.alive()?;
             match core.machine.state() {
-                State::Whole => (core.machine.begin(undoable), core.take_scratch()),
-                _ => return Err(Gone::Behind),
+                NodePhase::Whole => (core.machine.begin(undoable), core.take_scratch()),
+                _ => return Err(NodeGone::Behind),
             }
         };
         let mut inner = shared.rvm.begin(shared.stores.mode(mode));
@@ -100,7 +104,7 @@ impl<'n> Txn<'n> {
         })
     }
 
-    /// How long an acquire waits for others; at first [`Options::lock_timeout`](crate::Options::lock_timeout).
+    /// How long an acquire waits for others; at first [`NodeOptions::lock_timeout`](crate::NodeOptions::lock_timeout).
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
     }
@@ -110,7 +114,7 @@ impl<'n> Txn<'n> {
     /// Locks are best acquired in ascending order, or all at once: then it waits for whoever uses them. Out of order it waits for no
     /// transaction, and dies at once instead.
     #[inline]
-    pub fn acquire(&mut self, lock: LockId, hold: Hold) -> Result<(), AcquireError> {
+    pub fn acquire(&mut self, lock: LockId, hold: LockMode) -> Result<(), AcquireError> {
         let place = self.shared.spans.find(lock).ok_or(AcquireError::NoLock(lock))?;
         self.enter(hold)?;
         let (id, timeout) = (self.id, self.timeout);
@@ -120,16 +124,22 @@ impl<'n> Txn<'n> {
             sleeper(core, id, acquired)
         })?;
         self.await_turn(sleeper)?;
-        self.scratch.held.enter(self.shared.spans.at(place), hold);
+        self.scratch.locked_spans.enter(self.shared.spans.at(place), hold);
         Ok(())
     }
 
     /// Acquires several locks, in their order, whatever order they are named in.
-    pub fn acquire_all(&mut self, locks: &[(LockId, Hold)]) -> Result<(), AcquireError> {
+    pub fn acquire_all(&mut self, locks: &[(LockId, LockMode)]) -> Result<(), AcquireError> {
         for (lock, _) in locks {
             self.shared.spans.find(*lock).ok_or(AcquireError::NoLock(*lock))?;
         }
-        self.enter(locks.iter().map(|(_, hold)| *hold).max().unwrap_or(Hold::Shared))?;
+        self.enter(
+            locks
+                .iter()
+                .map(|(_, hold)| *hold)
+                .max()
+                .unwrap_or(LockMode::Shared),
+        )?;
         let (id, timeout) = (self.id, self.timeout);
         let sorted = &mut self.scratch.locks;
         sorted.clear();
@@ -143,7 +153,9 @@ impl<'n> Txn<'n> {
         self.await_turn(sleeper)?;
         for (lock, hold) in locks {
             if let Some(place) = self.shared.spans.find(*lock) {
-                self.scratch.held.enter(self.shared.spans.at(place), *hold);
+                self.scratch
+                    .locked_spans
+                    .enter(self.shared.spans.at(place), *hold);
             }
         }
         Ok(())
@@ -165,7 +177,7 @@ impl<'n> Txn<'n> {
 
     /// Copies bytes from `offset` on. All of them must be under locks that are held.
     ///
-    /// [`Node::region`](crate::Node::region) reads without that check.
+    /// [`NodeEntry::region`](crate::NodeEntry::region) reads without that check.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), ReadError> {
         self.readable(offset, into.len())?;
         Ok(self.shared.region.read_into(offset, into)?)
@@ -173,7 +185,7 @@ impl<'n> Txn<'n> {
 
     fn readable(&self, offset: usize, length: usize) -> Result<(), ReadError> {
         let end = self.inside(offset, length)?;
-        match self.scratch.held.cover(offset, end, Hold::Shared) {
+        match self.scratch.locked_spans.cover(offset, end, LockMode::Shared) {
             Ok(_) => Ok(()),
             Err(offset) => {
                 let (address, lock) = self.place_of(offset);
@@ -228,19 +240,19 @@ impl<'n> Txn<'n> {
         &mut self,
         offset: usize,
         length: usize,
-        declare: impl FnOnce(&mut Transaction<Tails, RealStorage>, &Shared) -> Result<(), RangeError>,
+        declare: impl FnOnce(&mut Transaction<NodeLog, RealStorage>, &NodeInner) -> Result<(), RangeError>,
     ) -> Result<(), DeclareError> {
         let places = self.admit(offset, length)?;
         let inner = self.inner.as_mut().ok_or(RangeError::Ended)?;
         declare(inner, &self.shared)?;
-        self.scratch.held.set_written(places);
+        self.scratch.locked_spans.set_written(places);
         Ok(())
     }
 
     /// The held spans that the bytes lie in.
     fn admit(&self, offset: usize, length: usize) -> Result<Range<usize>, DeclareError> {
         let end = self.inside(offset, length)?;
-        let covered = self.scratch.held.cover(offset, end, Hold::Exclusive);
+        let covered = self.scratch.locked_spans.cover(offset, end, LockMode::Exclusive);
         covered.map_err(|offset| {
             let (address, lock) = self.place_of(offset);
             match lock {
@@ -279,7 +291,7 @@ impl<'n> Txn<'n> {
 }
 
 fn after(now: Time, timeout: Duration) -> Time {
-    now + Span(
+    now + Nanos(
         u64::try_from(timeout.as_nanos())
             .unwrap_or(u64::MAX / 2)
             .min(u64::MAX / 2),
@@ -288,12 +300,12 @@ fn after(now: Time, timeout: Duration) -> Time {
 
 /// What is to be waited for.
 fn sleeper(
-    core: &mut Core,
+    core: &mut NodeCore,
     txn: TxnId,
     acquired: Result<Acquired, Refused>,
 ) -> Result<Option<std::sync::Arc<Sleeper>>, AcquireError> {
     match acquired {
-        Ok(Acquired::Held) => Ok(None),
+        Ok(Acquired::Granted) => Ok(None),
         Ok(Acquired::Waits) => {
             let sleeper = Sleeper::here();
             core.sleeps(txn, sleeper.clone());

@@ -10,31 +10,32 @@ use std::time::Instant;
 
 use netram_rvm::limit::PAGE_BYTES;
 use netram_rvm::{
-    Capture, CommitError as Uncommitted, Mode, RangeError, RealStorage, Region, Transaction, Verify,
+    CaptureMode, RangeError, RealStorage, Region, RestoreMode, RvmCommitError as Uncommitted, Transaction,
+    VerifyMode,
 };
-use netram_shared_machine::Hold;
+use netram_shared_machine::LockMode;
 use netram_transport::WaitStep;
 
-use super::super::error::{AcquireError, CommitError, Gone, Stray};
-use super::super::tails::Tails;
+use super::super::error::{AcquireError, NodeGone, StrayStores, TxnCommitError};
+use super::super::node_log::NodeLog;
 use super::Txn;
 use crate::server::Spans;
 
 /// Between two looks whether another transaction has ended.
-const LOOK_EVERY: std::time::Duration = std::time::Duration::from_micros(50);
+const POLL_INTERVAL: std::time::Duration = std::time::Duration::from_micros(50);
 
 /// How a node's stores are found.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Stores {
-    capture: Capture,
+pub(in super::super) struct StoreTracking {
+    capture: CaptureMode,
     /// No page has bytes under two locks.
     aligned: bool,
 }
 
-impl Stores {
-    pub(in super::super) fn new(capture: Capture, spans: &Spans, region_bytes: u64) -> Stores {
+impl StoreTracking {
+    pub(in super::super) fn new(capture: CaptureMode, spans: &Spans, region_bytes: u64) -> StoreTracking {
         let on_page = |at: u64| at.is_multiple_of(PAGE_BYTES) || at == region_bytes;
-        Stores {
+        StoreTracking {
             capture,
             aligned: spans
                 .iter()
@@ -44,22 +45,22 @@ impl Stores {
 
     /// The program's declarations are all that is to be known.
     fn are_declared(self) -> bool {
-        self.capture == Capture::Declared
+        self.capture == CaptureMode::Declared
     }
 
     /// The memory's mode for a transaction of this mode. Where there are twins anyway, every abort can be undone; and
     /// there must be some where a page has bytes under several locks.
-    pub(super) fn mode(self, mode: Mode) -> Mode {
+    pub(super) fn mode(self, mode: RestoreMode) -> RestoreMode {
         match self.capture {
-            Capture::Twins(_) => Mode::Restore,
-            Capture::Pages(_) if !self.aligned => Mode::Restore,
+            CaptureMode::Twins(_) => RestoreMode::Restore,
+            CaptureMode::Pages(_) if !self.aligned => RestoreMode::Restore,
             _ => mode,
         }
     }
 
     /// A transaction begins. Where stores are verified, each looks for those that it has not declared, also if it declares none.
-    pub(super) fn begin(self, inner: &mut Transaction<Tails, RealStorage>, region: &Region) {
-        if matches!(self.capture, Capture::Verified(_)) {
+    pub(super) fn begin(self, inner: &mut Transaction<NodeLog, RealStorage>, region: &Region) {
+        if matches!(self.capture, CaptureMode::Verified(_)) {
             let entered = inner.capture(region);
             entered.expect("the transaction is open, and the region is of its memory");
         }
@@ -68,8 +69,8 @@ impl Stores {
 
 impl Txn<'_> {
     /// A lock is going to be acquired like this. Where stores are found, those from now on are this transaction's.
-    pub(super) fn enter(&mut self, hold: Hold) -> Result<(), AcquireError> {
-        if hold != Hold::Exclusive {
+    pub(super) fn enter(&mut self, hold: LockMode) -> Result<(), AcquireError> {
+        if hold != LockMode::Exclusive {
             return Ok(());
         }
         if !self.writes {
@@ -87,12 +88,12 @@ impl Txn<'_> {
                 Ok(()) => return Ok(()),
                 // Who holds locks waits upwards only, or two might wait for each other.
                 Err(RangeError::Captured)
-                    if self.scratch.held.is_empty() && since.elapsed() < self.timeout =>
+                    if self.scratch.locked_spans.is_empty() && since.elapsed() < self.timeout =>
                 {
                     match self.shared.wait.step(since.elapsed()) {
                         WaitStep::Poll => std::hint::spin_loop(),
                         WaitStep::Yield => std::thread::yield_now(),
-                        WaitStep::Block => std::thread::sleep(LOOK_EVERY),
+                        WaitStep::Block => std::thread::sleep(POLL_INTERVAL),
                     }
                 }
                 Err(RangeError::Captured) => return Err(AcquireError::Captured),
@@ -102,13 +103,13 @@ impl Txn<'_> {
     }
 
     /// Finds what was stored: which locks were written under, and whether all of them are held.
-    pub(super) fn gather(&mut self) -> Result<(), CommitError> {
+    pub(super) fn gather(&mut self) -> Result<(), TxnCommitError> {
         if self.shared.stores.are_declared() {
             return Ok(());
         }
         let region = &self.shared.region;
         let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
-        let within: Vec<_> = self.scratch.held.exclusive().collect();
+        let within: Vec<_> = self.scratch.locked_spans.exclusive().collect();
         if !within.is_empty() {
             let entered = inner.confine(region, &within);
             entered.map_err(|_| Uncommitted::Ended)?;
@@ -128,15 +129,19 @@ impl Txn<'_> {
             Err(other) => return Err(other.into()),
         }
         for found in inner.gathered(region) {
-            if let Ok(places) = self.scratch.held.cover(found.start, found.end, Hold::Exclusive) {
-                self.scratch.held.set_written(places);
+            if let Ok(places) = self
+                .scratch
+                .locked_spans
+                .cover(found.start, found.end, LockMode::Exclusive)
+            {
+                self.scratch.locked_spans.set_written(places);
             }
         }
         Ok(())
     }
 
     /// The second half of the memory's commit, or both.
-    pub(super) fn commit_inner(&mut self) -> Result<netram_rvm::Commit, Uncommitted> {
+    pub(super) fn commit_inner(&mut self) -> Result<netram_rvm::CommitReceipt, Uncommitted> {
         let inner = self.inner.as_mut().ok_or(Uncommitted::Ended)?;
         // Whether that is safe is waited for when the machine knows of it.
         let lazy = netram_proto::port::Durability::Lazy;
@@ -147,14 +152,14 @@ impl Txn<'_> {
     }
 
     #[cold]
-    fn stray(&self, offset: usize, length: usize, count: usize) -> CommitError {
+    fn stray(&self, offset: usize, length: usize, count: usize) -> TxnCommitError {
         let (address, lock) = self.place_of(offset);
         let held = self
             .scratch
-            .held
-            .cover(offset, offset + 1, Hold::Exclusive)
+            .locked_spans
+            .cover(offset, offset + 1, LockMode::Exclusive)
             .is_ok();
-        let stray = Stray {
+        let stray = StrayStores {
             offset,
             address,
             length,
@@ -163,32 +168,32 @@ impl Txn<'_> {
             held,
         };
         tracing::error!(%stray, "a commit is refused");
-        CommitError::Stray(stray)
+        TxnCommitError::Stray(stray)
     }
 
     /// What is to be done before the memory undoes a transaction that has not been committed.
     pub(super) fn before_undoing(&mut self) {
         let region = &self.shared.region;
-        if self.shared.stores.capture == Capture::Verified(Verify::Refuse)
+        if self.shared.stores.capture == CaptureMode::Verified(VerifyMode::Refuse)
             && region.undo_undeclared().is_err()
         {
-            self.shared.fail(Gone::Spoilt);
+            self.shared.fail(NodeGone::CopyInvalid);
         }
-        if self.spoils() {
-            self.shared.fail(Gone::Spoilt);
+        if self.corrupts_copy() {
+            self.shared.fail(NodeGone::CopyInvalid);
         }
     }
 
     /// It has changed the node's copy, and nothing will change it back.
-    fn spoils(&mut self) -> bool {
+    fn corrupts_copy(&mut self) -> bool {
         let Some(inner) = self.inner.as_mut().filter(|inner| inner.is_open()) else {
             return false;
         };
-        if inner.mode() == Mode::Restore {
+        if inner.mode() == RestoreMode::Restore {
             return false;
         }
         let finds = !self.shared.stores.are_declared();
-        self.scratch.held.any_written()
+        self.scratch.locked_spans.any_written()
             || finds && (inner.gather().is_err() || inner.gathered(&self.shared.region).next().is_some())
     }
 }

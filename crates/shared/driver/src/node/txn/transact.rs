@@ -3,18 +3,18 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use netram_heap::{AllocError, Apart, EditBytes, Transact};
-use netram_rvm::{EditGuard, Mode, Participant, RangeError, RealStorage, Region, Transaction};
-use netram_shared_machine::Hold;
+use netram_heap::{AllocError, EditBytes, TopActionOutcome, Transact};
+use netram_rvm::{EditGuard, Participant, RangeError, RealStorage, Region, RestoreMode, Transaction};
+use netram_shared_machine::LockMode;
 
-use super::held::HeldSpans;
-use super::{DeclareError, Shared, Tails, Txn};
+use super::locked_spans::LockedSpans;
+use super::{DeclareError, NodeInner, NodeLog, Txn};
 
 /// A region's bytes, lent to a transaction for changing what is under its locks.
 pub struct TxnEdit<'t> {
-    guard: EditGuard<'t, Tails, RealStorage>,
-    held: &'t mut HeldSpans,
-    shared: &'t Shared,
+    guard: EditGuard<'t, NodeLog, RealStorage>,
+    locked_spans: &'t mut LockedSpans,
+    shared: &'t NodeInner,
 }
 
 impl Deref for TxnEdit<'_> {
@@ -27,8 +27,8 @@ impl Deref for TxnEdit<'_> {
 
 impl EditBytes for TxnEdit<'_> {
     fn range_mut(&mut self, offset: usize, length: usize) -> Result<&mut [u8], RangeError> {
-        let places = admit(self.held, self.shared, offset, length)?;
-        self.held.set_written(places);
+        let places = admit(self.locked_spans, self.shared, offset, length)?;
+        self.locked_spans.set_written(places);
         self.guard.range_mut(offset, length)
     }
 }
@@ -47,7 +47,7 @@ impl Txn<'_> {
         }
     }
 
-    fn open(&mut self) -> &mut Transaction<Tails, RealStorage> {
+    fn open(&mut self) -> &mut Transaction<NodeLog, RealStorage> {
         self.inner.as_mut().expect("only a commit ends it, and takes it")
     }
 }
@@ -62,7 +62,7 @@ impl Transact for Txn<'_> {
         self.inner.as_ref().is_some_and(Transaction::is_open)
     }
 
-    fn mode(&self) -> Mode {
+    fn mode(&self) -> RestoreMode {
         self.mode
     }
 
@@ -86,7 +86,7 @@ impl Transact for Txn<'_> {
         let inner = self.inner.as_mut().expect("only a commit ends it, and takes it");
         TxnEdit {
             guard: inner.edit(region),
-            held: &mut self.scratch.held,
+            locked_spans: &mut self.scratch.locked_spans,
             shared: &self.shared,
         }
     }
@@ -100,19 +100,19 @@ impl Transact for Txn<'_> {
     }
 
     /// Nobody else has the heap's lock before this transaction ends: a record of its own would serve nobody.
-    fn apart(
+    fn top_action(
         &mut self,
         change: impl FnOnce(&mut Self) -> Result<(), RangeError>,
-    ) -> Result<Apart, AllocError> {
+    ) -> Result<TopActionOutcome, AllocError> {
         change(self)?;
-        Ok(Apart::Within)
+        Ok(TopActionOutcome::Within)
     }
 }
 
 /// Which of the held spans the bytes lie in, if they may be written.
 fn admit(
-    held: &HeldSpans,
-    shared: &Shared,
+    held: &LockedSpans,
+    shared: &NodeInner,
     offset: usize,
     length: usize,
 ) -> Result<Range<usize>, RangeError> {
@@ -123,7 +123,7 @@ fn admit(
         length,
         region,
     })?;
-    held.cover(offset, end, Hold::Exclusive)
+    held.cover(offset, end, LockMode::Exclusive)
         .map_err(|offset| RangeError::NotHeld {
             offset,
             address: shared.region.as_ptr().addr() + offset,

@@ -26,18 +26,18 @@ use std::time::{Duration, Instant};
 use netram_shared_machine::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::post::Post;
-use super::report::{Report, StuckReport};
-use crate::limit::{ANSWER_BYTES_MAX, ASKED_PATIENCE, QUESTION_BYTES_MAX};
+use super::mailbox::DriverMailbox;
+use super::report::{ServerReport, StuckReport};
+use crate::limit::{REPLY_BYTES_MAX, REQUEST_BYTES_MAX, STATUS_TIMEOUT};
 
 const NAME: &str = "control";
 /// After a failed accept, as when descriptors have run out.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
-enum Ask {
+enum ControlRequest {
     Status,
     AcceptLoss { node: u64 },
 }
@@ -45,20 +45,20 @@ enum Ask {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Told {
-    Status(Box<Report>),
+pub(super) enum ControlReply {
+    Status(Box<ServerReport>),
     Accepted(StuckReport),
     Refused(String),
 }
 
-impl Told {
-    /// As it travels: of at most [`ANSWER_BYTES_MAX`].
+impl ControlReply {
+    /// As it travels: of at most [`REPLY_BYTES_MAX`].
     pub(super) fn into_bytes(self) -> Vec<u8> {
-        let json = |told: &Told| serde_json::to_vec(told).expect("it has nothing that JSON has not");
+        let json = |told: &ControlReply| serde_json::to_vec(told).expect("it has nothing that JSON has not");
         let bytes = json(&self);
         match self {
-            Told::Status(report) if bytes.len() > ANSWER_BYTES_MAX => {
-                json(&Told::Status(Box::new(report.shortened())))
+            ControlReply::Status(report) if bytes.len() > REPLY_BYTES_MAX => {
+                json(&ControlReply::Status(Box::new(report.shortened())))
             }
             _ => bytes,
         }
@@ -90,17 +90,17 @@ pub enum AskError {
 }
 
 /// Answers until it is dropped.
-pub(super) struct Control {
+pub(super) struct RegionControl {
     root: PathBuf,
     stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Control {
+impl RegionControl {
     /// Listens in the directory of a region that this process has just opened.
-    pub(super) fn start(root: &Path, post: Arc<Post>) -> io::Result<Control> {
-        let folder = File::open(root)?;
-        let path = through(&folder);
+    pub(super) fn start(root: &Path, post: Arc<DriverMailbox>) -> io::Result<RegionControl> {
+        let directory = File::open(root)?;
+        let path = through(&directory);
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => (),
@@ -113,7 +113,7 @@ impl Control {
         let thread = std::thread::Builder::new()
             .name("netram-asked".to_owned())
             .spawn(answer)?;
-        Ok(Control {
+        Ok(RegionControl {
             root: root.to_owned(),
             stopping,
             thread: Some(thread),
@@ -121,13 +121,13 @@ impl Control {
     }
 }
 
-impl Drop for Control {
+impl Drop for RegionControl {
     fn drop(&mut self) {
         self.stopping.store(true, Ordering::SeqCst);
         // Ends the accept; the region is still this process's, and so is the socket.
-        let woken = File::open(&self.root).and_then(|folder| {
-            let woken = UnixStream::connect(through(&folder));
-            let _ = fs::remove_file(through(&folder));
+        let woken = File::open(&self.root).and_then(|directory| {
+            let woken = UnixStream::connect(through(&directory));
+            let _ = fs::remove_file(through(&directory));
             woken
         });
         // Otherwise nobody can reach the thread any more: it ends with the process.
@@ -139,12 +139,12 @@ impl Drop for Control {
 }
 
 /// The path that leads there however long the directory's own is: a socket's address has 107 bytes.
-fn through(folder: &File) -> PathBuf {
-    PathBuf::from(format!("/proc/self/fd/{}/{NAME}", folder.as_raw_fd()))
+fn through(directory: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}/{NAME}", directory.as_raw_fd()))
 }
 
 /// One at a time: each is bounded in time, and whoever may ask is the region's owner.
-fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post) {
+fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &DriverMailbox) {
     while !stopping.load(Ordering::SeqCst) {
         match listener.accept() {
             Ok(_) if stopping.load(Ordering::SeqCst) => return,
@@ -155,47 +155,49 @@ fn answer_all(listener: &UnixListener, stopping: &AtomicBool, post: &Post) {
             }
             Err(error) => {
                 tracing::error!(%error, "whoever asks for the status cannot be let in; trying again");
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(ACCEPT_PAUSE);
             }
         }
     }
 }
 
-fn answer(mut stream: UnixStream, post: &Post) -> io::Result<()> {
-    let line = read_line(&mut stream, QUESTION_BYTES_MAX)?;
-    let busy = || Told::Refused("the server is busy; ask again".to_owned());
+fn answer(mut stream: UnixStream, post: &DriverMailbox) -> io::Result<()> {
+    let line = read_line(&mut stream, REQUEST_BYTES_MAX)?;
+    let busy = || ControlReply::Refused("the server is busy; ask again".to_owned());
     let told = match serde_json::from_slice(&line) {
-        Ok(Ask::Status) => match super::ask(post) {
-            Some(report) => Told::Status(Box::new(report)),
+        Ok(ControlRequest::Status) => match super::ask(post) {
+            Some(report) => ControlReply::Status(Box::new(report)),
             None => busy(),
         },
-        Ok(Ask::AcceptLoss { node }) => match super::accept_loss(post, NodeId(node)) {
-            Some(Ok(stuck)) => Told::Accepted(stuck),
-            Some(Err(why)) => Told::Refused(why.to_string()),
+        Ok(ControlRequest::AcceptLoss { node }) => match super::accept_loss(post, NodeId(node)) {
+            Some(Ok(stuck)) => ControlReply::Accepted(stuck),
+            Some(Err(why)) => ControlReply::Refused(why.to_string()),
             None => busy(),
         },
-        Err(error) => Told::Refused(format!("this release does not understand what is asked: {error}")),
+        Err(error) => {
+            ControlReply::Refused(format!("this release does not understand what is asked: {error}"))
+        }
     };
     let mut line = told.into_bytes();
     line.push(b'\n');
-    stream.set_write_timeout(Some(ASKED_PATIENCE))?;
+    stream.set_write_timeout(Some(STATUS_TIMEOUT))?;
     stream.write_all(&line)
 }
 
 /// Asks whoever serves the region in `root` how it stands. `None`: nobody does.
-pub fn ask(root: &Path) -> Result<Option<Report>, AskError> {
-    match exchange(root, Ask::Status)? {
+pub fn ask(root: &Path) -> Result<Option<ServerReport>, AskError> {
+    match exchange(root, ControlRequest::Status)? {
         None => Ok(None),
-        Some(Told::Status(report)) => Ok(Some(*report)),
+        Some(ControlReply::Status(report)) => Ok(Some(*report)),
         Some(other) => Err(odd(root, format!("it answered {other:?}"))),
     }
 }
 
 /// Has whoever serves the region in `root` give up what cannot be proven of a dead node. Returns what was in doubt; `None`: nobody serves it.
 pub fn accept_loss(root: &Path, node: NodeId) -> Result<Option<StuckReport>, AskError> {
-    match exchange(root, Ask::AcceptLoss { node: node.0 })? {
+    match exchange(root, ControlRequest::AcceptLoss { node: node.0 })? {
         None => Ok(None),
-        Some(Told::Accepted(stuck)) => Ok(Some(stuck)),
+        Some(ControlReply::Accepted(stuck)) => Ok(Some(stuck)),
         Some(other) => Err(odd(root, format!("it answered {other:?}"))),
     }
 }
@@ -206,13 +208,13 @@ fn odd(root: &Path, reason: String) -> AskError {
 }
 
 /// One question, one answer. `None`: nobody is there.
-fn exchange(root: &Path, ask: Ask) -> Result<Option<Told>, AskError> {
+fn exchange(root: &Path, ask: ControlRequest) -> Result<Option<ControlReply>, AskError> {
     let socket = |cause| AskError::Socket {
         root: root.to_owned(),
         cause,
     };
-    let folder = File::open(root).map_err(socket)?;
-    let mut stream = match UnixStream::connect(through(&folder)) {
+    let directory = File::open(root).map_err(socket)?;
+    let mut stream = match UnixStream::connect(through(&directory)) {
         Ok(stream) => stream,
         // No socket, or one of a process that was killed.
         Err(error)
@@ -227,11 +229,11 @@ fn exchange(root: &Path, ask: Ask) -> Result<Option<Told>, AskError> {
     };
     let mut line = serde_json::to_vec(&ask).map_err(|error| socket(error.into()))?;
     line.push(b'\n');
-    stream.set_write_timeout(Some(ASKED_PATIENCE)).map_err(socket)?;
+    stream.set_write_timeout(Some(STATUS_TIMEOUT)).map_err(socket)?;
     stream.write_all(&line).map_err(socket)?;
-    let line = read_line(&mut stream, ANSWER_BYTES_MAX).map_err(|error| odd(root, error.to_string()))?;
+    let line = read_line(&mut stream, REPLY_BYTES_MAX).map_err(|error| odd(root, error.to_string()))?;
     match serde_json::from_slice(&line) {
-        Ok(Told::Refused(why)) => Err(AskError::Refused(why)),
+        Ok(ControlReply::Refused(why)) => Err(AskError::Refused(why)),
         Ok(told) => Ok(Some(told)),
         Err(error) => Err(odd(root, format!("{error}; it may be of another release"))),
     }
@@ -239,7 +241,7 @@ fn exchange(root: &Path, ask: Ask) -> Result<Option<Told>, AskError> {
 
 /// Reads a line of at most `bytes_max`, in twice the time that the other side may take to think.
 fn read_line(stream: &mut UnixStream, bytes_max: usize) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + 2 * ASKED_PATIENCE;
+    let deadline = Instant::now() + 2 * STATUS_TIMEOUT;
     let mut line = Vec::new();
     loop {
         // Each read has what is left of the time: a byte now and then does not prolong it.
@@ -269,14 +271,14 @@ fn read_line(stream: &mut UnixStream, bytes_max: usize) -> io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limit::LOCKS_TOLD_MAX;
+    use crate::limit::LOCKS_REPORTED_MAX;
     use crate::server::serve::report::{HolderReport, LockReport, NodeReport};
     use crate::server::table::NODES_MAX;
     use netram_proto::limit::{ADDRESS_BYTES_MAX, MEMBERS_MAX};
     use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
 
     /// As large as a region's status can be, with `letter` where peers choose.
-    fn largest(letter: &str) -> Report {
+    fn largest(letter: &str) -> ServerReport {
         let address = letter.repeat(ADDRESS_BYTES_MAX);
         let holder = HolderReport {
             node: u64::MAX,
@@ -300,18 +302,18 @@ mod tests {
             }),
             ..NodeReport::default()
         };
-        Report {
+        ServerReport {
             nodes: vec![node; NODES_MAX],
-            waited_for: vec![lock; LOCKS_TOLD_MAX],
-            ..Report::default()
+            waited_for: vec![lock; LOCKS_REPORTED_MAX],
+            ..ServerReport::default()
         }
     }
 
-    fn told(report: &Report) -> Report {
-        let bytes = Told::Status(Box::new(report.clone())).into_bytes();
-        assert!(bytes.len() <= ANSWER_BYTES_MAX, "{}", bytes.len());
+    fn told(report: &ServerReport) -> ServerReport {
+        let bytes = ControlReply::Status(Box::new(report.clone())).into_bytes();
+        assert!(bytes.len() <= REPLY_BYTES_MAX, "{}", bytes.len());
         match serde_json::from_slice(&bytes).unwrap() {
-            Told::Status(told) => *told,
+            ControlReply::Status(told) => *told,
             other => panic!("{other:?}"),
         }
     }

@@ -8,40 +8,40 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use netram_journal::RemainsError;
-use netram_journal::remains::Found;
+use netram_journal::FencedJournalError;
+use netram_journal::fenced_journal::FencedRecords;
 use netram_proto::failure::RetryBackoff;
 use netram_proto::id::Lsn;
 use netram_proto::port::IoError;
 use netram_proto::time::Time;
 use netram_rvm::record::KIND_COMPACT;
-use netram_shared_machine::server::{Closed, Deed, Fact, Session, Standing};
-use netram_shared_machine::{NodeId, Number, Server};
-use netram_transport::{Events, Interest, Poller, WaitPolicy, WaitStep};
+use netram_shared_machine::server::{DurableFact, LinkEnd, NodeState, ServerAction, SessionId};
+use netram_shared_machine::{NodeId, RecordNumber, RegionServer};
+use netram_transport::{Interest, Poller, ReadyEvents, WaitPolicy, WaitStep};
 
-use super::ServeError;
-use super::hear::Unfit;
-use super::line::{Line, Payload};
-use super::post::{News, Post};
+use super::RegionServeError;
+use super::mailbox::{DriverEvent, DriverMailbox};
+use super::node_link::{NodeLink, ServerPayload};
 use super::readings::Readings;
-use crate::channel::{Arrival, Errand};
-use crate::limit::HOUSEKEEPING;
-use crate::server::store::{RecordError, Store};
+use super::receive::RecordRefusal;
+use crate::channel::{AcceptedSession, SessionKind};
+use crate::limit::HOUSEKEEPING_INTERVAL;
+use crate::server::store::{PayloadError, RegionStore};
 
-pub(super) const BELL: u64 = u64::MAX;
+pub(super) const WAKER_TOKEN: u64 = u64::MAX;
 const EVENTS: usize = 64;
 
 /// See the module.
-pub(super) struct Driver {
-    pub(super) server: Server<Payload>,
-    pub(super) store: Store,
+pub(super) struct ServeDriver {
+    pub(super) server: RegionServer<ServerPayload>,
+    pub(super) store: RegionStore,
     /// Where nodes come in.
     pub(super) addresses: Vec<String>,
     /// The status as it was told last over a link, and when.
-    pub(super) told: Option<(Instant, Vec<u8>)>,
-    pub(super) lines: BTreeMap<Session, Line>,
+    pub(super) last_status: Option<(Instant, Vec<u8>)>,
+    pub(super) links: BTreeMap<SessionId, NodeLink>,
     pub(super) readings: Readings,
-    pub(super) post: Arc<Post>,
+    pub(super) mailbox: Arc<DriverMailbox>,
     pub(super) poller: Poller,
     pub(super) wait: WaitPolicy,
     pub(super) lease: Duration,
@@ -51,12 +51,12 @@ pub(super) struct Driver {
     /// Facts on their way to the disk: where each ends in the log, and its ticket.
     pub(super) facts: VecDeque<(Lsn, u64)>,
     /// The deed that the disk refused, which must be done before any other; and how often it was.
-    pub(super) stalled: Option<Deed<Payload>>,
+    pub(super) stalled: Option<ServerAction<ServerPayload>>,
     pub(super) refusals: RetryBackoff,
     /// Lenders that nodes are told of: any node may have a window there.
     pub(super) lenders: Vec<String>,
     /// Nodes that are gone, of whom it was said that lenders do not know.
-    pub(super) wasted: BTreeSet<NodeId>,
+    pub(super) forget_failure_logged: BTreeSet<NodeId>,
     /// Why nodes are fenced that are not gone yet.
     pub(super) fenced: BTreeMap<NodeId, String>,
     pub(super) began: Instant,
@@ -64,44 +64,44 @@ pub(super) struct Driver {
     /// When the machine is to hear of the time.
     pub(super) tick: Instant,
     /// Sessions that have something to read which the poller does not report: it has left the kernel.
-    pub(super) due: Vec<Session>,
+    pub(super) due: Vec<SessionId>,
     /// A link could be given more at once.
     pub(super) unfilled: bool,
     /// When a node last said something for whose answer somebody may wait.
-    pub(super) asked: Instant,
+    pub(super) requested_at: Instant,
     /// Memory for a list of all sessions, and for a message's head.
-    pub(super) all: Vec<Session>,
+    pub(super) all: Vec<SessionId>,
     pub(super) scratch: Vec<u8>,
 }
 
-impl Driver {
+impl ServeDriver {
     /// Serves until it is asked to stop, and makes everything durable.
-    pub(super) fn run(mut self) -> Result<(), ServeError> {
-        let mut events = Events::with_capacity(EVENTS);
+    pub(super) fn run(mut self) -> Result<(), RegionServeError> {
+        let mut events = ReadyEvents::with_capacity(EVENTS);
         let mut news = Vec::new();
-        self.do_deeds()?;
-        while !self.post.is_stopping() {
+        self.run_actions()?;
+        while !self.mailbox.is_stopping() {
             self.now = Instant::now();
-            let mut moved = self.take_post(&mut news)?;
+            let mut moved = self.take_events(&mut news)?;
             moved |= self.take_links(&events)?;
             moved |= self.take_time()?;
             let server = &self.server;
             self.readings
-                .start_due(self.now, |node| is_awaited(server.standing(node)));
+                .start_due(self.now, |node| is_awaited(server.node_state(node)));
             if moved || self.unfilled {
                 self.fill_all()?;
             }
-            self.rest(&mut events)?;
+            self.wait(&mut events)?;
         }
         self.finish()
     }
 
     /// Waits for more. For records and for the disk it sleeps at once: nobody waits for what comes of them, and a thread that yields takes
     /// turns on the core from those of nodes and lenders that somebody waits for.
-    fn rest(&mut self, events: &mut Events) -> Result<(), ServeError> {
+    fn wait(&mut self, events: &mut ReadyEvents) -> Result<(), RegionServeError> {
         let step = match self.unfilled || !self.due.is_empty() {
             true => WaitStep::Poll,
-            false => self.wait.step(self.now.duration_since(self.asked)),
+            false => self.wait.step(self.now.duration_since(self.requested_at)),
         };
         let slept = match step {
             WaitStep::Poll => None,
@@ -111,9 +111,9 @@ impl Driver {
             }
             WaitStep::Block => {
                 let longest = self.tick.saturating_duration_since(self.now);
-                let (post, poller) = (&self.post, &self.poller);
+                let (post, poller) = (&self.mailbox, &self.poller);
                 let sleep = || poller.wait(events, Some(longest));
-                post.bell.nap(|| post.has_any(), sleep)?
+                post.waker.sleep_until_woken(|| post.has_any(), sleep)?
             }
         };
         if slept.is_none() {
@@ -123,38 +123,38 @@ impl Driver {
     }
 
     /// What other threads say, and what the disk has.
-    fn take_post(&mut self, news: &mut Vec<News>) -> Result<bool, ServeError> {
-        if !self.post.collect(news) {
+    fn take_events(&mut self, news: &mut Vec<DriverEvent>) -> Result<bool, RegionServeError> {
+        if !self.mailbox.collect(news) {
             return Ok(false);
         }
         for one in news.drain(..) {
             match one {
-                News::Arrived(arrival) => self.let_in(*arrival),
-                News::Read(node, outcome) => self.take_reading(node, outcome)?,
-                News::Told(node, untold) => self.take_telling(node, &untold)?,
-                News::AcceptLoss(node, asker) => {
+                DriverEvent::Arrived(arrival) => self.add_link(*arrival),
+                DriverEvent::JournalRead(node, outcome) => self.on_journal_read(node, outcome)?,
+                DriverEvent::ForgetTried(node, untold) => self.on_forget_tried(node, &untold)?,
+                DriverEvent::AcceptLoss(node, asker) => {
                     let accepted = self.accept_loss(node)?;
                     // Whoever asked may have gone.
                     let _ = asker.try_send(accepted);
                 }
-                News::Asked(asker) => {
+                DriverEvent::StatusRequested(asker) => {
                     // Whoever asked may have gone.
                     let _ = asker.try_send(self.report());
                 }
             }
         }
         if let Some(error) = self.store.trouble() {
-            return Err(ServeError::Disk(error));
+            return Err(RegionServeError::Disk(error));
         }
         self.take_durable()?;
         Ok(true)
     }
 
     /// Tells the machine what the disk has. What a fact follows from is durable with it, whichever of the two the machine hears of first.
-    fn take_durable(&mut self) -> Result<(), ServeError> {
+    fn take_durable(&mut self) -> Result<(), RegionServeError> {
         let durable = self.store.durable();
         let mut position = None;
-        while let Some(kept) = self.store.next_kept() {
+        while let Some(kept) = self.store.next_durable() {
             position = Some(kept.position);
         }
         if let Some(position) = position {
@@ -167,15 +167,15 @@ impl Driver {
         if let Some(ticket) = ticket {
             self.server.on_stored(self.time(), ticket);
         }
-        self.do_deeds()
+        self.run_actions()
     }
 
-    fn let_in(&mut self, arrival: Arrival) {
+    fn add_link(&mut self, arrival: AcceptedSession) {
         self.sessions += 1;
-        let session = Session(self.sessions);
-        let errand = arrival.errand;
-        let mut line = Line::new(arrival, self.now);
-        if errand == Errand::Status {
+        let session = SessionId(self.sessions);
+        let errand = arrival.kind;
+        let mut line = NodeLink::new(arrival, self.now);
+        if errand == SessionKind::Status {
             line.channel.queue(&[self.status_lately()]);
             line.close(self.now);
         }
@@ -184,29 +184,29 @@ impl Driver {
             tracing::error!(peer = line.channel.peer(), %error, "a session could not be waited for, and is closed");
             return;
         }
-        self.lines.insert(session, line);
+        self.links.insert(session, line);
         // What has left the kernel with the greeting is not reported.
         self.due.push(session);
     }
 
-    fn take_time(&mut self) -> Result<bool, ServeError> {
+    fn take_time(&mut self) -> Result<bool, RegionServeError> {
         if self.now < self.tick {
             return Ok(false);
         }
         self.server.on_tick(self.time());
         self.give_up_accepted();
-        self.tick = self.now + (self.lease / 8).min(HOUSEKEEPING);
+        self.tick = self.now + (self.lease / 8).min(HOUSEKEEPING_INTERVAL);
         self.plan_tick();
-        self.do_deeds()?;
+        self.run_actions()?;
         let now = self.now;
-        let over = |(session, line): (&Session, &Line)| {
+        let over = |(session, line): (&SessionId, &NodeLink)| {
             let stranger = self.server.node(*session).is_none() && line.closing.is_none();
-            let over = line.is_over(now) || (stranger && line.held.is_none() && line.is_silent(now));
+            let over = line.is_over(now) || (stranger && line.deferred.is_none() && line.is_silent(now));
             over.then_some(*session)
         };
-        let over: Vec<Session> = self.lines.iter().filter_map(over).collect();
+        let over: Vec<SessionId> = self.links.iter().filter_map(over).collect();
         for session in over {
-            self.end(session, "it is over", Closed::Broken)?;
+            self.end(session, "it is over", LinkEnd::Broken)?;
         }
         Ok(true)
     }
@@ -220,10 +220,10 @@ impl Driver {
 
     /// The disk refused a deed for now: it is the next one, after a pause. Links are served meanwhile, nothing is kept for
     /// nodes, and their members hold what is not kept.
-    fn stall(&mut self, deed: Deed<Payload>, why: &dyn std::fmt::Display) {
+    fn stall(&mut self, deed: ServerAction<ServerPayload>, why: &dyn std::fmt::Display) {
         self.stalled = Some(deed);
         let pause = self.refusals.failed(IoError::ENOSPC);
-        if pause.news {
+        if pause.should_log {
             tracing::error!(%why, "the server's disk refuses a change; nothing more is kept until it takes it");
         }
         self.tick = self.tick.min(self.now + Duration::from_nanos(pause.pause.0));
@@ -236,17 +236,17 @@ impl Driver {
     }
 
     /// Does what the machine says.
-    pub(super) fn do_deeds(&mut self) -> Result<(), ServeError> {
+    pub(super) fn run_actions(&mut self) -> Result<(), RegionServeError> {
         while let Some(deed) = self.stalled.take().or_else(|| self.server.poll()) {
             match deed {
-                Deed::Store { ticket, fact } => {
+                ServerAction::Store { ticket, fact } => {
                     let end = match &fact {
-                        Fact::Gone { node } if !self.has_lenders(*node) => self.store.bury(*node),
-                        fact => self.store.write_down(fact.clone()),
+                        DurableFact::Gone { node } if !self.has_lenders(*node) => self.store.retire(*node),
+                        fact => self.store.record_fact(fact.clone()),
                     };
                     let end = match end {
                         Err(error) if error.is_refusal() => {
-                            self.stall(Deed::Store { ticket, fact }, &error);
+                            self.stall(ServerAction::Store { ticket, fact }, &error);
                             return Ok(());
                         }
                         end => end?,
@@ -254,7 +254,7 @@ impl Driver {
                     self.stored();
                     self.facts.push_back((end, ticket));
                 }
-                Deed::Apply {
+                ServerAction::Apply {
                     position,
                     node,
                     number,
@@ -263,7 +263,7 @@ impl Driver {
                 } => {
                     let stored = match self.store.merge(node, number, end, &payload) {
                         Err(error) if error.is_refusal() => {
-                            let deed = Deed::Apply {
+                            let deed = ServerAction::Apply {
                                 position,
                                 node,
                                 number,
@@ -278,7 +278,7 @@ impl Driver {
                     self.stored();
                     assert_eq!(stored.position, position, "machine and table count alike");
                 }
-                Deed::Recover { node, journal } => {
+                ServerAction::Recover { node, journal } => {
                     let accepted = self
                         .store
                         .table()
@@ -286,24 +286,24 @@ impl Driver {
                         .is_some_and(|node| node.loss_accepted);
                     self.readings.add(node, journal, accepted, self.now);
                 }
-                Deed::Forget { node, journal } => {
+                ServerAction::Forget { node, journal } => {
                     self.fenced.remove(&node);
                     self.readings.forget(node, &journal, &self.lenders);
                 }
-                Deed::Fenced { node, why } => {
+                ServerAction::Fenced { node, why } => {
                     tracing::warn!(node = node.0, %why, "a node is fenced");
                     self.fenced.insert(node, why.to_string());
                 }
-                Deed::Refused { node, why } => {
+                ServerAction::Refused { node, why } => {
                     tracing::error!(
                         node = node.0,
                         %why,
                         "a dead node's journal has a record that cannot be: it and what is behind it is left out"
                     );
                 }
-                Deed::Close(session) => {
+                ServerAction::Close(session) => {
                     self.readings.closed(session);
-                    self.lines.remove(&session);
+                    self.links.remove(&session);
                 }
             }
         }
@@ -318,11 +318,11 @@ impl Driver {
     }
 
     /// The lenders of a node that is gone were told that they may give its windows back, but for some. Whoever looks after this hears of that once.
-    fn take_telling(&mut self, node: NodeId, untold: &[String]) -> Result<(), ServeError> {
+    fn on_forget_tried(&mut self, node: NodeId, untold: &[String]) -> Result<(), RegionServeError> {
         let all = untold.is_empty();
         if all {
-            self.wasted.remove(&node);
-        } else if self.wasted.insert(node) {
+            self.forget_failure_logged.remove(&node);
+        } else if self.forget_failure_logged.insert(node) {
             let lenders = untold.join(", ");
             tracing::warn!(
                 node = node.0,
@@ -330,12 +330,16 @@ impl Driver {
                 "lenders could not be told yet to give back what a node that is gone had; they are told when they can be reached"
             );
         }
-        self.server.on_told(self.time(), node, all);
-        self.do_deeds()
+        self.server.on_forget_tried(self.time(), node, all);
+        self.run_actions()
     }
 
     /// A dead node's journal was read, or could not be. Then what waited for that goes on.
-    fn take_reading(&mut self, node: NodeId, outcome: Result<Found, RemainsError>) -> Result<(), ServeError> {
+    fn on_journal_read(
+        &mut self,
+        node: NodeId,
+        outcome: Result<FencedRecords, FencedJournalError>,
+    ) -> Result<(), RegionServeError> {
         match outcome {
             Ok(found) => {
                 if let Some(loss) = &found.loss_accepted {
@@ -354,23 +358,23 @@ impl Driver {
                 self.server.on_stuck(node);
             }
         }
-        self.do_deeds()?;
-        let waits = |(session, line): (&Session, &Line)| {
-            let held = line.held.as_ref()?;
+        self.run_actions()?;
+        let waits = |(session, line): (&SessionId, &NodeLink)| {
+            let held = line.deferred.as_ref()?;
             (held.node == node).then_some(*session)
         };
-        let waiting: Vec<Session> = self.lines.iter().filter_map(waits).collect();
+        let waiting: Vec<SessionId> = self.links.iter().filter_map(waits).collect();
         for session in waiting {
-            let held = self.lines.get_mut(&session).and_then(|line| line.held.take());
+            let held = self.links.get_mut(&session).and_then(|line| line.deferred.take());
             if let Some(held) = held {
-                self.hear(session, held.message)?;
+                self.on_message(session, held.message)?;
             }
         }
         Ok(())
     }
 
     /// The records of a dead node's journal that are new here, up to the first that is none of the region.
-    fn genuine(&self, node: NodeId, found: Found) -> Vec<(Number, Payload)> {
+    fn genuine(&self, node: NodeId, found: FencedRecords) -> Vec<(RecordNumber, ServerPayload)> {
         let Some(journal) = self.readings.journal(node) else {
             return Vec::new();
         };
@@ -378,7 +382,7 @@ impl Driver {
             .store
             .table()
             .node(node)
-            .map_or(Number(0), |node| node.merged);
+            .map_or(RecordNumber(0), |node| node.merged);
         let mut number = journal.kept;
         let mut records = Vec::new();
         for record in found.records {
@@ -388,7 +392,7 @@ impl Driver {
             }
             let fits = match record.kind {
                 KIND_COMPACT => self.check(&record.payload),
-                kind => Err(Unfit::Record(RecordError::Kind(kind.0))),
+                kind => Err(RecordRefusal::Record(PayloadError::Kind(kind.0))),
             };
             if let Err(error) = fits {
                 tracing::error!(
@@ -399,7 +403,7 @@ impl Driver {
                 );
                 break;
             }
-            records.push((number, Payload::from(record.payload)));
+            records.push((number, ServerPayload::from(record.payload)));
         }
         records
     }
@@ -409,14 +413,14 @@ impl Driver {
     }
 
     /// Nodes go on: they resume with the next server.
-    fn finish(mut self) -> Result<(), ServeError> {
+    fn finish(mut self) -> Result<(), RegionServeError> {
         self.fill_all()?;
-        self.lines.clear();
+        self.links.clear();
         Ok(self.store.close()?)
     }
 }
 
 /// Whether a node's journal is still to be read.
-fn is_awaited(standing: Option<Standing>) -> bool {
-    matches!(standing, Some(Standing::Reading | Standing::Stuck))
+fn is_awaited(standing: Option<NodeState>) -> bool {
+    matches!(standing, Some(NodeState::Reading | NodeState::Stuck))
 }

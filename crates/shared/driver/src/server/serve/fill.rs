@@ -1,53 +1,53 @@
 //! Giving links what there is for them.
 
 use netram_shared_machine::ToNode;
-use netram_shared_machine::server::{Outgoing, Session};
+use netram_shared_machine::server::{LinkOutput, SessionId};
 
-use super::ServeError;
-use super::driver::Driver;
-use super::line::Line;
+use super::RegionServeError;
+use super::driver::ServeDriver;
+use super::node_link::NodeLink;
 use crate::channel::ChannelError;
-use crate::limit::{ANSWERS_MAX, FILL_BYTES_A_TURN};
+use crate::limit::{FILL_BYTES_A_TURN, QUEUED_REPLIES_MAX};
 
 /// What a link is given in one turn.
-enum Filled {
+enum FillOutcome {
     /// All that there is, or all that it takes.
     Done,
     /// Its share: there may be more.
     Share,
 }
 
-impl Driver {
+impl ServeDriver {
     /// Gives every link its share. Whoever cannot be sent to is lost, which may give others something.
-    pub(super) fn fill_all(&mut self) -> Result<(), ServeError> {
+    pub(super) fn fill_all(&mut self) -> Result<(), RegionServeError> {
         let mut again = true;
         let mut sessions = std::mem::take(&mut self.all);
         self.due.clear();
         self.unfilled = false;
         while std::mem::take(&mut again) {
             sessions.clear();
-            sessions.extend(self.lines.keys().copied());
+            sessions.extend(self.links.keys().copied());
             for session in sessions.iter().copied() {
                 match self.fill(session) {
-                    Ok(Filled::Done) => (),
-                    Ok(Filled::Share) => self.unfilled = true,
+                    Ok(FillOutcome::Done) => (),
+                    Ok(FillOutcome::Share) => self.unfilled = true,
                     Err(error) => {
-                        self.lose(session, &error)?;
+                        self.on_link_failed(session, &error)?;
                         again = true;
                     }
                 }
             }
         }
         self.all = sessions;
-        let Driver {
-            lines,
+        let ServeDriver {
+            links: lines,
             server,
             poller,
             due,
             ..
         } = self;
         for (session, line) in lines {
-            let may_read = line.is_open() && server.urgent(*session) < ANSWERS_MAX;
+            let may_read = line.is_open() && server.urgent(*session) < QUEUED_REPLIES_MAX;
             line.wait_for(may_read, poller, session.0)?;
             if may_read && line.channel.has_buffered() {
                 due.push(*session);
@@ -56,9 +56,9 @@ impl Driver {
         Ok(())
     }
 
-    fn fill(&mut self, session: Session) -> Result<Filled, ChannelError> {
-        let Some(line) = self.lines.get_mut(&session) else {
-            return Ok(Filled::Done);
+    fn fill(&mut self, session: SessionId) -> Result<FillOutcome, ChannelError> {
+        let Some(line) = self.links.get_mut(&session) else {
+            return Ok(FillOutcome::Done);
         };
         let mut left = FILL_BYTES_A_TURN;
         loop {
@@ -69,24 +69,24 @@ impl Driver {
                         all = true;
                         break;
                     }
-                    Some(Outgoing::Message(message)) => {
+                    Some(LinkOutput::Message(message)) => {
                         match &message {
-                            ToNode::Wanted { from: Some(_), .. } => line.let_in(),
-                            ToNode::Anew => tracing::warn!(
+                            ToNode::OrphanWanted { from: Some(_), .. } => line.admit(),
+                            ToNode::Rejoin => tracing::warn!(
                                 peer = line.channel.peer(),
                                 "a node lacks records that are not kept any more, and is to begin anew; `--recent` says how many are kept"
                             ),
                             _ => (),
                         }
-                        line.say(&message, &mut self.scratch)
+                        line.queue(&message, &mut self.scratch)
                     }
-                    Some(Outgoing::Page { offset, bytes }) => {
+                    Some(LinkOutput::Page { offset, bytes }) => {
                         let scratch = &mut self.scratch;
                         self.store
                             .with_bytes(offset, bytes, |bytes| give_page(line, offset, bytes, scratch));
                         usize::try_from(bytes).unwrap_or(usize::MAX)
                     }
-                    Some(Outgoing::Close) => {
+                    Some(LinkOutput::Close) => {
                         line.close(self.now);
                         all = true;
                         break;
@@ -96,20 +96,20 @@ impl Driver {
             }
             line.flush()?;
             if all || !line.channel.has_room() {
-                return Ok(Filled::Done);
+                return Ok(FillOutcome::Done);
             }
             if left == 0 {
-                return Ok(Filled::Share);
+                return Ok(FillOutcome::Share);
             }
         }
     }
 }
 
 /// Bytes that are all zeros are not sent: whoever joins begins with zeros.
-fn give_page(line: &mut Line, offset: u64, bytes: &[u8], scratch: &mut Vec<u8>) {
+fn give_page(line: &mut NodeLink, offset: u64, bytes: &[u8], scratch: &mut Vec<u8>) {
     if !is_zeros(bytes) {
         let page: ToNode<&[u8]> = ToNode::Page { offset, bytes };
-        line.say(&page, scratch);
+        line.queue(&page, scratch);
     }
 }
 

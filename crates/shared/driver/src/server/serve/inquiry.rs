@@ -6,13 +6,13 @@
 
 use std::time::{Duration, Instant};
 
-use netram_transport::{Address, Security};
+use netram_transport::{NetAddress, Security};
 
-use super::control::Told;
-use super::driver::Driver;
-use super::report::Report;
-use crate::channel::{Channel, OpenError};
-use crate::limit::{ANSWER_BYTES_MAX, STATUS_EVERY};
+use super::control::ControlReply;
+use super::driver::ServeDriver;
+use super::report::ServerReport;
+use crate::channel::{Channel, ChannelOpenError};
+use crate::limit::{REPLY_BYTES_MAX, STATUS_INTERVAL};
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -21,16 +21,16 @@ pub enum InquiryError {
     #[error("asking {address}: {cause}")]
     Open {
         /// Who was asked.
-        address: Address,
+        address: NetAddress,
         /// Why not.
         #[source]
-        cause: OpenError,
+        cause: ChannelOpenError,
     },
     /// It says why not.
     #[error("{address} tells no status: {reason}")]
     Refused {
         /// Who was asked.
-        address: Address,
+        address: NetAddress,
         /// Why not.
         reason: String,
     },
@@ -38,46 +38,50 @@ pub enum InquiryError {
     #[error("{address} gave no answer that makes sense: {reason}; it may be of another release")]
     Answer {
         /// Who was asked.
-        address: Address,
+        address: NetAddress,
         /// What is wrong with it.
         reason: String,
     },
 }
 
 /// Asks the server at this address how its region stands. Blocks, for `timeout` at most.
-pub fn ask(address: &Address, security: &Security, timeout: Duration) -> Result<Report, InquiryError> {
-    let answer = Channel::ask_status(address, security, timeout, ANSWER_BYTES_MAX);
+pub fn ask(
+    address: &NetAddress,
+    security: &Security,
+    timeout: Duration,
+) -> Result<ServerReport, InquiryError> {
+    let answer = Channel::ask_status(address, security, timeout, REPLY_BYTES_MAX);
     let answer = answer.map_err(|cause| InquiryError::Open {
         address: address.clone(),
         cause,
     })?;
     let reason = match serde_json::from_slice(&answer) {
-        Ok(Told::Status(report)) => return Ok(*report),
-        Ok(Told::Refused(reason)) => {
+        Ok(ControlReply::Status(report)) => return Ok(*report),
+        Ok(ControlReply::Refused(reason)) => {
             let address = address.clone();
             return Err(InquiryError::Refused { address, reason });
         }
-        Ok(Told::Accepted(_)) => "it accepted a loss, which nobody asked for".to_owned(),
+        Ok(ControlReply::Accepted(_)) => "it accepted a loss, which nobody asked for".to_owned(),
         Err(error) => error.to_string(),
     };
     let address = address.clone();
     Err(InquiryError::Answer { address, reason })
 }
 
-impl Driver {
+impl ServeDriver {
     /// The status as bytes, made anew if the last ones are old.
     pub(super) fn status_lately(&mut self) -> &[u8] {
-        if is_old(self.told.as_ref(), self.now) {
-            let told = Told::Status(Box::new(self.report()));
-            self.told = Some((self.now, told.into_bytes()));
+        if is_old(self.last_status.as_ref(), self.now) {
+            let told = ControlReply::Status(Box::new(self.report()));
+            self.last_status = Some((self.now, told.into_bytes()));
         }
-        self.told.as_ref().map_or(&[], |(_, bytes)| bytes)
+        self.last_status.as_ref().map_or(&[], |(_, bytes)| bytes)
     }
 }
 
 /// Whether what was told last is not to be told again.
 fn is_old(told: Option<&(Instant, Vec<u8>)>, now: Instant) -> bool {
-    told.is_none_or(|(made, _)| now.duration_since(*made) >= STATUS_EVERY)
+    told.is_none_or(|(made, _)| now.duration_since(*made) >= STATUS_INTERVAL)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@
 //! before anything follows from it, and stands in the table with the node's id for as long as that is remembered.
 
 use netram_shared_machine::NodeId;
-use netram_shared_machine::server::Standing;
+use netram_shared_machine::server::NodeState;
 
-use super::ServeError;
-use super::driver::Driver;
+use super::RegionServeError;
+use super::driver::ServeDriver;
 use super::report::StuckReport;
 
 /// Why there is nothing to accept.
@@ -27,14 +27,17 @@ pub enum NotStuck {
     },
 }
 
-impl Driver {
+impl ServeDriver {
     /// Accepts that acknowledged records of a node may be missing. Returns why.
-    pub(super) fn accept_loss(&mut self, node: NodeId) -> Result<Result<StuckReport, NotStuck>, ServeError> {
+    pub(super) fn accept_loss(
+        &mut self,
+        node: NodeId,
+    ) -> Result<Result<StuckReport, NotStuck>, RegionServeError> {
         if self.store.table().node(node).is_none() {
             return Ok(Err(NotStuck::NoNode(node)));
         }
         let Some(stuck) = self.stuck(node) else {
-            let standing = self.server.standing(node).map_or("gone", super::status::name);
+            let standing = self.server.node_state(node).map_or("gone", super::status::name);
             return Ok(Err(NotStuck::GoesOn { node, standing }));
         };
         tracing::error!(
@@ -46,7 +49,7 @@ impl Driver {
         self.store.accept_loss(node)?;
         self.readings.accept_loss(node, self.now);
         self.give_up_accepted();
-        self.do_deeds()?;
+        self.run_actions()?;
         Ok(Ok(stuck))
     }
 
@@ -62,10 +65,10 @@ impl Driver {
 
     /// Why a node's end cannot be reached.
     pub(super) fn stuck(&self, node: NodeId) -> Option<StuckReport> {
-        if self.server.standing(node) != Some(Standing::Read) {
+        if self.server.node_state(node) != Some(NodeState::Read) {
             return self.readings.stuck(node, self.now);
         }
-        let hopeless = self.server.hopeless();
+        let hopeless = self.server.unmergeable();
         let missing = hopeless.iter().find(|one| one.node == node)?;
         Some(StuckReport {
             reason: format!("{missing}; it and what is behind it can never be merged"),

@@ -20,12 +20,12 @@
 pub mod control;
 mod driver;
 mod fill;
-mod hear;
 pub mod inquiry;
-mod line;
 mod loss;
-mod post;
+mod mailbox;
+mod node_link;
 mod readings;
+mod receive;
 pub mod report;
 mod status;
 
@@ -38,26 +38,26 @@ use std::time::{Duration, Instant};
 
 use netram_proto::failure::RetryBackoff;
 use netram_proto::port::WaitError;
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 use netram_shared_machine::limit::SETTINGS_BYTES_MAX;
-use netram_shared_machine::message::Opening;
+use netram_shared_machine::message::RegionOpening;
 use netram_shared_machine::server::ServerConfig;
-use netram_shared_machine::{NodeId, Server};
-use netram_store::Settings;
-use netram_transport::{Address, Group, Interest, Poller, Security, WaitPolicy};
+use netram_shared_machine::{NodeId, RegionServer};
+use netram_store::StoreSettings;
+use netram_transport::{Interest, MulticastGroup, NetAddress, Poller, Security, WaitPolicy};
 
 pub use loss::NotStuck;
-pub use report::Report;
+pub use report::ServerReport;
 
-use crate::channel::{Door, DoorConfig, DoorError, Service};
+use crate::channel::{AcceptorConfig, AcceptorError, SessionAcceptor, SessionHandler};
 use crate::limit::{
-    ASKED_PATIENCE, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, PAGE_BYTES, RECENT_BYTES_DEFAULT,
-    SESSIONS_MAX_DEFAULT, TELL_AGAIN_DEFAULT,
+    FORGET_RETRY_DEFAULT, LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, PAGE_BYTES, RECENT_BYTES_DEFAULT,
+    SESSIONS_MAX_DEFAULT, STATUS_TIMEOUT,
 };
-use crate::server::store::{MergeError, OpenError, PromiseError, Store, StoreError};
-use control::Control;
-use driver::{BELL, Driver};
-use post::{News, Post};
+use crate::server::store::{MergeError, RecordLimitError, RegionStore, RegionStoreError, StoreOpenError};
+use control::RegionControl;
+use driver::{ServeDriver, WAKER_TOKEN};
+use mailbox::{DriverEvent, DriverMailbox};
 use readings::Readings;
 use report::StuckReport;
 
@@ -65,7 +65,7 @@ use report::StuckReport;
 #[derive(Clone, Debug)]
 pub struct ServeConfig {
     /// Where nodes come in.
-    pub listen: Vec<Address>,
+    pub listen: Vec<NetAddress>,
     /// How links are protected: those of nodes, and those to dead nodes' lenders.
     pub security: Security,
     /// How long a node may be silent. The same for all, and told when they join.
@@ -78,14 +78,14 @@ pub struct ServeConfig {
     /// Sessions and strangers in all.
     pub sessions_max: usize,
     /// After so long lenders are told again to give back what a node that is gone had, if they could not be reached. It doubles, a few times.
-    pub tell_again: Duration,
+    pub forget_retry: Duration,
     /// Where nodes multicast their records to each other; `None`: they go over links.
-    pub multicast: Option<Group>,
+    pub multicast: Option<MulticastGroup>,
 }
 
 impl ServeConfig {
     /// The usual server at these addresses.
-    pub fn new(listen: Vec<Address>, security: Security) -> ServeConfig {
+    pub fn new(listen: Vec<NetAddress>, security: Security) -> ServeConfig {
         ServeConfig {
             listen,
             security,
@@ -93,7 +93,7 @@ impl ServeConfig {
             wait: WaitPolicy::default(),
             recent_bytes: RECENT_BYTES_DEFAULT,
             sessions_max: SESSIONS_MAX_DEFAULT,
-            tell_again: TELL_AGAIN_DEFAULT,
+            forget_retry: FORGET_RETRY_DEFAULT,
             multicast: None,
         }
     }
@@ -101,19 +101,19 @@ impl ServeConfig {
 
 /// Why a region is not served, or not any more. What is durable is there at the next start.
 #[derive(Debug, thiserror::Error)]
-pub enum ServeError {
+pub enum RegionServeError {
     /// A lease that makes no sense.
     #[error("a lease of {0:?} is out of bounds; choose {LEASE_MIN:?} to {LEASE_MAX:?}")]
     Lease(Duration),
     /// The directory.
     #[error("{0}")]
-    Open(#[from] OpenError),
+    Open(#[from] StoreOpenError),
     /// The door.
     #[error("{0}")]
-    Door(#[from] DoorError),
+    Acceptor(#[from] AcceptorError),
     /// How long nodes' records may be.
     #[error("{0}")]
-    Promise(#[from] PromiseError),
+    RecordLimit(#[from] RecordLimitError),
     /// The settings that nodes are told.
     #[error("nodes.toml has {0} bytes; at most {SETTINGS_BYTES_MAX} can be told to nodes")]
     Settings(usize),
@@ -122,7 +122,7 @@ pub enum ServeError {
     Disk(WaitError),
     /// The table.
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] RegionStoreError),
     /// A record.
     #[error("{0}")]
     Merge(#[from] MergeError),
@@ -135,76 +135,76 @@ pub enum ServeError {
 }
 
 /// A region that is being served, until it is [stopped](Serving::stop) or its disk fails. Dropping it stops it.
-pub struct Serving {
+pub struct ServingRegion {
     // Dropped in this order: nobody is let in, or answered, by a thread that has ended.
-    control: Option<Control>,
-    door: Option<Door>,
-    addresses: Vec<Address>,
-    post: Arc<Post>,
-    thread: Mutex<Option<JoinHandle<Result<(), ServeError>>>>,
+    control: Option<RegionControl>,
+    acceptor: Option<SessionAcceptor>,
+    addresses: Vec<NetAddress>,
+    mailbox: Arc<DriverMailbox>,
+    thread: Mutex<Option<JoinHandle<Result<(), RegionServeError>>>>,
 }
 
-impl Serving {
+impl ServingRegion {
     /// Recovers the region in `root`, and serves it. Nodes of an earlier start have a lease from now on to come back.
-    pub fn start(root: &Path, config: ServeConfig) -> Result<Serving, ServeError> {
+    pub fn start(root: &Path, config: ServeConfig) -> Result<ServingRegion, RegionServeError> {
         if config.lease < LEASE_MIN || config.lease > LEASE_MAX {
-            return Err(ServeError::Lease(config.lease));
+            return Err(RegionServeError::Lease(config.lease));
         }
-        let post = Arc::new(Post::new()?);
+        let post = Arc::new(DriverMailbox::new()?);
         let told = Arc::clone(&post);
-        let (mut store, _) = Store::open_recalling(root, config.recent_bytes, move || told.look())?;
-        store.promise()?;
+        let (mut store, _) = RegionStore::open_recalling(root, config.recent_bytes, move || told.wake())?;
+        store.store_record_limit()?;
         let mut driver = driver(store, &config, &post)?;
-        let door = DoorConfig {
+        let door = AcceptorConfig {
             sessions_max: config.sessions_max,
             tells_status: true,
-            ..DoorConfig::new(config.listen, config.security)
+            ..AcceptorConfig::new(config.listen, config.security)
         };
-        let door = Door::open(door, Arc::clone(&post) as Arc<dyn Service>)?;
+        let door = SessionAcceptor::open(door, Arc::clone(&post) as Arc<dyn SessionHandler>)?;
         let addresses = door.addresses().to_vec();
         driver.addresses = addresses.iter().map(ToString::to_string).collect();
-        let control = Control::start(root, Arc::clone(&post))?;
+        let control = RegionControl::start(root, Arc::clone(&post))?;
         let thread = std::thread::Builder::new()
             .name("netram-served".to_owned())
             .spawn(move || driver.run())?;
-        Ok(Serving {
+        Ok(ServingRegion {
             control: Some(control),
-            door: Some(door),
+            acceptor: Some(door),
             addresses,
-            post,
+            mailbox: post,
             thread: Mutex::new(Some(thread)),
         })
     }
 
     /// Where nodes come in: names resolved, and ports that the system chose.
-    pub fn addresses(&self) -> &[Address] {
+    pub fn addresses(&self) -> &[NetAddress] {
         &self.addresses
     }
 
     /// How it stands. `None`: it has ended, or does not answer in time.
-    pub fn report(&self) -> Option<Report> {
-        ask(&self.post)
+    pub fn report(&self) -> Option<ServerReport> {
+        ask(&self.mailbox)
     }
 
     /// Asks it to stop: everything becomes durable, and nodes may resume with the next server.
     pub fn stop(&self) {
-        self.post.stop();
+        self.mailbox.stop();
     }
 
     /// Waits for its end. To be called once.
-    pub fn wait(&self) -> Result<(), ServeError> {
+    pub fn wait(&self) -> Result<(), RegionServeError> {
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         match thread.map(JoinHandle::join) {
             Some(Ok(ended)) => ended,
-            Some(Err(_)) => Err(ServeError::Panicked),
+            Some(Err(_)) => Err(RegionServeError::Panicked),
             None => Ok(()),
         }
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServingRegion {
     fn drop(&mut self) {
-        drop((self.control.take(), self.door.take()));
+        drop((self.control.take(), self.acceptor.take()));
         self.stop();
         if let Err(error) = self.wait() {
             tracing::error!(%error, "a region is not served any more");
@@ -212,7 +212,7 @@ impl Drop for Serving {
     }
 }
 
-impl std::fmt::Debug for Serving {
+impl std::fmt::Debug for ServingRegion {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Serving")
             .field("addresses", &self.addresses)
@@ -221,19 +221,23 @@ impl std::fmt::Debug for Serving {
 }
 
 /// The thread that serves, before it runs.
-fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Driver, ServeError> {
+fn driver(
+    mut store: RegionStore,
+    config: &ServeConfig,
+    post: &Arc<DriverMailbox>,
+) -> Result<ServeDriver, RegionServeError> {
     let poller = Poller::new()?;
-    poller.add(&post.bell, BELL, Interest::Read)?;
+    poller.add(&post.waker, WAKER_TOKEN, Interest::Read)?;
     let opening = opening(&store)?;
     let lenders = lenders(&opening);
     let machine = ServerConfig {
-        lease: Span(u64::try_from(config.lease.as_nanos()).unwrap_or(u64::MAX)),
+        lease: Nanos(u64::try_from(config.lease.as_nanos()).unwrap_or(u64::MAX)),
         recent_bytes_max: recent_bytes(&store, config),
         page_bytes: PAGE_BYTES,
-        tell_again: Span(u64::try_from(config.tell_again.as_nanos()).unwrap_or(u64::MAX)),
+        forget_retry: Nanos(u64::try_from(config.forget_retry.as_nanos()).unwrap_or(u64::MAX)),
         opening,
     };
-    let mut server = Server::new(machine, store.known(), Time(0));
+    let mut server = RegionServer::new(machine, store.region_state(), Time(0));
     let recent = store.take_recent();
     tracing::info!(
         records = recent.len(),
@@ -250,15 +254,15 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
     if let Some(group) = &config.multicast {
         server.set_group(&group.to_string());
     }
-    Ok(Driver {
+    Ok(ServeDriver {
         server,
         payload_bytes_max: store.payload_bytes_max(),
         store,
         addresses: Vec::new(),
-        told: None,
-        lines: BTreeMap::new(),
+        last_status: None,
+        links: BTreeMap::new(),
         readings: Readings::new(config.security.clone(), Arc::clone(post)),
-        post: Arc::clone(post),
+        mailbox: Arc::clone(post),
         poller,
         wait: config.wait,
         lease: config.lease,
@@ -267,14 +271,14 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
         stalled: None,
         refusals: RetryBackoff::new(),
         lenders,
-        wasted: BTreeSet::new(),
+        forget_failure_logged: BTreeSet::new(),
         fenced: BTreeMap::new(),
         began: now,
         now,
         tick: now,
         due: Vec::new(),
         unfilled: false,
-        asked: now,
+        requested_at: now,
         all: Vec::new(),
         scratch: Vec::new(),
     })
@@ -282,7 +286,7 @@ fn driver(mut store: Store, config: &ServeConfig, post: &Arc<Post>) -> Result<Dr
 
 /// Bytes of records that are kept for nodes that are behind: at least what the server's window holds. What is in there may have to be on the disk
 /// before anybody is shown it, and with less all nodes would be behind whenever somebody commits so much at once.
-fn recent_bytes(store: &Store, config: &ServeConfig) -> usize {
+fn recent_bytes(store: &RegionStore, config: &ServeConfig) -> usize {
     let least = usize::try_from(store.window_bytes()).unwrap_or(usize::MAX);
     if config.recent_bytes < least {
         tracing::info!(
@@ -295,14 +299,14 @@ fn recent_bytes(store: &Store, config: &ServeConfig) -> usize {
 }
 
 /// What a joining node is told of the region.
-fn opening(store: &Store) -> Result<Opening, ServeError> {
+fn opening(store: &RegionStore) -> Result<RegionOpening, RegionServeError> {
     let settings = store.nodes_settings()?;
     if settings.len() > SETTINGS_BYTES_MAX {
-        return Err(ServeError::Settings(settings.len()));
+        return Err(RegionServeError::Settings(settings.len()));
     }
     let table = store.table();
     let spans = table.spans.iter();
-    Ok(Opening {
+    Ok(RegionOpening {
         region: table.region,
         bytes: table.bytes,
         address: table.address,
@@ -313,9 +317,9 @@ fn opening(store: &Store) -> Result<Opening, ServeError> {
 }
 
 /// The lenders that nodes are told of.
-fn lenders(opening: &Opening) -> Vec<String> {
+fn lenders(opening: &RegionOpening) -> Vec<String> {
     let text = String::from_utf8_lossy(&opening.settings);
-    match Settings::parse(&text, Path::new("nodes.toml")) {
+    match StoreSettings::parse(&text, Path::new("nodes.toml")) {
         Ok(settings) => settings.lenders.iter().map(ToString::to_string).collect(),
         Err(error) => {
             tracing::error!(%error, "nodes cannot join: the settings that they are told are none");
@@ -325,15 +329,15 @@ fn lenders(opening: &Opening) -> Vec<String> {
 }
 
 /// Has the thread that serves give up what cannot be proven of a node. `None`: it has ended, or does not answer in time.
-fn accept_loss(post: &Post, node: NodeId) -> Option<Result<StuckReport, NotStuck>> {
+fn accept_loss(post: &DriverMailbox, node: NodeId) -> Option<Result<StuckReport, NotStuck>> {
     let (answer, answered) = sync_channel(1);
-    post.send(News::AcceptLoss(node, answer));
-    answered.recv_timeout(ASKED_PATIENCE).ok()
+    post.send(DriverEvent::AcceptLoss(node, answer));
+    answered.recv_timeout(STATUS_TIMEOUT).ok()
 }
 
 /// Asks the thread that serves how it stands.
-fn ask(post: &Post) -> Option<Report> {
+fn ask(post: &DriverMailbox) -> Option<ServerReport> {
     let (answer, answered) = sync_channel(1);
-    post.send(News::Asked(answer));
-    answered.recv_timeout(ASKED_PATIENCE).ok()
+    post.send(DriverEvent::StatusRequested(answer));
+    answered.recv_timeout(STATUS_TIMEOUT).ok()
 }

@@ -9,32 +9,32 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use netram_journal::seal::{DataKey, KEY_BYTES};
-use netram_journal::{JournalConfig, Remains, RemainsError};
-use netram_proto::journal::{PeerAnswer, RecoveryRefusal};
+use netram_journal::{FencedJournal, FencedJournalError, JournalConfig};
+use netram_proto::journal::{PeerAnswer, RecoveryError};
 use netram_shared_machine::NodeId;
-use netram_shared_machine::server::{Journal, Session};
+use netram_shared_machine::server::{NodeJournal, SessionId};
 use netram_transport::Security;
 
-use super::post::{News, Post};
+use super::mailbox::{DriverEvent, DriverMailbox};
 use super::report::StuckReport;
-use crate::limit::{FORGET_PATIENCE, OFFER_PATIENCE, READ_AGAIN, READ_PATIENCE};
+use crate::limit::{FORGET_TIMEOUT, OFFER_TIMEOUT, READ_RETRY_INTERVAL, READ_TIMEOUT};
 
 /// The journals that are to be read.
 pub(super) struct Readings {
     all: BTreeMap<NodeId, Reading>,
-    offers: BTreeMap<NodeId, (Session, Instant)>,
+    offers: BTreeMap<NodeId, (SessionId, Instant)>,
     security: Security,
-    post: Arc<Post>,
+    mailbox: Arc<DriverMailbox>,
 }
 
 struct Reading {
-    journal: Journal,
+    journal: NodeJournal,
     /// What cannot be proven is given up.
     accept_loss: bool,
     state: State,
     attempts: u32,
     since: Instant,
-    trouble: Option<RemainsError>,
+    trouble: Option<FencedJournalError>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,17 +47,17 @@ enum State {
 }
 
 impl Readings {
-    pub(super) fn new(security: Security, post: Arc<Post>) -> Readings {
+    pub(super) fn new(security: Security, post: Arc<DriverMailbox>) -> Readings {
         Readings {
             all: BTreeMap::new(),
             offers: BTreeMap::new(),
             security,
-            post,
+            mailbox: post,
         }
     }
 
     /// A node is fenced, and that is durable.
-    pub(super) fn add(&mut self, node: NodeId, journal: Journal, accept_loss: bool, now: Instant) {
+    pub(super) fn add(&mut self, node: NodeId, journal: NodeJournal, accept_loss: bool, now: Instant) {
         let reading = Reading {
             journal,
             accept_loss,
@@ -70,19 +70,19 @@ impl Readings {
     }
 
     /// Somebody has the node's journal, and offers it.
-    pub(super) fn offered(&mut self, node: NodeId, by: Session, now: Instant) {
-        self.offers.insert(node, (by, now + OFFER_PATIENCE));
+    pub(super) fn offered(&mut self, node: NodeId, by: SessionId, now: Instant) {
+        self.offers.insert(node, (by, now + OFFER_TIMEOUT));
     }
 
     /// Whoever offered the journal has sent some of it.
-    pub(super) fn goes_on(&mut self, node: NodeId, by: Session, now: Instant) {
+    pub(super) fn on_offer_progress(&mut self, node: NodeId, by: SessionId, now: Instant) {
         if let Some(offer) = self.offers.get_mut(&node).filter(|(who, _)| *who == by) {
-            offer.1 = now + OFFER_PATIENCE;
+            offer.1 = now + OFFER_TIMEOUT;
         }
     }
 
     /// A session is no more, and with it what it offered.
-    pub(super) fn closed(&mut self, session: Session) {
+    pub(super) fn closed(&mut self, session: SessionId) {
         self.offers.retain(|_, (by, _)| *by != session);
     }
 
@@ -108,18 +108,18 @@ impl Readings {
                 continue;
             }
             reading.attempts = reading.attempts.saturating_add(1);
-            match attempt(*node, reading, &self.security, &self.post) {
+            match attempt(*node, reading, &self.security, &self.mailbox) {
                 Ok(()) => reading.state = State::Running,
                 Err(error) => {
                     tracing::error!(node = node.0, %error, "no thread to read a dead node's journal; trying again");
-                    reading.state = State::Due(now + READ_AGAIN);
+                    reading.state = State::Due(now + READ_RETRY_INTERVAL);
                 }
             }
         }
     }
 
     /// The journal that was being read.
-    pub(super) fn journal(&self, node: NodeId) -> Option<&Journal> {
+    pub(super) fn journal(&self, node: NodeId) -> Option<&NodeJournal> {
         self.all.get(&node).map(|reading| &reading.journal)
     }
 
@@ -142,7 +142,7 @@ impl Readings {
     }
 
     /// An attempt was in vain. Whoever looks after this is told at the first, and when the reason changes.
-    pub(super) fn failed(&mut self, node: NodeId, error: RemainsError, now: Instant) {
+    pub(super) fn failed(&mut self, node: NodeId, error: FencedJournalError, now: Instant) {
         let Some(reading) = self.all.get_mut(&node) else {
             return;
         };
@@ -155,7 +155,7 @@ impl Readings {
             );
         }
         reading.trouble = Some(error);
-        reading.state = State::Due(now + READ_AGAIN);
+        reading.state = State::Due(now + READ_RETRY_INTERVAL);
     }
 
     /// Why a node's journal has not been read.
@@ -181,26 +181,27 @@ impl Readings {
     }
 
     /// A node is gone: the members of its journal are told that they may give its windows back, and `lenders`, who may have some.
-    pub(super) fn forget(&mut self, node: NodeId, journal: &Journal, lenders: &[String]) {
+    pub(super) fn forget(&mut self, node: NodeId, journal: &NodeJournal, lenders: &[String]) {
         self.offers.remove(&node);
         self.all.remove(&node);
-        let Some(remains) = remains(journal) else {
+        let Some(remains) = fenced_journal(journal) else {
             // Whoever has such a journal was never let in.
-            return self.post.send(News::Told(node, Vec::new()));
+            return self.mailbox.send(DriverEvent::ForgetTried(node, Vec::new()));
         };
         let config = JournalConfig {
-            patience: FORGET_PATIENCE,
+            patience: FORGET_TIMEOUT,
             ..config(journal, &self.security)
         };
         let others = lenders.to_vec();
-        let post = Arc::clone(&self.post);
-        let tell = move || post.send(News::Told(node, remains.forget(&others, &config)));
+        let post = Arc::clone(&self.mailbox);
+        let tell = move || post.send(DriverEvent::ForgetTried(node, remains.forget(&others, &config)));
         let started = std::thread::Builder::new()
             .name("netram-forget".to_owned())
             .spawn(tell);
         if let Err(error) = started {
             tracing::error!(node = node.0, %error, "no thread to tell a gone node's lenders to forget it; trying again");
-            self.post.send(News::Told(node, lenders.to_vec()));
+            self.mailbox
+                .send(DriverEvent::ForgetTried(node, lenders.to_vec()));
         }
     }
 }
@@ -210,46 +211,52 @@ pub(super) fn is_key(key: &[u8]) -> bool {
     key.is_empty() || key.len() == KEY_BYTES
 }
 
-fn remains(journal: &Journal) -> Option<Remains> {
+fn fenced_journal(journal: &NodeJournal) -> Option<FencedJournal> {
     // Without a key nothing is sealed, and any will do.
     let key = match journal.key.is_empty() {
         true => [0; KEY_BYTES],
         false => journal.key.as_slice().try_into().ok()?,
     };
-    Some(Remains {
+    Some(FencedJournal {
         view: journal.view.clone(),
-        kept: journal.end,
+        server_end: journal.end,
         key: DataKey::from_bytes(key),
     })
 }
 
-fn config(journal: &Journal, security: &Security) -> JournalConfig {
+fn config(journal: &NodeJournal, security: &Security) -> JournalConfig {
     JournalConfig {
         security: security.clone(),
         seal: !journal.key.is_empty(),
-        patience: READ_PATIENCE,
+        patience: READ_TIMEOUT,
         ..JournalConfig::default()
     }
 }
 
 /// Seals and reads once, in a thread of its own.
-fn attempt(node: NodeId, reading: &Reading, security: &Security, post: &Arc<Post>) -> std::io::Result<()> {
+fn attempt(
+    node: NodeId,
+    reading: &Reading,
+    security: &Security,
+    post: &Arc<DriverMailbox>,
+) -> std::io::Result<()> {
     let journal = &reading.journal;
-    let remains = remains(journal).ok_or_else(|| std::io::Error::other("the journal's key is none"))?;
+    let remains =
+        fenced_journal(journal).ok_or_else(|| std::io::Error::other("the journal's key is none"))?;
     let config = JournalConfig {
         accept_loss: reading.accept_loss,
         ..config(journal, security)
     };
     let post = Arc::clone(post);
-    let read = move || post.send(News::Read(node, remains.read(&config)));
+    let read = move || post.send(DriverEvent::JournalRead(node, remains.read(&config)));
     let started = std::thread::Builder::new()
         .name("netram-remains".to_owned())
         .spawn(read);
     started.map(drop)
 }
 
-fn missing(error: &RemainsError) -> Vec<String> {
-    let RemainsError::Refused(RecoveryRefusal::Missing { missing, .. }, _) = error else {
+fn missing(error: &FencedJournalError) -> Vec<String> {
+    let FencedJournalError::Refused(RecoveryError::Missing { missing, .. }, _) = error else {
         return Vec::new();
     };
     let named = missing.iter().map(|(address, answer)| match answer {

@@ -2,12 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::limit::LOSSES_TOLD_MAX;
-use crate::server::table::Table;
+use crate::limit::LOSSES_REPORTED_MAX;
+use crate::server::table::RegionTable;
 
 /// How a region that is served stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ServerReport {
     /// What is served, as far as its table says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<RegionReport>,
@@ -36,9 +36,9 @@ pub struct Report {
     pub shortened: bool,
 }
 
-impl Report {
+impl ServerReport {
     /// The same without what peers can make long. What is left has a bound far below `ANSWER_BYTES_MAX`, whoever the peers are.
-    pub(super) fn shortened(mut self) -> Report {
+    pub(super) fn shortened(mut self) -> ServerReport {
         for node in &mut self.nodes {
             node.name.clear();
             node.lenders.clear();
@@ -83,10 +83,10 @@ pub struct LossReport {
 
 impl RegionReport {
     /// What the table says.
-    pub fn of(table: &Table) -> RegionReport {
+    pub fn of(table: &RegionTable) -> RegionReport {
         let lossy = table.gone.iter().rev().filter(|gone| gone.loss_accepted);
         let mut losses_accepted: Vec<LossReport> = lossy
-            .take(LOSSES_TOLD_MAX)
+            .take(LOSSES_REPORTED_MAX)
             .map(|gone| LossReport {
                 node: gone.id.0,
                 last: gone.last.0,

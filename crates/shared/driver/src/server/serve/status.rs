@@ -1,28 +1,28 @@
 //! What the thread that serves says of itself.
 
-use netram_shared_machine::server::Standing;
-use netram_shared_machine::{Hold, LockId, Missing};
+use netram_shared_machine::server::NodeState;
+use netram_shared_machine::{LockId, LockMode, MissingVersion};
 
-use super::driver::Driver;
-use super::report::{HolderReport, LockReport, NodeReport, RegionReport, Report};
-use crate::limit::LOCKS_TOLD_MAX;
-use crate::server::table::Node;
+use super::driver::ServeDriver;
+use super::report::{HolderReport, LockReport, NodeReport, RegionReport, ServerReport};
+use crate::limit::LOCKS_REPORTED_MAX;
+use crate::server::table::NodeEntry;
 
 /// What is wanting is told so often, and no oftener.
-const MISSING_TOLD_MAX: usize = 16;
+const MISSING_REPORTED_MAX: usize = 16;
 
-impl Driver {
-    pub(super) fn report(&self) -> Report {
+impl ServeDriver {
+    pub(super) fn report(&self) -> ServerReport {
         let mut waited_for_count = 0;
         let mut waited_for = Vec::new();
         for (lock, waiting) in self.server.locks().waited_for() {
             waited_for_count += 1;
-            if waited_for.len() < LOCKS_TOLD_MAX {
+            if waited_for.len() < LOCKS_REPORTED_MAX {
                 waited_for.push(self.lock_report(lock, waiting));
             }
         }
         let missing = self.server.missing();
-        Report {
+        ServerReport {
             region: Some(RegionReport::of(self.store.table())),
             addresses: self.addresses.clone(),
             uptime_s: self.now.duration_since(self.began).as_secs(),
@@ -30,7 +30,7 @@ impl Driver {
             position: self.server.newest().0,
             kept: self.server.durable().0,
             strangers: self
-                .lines
+                .links
                 .keys()
                 .filter(|session| self.server.node(**session).is_none())
                 .count(),
@@ -43,20 +43,20 @@ impl Driver {
                 .collect(),
             waited_for,
             waited_for_count,
-            missing: missing.iter().take(MISSING_TOLD_MAX).map(sentence).collect(),
+            missing: missing.iter().take(MISSING_REPORTED_MAX).map(sentence).collect(),
             shortened: false,
         }
     }
 
-    fn node_report(&self, node: &Node) -> NodeReport {
+    fn node_report(&self, node: &NodeEntry) -> NodeReport {
         let line = self
-            .lines
+            .links
             .iter()
             .find(|(session, _)| self.server.node(**session) == Some(node.id));
         NodeReport {
             node: node.id.0,
             name: node.name.clone(),
-            standing: self.server.standing(node.id).map_or("gone", name).to_owned(),
+            standing: self.server.node_state(node.id).map_or("gone", name).to_owned(),
             peer: line.map(|(_, line)| line.channel.peer().to_owned()),
             merged: node.merged.0,
             kept: node.marked.0,
@@ -76,7 +76,7 @@ impl Driver {
             .holders(lock)
             .map(|(node, hold)| HolderReport {
                 node: node.0,
-                exclusive: hold == Hold::Exclusive,
+                exclusive: hold == LockMode::Exclusive,
             });
         LockReport {
             lock: lock.0,
@@ -86,24 +86,24 @@ impl Driver {
     }
 }
 
-pub(super) fn name(standing: Standing) -> &'static str {
+pub(super) fn name(standing: NodeState) -> &'static str {
     match standing {
-        Standing::Entering => "entering",
-        Standing::Live => "live",
-        Standing::Absent => "absent",
-        Standing::Behind => "behind",
-        Standing::Leaving => "leaving",
-        Standing::Fencing => "fencing",
-        Standing::Reading => "reading",
-        Standing::Stuck => "stuck",
-        Standing::Read => "read",
-        Standing::Going => "going",
-        Standing::Gone => "gone",
+        NodeState::Entering => "entering",
+        NodeState::Live => "live",
+        NodeState::Absent => "absent",
+        NodeState::Behind => "behind",
+        NodeState::Leaving => "leaving",
+        NodeState::Fencing => "fencing",
+        NodeState::Reading => "reading",
+        NodeState::Stuck => "stuck",
+        NodeState::Read => "read",
+        NodeState::Going => "going",
+        NodeState::Gone => "gone",
     }
 }
 
-fn sentence(missing: &Missing) -> String {
-    let Missing {
+fn sentence(missing: &MissingVersion) -> String {
+    let MissingVersion {
         node,
         number,
         lock,

@@ -5,17 +5,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use netram_proto::port::Durability;
-use netram_rvm::{CommitError, MapError, SegmentError};
+use netram_rvm::{MapError, RvmCommitError, SegmentError};
 use netram_shared_machine::RegionId;
 use netram_shared_machine::limit::SETTINGS_BYTES_MAX;
-use netram_store::{Allocation, Home, HomeError, Layout, Memory, Mode, Region};
+use netram_store::{JournalLayout, JournaledRvm, Region, RestoreMode, SegmentAllocation, Store, StoreError};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::fs::{CWD, FlockOperation, RenameFlags, flock, renameat_with};
 use rustix::io::Errno;
 
 use super::{NODES, PAGE_BYTES, REGION, TABLE, server_settings};
 use crate::server::spans::Spans;
-use crate::server::table::{COUNTERS_AT, PAGE, Places, SPAN_BYTES, Table, counters, span_bytes, superblock};
+use crate::server::table::{
+    COUNTERS_AT, PAGE, RegionTable, SPAN_BYTES, TableLayout, counters, span_bytes, superblock,
+};
 
 /// Bytes of the server's log, unless chosen otherwise: room for what nodes write while the segments follow.
 pub const LOG_BYTES_DEFAULT: u64 = 256 << 20;
@@ -24,7 +26,7 @@ const SPANS_AT_ONCE: usize = 128;
 
 /// What a region is to be.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct RegionPlan {
     /// Its bytes, whole pages.
     pub bytes: u64,
     /// The address that all nodes map it at; 0: each where it likes.
@@ -39,7 +41,7 @@ pub struct Plan {
 
 /// Why there is no region. What was made on the way has been removed.
 #[derive(Debug, thiserror::Error)]
-pub enum CreateError {
+pub enum RegionCreateError {
     /// Bytes that no region has.
     #[error("a region of {0} bytes cannot be; choose whole pages of {PAGE_BYTES} bytes, and at least one")]
     Size(u64),
@@ -54,7 +56,7 @@ pub enum CreateError {
     Exists(PathBuf),
     /// The home.
     #[error("{0}")]
-    Home(#[from] HomeError),
+    Store(#[from] StoreError),
     /// A segment.
     #[error("{0}")]
     Segment(#[from] SegmentError),
@@ -63,7 +65,7 @@ pub enum CreateError {
     Map(#[from] MapError),
     /// The log.
     #[error("{0}")]
-    Commit(#[from] CommitError),
+    Commit(#[from] RvmCommitError),
     /// The path is no UTF-8.
     #[error("{0:?} is not UTF-8; choose another name")]
     Name(PathBuf),
@@ -77,36 +79,36 @@ pub enum CreateError {
     },
 }
 
-impl super::Store {
+impl super::RegionStore {
     /// Makes a new region of zeros in a new directory, which only its owner can read: it will have the keys of nodes' journals.
     ///
     /// It is made under another name, `root.unfinished`, and gets its own last: cut short before, there is none, and the
     /// next attempt begins anew.
-    pub fn create(root: &Path, plan: &Plan) -> Result<RegionId, CreateError> {
+    pub fn create(root: &Path, plan: &RegionPlan) -> Result<RegionId, RegionCreateError> {
         Self::create_filled(root, plan, &mut |_| Ok(()))
     }
 
     /// The same, with bytes that `fill` writes to the region's file, and syncs.
     pub(crate) fn create_filled(
         root: &Path,
-        plan: &Plan,
+        plan: &RegionPlan,
         fill: &mut dyn FnMut(&fs::File) -> std::io::Result<()>,
-    ) -> Result<RegionId, CreateError> {
+    ) -> Result<RegionId, RegionCreateError> {
         if plan.bytes == 0 || !plan.bytes.is_multiple_of(PAGE_BYTES) || usize::try_from(plan.bytes).is_err() {
-            return Err(CreateError::Size(plan.bytes));
+            return Err(RegionCreateError::Size(plan.bytes));
         }
         if !plan.address.is_multiple_of(PAGE_BYTES) || plan.address.checked_add(plan.bytes).is_none() {
-            return Err(CreateError::Address(plan.address));
+            return Err(RegionCreateError::Address(plan.address));
         }
         if plan.nodes_settings.len() > SETTINGS_BYTES_MAX {
-            return Err(CreateError::Settings(plan.nodes_settings.len()));
+            return Err(RegionCreateError::Settings(plan.nodes_settings.len()));
         }
         // What cannot be looked up may be somebody's region, and what fails below is removed.
         if root.try_exists().unwrap_or(true) {
-            return Err(CreateError::Exists(root.to_owned()));
+            return Err(RegionCreateError::Exists(root.to_owned()));
         }
         if root.to_str().is_none() {
-            return Err(CreateError::Name(root.to_owned()));
+            return Err(RegionCreateError::Name(root.to_owned()));
         }
         let unfinished = unfinished(root);
         let _making = begin(&unfinished)?;
@@ -128,31 +130,31 @@ fn unfinished(root: &Path) -> PathBuf {
 
 /// An empty directory, in place of what a creation left there that was killed. Nobody else makes a region there while the
 /// answer lives.
-fn begin(unfinished: &Path) -> Result<fs::File, CreateError> {
-    let system = |cause| CreateError::System {
+fn begin(unfinished: &Path) -> Result<fs::File, RegionCreateError> {
+    let system = |cause| RegionCreateError::System {
         path: unfinished.to_owned(),
         cause,
     };
-    if let Ok(folder) = fs::File::open(unfinished) {
-        if flock(&folder, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return Err(CreateError::Exists(unfinished.to_owned()));
+    if let Ok(directory) = fs::File::open(unfinished) {
+        if flock(&directory, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return Err(RegionCreateError::Exists(unfinished.to_owned()));
         }
         fs::remove_dir_all(unfinished).map_err(system)?;
     }
     fs::create_dir(unfinished).map_err(system)?;
-    let folder = fs::File::open(unfinished).map_err(system)?;
-    flock(&folder, FlockOperation::NonBlockingLockExclusive).map_err(|error| system(error.into()))?;
-    Ok(folder)
+    let directory = fs::File::open(unfinished).map_err(system)?;
+    flock(&directory, FlockOperation::NonBlockingLockExclusive).map_err(|error| system(error.into()))?;
+    Ok(directory)
 }
 
 /// Gives the region its name, durably.
-fn finish(unfinished: &Path, root: &Path) -> Result<(), CreateError> {
-    let system = |cause| CreateError::System {
+fn finish(unfinished: &Path, root: &Path) -> Result<(), RegionCreateError> {
+    let system = |cause| RegionCreateError::System {
         path: root.to_owned(),
         cause,
     };
     renameat_with(CWD, unfinished, CWD, root, RenameFlags::NOREPLACE).map_err(|error| match error {
-        Errno::EXIST => CreateError::Exists(root.to_owned()),
+        Errno::EXIST => RegionCreateError::Exists(root.to_owned()),
         error => system(error.into()),
     })?;
     let parent = root.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -162,13 +164,13 @@ fn finish(unfinished: &Path, root: &Path) -> Result<(), CreateError> {
 
 fn make(
     root: &Path,
-    plan: &Plan,
+    plan: &RegionPlan,
     fill: &mut dyn FnMut(&fs::File) -> std::io::Result<()>,
-) -> Result<RegionId, CreateError> {
-    let home = Home::create(root, Layout::Directory, plan.log_bytes)?;
+) -> Result<RegionId, RegionCreateError> {
+    let home = Store::create(root, JournalLayout::Directory, plan.log_bytes)?;
     let system = |path: &Path| {
         let path = path.to_owned();
-        move |cause| CreateError::System { path, cause }
+        move |cause| RegionCreateError::System { path, cause }
     };
     fs::set_permissions(root, fs::Permissions::from_mode(0o700)).map_err(system(root))?;
     let path = root.join(NODES);
@@ -177,7 +179,7 @@ fn make(
         .and_then(|()| fs::File::open(root)?.sync_all())
         .map_err(system(&path))?;
     let id = region_id().map_err(system(root))?;
-    let table = Table::new(id, plan.bytes, plan.address, plan.spans.clone());
+    let table = RegionTable::new(id, plan.bytes, plan.address, plan.spans.clone());
     let memory = home.open(&server_settings(&home)?)?.memory;
     // The region comes first: its number in records is the lowest, here as at every node.
     let path = root.join(REGION);
@@ -200,32 +202,34 @@ fn region_id() -> std::io::Result<RegionId> {
     Ok(RegionId(u128::from_le_bytes(bytes)))
 }
 
-fn segment(memory: &Memory, path: &Path, bytes: u64) -> Result<Region, CreateError> {
-    let name = path.to_str().ok_or_else(|| CreateError::Name(path.to_owned()))?;
-    memory.create_segment(name, bytes, Allocation::Sparse)?;
+fn segment(memory: &JournaledRvm, path: &Path, bytes: u64) -> Result<Region, RegionCreateError> {
+    let name = path
+        .to_str()
+        .ok_or_else(|| RegionCreateError::Name(path.to_owned()))?;
+    memory.create_segment(name, bytes, SegmentAllocation::Sparse)?;
     Ok(memory.map(name, 0, 0)?)
 }
 
 /// Spans first, in pieces that any log takes; then, in one, what makes it a table.
-fn write_table(memory: &Memory, words: &Region, table: &Table) -> Result<(), CreateError> {
+fn write_table(memory: &JournaledRvm, words: &Region, table: &RegionTable) -> Result<(), RegionCreateError> {
     const { assert!(COUNTERS_AT < PAGE as usize) };
-    let places = Places::of(table.spans.len());
+    let places = TableLayout::of(table.spans.len());
     let all: Vec<u8> = table.spans.iter().flat_map(span_bytes).collect();
     let mut at = places.spans();
     for piece in all.chunks(SPANS_AT_ONCE * SPAN_BYTES as usize) {
-        let mut transaction = memory.begin(Mode::NoRestore);
+        let mut transaction = memory.begin(RestoreMode::NoRestore);
         write(&mut transaction, words, at, piece);
         transaction.commit(Durability::Lazy)?;
         at += piece.len();
     }
-    let mut transaction = memory.begin(Mode::NoRestore);
+    let mut transaction = memory.begin(RestoreMode::NoRestore);
     write(&mut transaction, words, COUNTERS_AT, &counters(&table.counters));
     write(&mut transaction, words, 0, &superblock(table));
     transaction.commit(Durability::Disk)?;
     Ok(())
 }
 
-fn write(transaction: &mut netram_store::Transaction, words: &Region, at: usize, bytes: &[u8]) {
+fn write(transaction: &mut netram_store::JournaledTransaction, words: &Region, at: usize, bytes: &[u8]) {
     let written = transaction.write(words, at, bytes);
     written.expect("the table's places are inside its segment");
 }

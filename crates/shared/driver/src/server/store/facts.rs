@@ -1,22 +1,22 @@
-//! The store in the words of the machine that decides ([`netram_shared_machine::Server`]).
+//! The store in the words of the machine that decides ([`netram_shared_machine::RegionServer`]).
 
 use std::collections::BTreeMap;
 
 use netram_proto::id::Lsn;
-use netram_shared_machine::server::{self as machine, Fact, Journal, Row};
+use netram_shared_machine::server::{self as machine, DurableFact, DurableNode, NodeJournal};
 
-use super::{Joining, Store, StoreError};
-use crate::server::table::{Node, Standing};
+use super::{NewNode, RegionStore, RegionStoreError};
+use crate::server::table::{NodeEntry, NodeEntryState};
 
-impl Store {
+impl RegionStore {
     /// What the machine begins with: the table as it was opened.
-    pub fn known(&self) -> machine::Table {
+    pub fn region_state(&self) -> machine::RegionState {
         let table = &self.table;
         let mut nodes = BTreeMap::new();
         for gone in &table.gone {
-            let buried = table.buried.iter().find(|node| node.id == gone.id);
-            let row = Row {
-                standing: machine::Standing::Gone,
+            let buried = table.retired.iter().find(|node| node.id == gone.id);
+            let row = DurableNode {
+                state: machine::NodeState::Gone,
                 id: gone.journal,
                 journal: buried.map(journal_of),
                 number: gone.last,
@@ -24,13 +24,13 @@ impl Store {
             nodes.insert(gone.id, row);
         }
         for node in &table.nodes {
-            let standing = match node.standing {
-                Standing::Live => machine::Standing::Live,
-                Standing::Fencing => machine::Standing::Fencing,
-                Standing::Buried => unreachable!("those are not among the nodes"),
+            let standing = match node.state {
+                NodeEntryState::Live => machine::NodeState::Live,
+                NodeEntryState::Fencing => machine::NodeState::Fencing,
+                NodeEntryState::Retired => unreachable!("those are not among the nodes"),
             };
-            let row = Row {
-                standing,
+            let row = DurableNode {
+                state: standing,
                 id: node.view.journal,
                 journal: Some(journal_of(node)),
                 number: node.merged,
@@ -38,7 +38,7 @@ impl Store {
             nodes.insert(node.id, row);
         }
         let versions = table.spans.iter().zip(table.versions.iter());
-        machine::Table {
+        machine::RegionState {
             position: table.counters.position,
             versions: versions.map(|(span, version)| (span.lock, version)).collect(),
             nodes,
@@ -48,10 +48,10 @@ impl Store {
     }
 
     /// Makes a fact part of the table. It is durable when the log is, up to the position returned.
-    pub fn write_down(&mut self, fact: Fact) -> Result<Lsn, StoreError> {
+    pub fn record_fact(&mut self, fact: DurableFact) -> Result<Lsn, RegionStoreError> {
         match fact {
-            Fact::Joined { node, name, journal } => {
-                let joining = Joining {
+            DurableFact::Joined { node, name, journal } => {
+                let joining = NewNode {
                     name,
                     view: journal.view,
                     key: journal.key,
@@ -59,17 +59,17 @@ impl Store {
                 };
                 self.join_as(node, joining)
             }
-            Fact::Viewed { node, view } => self.set_view(node, view),
-            Fact::Fencing { node } => self.fence(node),
-            Fact::Gone { node } => self.bury_untold(node),
-            Fact::Told { node } => self.told(node),
-            Fact::Ceiling(ceiling) => self.raise_ceiling(ceiling),
+            DurableFact::Viewed { node, view } => self.set_view(node, view),
+            DurableFact::Fencing { node } => self.fence(node),
+            DurableFact::Gone { node } => self.retire_pending_forget(node),
+            DurableFact::Forgotten { node } => self.mark_forgotten(node),
+            DurableFact::Ceiling(ceiling) => self.raise_ceiling(ceiling),
         }
     }
 }
 
-fn journal_of(node: &Node) -> Journal {
-    Journal {
+fn journal_of(node: &NodeEntry) -> NodeJournal {
+    NodeJournal {
         view: node.view.clone(),
         key: node.key.clone(),
         // Records between this and the last were read from there, and are read again: their numbers tell.

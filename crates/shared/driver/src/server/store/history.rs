@@ -13,13 +13,13 @@
 
 use std::collections::VecDeque;
 
-use netram_proto::port::{Log, Record};
-use netram_proto::wire::{Cursor, put_varint};
+use netram_proto::port::{Record, RecordLog};
+use netram_proto::wire::{ByteReader, put_varint};
 use netram_rvm::limit::PREAMBLE_BYTES_MAX;
 use netram_rvm::record::{KIND_COMPACT, decode, encode, is_transaction};
-use netram_rvm::{Changes, RangeView};
+use netram_rvm::{RangeView, RecordChanges};
 use netram_shared_machine::limit::STAMP_LOCKS_MAX;
-use netram_shared_machine::{NodeId, Number, Position};
+use netram_shared_machine::{NodeId, Position, RecordNumber};
 
 /// The longest varint: 64 bits, seven a byte.
 const VARINT_BYTES_MAX: usize = 10;
@@ -32,17 +32,22 @@ const _: () = assert!(
 
 /// One record in the server's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Recent {
+pub struct RecentRecord {
     /// Whose.
     pub node: NodeId,
     /// Its number.
-    pub number: Number,
+    pub number: RecordNumber,
     /// Stamp and ranges.
     pub payload: Vec<u8>,
 }
 
 /// What stands before a record's ranges in the log.
-pub(super) fn preamble(node: NodeId, number: Number, position: Position, record: &Changes<'_>) -> Vec<u8> {
+pub(super) fn preamble(
+    node: NodeId,
+    number: RecordNumber,
+    position: Position,
+    record: &RecordChanges<'_>,
+) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(3 * VARINT_BYTES_MAX + record.preamble().len());
     for word in [node.0, number.0, position.0] {
         put_varint(&mut bytes, word);
@@ -52,15 +57,15 @@ pub(super) fn preamble(node: NodeId, number: Number, position: Position, record:
 }
 
 /// The newest records of a log, while it is read: as it has them, with the table's changes.
-pub(super) struct History {
+pub(super) struct LogHistory {
     records: VecDeque<(Position, Vec<u8>)>,
     bytes: usize,
     bytes_max: usize,
 }
 
-impl History {
-    pub(super) fn new(bytes_max: usize) -> History {
-        History {
+impl LogHistory {
+    pub(super) fn new(bytes_max: usize) -> LogHistory {
+        LogHistory {
             records: VecDeque::new(),
             bytes: 0,
             bytes_max,
@@ -68,7 +73,7 @@ impl History {
     }
 
     /// Reads a log that was recovered. What is damaged in it is not found here: the memory over it is opened next.
-    pub(super) fn read(&mut self, log: &impl Log) {
+    pub(super) fn read(&mut self, log: &impl RecordLog) {
         if self.bytes_max == 0 {
             return;
         }
@@ -109,7 +114,7 @@ impl History {
     }
 
     /// The records again, as their nodes had sent them. `position` is the newest that the table knows.
-    pub(super) fn end(self, position: Position, segment: u32) -> Vec<Recent> {
+    pub(super) fn end(self, position: Position, segment: u32) -> Vec<RecentRecord> {
         if self.records.back().map(|(last, _)| *last) != Some(position) {
             return Vec::new();
         }
@@ -125,14 +130,14 @@ impl History {
     }
 }
 
-fn again(payload: &[u8], segment: u32) -> Option<Recent> {
+fn again(payload: &[u8], segment: u32) -> Option<RecentRecord> {
     let changes = decode(KIND_COMPACT, payload).ok()?;
     let (node, number, _, stamp) = whose(&changes)?;
     let ranges: Vec<RangeView<'_>> = changes
         .ranges()
         .filter(|range| range.segment == segment)
         .collect();
-    Some(Recent {
+    Some(RecentRecord {
         node,
         number,
         payload: encode(stamp, &ranges),
@@ -140,9 +145,9 @@ fn again(payload: &[u8], segment: u32) -> Option<Recent> {
 }
 
 /// What stands before the ranges. `None`: it is none of a node's records.
-fn whose<'a>(changes: &Changes<'a>) -> Option<(NodeId, Number, Position, &'a [u8])> {
-    let mut cursor = Cursor::new(changes.preamble());
+fn whose<'a>(changes: &RecordChanges<'a>) -> Option<(NodeId, RecordNumber, Position, &'a [u8])> {
+    let mut cursor = ByteReader::new(changes.preamble());
     let mut word = || cursor.varint().ok();
-    let (node, number, position) = (NodeId(word()?), Number(word()?), Position(word()?));
+    let (node, number, position) = (NodeId(word()?), RecordNumber(word()?), Position(word()?));
     Some((node, number, position, cursor.rest()))
 }

@@ -1,32 +1,32 @@
 //! Merging: a node's record becomes part of the region.
 
-use netram_proto::port::{Durability, Log};
-use netram_proto::wire::{Cursor, Link};
+use netram_proto::port::{Durability, RecordLog};
+use netram_proto::wire::{ByteReader, ChainPoint};
 use netram_rvm::record::{KIND_COMPACT, decode};
-use netram_rvm::{Changes, CommitError, DecodeError, ForeignError};
+use netram_rvm::{ForeignError, RecordChanges, RecordDecodeError, RvmCommitError};
 use netram_shared_machine::limit::STAMP_LOCKS_MAX;
-use netram_shared_machine::{LockId, NodeId, Number, Stamp, StampError, Version};
-use netram_store::Mode;
+use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber, Stamp, StampError};
+use netram_store::RestoreMode;
 
-use super::{Kept, Store, Stored, history, leaves_all_as_it_was};
+use super::{DurableRecord, MergeReceipt, RegionStore, history, leaves_all_as_it_was};
 use crate::server::spans::{Spans, first_outside};
-use crate::server::table::{COUNTERS_AT, MERGED_AT, Standing, merged_words};
+use crate::server::table::{COUNTERS_AT, MERGED_AT, NodeEntryState, merged_words};
 
 /// A node's record, checked as far as it can be without knowing what came before: what it says holds together, and all its
 /// bytes are under the locks that it wrote.
 #[derive(Clone, Debug)]
-pub struct Foreign<'a> {
+pub struct VerifiedRecord<'a> {
     /// Which versions it makes, which it had read.
     pub stamp: Stamp,
-    changes: Changes<'a>,
+    changes: RecordChanges<'a>,
 }
 
 /// Why a payload is no record of the region. Its node errs, or lies: fence it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RecordError {
+pub enum PayloadError {
     /// No record at all.
     #[error("it is no record: {0}")]
-    Record(#[from] DecodeError),
+    Record(#[from] RecordDecodeError),
     /// Another kind of record.
     #[error("records of kind {0} are none of a region")]
     Kind(u8),
@@ -64,9 +64,9 @@ pub enum MergeError {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
         /// Why.
-        cause: RecordError,
+        cause: PayloadError,
     },
     /// No such node, or one that is gone.
     #[error("record {number} of node {node} is refused: there is no such node")]
@@ -74,7 +74,7 @@ pub enum MergeError {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
     },
     /// Not the node's next.
     #[error("record {number} of node {node} is refused: {expected} has to come")]
@@ -82,9 +82,9 @@ pub enum MergeError {
         /// Whose.
         node: NodeId,
         /// What came.
-        number: Number,
+        number: RecordNumber,
         /// What has to come.
-        expected: Number,
+        expected: RecordNumber,
     },
     /// A version that does not follow.
     #[error(
@@ -94,13 +94,13 @@ pub enum MergeError {
         /// Whose.
         node: NodeId,
         /// Which.
-        number: Number,
+        number: RecordNumber,
         /// The lock.
         lock: LockId,
         /// The version that it makes, or had read.
-        says: Version,
+        says: LockVersion,
         /// Where the lock stands.
-        stands: Version,
+        stands: LockVersion,
     },
     /// The log did not take it. Stop; what is durable is there at the next start.
     #[error("the server's log does not take a record: {0}")]
@@ -111,48 +111,48 @@ pub enum MergeError {
 }
 
 impl MergeError {
-    /// Whether the same record can be merged later: see `StoreError::is_refusal`.
+    /// Whether the same record can be merged later: see `RegionStoreError::is_refusal`.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(
             self,
-            MergeError::Log(ForeignError::Commit(CommitError::Full { .. }))
+            MergeError::Log(ForeignError::Commit(RvmCommitError::Full { .. }))
         )
     }
 }
 
-impl<'a> Foreign<'a> {
+impl<'a> VerifiedRecord<'a> {
     /// Checks a record's payload against a region's spans; `segment` is the region's number in records.
     ///
     /// A nanosecond or two a range.
-    pub fn check(payload: &'a [u8], spans: &Spans, segment: u32) -> Result<Foreign<'a>, RecordError> {
+    pub fn check(payload: &'a [u8], spans: &Spans, segment: u32) -> Result<VerifiedRecord<'a>, PayloadError> {
         let changes = decode(KIND_COMPACT, payload)?;
-        let mut preamble = Cursor::new(changes.preamble());
+        let mut preamble = ByteReader::new(changes.preamble());
         let stamp = Stamp::decode(&mut preamble)?;
         if !preamble.rest().is_empty() {
-            return Err(RecordError::Long);
+            return Err(PayloadError::Long);
         }
         if let Some((lock, _)) = stamp.read.iter().find(|(lock, _)| spans.find(*lock).is_none()) {
-            return Err(RecordError::Lock(*lock));
+            return Err(PayloadError::Lock(*lock));
         }
-        let cover = spans.cover(&stamp.written).map_err(RecordError::Lock)?;
+        let cover = spans.cover(&stamp.written).map_err(PayloadError::Lock)?;
         if let Some(range) = changes.ranges().find(|range| range.segment != segment) {
-            return Err(RecordError::Segment {
+            return Err(PayloadError::Segment {
                 expected: segment,
                 found: range.segment,
             });
         }
         let ranges = changes.ranges().map(|range| (range.offset, range.end()));
         match first_outside(&cover, ranges) {
-            Some(offset) => Err(RecordError::Outside { offset }),
-            None => Ok(Foreign { stamp, changes }),
+            Some(offset) => Err(PayloadError::Outside { offset }),
+            None => Ok(VerifiedRecord { stamp, changes }),
         }
     }
 }
 
-impl Store {
+impl RegionStore {
     /// Checks a node's record before its turn has come.
-    pub fn check<'a>(&self, payload: &'a [u8]) -> Result<Foreign<'a>, RecordError> {
-        Foreign::check(payload, &self.table.spans, self.region.segment_number())
+    pub fn check<'a>(&self, payload: &'a [u8]) -> Result<VerifiedRecord<'a>, PayloadError> {
+        VerifiedRecord::check(payload, &self.table.spans, self.region.segment_number())
     }
 
     /// The longest payload that one record of the log surely takes, with what the table says of it.
@@ -166,24 +166,24 @@ impl Store {
     pub fn merge(
         &mut self,
         node: NodeId,
-        number: Number,
-        ends: Option<Link>,
+        number: RecordNumber,
+        ends: Option<ChainPoint>,
         payload: &[u8],
-    ) -> Result<Stored, MergeError> {
+    ) -> Result<MergeReceipt, MergeError> {
         let foreign = self
             .check(payload)
             .map_err(|cause| MergeError::Record { node, number, cause })?;
         self.merge_checked(node, number, ends, &foreign)
     }
 
-    /// Merges a record that was [checked](Store::check) when it came.
+    /// Merges a record that was [checked](RegionStore::check) when it came.
     pub fn merge_checked(
         &mut self,
         node: NodeId,
-        number: Number,
-        ends: Option<Link>,
-        foreign: &Foreign<'_>,
-    ) -> Result<Stored, MergeError> {
+        number: RecordNumber,
+        ends: Option<ChainPoint>,
+        foreign: &VerifiedRecord<'_>,
+    ) -> Result<MergeReceipt, MergeError> {
         if self.failed {
             return Err(MergeError::Failed);
         }
@@ -195,7 +195,7 @@ impl Store {
         };
         let places = self.table.places();
         let position = self.table.counters.position.next();
-        let mut transaction = self.memory.begin(Mode::Restore);
+        let mut transaction = self.memory.begin(RestoreMode::Restore);
         let said = transaction.set_preamble(&history::preamble(node, number, position, &foreign.changes));
         said.expect("a stamp leaves room for whose it is (history.rs)");
         let mut write = |offset, bytes: &[u8]| {
@@ -220,25 +220,25 @@ impl Store {
             MergeError::Log(error)
         })?;
         let ticket = commit.ticket.expect("the server's home has no spool");
-        self.keeper.ask(ticket);
+        self.log_syncer.request(ticket);
         let known = &mut self.table.nodes[index];
         (known.merged, known.marked, known.end) = (number, marked, end);
         self.note(&foreign.stamp);
-        let kept = Kept {
+        let kept = DurableRecord {
             node,
             number,
             end,
             position,
         };
         self.pending.push_back((ticket.end, kept));
-        Ok(Stored {
+        Ok(MergeReceipt {
             position,
             end: ticket.end,
         })
     }
 
     /// The node's place among the table's nodes, if the record is its next and comes after everything that it depends on.
-    fn follows(&self, node: NodeId, number: Number, stamp: &Stamp) -> Result<usize, MergeError> {
+    fn follows(&self, node: NodeId, number: RecordNumber, stamp: &Stamp) -> Result<usize, MergeError> {
         let index = self.table.nodes.iter().position(|known| known.id == node);
         let index = index.ok_or(MergeError::NoNode { node, number })?;
         let expected = self.table.nodes[index].merged.next();
@@ -280,6 +280,6 @@ impl Store {
     /// Whether records of the node come from its journal now, and not from itself.
     pub fn is_fencing(&self, node: NodeId) -> bool {
         let known = self.table.node(node);
-        known.is_some_and(|node| node.standing == Standing::Fencing)
+        known.is_some_and(|node| node.state == NodeEntryState::Fencing)
     }
 }

@@ -16,7 +16,7 @@
 mod create;
 mod facts;
 mod history;
-mod keeper;
+mod log_syncer;
 mod merge;
 mod nodes;
 mod pages;
@@ -25,23 +25,23 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use netram_journal::Recovered;
+use netram_journal::JournalRecovery;
 use netram_proto::id::Lsn;
-use netram_proto::port::{Durability, Log, Ticket, WaitError};
-use netram_proto::wire::Link;
-use netram_rvm::{CommitError, MapError};
-use netram_shared_machine::{NodeId, Number, Position};
-use netram_store::{Home, HomeError, Memory, Mode, Region, Settings, SettingsError};
+use netram_proto::port::{CommitTicket, Durability, RecordLog, WaitError};
+use netram_proto::wire::ChainPoint;
+use netram_rvm::{MapError, RvmCommitError};
+use netram_shared_machine::{NodeId, Position, RecordNumber};
+use netram_store::{JournaledRvm, Region, RestoreMode, Store, StoreError, StoreSettings, StoreSettingsError};
 
-pub use create::{CreateError, LOG_BYTES_DEFAULT, Plan};
-pub use history::Recent;
-pub use merge::{Foreign, MergeError, RecordError};
-pub use nodes::{Joining, PromiseError};
+pub use create::{LOG_BYTES_DEFAULT, RegionCreateError, RegionPlan};
+pub use history::RecentRecord;
+pub use merge::{MergeError, PayloadError, VerifiedRecord};
+pub use nodes::{NewNode, RecordLimitError};
 pub use pages::{PAGE_BYTES, PageRun};
 
-use super::table::{Fault, Table, TableError};
-use history::History;
-use keeper::Keeper;
+use super::table::{RegionTable, RegionTableError, TableFault};
+use history::LogHistory;
+use log_syncer::LogSyncer;
 
 const REGION: &str = "region";
 const TABLE: &str = "table";
@@ -51,16 +51,16 @@ const NODES: &str = "nodes.toml";
 const WINDOW_BYTES: u64 = 16 << 20;
 
 /// The region of a server, open.
-pub struct Store {
+pub struct RegionStore {
     // The fields are dropped in this order: nothing may use the memory after the keeper has ended.
-    keeper: Keeper,
+    log_syncer: LogSyncer,
     region: Region,
     words: Region,
-    memory: Arc<Memory>,
-    table: Table,
+    memory: Arc<JournaledRvm>,
+    table: RegionTable,
     /// Merged records whose durability has not been told, in order.
-    pending: VecDeque<(Lsn, Kept)>,
-    recent: Vec<Recent>,
+    pending: VecDeque<(Lsn, DurableRecord)>,
+    recent: Vec<RecentRecord>,
     window_bytes: u64,
     root: PathBuf,
     /// A change failed in a way that leaves log and memory apart.
@@ -69,7 +69,7 @@ pub struct Store {
 
 /// A record that was merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stored {
+pub struct MergeReceipt {
     /// Its place in the server's order.
     pub position: Position,
     /// It is durable when the log is, up to here.
@@ -78,26 +78,26 @@ pub struct Stored {
 
 /// A record that is durable here: its node's members may forget it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept {
+pub struct DurableRecord {
     /// Whose.
     pub node: NodeId,
     /// Which, and so all before it.
-    pub number: Number,
+    pub number: RecordNumber,
     /// Where the node's journal is to be read from: its end, if that is known.
-    pub end: Link,
+    pub end: ChainPoint,
     /// Its place in the server's order.
     pub position: Position,
 }
 
 /// Why a region could not be opened. Nothing was lost by trying.
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum StoreOpenError {
     /// There is none.
     #[error("{0} has no shared region; name the directory that `netram shared create` made")]
     Nothing(PathBuf),
     /// The home, its log or its settings.
     #[error("{0}")]
-    Home(#[from] HomeError),
+    Store(#[from] StoreError),
     /// A segment cannot be mapped.
     #[error("{0}")]
     Map(#[from] MapError),
@@ -107,7 +107,7 @@ pub enum OpenError {
         /// The table's file.
         path: PathBuf,
         /// Why.
-        cause: TableError,
+        cause: RegionTableError,
     },
     /// The table contradicts itself, or the region.
     #[error(
@@ -117,7 +117,7 @@ pub enum OpenError {
         /// The table's file.
         path: PathBuf,
         /// How.
-        fault: Fault,
+        fault: TableFault,
     },
     /// The region's file is not as long as the table says.
     #[error("{path} has {found} bytes, the table says {expected}; restore the directory from a copy")]
@@ -131,7 +131,7 @@ pub enum OpenError {
     },
     /// The settings that nodes are told.
     #[error("{0}")]
-    Settings(#[from] SettingsError),
+    Settings(#[from] StoreSettingsError),
     /// The path is no UTF-8.
     #[error("{0:?} is not UTF-8; move the directory")]
     Name(PathBuf),
@@ -140,20 +140,20 @@ pub enum OpenError {
     System(#[from] std::io::Error),
 }
 
-impl StoreError {
+impl RegionStoreError {
     /// Whether the same change can succeed later: the log is full, and what brings it into the segments was refused by the
     /// system (rule 17). It is tried again without anybody's doing.
     pub(crate) fn is_refusal(&self) -> bool {
-        matches!(self, StoreError::Log(CommitError::Full { .. }))
+        matches!(self, RegionStoreError::Log(RvmCommitError::Full { .. }))
     }
 }
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
-pub enum StoreError {
+pub enum RegionStoreError {
     /// The log did not take it. Stop; what is durable is there at the next start.
     #[error("the server's log does not take a change: {0}")]
-    Log(#[from] CommitError),
+    Log(#[from] RvmCommitError),
     /// An earlier change failed. Stop.
     #[error("the server's log has failed before; start it again")]
     Failed,
@@ -171,15 +171,15 @@ pub enum StoreError {
     TooLong(&'static str),
 }
 
-impl Store {
+impl RegionStore {
     /// Recovers the region in `root`. Afterwards region, versions and numbers are of one moment: that of the last durable change.
     ///
     /// `told` is called by another thread, whenever more has become durable or the log has failed.
     pub fn open(
         root: &Path,
         told: impl Fn() + Send + Sync + 'static,
-    ) -> Result<(Store, Recovered), OpenError> {
-        Store::open_recalling(root, 0, told)
+    ) -> Result<(RegionStore, JournalRecovery), StoreOpenError> {
+        RegionStore::open_recalling(root, 0, told)
     }
 
     /// The same, and remembers up to so many bytes of the newest records that the log has: see [`Store::take_recent`].
@@ -187,35 +187,35 @@ impl Store {
         root: &Path,
         recent_bytes: usize,
         told: impl Fn() + Send + Sync + 'static,
-    ) -> Result<(Store, Recovered), OpenError> {
-        let home = Home::at(root);
+    ) -> Result<(RegionStore, JournalRecovery), StoreOpenError> {
+        let home = Store::at(root);
         let path = root.join(TABLE);
         match (home.exists(), path.exists(), root.join(NODES).exists()) {
             (true, true, _) => (),
             (true, false, true) => {
-                let cause = TableError::Unfinished;
-                return Err(OpenError::Table { path, cause });
+                let cause = RegionTableError::Unfinished;
+                return Err(StoreOpenError::Table { path, cause });
             }
-            _ => return Err(OpenError::Nothing(root.to_owned())),
+            _ => return Err(StoreOpenError::Nothing(root.to_owned())),
         }
         let settings = server_settings(&home)?;
-        let mut history = History::new(recent_bytes);
+        let mut history = LogHistory::new(recent_bytes);
         let opened = home.open_after(&settings, |log| history.read(log))?;
-        let map = |name: &str| -> Result<Region, OpenError> {
+        let map = |name: &str| -> Result<Region, StoreOpenError> {
             let path = root.join(name);
-            let path = path.to_str().ok_or_else(|| OpenError::Name(path.clone()))?;
+            let path = path.to_str().ok_or_else(|| StoreOpenError::Name(path.clone()))?;
             Ok(opened.memory.map(path, 0, 0)?)
         };
         let (region, words) = (map(REGION)?, map(TABLE)?);
-        let table = Table::read(&words.read()).map_err(|cause| OpenError::Table {
+        let table = RegionTable::read(&words.read()).map_err(|cause| StoreOpenError::Table {
             path: path.clone(),
             cause,
         })?;
         if let Some(fault) = table.faults().into_iter().next() {
-            return Err(OpenError::Fault { path, fault });
+            return Err(StoreOpenError::Fault { path, fault });
         }
         if region.len() as u64 != table.bytes {
-            return Err(OpenError::Length {
+            return Err(StoreOpenError::Length {
                 path: root.join(REGION),
                 found: region.len() as u64,
                 expected: table.bytes,
@@ -227,9 +227,9 @@ impl Store {
             .window_bytes
             .map_or(capacity, |bytes| bytes.min(capacity));
         let memory = Arc::new(opened.memory);
-        let keeper = Keeper::start(Arc::clone(&memory), Box::new(told))?;
-        let store = Store {
-            keeper,
+        let keeper = LogSyncer::start(Arc::clone(&memory), Box::new(told))?;
+        let store = RegionStore {
+            log_syncer: keeper,
             region,
             words,
             memory,
@@ -249,7 +249,7 @@ impl Store {
     }
 
     /// What the server knows, as of the last change.
-    pub fn table(&self) -> &Table {
+    pub fn table(&self) -> &RegionTable {
         &self.table
     }
 
@@ -267,7 +267,7 @@ impl Store {
     }
 
     /// The newest records up to the position at the opening, without a gap: as many as the log had.
-    pub fn take_recent(&mut self) -> Vec<Recent> {
+    pub fn take_recent(&mut self) -> Vec<RecentRecord> {
         std::mem::take(&mut self.recent)
     }
 
@@ -278,32 +278,32 @@ impl Store {
 
     /// Everything before this is durable.
     pub fn durable(&self) -> Lsn {
-        self.keeper.durable()
+        self.log_syncer.durable()
     }
 
     /// Why nothing more becomes durable, if that is so. Stop; what is durable is there at the next start.
     pub fn trouble(&self) -> Option<WaitError> {
-        self.keeper.trouble()
+        self.log_syncer.trouble()
     }
 
     /// The next record that has become durable and was not told yet, in the server's order.
-    pub fn next_kept(&mut self) -> Option<Kept> {
-        let durable = self.keeper.durable();
+    pub fn next_durable(&mut self) -> Option<DurableRecord> {
+        let durable = self.log_syncer.durable();
         let (_, kept) = self.pending.pop_front_if(|(end, _)| *end <= durable)?;
         Some(kept)
     }
 
     /// Waits until a change is durable.
     pub fn wait(&self, end: Lsn) -> Result<(), WaitError> {
-        let ticket = Ticket { lsn: end, end };
+        let ticket = CommitTicket { lsn: end, end };
         self.memory.log().wait(ticket, Durability::Disk).map(drop)
     }
 
     /// Makes everything durable, and closes. The log keeps its newest records, for nodes that lack them when the server
     /// starts again; the region's files lie beside it, and move with it.
-    pub fn close(self) -> Result<(), StoreError> {
-        let Store {
-            keeper,
+    pub fn close(self) -> Result<(), RegionStoreError> {
+        let RegionStore {
+            log_syncer: keeper,
             region,
             words,
             memory,
@@ -318,16 +318,16 @@ impl Store {
         let closed = closed.and_then(|journal| journal.close().map_err(|error| error.to_string()));
         closed.map_err(|error| {
             tracing::error!(error, "closing the region");
-            StoreError::Failed
+            RegionStoreError::Failed
         })
     }
 
     /// Changes the table's bytes: one record of the log. On an error nothing has changed.
-    fn change(&mut self, pieces: &[(usize, &[u8])]) -> Result<Lsn, StoreError> {
+    fn change(&mut self, pieces: &[(usize, &[u8])]) -> Result<Lsn, RegionStoreError> {
         if self.failed {
-            return Err(StoreError::Failed);
+            return Err(RegionStoreError::Failed);
         }
-        let mut transaction = self.memory.begin(Mode::Restore);
+        let mut transaction = self.memory.begin(RestoreMode::Restore);
         for (offset, bytes) in pieces {
             let written = transaction.write(&self.words, *offset, bytes);
             written.expect("the table's places are inside its segment");
@@ -337,20 +337,23 @@ impl Store {
             .inspect_err(|error| self.failed = !leaves_all_as_it_was(error))?
             .ticket;
         let ticket = ticket.expect("the server's home has no spool");
-        self.keeper.ask(ticket);
+        self.log_syncer.request(ticket);
         Ok(ticket.end)
     }
 }
 
 /// Whether another change can follow one that failed so: nothing was logged, and memory is as before.
-fn leaves_all_as_it_was(error: &CommitError) -> bool {
-    matches!(error, CommitError::TooLarge { .. } | CommitError::Full { .. })
+fn leaves_all_as_it_was(error: &RvmCommitError) -> bool {
+    matches!(
+        error,
+        RvmCommitError::TooLarge { .. } | RvmCommitError::Full { .. }
+    )
 }
 
 /// The home's settings, with what a server needs.
-fn server_settings(home: &Home) -> Result<Settings, HomeError> {
+fn server_settings(home: &Store) -> Result<StoreSettings, StoreError> {
     let settings = home.settings()?;
-    Ok(Settings {
+    Ok(StoreSettings {
         window_bytes: Some(settings.window_bytes.unwrap_or(WINDOW_BYTES)),
         // What a spool holds back is durable at no known time.
         spool_bytes: None,
@@ -358,7 +361,7 @@ fn server_settings(home: &Home) -> Result<Settings, HomeError> {
     })
 }
 
-impl std::fmt::Debug for Store {
+impl std::fmt::Debug for RegionStore {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Store")
             .field("root", &self.root)

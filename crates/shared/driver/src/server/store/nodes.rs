@@ -4,19 +4,19 @@ use netram_proto::id::Lsn;
 use netram_proto::journal::View;
 use netram_proto::limit::DATA_KEY_BYTES_MAX;
 use netram_proto::port::WaitError;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 use netram_shared_machine::limit::NODE_NAME_BYTES_MAX;
-use netram_shared_machine::{Grant, NodeId, Number};
+use netram_shared_machine::{GrantNumber, NodeId, RecordNumber};
 
-use super::{Store, StoreError};
+use super::{RegionStore, RegionStoreError};
 use crate::server::table::{
-    COUNTERS_AT, GONE_MAX, Gone, KEY_AT, NAME_AT, NODES_MAX, Node, Standing, VIEW_AT, counters, gone_bytes,
-    head, view_bytes,
+    COUNTERS_AT, GONE_MAX, GoneEntry, KEY_AT, NAME_AT, NODES_MAX, NodeEntry, NodeEntryState, VIEW_AT,
+    counters, gone_bytes, head, view_bytes,
 };
 
 /// A node that is to take part.
 #[derive(Clone, Debug)]
-pub struct Joining {
+pub struct NewNode {
     /// What it calls itself.
     pub name: String,
     /// The newest view of its journal.
@@ -24,12 +24,12 @@ pub struct Joining {
     /// The key that seals its journal's records; empty: none.
     pub key: Vec<u8>,
     /// Where its first record will stand.
-    pub begins: Link,
+    pub begins: ChainPoint,
 }
 
 /// Why nodes cannot be told how long their records may be.
 #[derive(Debug, thiserror::Error)]
-pub enum PromiseError {
+pub enum RecordLimitError {
     /// Some may have longer ones.
     #[error(
         "the region's nodes were told that a record may have {told} bytes, and the server's log takes {takes}: what they have committed might find no room. Give it the `window` (in its netram.toml) that it had; a smaller one when these nodes have left"
@@ -42,40 +42,40 @@ pub enum PromiseError {
     },
     /// The table.
     #[error("{0}")]
-    Store(#[from] StoreError),
+    Store(#[from] RegionStoreError),
     /// The disk.
     #[error("the server's disk has failed: {0}; start it again when the disk works")]
     Disk(#[from] WaitError),
 }
 
-impl Store {
+impl RegionStore {
     /// Gives a node the next id. Not to be told before it is durable: it is never given again.
-    pub fn join(&mut self, joining: Joining) -> Result<(NodeId, Lsn), StoreError> {
+    pub fn join(&mut self, joining: NewNode) -> Result<(NodeId, Lsn), RegionStoreError> {
         let id = self.table.counters.last_node.next();
         Ok((id, self.join_as(id, joining)?))
     }
 
     /// The same with an id that the caller chose: above all before.
-    pub fn join_as(&mut self, id: NodeId, joining: Joining) -> Result<Lsn, StoreError> {
+    pub fn join_as(&mut self, id: NodeId, joining: NewNode) -> Result<Lsn, RegionStoreError> {
         if id <= self.table.counters.last_node {
-            return Err(StoreError::OldId(id));
+            return Err(RegionStoreError::OldId(id));
         }
         if joining.name.len() > NODE_NAME_BYTES_MAX {
-            return Err(StoreError::TooLong("name"));
+            return Err(RegionStoreError::TooLong("name"));
         }
         if joining.key.len() > DATA_KEY_BYTES_MAX {
-            return Err(StoreError::TooLong("key"));
+            return Err(RegionStoreError::TooLong("key"));
         }
-        let slot = self.table.vacant().ok_or(StoreError::Full(NODES_MAX))?;
-        let node = Node {
+        let slot = self.table.vacant().ok_or(RegionStoreError::Full(NODES_MAX))?;
+        let node = NodeEntry {
             id,
-            standing: Standing::Live,
+            state: NodeEntryState::Live,
             loss_accepted: false,
             name: joining.name,
             key: joining.key,
             view: joining.view,
-            merged: Number(0),
-            marked: Number(0),
+            merged: RecordNumber(0),
+            marked: RecordNumber(0),
             end: joining.begins,
             slot,
         };
@@ -96,7 +96,7 @@ impl Store {
     }
 
     /// Takes a view of a node's journal. It counts when it is durable here.
-    pub fn set_view(&mut self, id: NodeId, view: View) -> Result<Lsn, StoreError> {
+    pub fn set_view(&mut self, id: NodeId, view: View) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
         node.view = view;
@@ -107,10 +107,10 @@ impl Store {
     }
 
     /// Writes down that a node is being fenced. Its journal may be sealed when that is durable.
-    pub fn fence(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+    pub fn fence(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
-        node.standing = Standing::Fencing;
+        node.state = NodeEntryState::Fencing;
         let view = view_bytes(&node.view).len();
         let end = self.change(&[(place, &head(&node, view))])?;
         self.table.nodes[index] = node;
@@ -118,10 +118,10 @@ impl Store {
     }
 
     /// Writes down that acknowledged records of a node that is being fenced may be given up. That stays with its id when it is gone.
-    pub fn accept_loss(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
+    pub fn accept_loss(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let mut node = self.table.nodes[index].clone();
-        (node.standing, node.loss_accepted) = (Standing::Fencing, true);
+        (node.state, node.loss_accepted) = (NodeEntryState::Fencing, true);
         let view = view_bytes(&node.view).len();
         let end = self.change(&[(place, &head(&node, view))])?;
         self.table.nodes[index] = node;
@@ -129,16 +129,16 @@ impl Store {
     }
 
     /// Writes down that a node is gone: there is, and will be, no record of it beyond those that were merged.
-    pub fn bury(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
-        self.bury_as(id, false)
+    pub fn retire(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
+        self.retire_as(id, false)
     }
 
-    /// The same, and remembers its journal until its lenders have been [told](Store::told).
-    pub fn bury_untold(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
-        self.bury_as(id, true)
+    /// The same, and remembers its journal until its lenders have been [told](Store::mark_forgotten).
+    pub fn retire_pending_forget(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
+        self.retire_as(id, true)
     }
 
-    fn bury_as(&mut self, id: NodeId, untold: bool) -> Result<Lsn, StoreError> {
+    fn retire_as(&mut self, id: NodeId, untold: bool) -> Result<Lsn, RegionStoreError> {
         let (index, place) = self.place_of(id)?;
         let last = self.table.nodes[index].merged;
         let mut after = self.table.counters;
@@ -146,7 +146,7 @@ impl Store {
         let replaced = (self.table.gone.len() == GONE_MAX).then(|| self.table.gone[0]);
         after.forgotten += replaced.map_or(0, |gone| gone.last.0);
         let journal = self.table.nodes[index].view.journal;
-        let gone = Gone {
+        let gone = GoneEntry {
             id,
             last,
             journal,
@@ -154,7 +154,7 @@ impl Store {
         };
         let turn = self.table.places().gone(self.table.counters.gone);
         let mut buried = self.table.nodes[index].clone();
-        buried.standing = Standing::Buried;
+        buried.state = NodeEntryState::Retired;
         let head = match untold {
             true => head(&buried, view_bytes(&buried.view).len()).to_vec(),
             false => vec![0; 8],
@@ -175,24 +175,24 @@ impl Store {
         self.table.nodes.remove(index);
         if untold {
             buried.key = key;
-            self.table.buried.push(buried);
+            self.table.retired.push(buried);
         }
         Ok(end)
     }
 
     /// Forgets the journal of a node that is gone: its lenders know that they may, or are not told any more.
-    pub fn told(&mut self, id: NodeId) -> Result<Lsn, StoreError> {
-        let Some(index) = self.table.buried.iter().position(|node| node.id == id) else {
+    pub fn mark_forgotten(&mut self, id: NodeId) -> Result<Lsn, RegionStoreError> {
+        let Some(index) = self.table.retired.iter().position(|node| node.id == id) else {
             return Ok(self.durable());
         };
-        let place = self.table.places().node(self.table.buried[index].slot);
+        let place = self.table.places().node(self.table.retired[index].slot);
         let end = self.change(&[(place, &[0; 8])])?;
-        self.table.buried.remove(index);
+        self.table.retired.remove(index);
         Ok(end)
     }
 
     /// Lets grants up to this one be given, of every lock, when that is durable. After a crash those of every lock go on above it.
-    pub fn raise_ceiling(&mut self, ceiling: Grant) -> Result<Lsn, StoreError> {
+    pub fn raise_ceiling(&mut self, ceiling: GrantNumber) -> Result<Lsn, RegionStoreError> {
         let mut after = self.table.counters;
         after.ceiling = ceiling.max(self.table.counters.ceiling);
         let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
@@ -204,17 +204,17 @@ impl Store {
     ///
     /// Refused where nodes that are not gone were told more than the log takes now: they may have such a record, acknowledged by their members, and
     /// nobody could ever merge it.
-    pub fn promise(&mut self) -> Result<(), PromiseError> {
+    pub fn store_record_limit(&mut self) -> Result<(), RecordLimitError> {
         let (told, takes) = (
-            self.table.counters.told_bytes_max,
+            self.table.counters.record_bytes_max,
             self.payload_bytes_max() as u64,
         );
         if takes < told && !self.table.nodes.is_empty() {
-            return Err(PromiseError::Less { told, takes });
+            return Err(RecordLimitError::Less { told, takes });
         }
         if takes != told {
             let mut after = self.table.counters;
-            after.told_bytes_max = takes;
+            after.record_bytes_max = takes;
             let end = self.change(&[(COUNTERS_AT, &counters(&after))])?;
             self.table.counters = after;
             self.wait(end)?;
@@ -222,9 +222,9 @@ impl Store {
         Ok(())
     }
 
-    fn place_of(&self, id: NodeId) -> Result<(usize, usize), StoreError> {
+    fn place_of(&self, id: NodeId) -> Result<(usize, usize), RegionStoreError> {
         let index = self.table.nodes.iter().position(|node| node.id == id);
-        let index = index.ok_or(StoreError::NoNode(id))?;
+        let index = index.ok_or(RegionStoreError::NoNode(id))?;
         Ok((index, self.table.places().node(self.table.nodes[index].slot)))
     }
 }

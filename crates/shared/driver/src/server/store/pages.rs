@@ -1,6 +1,6 @@
 //! The region's bytes, for a node that joins.
 
-use super::Store;
+use super::RegionStore;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = crate::server::table::PAGE;
@@ -20,7 +20,7 @@ pub struct PageRun {
     pub next: Option<u64>,
 }
 
-impl Store {
+impl RegionStore {
     /// Lends bytes of the region as they are now, as far as there are so many: no record is in them in part.
     pub fn with_bytes<R>(&self, offset: u64, bytes: u64, with: impl FnOnce(&[u8]) -> R) -> R {
         let memory = self.region.read();

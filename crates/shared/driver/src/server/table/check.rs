@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use netram_shared_machine::{LockId, NodeId, Position, Version};
+use netram_shared_machine::{LockId, LockVersion, NodeId, Position};
 
-use super::Table;
+use super::RegionTable;
 
 /// A contradiction. There is none while disk and memory do what they should.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub enum TableFault {
     /// Every record is one of somebody's.
     #[error("the nodes' records are {records}, and {position} were merged")]
     Sum {
@@ -23,7 +23,7 @@ pub enum Fault {
         /// Which lock.
         lock: LockId,
         /// Its version.
-        version: Version,
+        version: LockVersion,
         /// Records of the region.
         position: Position,
     },
@@ -43,20 +43,20 @@ pub enum Fault {
     },
 }
 
-impl Table {
+impl RegionTable {
     /// Everything in the table that contradicts the rest.
-    pub fn faults(&self) -> Vec<Fault> {
+    pub fn faults(&self) -> Vec<TableFault> {
         let position = self.counters.position;
         let mut faults = Vec::new();
         let records = self.numbers().fold(self.counters.forgotten, |sum, (_, number)| {
             sum.saturating_add(number.0)
         });
         if records != position.0 {
-            faults.push(Fault::Sum { records, position });
+            faults.push(TableFault::Sum { records, position });
         }
         for (lock, version) in self.versions() {
             if version.0 > position.0 {
-                faults.push(Fault::Version {
+                faults.push(TableFault::Version {
                     lock,
                     version,
                     position,
@@ -67,10 +67,10 @@ impl Table {
         for (node, _) in self.numbers() {
             if node > self.counters.last_node {
                 let last = self.counters.last_node;
-                faults.push(Fault::Early { node, last });
+                faults.push(TableFault::Early { node, last });
             }
             if !seen.insert(node) {
-                faults.push(Fault::Twice { node });
+                faults.push(TableFault::Twice { node });
             }
         }
         faults

@@ -2,15 +2,15 @@
 
 use netram_proto::journal::View;
 use netram_proto::limit::{DATA_KEY_BYTES_MAX, SLOT_BYTES};
-use netram_proto::wire::{Cursor, Link, Short, crc32c};
+use netram_proto::wire::{ByteReader, ChainPoint, ShortInputError, crc32c};
 use netram_shared_machine::limit::{NODE_NAME_BYTES_MAX, REGION_LOCKS_MAX};
-use netram_shared_machine::{Grant, LockId, NodeId, Number, Position, RegionId, Version};
+use netram_shared_machine::{GrantNumber, LockId, LockVersion, NodeId, Position, RecordNumber, RegionId};
 
 use netram_proto::id::{JournalId, Lsn};
 
 use super::{
-    COUNTERS_AT, Counters, GONE_BYTES, GONE_MAX, Gone, KEY_AT, NAME_AT, NODES_MAX, Node, Places, SPAN_BYTES,
-    Standing, Table, TableError, VIEW_AT, Versions,
+    COUNTERS_AT, GONE_BYTES, GONE_MAX, GoneEntry, KEY_AT, NAME_AT, NODES_MAX, NodeEntry, NodeEntryState,
+    RegionCounters, RegionTable, RegionTableError, SPAN_BYTES, TableLayout, VIEW_AT, VersionList,
 };
 use crate::server::spans::{Span, Spans};
 
@@ -19,14 +19,14 @@ const FORMAT: u32 = 1;
 const SUPERBLOCK_BYTES: usize = 64;
 const LIVE: u64 = 1;
 const FENCING: u64 = 2;
-const BURIED: u64 = 3;
+const RETIRED: u64 = 3;
 /// Being fenced, and a loss was accepted.
 const LOSSY: u64 = 4;
 /// In the number of a gone node's last record.
 const LOSS_BIT: u64 = 1 << 63;
 
 /// The superblock.
-pub(crate) fn superblock(table: &Table) -> [u8; SUPERBLOCK_BYTES] {
+pub(crate) fn superblock(table: &RegionTable) -> [u8; SUPERBLOCK_BYTES] {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     bytes[..8].copy_from_slice(&MAGIC);
     bytes[8..12].copy_from_slice(&FORMAT.to_le_bytes());
@@ -40,14 +40,14 @@ pub(crate) fn superblock(table: &Table) -> [u8; SUPERBLOCK_BYTES] {
 }
 
 /// The counters.
-pub(crate) fn counters(counters: &Counters) -> [u8; 48] {
+pub(crate) fn counters(counters: &RegionCounters) -> [u8; 48] {
     let words = [
         counters.position.0,
         counters.last_node.0,
         counters.ceiling.0,
         counters.gone,
         counters.forgotten,
-        counters.told_bytes_max,
+        counters.record_bytes_max,
     ];
     let mut bytes = [0; 48];
     for (target, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -66,7 +66,7 @@ pub(crate) fn span_bytes(span: &Span) -> [u8; SPAN_BYTES as usize] {
 }
 
 /// A node id that is gone.
-pub(crate) fn gone_bytes(gone: &Gone) -> [u8; GONE_BYTES as usize] {
+pub(crate) fn gone_bytes(gone: &GoneEntry) -> [u8; GONE_BYTES as usize] {
     let mut bytes = [0; GONE_BYTES as usize];
     bytes[..8].copy_from_slice(&gone.id.0.to_le_bytes());
     assert!(gone.last.0 < LOSS_BIT, "records are counted");
@@ -77,7 +77,7 @@ pub(crate) fn gone_bytes(gone: &Gone) -> [u8; GONE_BYTES as usize] {
 }
 
 /// A node's numbers, and where its last marked record ends.
-pub(crate) fn merged_words(merged: Number, marked: Number, end: Link) -> [u8; 32] {
+pub(crate) fn merged_words(merged: RecordNumber, marked: RecordNumber, end: ChainPoint) -> [u8; 32] {
     let mut bytes = [0; 32];
     bytes[..8].copy_from_slice(&merged.0.to_le_bytes());
     bytes[8..16].copy_from_slice(&marked.0.to_le_bytes());
@@ -87,12 +87,12 @@ pub(crate) fn merged_words(merged: Number, marked: Number, end: Link) -> [u8; 32
 }
 
 /// The fixed part of a node's place.
-pub(crate) fn head(node: &Node, view_bytes: usize) -> [u8; 60] {
-    let standing = match node.standing {
-        Standing::Live => LIVE,
-        Standing::Fencing if node.loss_accepted => LOSSY,
-        Standing::Fencing => FENCING,
-        Standing::Buried => BURIED,
+pub(crate) fn head(node: &NodeEntry, view_bytes: usize) -> [u8; 60] {
+    let standing = match node.state {
+        NodeEntryState::Live => LIVE,
+        NodeEntryState::Fencing if node.loss_accepted => LOSSY,
+        NodeEntryState::Fencing => FENCING,
+        NodeEntryState::Retired => RETIRED,
     };
     let mut bytes = [0; 60];
     bytes[..8].copy_from_slice(&node.id.0.to_le_bytes());
@@ -115,11 +115,11 @@ pub(crate) fn view_bytes(view: &View) -> Vec<u8> {
     bytes
 }
 
-impl Table {
-    /// Reads a whole table. What of it contradicts the rest is [`Table::faults`]' affair.
-    pub fn read(bytes: &[u8]) -> Result<Table, TableError> {
-        let expected_least = Places::of(1).bytes();
-        let length = |expected| TableError::Length {
+impl RegionTable {
+    /// Reads a whole table. What of it contradicts the rest is [`RegionTable::faults`]' affair.
+    pub fn read(bytes: &[u8]) -> Result<RegionTable, RegionTableError> {
+        let expected_least = TableLayout::of(1).bytes();
+        let length = |expected| RegionTableError::Length {
             found: bytes.len() as u64,
             expected,
         };
@@ -128,35 +128,36 @@ impl Table {
         }
         let (mut table, locks) =
             read_superblock(bytes).map_err(|error| error.unwrap_or_else(|| length(expected_least)))?;
-        let places = Places::of(locks);
+        let places = TableLayout::of(locks);
         if bytes.len() as u64 != places.bytes() {
             return Err(length(places.bytes()));
         }
-        let cut = |Short| length(places.bytes());
+        let cut = |ShortInputError| length(places.bytes());
         table.spans =
             read_spans(&bytes[places.spans()..], locks, table.bytes).map_err(|error| match error {
-                Ok(error) => TableError::Spans(error),
+                Ok(error) => RegionTableError::Spans(error),
                 Err(short) => cut(short),
             })?;
-        let mut versions = Cursor::new(&bytes[places.version(0)..]);
-        let versions: Result<Vec<Version>, Short> = (0..locks).map(|_| versions.u64().map(Version)).collect();
-        table.versions = Versions::new(versions.map_err(cut)?);
+        let mut versions = ByteReader::new(&bytes[places.version(0)..]);
+        let versions: Result<Vec<LockVersion>, ShortInputError> =
+            (0..locks).map(|_| versions.u64().map(LockVersion)).collect();
+        table.versions = VersionList::new(versions.map_err(cut)?);
         for slot in 0..NODES_MAX {
             let place = &bytes[places.node(slot)..places.node(slot + 1)];
             if let Some(node) = read_node(place, slot)? {
-                match node.standing {
-                    Standing::Live | Standing::Fencing => table.nodes.push(node),
-                    Standing::Buried => table.buried.push(node),
+                match node.state {
+                    NodeEntryState::Live | NodeEntryState::Fencing => table.nodes.push(node),
+                    NodeEntryState::Retired => table.retired.push(node),
                 }
             }
         }
         let gone = table.counters.gone;
         for turn in gone.saturating_sub(GONE_MAX as u64)..gone {
-            let mut cursor = Cursor::new(&bytes[places.gone(turn)..]);
+            let mut cursor = ByteReader::new(&bytes[places.gone(turn)..]);
             let (id, last) = (cursor.u64().map_err(cut)?, cursor.u64().map_err(cut)?);
-            table.gone.push(Gone {
+            table.gone.push(GoneEntry {
                 id: NodeId(id),
-                last: Number(last & !LOSS_BIT),
+                last: RecordNumber(last & !LOSS_BIT),
                 journal: JournalId(cursor.u128().map_err(cut)?),
                 loss_accepted: last & LOSS_BIT != 0,
             });
@@ -166,19 +167,19 @@ impl Table {
 }
 
 /// The superblock and the counters, and how many locks there are. `Err(None)`: cut short.
-fn read_superblock(bytes: &[u8]) -> Result<(Table, usize), Option<TableError>> {
+fn read_superblock(bytes: &[u8]) -> Result<(RegionTable, usize), Option<RegionTableError>> {
     let fixed = &bytes[..SUPERBLOCK_BYTES];
     if fixed.iter().all(|byte| *byte == 0) {
-        return Err(Some(TableError::Unfinished));
+        return Err(Some(RegionTableError::Unfinished));
     }
     if fixed[..8] != MAGIC {
-        return Err(Some(TableError::NotATable));
+        return Err(Some(RegionTableError::NotATable));
     }
-    let mut cursor = Cursor::new(&fixed[8..]);
-    let short = |Short| None;
+    let mut cursor = ByteReader::new(&fixed[8..]);
+    let short = |ShortInputError| None;
     let format = cursor.u32().map_err(short)?;
     if format != FORMAT {
-        return Err(Some(TableError::Format(format)));
+        return Err(Some(RegionTableError::Format(format)));
     }
     cursor.u32().map_err(short)?;
     let region = RegionId(cursor.u128().map_err(short)?);
@@ -186,21 +187,21 @@ fn read_superblock(bytes: &[u8]) -> Result<(Table, usize), Option<TableError>> {
     let address = cursor.u64().map_err(short)?;
     let locks = cursor.u64().map_err(short)?;
     if cursor.u32().map_err(short)? != crc32c(&fixed[..56]) {
-        return Err(Some(TableError::Checksum));
+        return Err(Some(RegionTableError::Checksum));
     }
     let locks = usize::try_from(locks)
         .ok()
         .filter(|locks| *locks <= REGION_LOCKS_MAX);
-    let locks = locks.ok_or(Some(TableError::Checksum))?;
-    let mut table = Table::new(region, length, address, Spans::default());
-    let mut words = Cursor::new(&bytes[COUNTERS_AT..]);
-    table.counters = Counters {
+    let locks = locks.ok_or(Some(RegionTableError::Checksum))?;
+    let mut table = RegionTable::new(region, length, address, Spans::default());
+    let mut words = ByteReader::new(&bytes[COUNTERS_AT..]);
+    table.counters = RegionCounters {
         position: Position(words.u64().map_err(short)?),
         last_node: NodeId(words.u64().map_err(short)?),
-        ceiling: Grant(words.u64().map_err(short)?),
+        ceiling: GrantNumber(words.u64().map_err(short)?),
         gone: words.u64().map_err(short)?,
         forgotten: words.u64().map_err(short)?,
-        told_bytes_max: words.u64().map_err(short)?,
+        record_bytes_max: words.u64().map_err(short)?,
     };
     Ok((table, locks))
 }
@@ -209,8 +210,8 @@ fn read_spans(
     bytes: &[u8],
     locks: usize,
     region_bytes: u64,
-) -> Result<Spans, Result<crate::server::spans::SpanError, Short>> {
-    let mut cursor = Cursor::new(bytes);
+) -> Result<Spans, Result<crate::server::spans::SpanError, ShortInputError>> {
+    let mut cursor = ByteReader::new(bytes);
     let mut all = Vec::with_capacity(locks);
     for _ in 0..locks {
         let lock = LockId(cursor.u32().map_err(Err)?);
@@ -224,10 +225,10 @@ fn read_spans(
     Spans::new(region_bytes, all).map_err(Ok)
 }
 
-fn read_node(place: &[u8], slot: usize) -> Result<Option<Node>, TableError> {
-    let damaged = |what| TableError::Node { slot, what };
-    let cut = |Short| damaged("cut short");
-    let mut cursor = Cursor::new(place);
+fn read_node(place: &[u8], slot: usize) -> Result<Option<NodeEntry>, RegionTableError> {
+    let damaged = |what| RegionTableError::Node { slot, what };
+    let cut = |ShortInputError| damaged("cut short");
+    let mut cursor = ByteReader::new(place);
     let id = NodeId(cursor.u64().map_err(cut)?);
     if id.0 == 0 {
         return Ok(None);
@@ -235,14 +236,14 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<Node>, TableError> {
     let standing = cursor.u64().map_err(cut)?;
     let loss_accepted = standing == LOSSY;
     let standing = match standing {
-        LIVE => Standing::Live,
-        FENCING | LOSSY => Standing::Fencing,
-        BURIED => Standing::Buried,
+        LIVE => NodeEntryState::Live,
+        FENCING | LOSSY => NodeEntryState::Fencing,
+        RETIRED => NodeEntryState::Retired,
         _ => return Err(damaged("a standing that there is not")),
     };
-    let merged = Number(cursor.u64().map_err(cut)?);
-    let marked = Number(cursor.u64().map_err(cut)?);
-    let end = Link {
+    let merged = RecordNumber(cursor.u64().map_err(cut)?);
+    let marked = RecordNumber(cursor.u64().map_err(cut)?);
+    let end = ChainPoint {
         lsn: Lsn(cursor.u64().map_err(cut)?),
         chain: cursor.u32().map_err(cut)?,
     };
@@ -258,9 +259,9 @@ fn read_node(place: &[u8], slot: usize) -> Result<Option<Node>, TableError> {
     let name = part(NAME_AT, NODE_NAME_BYTES_MAX, "the name's length")?;
     let view = part(VIEW_AT, SLOT_BYTES, "the view's length")?;
     let name = std::str::from_utf8(name).map_err(|_| damaged("the name"))?;
-    Ok(Some(Node {
+    Ok(Some(NodeEntry {
         id,
-        standing,
+        state: standing,
         loss_accepted,
         name: name.to_owned(),
         key,

@@ -22,15 +22,15 @@ mod versions;
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
 use netram_proto::limit::{DATA_KEY_BYTES_MAX, SLOT_BYTES};
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 use netram_shared_machine::limit::{NODE_NAME_BYTES_MAX, REGION_NODES_MAX};
-use netram_shared_machine::{Grant, LockId, NodeId, Number, Position, RegionId, Version};
+use netram_shared_machine::{GrantNumber, LockId, LockVersion, NodeId, Position, RecordNumber, RegionId};
 
-pub use check::Fault;
+pub use check::TableFault;
 pub(crate) use codec::{counters, gone_bytes, head, merged_words, span_bytes, superblock, view_bytes};
 
 use super::spans::{SpanError, Spans};
-use versions::Versions;
+use versions::VersionList;
 
 /// Nodes at one time, with those that are being fenced, and those that are buried.
 pub const NODES_MAX: usize = 256;
@@ -55,13 +55,13 @@ const _: () = assert!(VIEW_AT + SLOT_BYTES <= NODE_BYTES as usize);
 
 /// Where things are in the table of a region with so many locks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+pub(crate) struct TableLayout {
     locks: u64,
 }
 
-impl Places {
-    pub(crate) fn of(locks: usize) -> Places {
-        Places { locks: locks as u64 }
+impl TableLayout {
+    pub(crate) fn of(locks: usize) -> TableLayout {
+        TableLayout { locks: locks as u64 }
     }
 
     pub(crate) fn spans(&self) -> usize {
@@ -90,22 +90,22 @@ impl Places {
 
 /// Whether a node takes part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum NodeEntryState {
     /// It does.
     Live,
     /// Its journal is being sealed and read: nothing of it is taken from itself any more.
     Fencing,
     /// It is gone, and not all of its lenders have been told that they may forget it.
-    Buried,
+    Retired,
 }
 
 /// One node that is not gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NodeEntry {
     /// Who.
     pub id: NodeId,
     /// Whether it takes part.
-    pub standing: Standing,
+    pub state: NodeEntryState,
     /// Whoever looks after the region has accepted that acknowledged records of it may be missing.
     pub loss_accepted: bool,
     /// What it calls itself.
@@ -115,16 +115,16 @@ pub struct Node {
     /// The newest view of its journal.
     pub view: View,
     /// Its last record that was merged.
-    pub merged: Number,
+    pub merged: RecordNumber,
     /// The last record whose end in its journal is known: of a record that was read there, or offered, it is not.
-    pub marked: Number,
+    pub marked: RecordNumber,
     /// Where that ends. Its journal is to be read from here.
-    pub end: Link,
+    pub end: ChainPoint,
     /// Its place in the table.
     pub(crate) slot: usize,
 }
 
-impl Node {
+impl NodeEntry {
     /// The addresses of its journal's members.
     pub fn lenders(&self) -> impl Iterator<Item = &str> {
         self.view.members.iter().map(|member| member.address.as_str())
@@ -133,11 +133,11 @@ impl Node {
 
 /// A node id that never comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gone {
+pub struct GoneEntry {
     /// Who.
     pub id: NodeId,
     /// Its last record. There was none after it.
-    pub last: Number,
+    pub last: RecordNumber,
     /// Its journal.
     pub journal: JournalId,
     /// There may have been some after it: that was accepted.
@@ -146,24 +146,24 @@ pub struct Gone {
 
 /// What is counted for the whole region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counters {
+pub struct RegionCounters {
     /// The newest record's place in the server's order.
     pub position: Position,
     /// No node id above this was given.
     pub last_node: NodeId,
     /// No grant above this was given, of any lock.
-    pub ceiling: Grant,
+    pub ceiling: GrantNumber,
     /// How many nodes have gone.
     pub gone: u64,
     /// Records of those of them who are forgotten.
     pub forgotten: u64,
     /// No node was told that its records may be longer; 0: that was not written down yet.
-    pub told_bytes_max: u64,
+    pub record_bytes_max: u64,
 }
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Table {
+pub struct RegionTable {
     /// Which region.
     pub region: RegionId,
     /// Its bytes.
@@ -172,20 +172,20 @@ pub struct Table {
     pub address: u64,
     /// What each lock covers.
     pub spans: Spans,
-    pub(crate) versions: Versions,
+    pub(crate) versions: VersionList,
     /// What is counted.
-    pub counters: Counters,
+    pub counters: RegionCounters,
     /// Those who are not gone.
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeEntry>,
     /// Those who are, and whose lenders are still to be told so. They are among `gone` too.
-    pub buried: Vec<Node>,
+    pub retired: Vec<NodeEntry>,
     /// Those who are, the oldest first, as far as they are remembered.
-    pub gone: Vec<Gone>,
+    pub gone: Vec<GoneEntry>,
 }
 
 /// Why bytes are no region's table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TableError {
+pub enum RegionTableError {
     /// All zeros where the superblock should be.
     #[error(
         "the region was never completed: `netram shared create` was cut short; remove the directory and make it again"
@@ -221,45 +221,45 @@ pub enum TableError {
     },
 }
 
-impl Table {
+impl RegionTable {
     /// The table of a region that nobody has written to.
-    pub(crate) fn new(region: RegionId, bytes: u64, address: u64, spans: Spans) -> Table {
-        Table {
+    pub(crate) fn new(region: RegionId, bytes: u64, address: u64, spans: Spans) -> RegionTable {
+        RegionTable {
             region,
             bytes,
             address,
-            versions: Versions::new(vec![Version(0); spans.len()]),
+            versions: VersionList::new(vec![LockVersion(0); spans.len()]),
             spans,
-            counters: Counters {
+            counters: RegionCounters {
                 position: Position(0),
                 last_node: NodeId(0),
-                ceiling: Grant(0),
+                ceiling: GrantNumber(0),
                 gone: 0,
                 forgotten: 0,
-                told_bytes_max: 0,
+                record_bytes_max: 0,
             },
             nodes: Vec::new(),
-            buried: Vec::new(),
+            retired: Vec::new(),
             gone: Vec::new(),
         }
     }
 
-    pub(crate) fn places(&self) -> Places {
-        Places::of(self.spans.len())
+    pub(crate) fn places(&self) -> TableLayout {
+        TableLayout::of(self.spans.len())
     }
 
     /// The node, if it is not gone.
-    pub fn node(&self, id: NodeId) -> Option<&Node> {
+    pub fn node(&self, id: NodeId) -> Option<&NodeEntry> {
         self.nodes.iter().find(|node| node.id == id)
     }
 
     /// The lock's version. `None`: there is no such lock.
-    pub fn version(&self, lock: LockId) -> Option<Version> {
+    pub fn version(&self, lock: LockId) -> Option<LockVersion> {
         Some(self.versions.at(self.spans.find(lock)?))
     }
 
     /// The versions of the locks that were written under, ascending by lock.
-    pub fn versions(&self) -> impl Iterator<Item = (LockId, Version)> {
+    pub fn versions(&self) -> impl Iterator<Item = (LockId, LockVersion)> {
         let all = self.spans.iter().zip(self.versions.iter());
         all.filter(|(_, version)| version.0 > 0)
             .map(|(span, version)| (span.lock, version))
@@ -271,7 +271,7 @@ impl Table {
     }
 
     /// The last merged record of everybody who is remembered.
-    pub fn numbers(&self) -> impl Iterator<Item = (NodeId, Number)> {
+    pub fn numbers(&self) -> impl Iterator<Item = (NodeId, RecordNumber)> {
         let gone = self.gone.iter().map(|gone| (gone.id, gone.last));
         gone.chain(self.nodes.iter().map(|node| (node.id, node.merged)))
     }
@@ -281,7 +281,7 @@ impl Table {
         let taken = |slot: &usize| {
             self.nodes
                 .iter()
-                .chain(&self.buried)
+                .chain(&self.retired)
                 .any(|node| node.slot == *slot)
         };
         (0..NODES_MAX).find(|slot| !taken(slot))

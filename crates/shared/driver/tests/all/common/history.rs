@@ -5,13 +5,13 @@ use std::path::Path;
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 use netram_rvm::RangeView;
 use netram_rvm::record::encode;
-use netram_shared::server::{Joining, Plan, Spans, Store};
-use netram_shared_machine::{LockId, NodeId, Number, Stamp, Version};
+use netram_shared::server::{NewNode, RegionPlan, RegionStore, Spans};
+use netram_shared_machine::{LockId, LockVersion, NodeId, RecordNumber, Stamp};
 
-use super::Random;
+use super::TestRng;
 
 pub(crate) const LOCKS: u64 = 24;
 pub(crate) const SPAN: u64 = 2048;
@@ -21,15 +21,15 @@ pub(crate) const NODES: u64 = 3;
 pub(crate) const TERM: u64 = 40;
 
 /// One record before it is bytes.
-pub(crate) struct Record {
+pub(crate) struct PlainRecord {
     pub(crate) node: NodeId,
-    pub(crate) number: Number,
-    pub(crate) end: Link,
+    pub(crate) number: RecordNumber,
+    pub(crate) end: ChainPoint,
     pub(crate) stamp: Stamp,
     pub(crate) ranges: Vec<(u64, Vec<u8>)>,
 }
 
-impl Record {
+impl PlainRecord {
     pub(crate) fn payload(&self, segment: u32) -> Vec<u8> {
         payload(&self.stamp, segment, &self.ranges)
     }
@@ -47,18 +47,18 @@ pub(crate) fn payload(stamp: &Stamp, segment: u32, ranges: &[(u64, Vec<u8>)]) ->
 }
 
 /// What the records so far have made.
-pub(crate) struct Model {
-    random: Random,
+pub(crate) struct RegionModel {
+    random: TestRng,
     pub(crate) records: u64,
     pub(crate) region: Vec<u8>,
-    pub(crate) versions: BTreeMap<LockId, Version>,
-    pub(crate) numbers: BTreeMap<NodeId, Number>,
+    pub(crate) versions: BTreeMap<LockId, LockVersion>,
+    pub(crate) numbers: BTreeMap<NodeId, RecordNumber>,
 }
 
-impl Model {
-    pub(crate) fn new(seed: u64) -> Model {
-        Model {
-            random: Random(seed),
+impl RegionModel {
+    pub(crate) fn new(seed: u64) -> RegionModel {
+        RegionModel {
+            random: TestRng(seed),
             records: 0,
             region: vec![0; BYTES as usize],
             versions: BTreeMap::new(),
@@ -67,8 +67,8 @@ impl Model {
     }
 
     /// After the first so many records.
-    pub(crate) fn after(seed: u64, records: u64) -> Model {
-        let mut model = Model::new(seed);
+    pub(crate) fn after(seed: u64, records: u64) -> RegionModel {
+        let mut model = RegionModel::new(seed);
         while model.records < records {
             model.step();
         }
@@ -76,7 +76,7 @@ impl Model {
     }
 
     /// Tells the next record.
-    pub(crate) fn step(&mut self) -> Record {
+    pub(crate) fn step(&mut self) -> PlainRecord {
         let eldest = self.records / TERM + 1;
         let node = NodeId(eldest + self.random.below(NODES));
         let mut locks: Vec<u64> = (0..1 + self.random.below(5))
@@ -99,10 +99,10 @@ impl Model {
         }
         let number = self.numbers.get(&node).copied().unwrap_or_default().next();
         self.records += 1;
-        let record = Record {
+        let record = PlainRecord {
             node,
             number,
-            end: Link {
+            end: ChainPoint {
                 lsn: Lsn(self.records * 1000),
                 chain: self.random.next() as u32,
             },
@@ -127,7 +127,7 @@ impl Model {
         }
     }
 
-    fn apply(&mut self, record: &Record) {
+    fn apply(&mut self, record: &PlainRecord) {
         for (offset, bytes) in &record.ranges {
             self.region[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
         }
@@ -136,7 +136,7 @@ impl Model {
     }
 
     /// The store has these records and nothing else.
-    pub(crate) fn assert_is(&self, store: &Store) {
+    pub(crate) fn assert_is(&self, store: &RegionStore) {
         let table = store.table();
         assert_eq!(table.counters.position.0, self.records);
         assert!(
@@ -156,7 +156,7 @@ impl Model {
 }
 
 /// The region, as a joining node gets it.
-pub(crate) fn all_pages(store: &Store) -> Vec<u8> {
+pub(crate) fn all_pages(store: &RegionStore) -> Vec<u8> {
     let (mut bytes, mut next) = (vec![0; store.table().bytes as usize], Some(0));
     while let Some(from) = next {
         let run = store.page_run(from, 8192);
@@ -166,8 +166,8 @@ pub(crate) fn all_pages(store: &Store) -> Vec<u8> {
     bytes
 }
 
-pub(crate) fn plan(log_bytes: u64) -> Plan {
-    Plan {
+pub(crate) fn plan(log_bytes: u64) -> RegionPlan {
+    RegionPlan {
         bytes: BYTES,
         address: 0,
         spans: Spans::even(LOCKS * SPAN, SPAN).unwrap(),
@@ -176,26 +176,26 @@ pub(crate) fn plan(log_bytes: u64) -> Plan {
     }
 }
 
-pub(crate) fn open(root: &Path) -> Store {
-    Store::open(root, || ()).unwrap().0
+pub(crate) fn open(root: &Path) -> RegionStore {
+    RegionStore::open(root, || ()).unwrap().0
 }
 
-pub(crate) fn joining(number: u64) -> Joining {
-    Joining {
+pub(crate) fn joining(number: u64) -> NewNode {
+    NewNode {
         name: format!("node {number}"),
         view: View::first(JournalId(u128::from(number))),
         key: vec![number as u8; 32],
-        begins: Link::default(),
+        begins: ChainPoint::default(),
     }
 }
 
 /// Brings the nodes to what they are before the next record.
-pub(crate) fn turn_over(store: &mut Store) {
+pub(crate) fn turn_over(store: &mut RegionStore) {
     let terms = store.table().counters.position.0 / TERM;
     while store.table().counters.gone < terms {
         let eldest = store.table().nodes.iter().map(|node| node.id).min().unwrap();
         store.fence(eldest).unwrap();
-        store.bury(eldest).unwrap();
+        store.retire(eldest).unwrap();
     }
     while store.table().counters.last_node.0 < terms + NODES {
         let next = store.table().counters.last_node.next();
@@ -205,7 +205,7 @@ pub(crate) fn turn_over(store: &mut Store) {
 }
 
 /// Merges the next records of the history.
-pub(crate) fn go_on(store: &mut Store, model: &mut Model, records: u64) {
+pub(crate) fn go_on(store: &mut RegionStore, model: &mut RegionModel, records: u64) {
     for _ in 0..records {
         turn_over(store);
         let record = model.step();

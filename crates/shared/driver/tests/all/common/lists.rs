@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use netram_heap::{Heap, Ptr, Slice};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared::node::{AcquireError, Commit, CommitError};
+use netram_rvm::RestoreMode;
+use netram_shared::node::{AcquireError, TxnCommit, TxnCommitError};
 use netram_shared::{Node, Txn};
-use netram_shared_machine::{Hold, LockId};
+use netram_shared_machine::{LockId, LockMode};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Bytes of a heap.
@@ -35,16 +35,16 @@ fn text(number: u64) -> Vec<u8> {
 }
 
 /// A transaction that has these locks, to write.
-pub(crate) fn begin<'n>(node: &'n Node, locks: &[u32]) -> Result<Txn<'n>, CommitError> {
-    let mut txn = node.begin(Mode::Restore)?;
+pub(crate) fn begin<'n>(node: &'n Node, locks: &[u32]) -> Result<Txn<'n>, TxnCommitError> {
+    let mut txn = node.begin(RestoreMode::Restore)?;
     let wanted: Vec<_> = locks
         .iter()
-        .map(|lock| (LockId(*lock), Hold::Exclusive))
+        .map(|lock| (LockId(*lock), LockMode::Exclusive))
         .collect();
     match txn.acquire_all(&wanted) {
         Ok(()) => Ok(txn),
         Err(AcquireError::Gone(gone)) => Err(gone.into()),
-        Err(AcquireError::Lost) => Err(CommitError::Lost),
+        Err(AcquireError::Lost) => Err(TxnCommitError::Lost),
         Err(error) => panic!("{error}"),
     }
 }
@@ -82,14 +82,14 @@ pub(crate) fn pop_in(txn: &mut Txn<'_>, lock: u32) -> Option<u64> {
     Some(item.number)
 }
 
-pub(crate) fn push(node: &Node, lock: u32, number: u64) -> Result<Commit, CommitError> {
+pub(crate) fn push(node: &Node, lock: u32, number: u64) -> Result<TxnCommit, TxnCommitError> {
     let mut txn = begin(node, &[lock])?;
     push_in(&mut txn, lock, number);
     txn.commit(Durability::Remote)
 }
 
 /// Moves the front number of one list to another.
-pub(crate) fn carry(node: &Node, from: u32, to: u32) -> Result<Option<u64>, CommitError> {
+pub(crate) fn carry(node: &Node, from: u32, to: u32) -> Result<Option<u64>, TxnCommitError> {
     let mut txn = begin(node, &[from, to])?;
     let number = pop_in(&mut txn, from);
     if let Some(number) = number {
@@ -101,8 +101,8 @@ pub(crate) fn carry(node: &Node, from: u32, to: u32) -> Result<Option<u64>, Comm
 
 /// The heap of a lock, and the numbers in its list. Fails unless the heap is whole and has the list's blocks and no others.
 pub(crate) fn numbers(node: &Node, lock: u32) -> (Arc<Heap>, Vec<u64>) {
-    let mut txn = node.begin(Mode::Restore).expect("there is a node");
-    txn.acquire(LockId(lock), Hold::Shared)
+    let mut txn = node.begin(RestoreMode::Restore).expect("there is a node");
+    txn.acquire(LockId(lock), LockMode::Shared)
         .expect("it is free some day");
     let heap = txn.heap(LockId(lock)).expect("a heap");
     let report = heap.check().expect("the heap is whole");

@@ -3,8 +3,8 @@
 pub(crate) mod history;
 pub(crate) mod lists;
 pub(crate) mod processes;
-pub(crate) mod scene;
 pub(crate) mod script;
+pub(crate) mod served_region;
 pub(crate) mod world;
 
 use std::process::{Child, Command};
@@ -12,17 +12,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use netram_proto::wire::{FrameKind, Header};
-use netram_shared::channel::{Arrival, Channel, ChannelError, Door, DoorConfig, Service};
-use netram_transport::{Address, ClusterKey, Link, LinkError, Security, connect};
+use netram_proto::wire::{FrameHeader, FrameKind};
+use netram_shared::channel::{
+    AcceptedSession, AcceptorConfig, Channel, ChannelError, SessionAcceptor, SessionHandler,
+};
+use netram_transport::{ClusterKey, Link, LinkError, NetAddress, Security, connect};
 
 /// Longer than any step takes on a loaded machine; a test that reaches it has failed.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A small generator, so that a test's seed says everything.
-pub(crate) struct Random(pub(crate) u64);
+pub(crate) struct TestRng(pub(crate) u64);
 
-impl Random {
+impl TestRng {
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self
             .0
@@ -64,9 +66,9 @@ pub(crate) fn until_stopped(process: u32) {
 }
 
 /// A process, which a test that fails does not leave behind.
-pub(crate) struct Process(pub(crate) Child);
+pub(crate) struct KilledChild(pub(crate) Child);
 
-impl Process {
+impl KilledChild {
     pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill")
             .args([signal, &self.0.id().to_string()])
@@ -80,7 +82,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for KilledChild {
     fn drop(&mut self) {
         // It may have ended.
         let _ = self.0.kill();
@@ -89,57 +91,57 @@ impl Drop for Process {
 }
 
 /// Hands every arrival to the test.
-pub(crate) struct Lobby(Mutex<Sender<Arrival>>);
+pub(crate) struct SessionCollector(Mutex<Sender<AcceptedSession>>);
 
-impl Service for Lobby {
-    fn take(&self, arrival: Arrival) {
+impl SessionHandler for SessionCollector {
+    fn take(&self, arrival: AcceptedSession) {
         // The test may be over.
         let _ = self.0.lock().unwrap().send(arrival);
     }
 }
 
 /// A server's door, and those who came in.
-pub(crate) struct House {
-    pub(crate) door: Door,
+pub(crate) struct TestAcceptor {
+    pub(crate) door: SessionAcceptor,
     pub(crate) security: Security,
-    arrivals: Receiver<Arrival>,
+    arrivals: Receiver<AcceptedSession>,
 }
 
-impl House {
+impl TestAcceptor {
     /// On loopback, with a key.
-    pub(crate) fn open() -> House {
-        House::open_with(|_| ())
+    pub(crate) fn open() -> TestAcceptor {
+        TestAcceptor::open_with(|_| ())
     }
 
-    pub(crate) fn open_with(choose: impl FnOnce(&mut DoorConfig)) -> House {
+    pub(crate) fn open_with(choose: impl FnOnce(&mut AcceptorConfig)) -> TestAcceptor {
         let security = Security::Key(ClusterKey::generate());
         let listen = vec!["tcp://127.0.0.1:0".parse().unwrap()];
-        let mut config = DoorConfig::new(listen, security);
+        let mut config = AcceptorConfig::new(listen, security);
         choose(&mut config);
         let security = config.security.clone();
         let (sender, arrivals) = channel();
-        let door = Door::open(config, Arc::new(Lobby(Mutex::new(sender)))).unwrap();
-        House {
+        let door = SessionAcceptor::open(config, Arc::new(SessionCollector(Mutex::new(sender)))).unwrap();
+        TestAcceptor {
             door,
             security,
             arrivals,
         }
     }
 
-    pub(crate) fn address(&self) -> &Address {
+    pub(crate) fn address(&self) -> &NetAddress {
         &self.door.addresses()[0]
     }
 
     /// A node's channel, and the server's end of it.
-    pub(crate) fn pair(&self) -> (Channel, Arrival) {
+    pub(crate) fn pair(&self) -> (Channel, AcceptedSession) {
         let node = Channel::open(self.address(), &self.security, PATIENCE).unwrap();
         (node, self.arrival())
     }
 
     /// The next who comes in.
-    pub(crate) fn arrival(&self) -> Arrival {
+    pub(crate) fn arrival(&self) -> AcceptedSession {
         let mut arrival = self.arrivals.recv_timeout(PATIENCE).unwrap();
-        arrival.channel.let_in();
+        arrival.channel.allow_long_messages();
         arrival
     }
 
@@ -149,10 +151,11 @@ impl House {
     }
 
     /// A node that sends packets as it likes, and the server's end, which has not let it in.
-    pub(crate) fn raw(&self) -> (Link, Arrival) {
+    pub(crate) fn raw(&self) -> (Link, AcceptedSession) {
         let mut link = self.dial();
-        link.send(&[&Header::new(FrameKind::Share).encode(0)]).unwrap();
-        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::Shared as u8);
+        link.send(&[&FrameHeader::new(FrameKind::Share).encode(0)])
+            .unwrap();
+        assert_eq!(receive(&mut link).unwrap()[0], FrameKind::ShareAck as u8);
         (link, self.arrivals.recv_timeout(PATIENCE).unwrap())
     }
 }

@@ -10,25 +10,25 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use netram_shared::Node;
-use netram_shared::node::{Commit, CommitError, LeaveError};
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::{NodeId, Number};
+use netram_shared::node::{LeaveError, TxnCommit, TxnCommitError};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::{NodeId, RecordNumber};
 
-use super::world::Place;
-use super::{PATIENCE, Random, until, until_stopped};
+use super::world::TestPaths;
+use super::{PATIENCE, TestRng, until, until_stopped};
 
 const PLACE: &str = "NETRAM_TEST_PLACE";
 const NAME: &str = "NETRAM_TEST_NAME";
 
 /// Where a process of a test is to work. `None`: it is none, and its test was started by hand.
-pub(crate) fn place_of_child() -> Option<Place> {
+pub(crate) fn place_of_child() -> Option<TestPaths> {
     let directory = PathBuf::from(std::env::var_os(PLACE)?);
     // Should it ever wait in vain, it ends, and the test with it.
     std::thread::spawn(|| {
         std::thread::sleep(Duration::from_secs(120));
         std::process::exit(3);
     });
-    Some(Place { directory })
+    Some(TestPaths { directory })
 }
 
 /// What a process of a test is called.
@@ -47,7 +47,7 @@ pub(crate) fn serve<T>(serving: T) {
 pub(crate) fn commit_until_told(
     locks: u32,
     join: impl Fn() -> Node,
-    add: impl Fn(&Node, u32) -> Result<Commit, CommitError>,
+    add: impl Fn(&Node, u32) -> Result<TxnCommit, TxnCommitError>,
 ) {
     let told = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&told);
@@ -55,7 +55,7 @@ pub(crate) fn commit_until_told(
         let _ = std::io::stdin().lines().next();
         stop.store(true, Ordering::SeqCst);
     });
-    let mut random = Random(name().bytes().map(u64::from).sum());
+    let mut random = TestRng(name().bytes().map(u64::from).sum());
     let mut out = std::io::stdout();
     let mut say = |text: &str| {
         writeln!(out, "\n{text}")
@@ -65,23 +65,25 @@ pub(crate) fn commit_until_told(
     let mut node = join();
     while !told.load(Ordering::SeqCst) {
         let (number, id) = match add(&node, random.below(u64::from(locks)) as u32) {
-            Ok(Commit { record, .. }) => {
+            Ok(TxnCommit { record, .. }) => {
                 let (id, number) = record.expect("it wrote");
                 say(&format!("record {id} {number}\nacked"));
                 continue;
             }
-            Err(CommitError::Unknown { node, number, .. }) => (Some(number), node),
-            Err(CommitError::Gone(_) | CommitError::Lost | CommitError::Refused(_)) => (None, node.id()),
-            Err(CommitError::Stray(stray)) => panic!("{stray}"),
+            Err(TxnCommitError::Unknown { node, number, .. }) => (Some(number), node),
+            Err(TxnCommitError::Gone(_) | TxnCommitError::Lost | TxnCommitError::Refused(_)) => {
+                (None, node.id())
+            }
+            Err(TxnCommitError::Stray(stray)) => panic!("{stray}"),
         };
         say("ended");
         drop(node);
         node = join();
         let fate = number.map(|number| node.outcome(id, number, PATIENCE).expect("there is a node"));
         match fate {
-            Some(Fate::Committed) => say("acked"),
-            Some(Fate::Open | Fate::Forgotten) => panic!("nobody knows the outcome"),
-            Some(Fate::Aborted) | None => {}
+            Some(RecordOutcome::Committed) => say("acked"),
+            Some(RecordOutcome::Open | RecordOutcome::Forgotten) => panic!("nobody knows the outcome"),
+            Some(RecordOutcome::Aborted) | None => {}
         }
     }
     match node.leave() {
@@ -92,14 +94,14 @@ pub(crate) fn commit_until_told(
 }
 
 /// A process, and what it has said.
-pub(crate) struct Process {
+pub(crate) struct NodeProcess {
     pub(crate) child: Child,
-    pub(crate) said: Arc<Said>,
+    pub(crate) said: Arc<ProcessLines>,
     hears: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-pub(crate) struct Said {
+pub(crate) struct ProcessLines {
     pub(crate) serving: AtomicBool,
     pub(crate) acked: AtomicU64,
     pub(crate) ended: AtomicU64,
@@ -108,8 +110,8 @@ pub(crate) struct Said {
     pub(crate) record: Mutex<(u64, u64)>,
 }
 
-impl Process {
-    pub(crate) fn start(place: &Place, test: &str, name: &str) -> Process {
+impl NodeProcess {
+    pub(crate) fn start(place: &TestPaths, test: &str, name: &str) -> NodeProcess {
         let mut child = Command::new(std::env::current_exe().expect("a path"))
             .args(["--exact", test, "--ignored", "--nocapture"])
             .env(PLACE, &place.directory)
@@ -119,7 +121,7 @@ impl Process {
             .spawn()
             .expect("a process starts");
         let lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let said = Arc::new(Said::default());
+        let said = Arc::new(ProcessLines::default());
         let hears = Arc::clone(&said);
         let hears = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
@@ -140,7 +142,7 @@ impl Process {
                 }
             }
         });
-        Process {
+        NodeProcess {
             child,
             said,
             hears: Some(hears),
@@ -148,8 +150,8 @@ impl Process {
     }
 
     /// One that serves.
-    pub(crate) fn serve(place: &Place, test: &str, name: &str) -> Process {
-        let process = Process::start(place, test, name);
+    pub(crate) fn serve(place: &TestPaths, test: &str, name: &str) -> NodeProcess {
+        let process = NodeProcess::start(place, test, name);
         until("it serves", || process.said.serving.load(Ordering::SeqCst));
         process
     }
@@ -165,9 +167,9 @@ impl Process {
     }
 
     /// The last record that it has told of.
-    pub(crate) fn record(&self) -> (NodeId, Number) {
+    pub(crate) fn record(&self) -> (NodeId, RecordNumber) {
         let (id, number) = *self.said.record.lock().expect("no panic");
-        (NodeId(id), Number(number))
+        (NodeId(id), RecordNumber(number))
     }
 
     pub(crate) fn signal(&self, signal: &str) {
@@ -206,7 +208,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for NodeProcess {
     fn drop(&mut self) {
         // After a failure; it may have ended.
         let _ = self.child.kill();

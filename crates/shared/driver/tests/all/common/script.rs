@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use netram_proto::id::{JournalId, Lsn};
 use netram_proto::journal::View;
-use netram_proto::wire::Link;
+use netram_proto::wire::ChainPoint;
 use netram_shared::channel::{Channel, ChannelError};
-use netram_shared_machine::lock::{Ask, Order, ToCache, ToService};
-use netram_shared_machine::message::{Join, Joined};
+use netram_shared_machine::lock::{LockOrder, LockRequestId, ToCache, ToService};
+use netram_shared_machine::message::{JoinReply, JoinRequest};
 use netram_shared_machine::{
-    Grant, Hold, LockId, NodeId, Number, Position, RegionId, Stamp, ToNode, ToServer, Version,
+    GrantNumber, LockId, LockMode, LockVersion, NodeId, Position, RecordNumber, RegionId, Stamp, ToNode,
+    ToServer,
 };
-use netram_transport::{Address, Security};
+use netram_transport::{NetAddress, Security};
 
 use super::PATIENCE;
 use super::history::{SPAN, payload};
@@ -21,13 +22,13 @@ pub(crate) type Bytes = Vec<u8>;
 /// Far oftener than any lease ends.
 const PING_EVERY: Duration = Duration::from_millis(50);
 
-pub(crate) struct Script {
+pub(crate) struct ScriptedPeer {
     pub(crate) channel: Channel,
     pub(crate) id: NodeId,
     pub(crate) region: RegionId,
     pub(crate) journal: JournalId,
     /// Its last record.
-    pub(crate) number: Number,
+    pub(crate) number: RecordNumber,
     /// It keeps its lease while it listens.
     pub(crate) pings: bool,
     segment: u32,
@@ -37,34 +38,34 @@ pub(crate) struct Script {
 }
 
 pub(crate) fn join_message(view: View) -> ToServer<Bytes> {
-    ToServer::Join(Join {
+    ToServer::Join(JoinRequest {
         region: None,
         name: "script".to_owned(),
         view,
         key: Vec::new(),
-        begins: Link::default(),
+        begins: ChainPoint::default(),
         lazy: false,
         link: 1,
     })
 }
 
 /// Where a record ends in the journal that is not there.
-pub(crate) fn end_of(number: Number) -> Link {
-    Link {
+pub(crate) fn end_of(number: RecordNumber) -> ChainPoint {
+    ChainPoint {
         lsn: Lsn(number.0 * 1000),
         chain: number.0 as u32,
     }
 }
 
-impl Script {
+impl ScriptedPeer {
     /// A session without a node.
-    pub(crate) fn stranger(address: &Address, security: &Security, segment: u32) -> Script {
-        Script {
+    pub(crate) fn stranger(address: &NetAddress, security: &Security, segment: u32) -> ScriptedPeer {
+        ScriptedPeer {
             channel: Channel::open(address, security, PATIENCE).unwrap(),
             id: NodeId(0),
             region: RegionId(0),
             journal: JournalId(0),
-            number: Number(0),
+            number: RecordNumber(0),
             pings: false,
             segment,
             asks: 0,
@@ -74,21 +75,21 @@ impl Script {
     }
 
     pub(crate) fn join(
-        address: &Address,
+        address: &NetAddress,
         security: &Security,
         segment: u32,
         journal: u128,
-    ) -> (Script, Joined) {
-        Script::join_with(address, security, segment, View::first(JournalId(journal)))
+    ) -> (ScriptedPeer, JoinReply) {
+        ScriptedPeer::join_with(address, security, segment, View::first(JournalId(journal)))
     }
 
     pub(crate) fn join_with(
-        address: &Address,
+        address: &NetAddress,
         security: &Security,
         segment: u32,
         view: View,
-    ) -> (Script, Joined) {
-        let mut script = Script::stranger(address, security, segment);
+    ) -> (ScriptedPeer, JoinReply) {
+        let mut script = ScriptedPeer::stranger(address, security, segment);
         script.journal = view.journal;
         script.say(&join_message(view));
         let joined = script.expect("Joined", |message| match message {
@@ -159,7 +160,7 @@ impl Script {
     }
 
     /// Records that are still in a link whose other end is gone.
-    pub(crate) fn drain(&mut self) -> Vec<(NodeId, Number)> {
+    pub(crate) fn drain(&mut self) -> Vec<(NodeId, RecordNumber)> {
         let end = Instant::now() + PATIENCE;
         let mut records = Vec::new();
         loop {
@@ -182,17 +183,17 @@ impl Script {
         while self.hear("the link's end").is_ok() {}
     }
 
-    pub(crate) fn ask(&mut self, lock: u32, hold: Hold) {
+    pub(crate) fn ask(&mut self, lock: u32, hold: LockMode) {
         self.asks += 1;
         self.say(&ToServer::Lock(ToService::Acquire {
             lock: LockId(lock),
             hold,
-            order: Order::Up,
-            ask: Ask(self.asks),
+            order: LockOrder::Up,
+            ask: LockRequestId(self.asks),
         }));
     }
 
-    pub(crate) fn granted(&mut self, lock: u32) -> (Grant, Version) {
+    pub(crate) fn granted(&mut self, lock: u32) -> (GrantNumber, LockVersion) {
         self.expect("Grant", |message| match message {
             ToNode::Lock(ToCache::Grant {
                 lock: which,
@@ -204,12 +205,12 @@ impl Script {
         })
     }
 
-    pub(crate) fn acquire(&mut self, lock: u32) -> (Grant, Version) {
-        self.ask(lock, Hold::Exclusive);
+    pub(crate) fn acquire(&mut self, lock: u32) -> (GrantNumber, LockVersion) {
+        self.ask(lock, LockMode::Exclusive);
         self.granted(lock)
     }
 
-    pub(crate) fn release(&mut self, lock: u32, grant: Grant, version: Version) {
+    pub(crate) fn release(&mut self, lock: u32, grant: GrantNumber, version: LockVersion) {
         self.say(&ToServer::Lock(ToService::Release {
             lock: LockId(lock),
             grant,
@@ -221,7 +222,7 @@ impl Script {
     /// The payload of a record that makes `version` of a lock, and writes `bytes` at the start of its span.
     pub(crate) fn record(&self, lock: u32, version: u64, bytes: &[u8]) -> Bytes {
         let stamp = Stamp {
-            written: vec![(LockId(lock), Version(version))],
+            written: vec![(LockId(lock), LockVersion(version))],
             read: Vec::new(),
         };
         payload(&stamp, self.segment, &[(u64::from(lock) * SPAN, bytes.to_vec())])
@@ -235,8 +236,8 @@ impl Script {
         payload
     }
 
-    pub(crate) fn tail(&mut self, number: Number, payload: Bytes) {
-        self.say(&ToServer::Tail {
+    pub(crate) fn tail(&mut self, number: RecordNumber, payload: Bytes) {
+        self.say(&ToServer::Record {
             number,
             end: end_of(number),
             acked: true,
@@ -244,7 +245,7 @@ impl Script {
         });
     }
 
-    pub(crate) fn next_record(&mut self) -> (NodeId, Number, Bytes) {
+    pub(crate) fn next_record(&mut self) -> (NodeId, RecordNumber, Bytes) {
         self.expect("Record", |message| match message {
             ToNode::Record {
                 node,
@@ -256,9 +257,9 @@ impl Script {
         })
     }
 
-    pub(crate) fn kept(&mut self, number: Number) {
+    pub(crate) fn kept(&mut self, number: RecordNumber) {
         self.expect("Kept", |message| match message {
-            ToNode::Kept { number: kept, .. } if *kept >= number => Some(()),
+            ToNode::Durable { number: kept, .. } if *kept >= number => Some(()),
             _ => None,
         });
     }
@@ -266,10 +267,10 @@ impl Script {
     /// Goes on over a new link: what it has of others' records is said. Returns its last record that is merged.
     pub(crate) fn resume(
         &mut self,
-        address: &Address,
+        address: &NetAddress,
         security: &Security,
-        mut applied: Vec<(NodeId, Number)>,
-    ) -> Number {
+        mut applied: Vec<(NodeId, RecordNumber)>,
+    ) -> RecordNumber {
         // Its own it has.
         applied.push((self.id, self.number));
         applied.sort_unstable();

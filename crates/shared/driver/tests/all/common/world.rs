@@ -4,16 +4,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use netram_journal::JournalConfig;
-use netram_lender::{Config, Lender};
+use netram_lender::{Lender, LenderConfig};
 use netram_proto::port::Durability;
-use netram_rvm::Mode;
-use netram_shared::node::{AcquireError, Commit, CommitError};
-use netram_shared::server::serve::{ServeConfig, Serving};
-use netram_shared::server::{Plan, Spans, Store};
-use netram_shared::{Node, Options, Txn};
-use netram_shared_machine::{Hold, LockId};
-use netram_store::Settings;
-use netram_transport::{Address, Security};
+use netram_rvm::RestoreMode;
+use netram_shared::node::{AcquireError, TxnCommit, TxnCommitError};
+use netram_shared::server::serve::{ServeConfig, ServingRegion};
+use netram_shared::server::{RegionPlan, RegionStore, Spans};
+use netram_shared::{Node, NodeOptions, Txn};
+use netram_shared_machine::{LockId, LockMode};
+use netram_store::StoreSettings;
+use netram_transport::{NetAddress, Security};
 
 use super::PATIENCE;
 
@@ -25,13 +25,13 @@ pub(crate) const LEASE_LONG: Duration = Duration::from_secs(300);
 pub(crate) const LEASE_SHORT: Duration = Duration::from_secs(1);
 
 /// Where everything of a test is.
-pub(crate) struct Place {
+pub(crate) struct TestPaths {
     pub(crate) directory: PathBuf,
 }
 
-impl Place {
-    pub(crate) fn address(&self, name: &str) -> Address {
-        Address::Unix(self.directory.join(format!("{name}.sock")))
+impl TestPaths {
+    pub(crate) fn address(&self, name: &str) -> NetAddress {
+        NetAddress::Unix(self.directory.join(format!("{name}.sock")))
     }
 
     pub(crate) fn region(&self) -> PathBuf {
@@ -43,14 +43,14 @@ impl Place {
     }
 
     /// Starts a lender with other settings than most.
-    pub(crate) fn lender_as(&self, name: &str, choose: impl FnOnce(&mut Config)) -> Lender {
-        let mut config = Config {
+    pub(crate) fn lender_as(&self, name: &str, choose: impl FnOnce(&mut LenderConfig)) -> Lender {
+        let mut config = LenderConfig {
             name: name.to_owned(),
             listen: vec![self.address(name)],
             security: Security::Insecure,
             memory: 64 << 20,
             store: Some(self.directory.join(format!("{name}.mem"))),
-            ..Config::default()
+            ..LenderConfig::default()
         };
         choose(&mut config);
         Lender::start(config).expect("a lender starts")
@@ -79,9 +79,9 @@ impl Place {
         });
     }
 
-    pub(crate) fn create_with(&self, locks: usize, lenders: &[&str], choose: impl FnOnce(&mut Plan)) {
+    pub(crate) fn create_with(&self, locks: usize, lenders: &[&str], choose: impl FnOnce(&mut RegionPlan)) {
         let bytes = (locks * SPAN) as u64;
-        let mut plan = Plan {
+        let mut plan = RegionPlan {
             bytes,
             address: 0,
             spans: Spans::even(bytes, SPAN as u64).expect("spans"),
@@ -89,36 +89,36 @@ impl Place {
             nodes_settings: self.settings(lenders),
         };
         choose(&mut plan);
-        Store::create(&self.region(), &plan).expect("a region is made");
+        RegionStore::create(&self.region(), &plan).expect("a region is made");
     }
 
     /// With a lease that does not end.
-    pub(crate) fn serve(&self) -> Serving {
+    pub(crate) fn serve(&self) -> ServingRegion {
         self.serve_with(LEASE_LONG)
     }
 
     /// With one that ends soon for whoever is silent.
-    pub(crate) fn serve_shortly(&self) -> Serving {
+    pub(crate) fn serve_shortly(&self) -> ServingRegion {
         self.serve_with(LEASE_SHORT)
     }
 
-    pub(crate) fn serve_with(&self, lease: Duration) -> Serving {
+    pub(crate) fn serve_with(&self, lease: Duration) -> ServingRegion {
         self.serve_as(|config| config.lease = lease)
     }
 
-    pub(crate) fn serve_as(&self, choose: impl FnOnce(&mut ServeConfig)) -> Serving {
+    pub(crate) fn serve_as(&self, choose: impl FnOnce(&mut ServeConfig)) -> ServingRegion {
         let mut config = ServeConfig::new(vec![self.address("server")], Security::Insecure);
         choose(&mut config);
-        let served = unhurried(|| Serving::start(&self.region(), config.clone()));
+        let served = unhurried(|| ServingRegion::start(&self.region(), config.clone()));
         served.expect("the region is served")
     }
 
-    pub(crate) fn options(&self, name: &str) -> Options {
-        Options {
+    pub(crate) fn options(&self, name: &str) -> NodeOptions {
+        NodeOptions {
             name: name.to_owned(),
             log_bytes: 4 << 20,
-            patience: PATIENCE,
-            ..Options::new(
+            server_timeout: PATIENCE,
+            ..NodeOptions::new(
                 self.address("server"),
                 Security::Insecure,
                 self.directory.join(name),
@@ -128,7 +128,7 @@ impl Place {
 
     /// How a node's journal replicates that does not ask the server.
     pub(crate) fn journal(&self, lenders: &[&str]) -> JournalConfig {
-        let settings = Settings::parse(&self.settings(lenders), &self.directory).expect("settings");
+        let settings = StoreSettings::parse(&self.settings(lenders), &self.directory).expect("settings");
         settings.journal_config().expect("settings")
     }
 
@@ -136,7 +136,7 @@ impl Place {
         self.join_as(name, |_| ())
     }
 
-    pub(crate) fn join_as(&self, name: &str, choose: impl Fn(&mut Options)) -> Node {
+    pub(crate) fn join_as(&self, name: &str, choose: impl Fn(&mut NodeOptions)) -> Node {
         let options = || {
             let mut options = self.options(name);
             choose(&mut options);
@@ -161,14 +161,14 @@ fn unhurried<T, E: std::fmt::Debug>(mut start: impl FnMut() -> Result<T, E>) -> 
 }
 
 /// Adds to the counter at the beginning of a lock's span. Returns what it is then.
-pub(crate) fn add(node: &Node, lock: u32, more: u64) -> Result<u64, CommitError> {
+pub(crate) fn add(node: &Node, lock: u32, more: u64) -> Result<u64, TxnCommitError> {
     add_as(node, lock, more).map(|(value, _)| value)
 }
 
 /// The same; says which record that is.
-pub(crate) fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, Commit), CommitError> {
-    let mut txn = node.begin(Mode::Restore)?;
-    acquire(&mut txn, lock, Hold::Exclusive)?;
+pub(crate) fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, TxnCommit), TxnCommitError> {
+    let mut txn = node.begin(RestoreMode::Restore)?;
+    acquire(&mut txn, lock, LockMode::Exclusive)?;
     let at = lock as usize * SPAN;
     let value: u64 = node.region().get(at).expect("inside");
     txn.set(at, &(value + more)).expect("it is held");
@@ -177,9 +177,9 @@ pub(crate) fn add_as(node: &Node, lock: u32, more: u64) -> Result<(u64, Commit),
 }
 
 /// Adds one to the counter, and writes it all over the lock's span.
-pub(crate) fn add_and_fill(node: &Node, lock: u32) -> Result<Commit, CommitError> {
-    let mut txn = node.begin(Mode::Restore)?;
-    acquire(&mut txn, lock, Hold::Exclusive)?;
+pub(crate) fn add_and_fill(node: &Node, lock: u32) -> Result<TxnCommit, TxnCommitError> {
+    let mut txn = node.begin(RestoreMode::Restore)?;
+    acquire(&mut txn, lock, LockMode::Exclusive)?;
     let at = lock as usize * SPAN;
     let value: u64 = node.region().get(at).expect("inside");
     let bytes = (value + 1).to_le_bytes().repeat(SPAN / 8);
@@ -193,28 +193,28 @@ pub(crate) fn read(node: &Node, lock: u32) -> u64 {
 }
 
 /// The same, of a node that may be fenced meanwhile.
-pub(crate) fn try_read(node: &Node, lock: u32) -> Result<u64, CommitError> {
-    let mut txn = node.begin(Mode::Restore)?;
-    acquire(&mut txn, lock, Hold::Shared)?;
+pub(crate) fn try_read(node: &Node, lock: u32) -> Result<u64, TxnCommitError> {
+    let mut txn = node.begin(RestoreMode::Restore)?;
+    acquire(&mut txn, lock, LockMode::Shared)?;
     let value = node.region().get(lock as usize * SPAN).expect("inside");
     let commit = txn.commit(Durability::Remote)?;
     assert_eq!(commit.record, None, "nothing was written");
     Ok(value)
 }
 
-fn acquire(txn: &mut Txn<'_>, lock: u32, hold: Hold) -> Result<(), CommitError> {
+fn acquire(txn: &mut Txn<'_>, lock: u32, hold: LockMode) -> Result<(), TxnCommitError> {
     match txn.acquire(LockId(lock), hold) {
         Ok(()) => Ok(()),
         Err(AcquireError::Gone(gone)) => Err(gone.into()),
-        Err(AcquireError::Lost) => Err(CommitError::Lost),
+        Err(AcquireError::Lost) => Err(TxnCommitError::Lost),
         Err(error) => panic!("{error}"),
     }
 }
 
 /// Moves money between the counters of two locks.
 pub(crate) fn transfer(node: &Node, from: u32, to: u32, money: u64) {
-    let mut txn = node.begin(Mode::Restore).expect("there is a node");
-    let locks = [from, to].map(|lock| (LockId(lock), Hold::Exclusive));
+    let mut txn = node.begin(RestoreMode::Restore).expect("there is a node");
+    let locks = [from, to].map(|lock| (LockId(lock), LockMode::Exclusive));
     txn.acquire_all(&locks).expect("they are free some day");
     let [one, other] = [from, to].map(|lock| lock as usize * SPAN);
     let (had, has): (u64, u64) = (

@@ -5,20 +5,20 @@ use core::fmt;
 use super::TxnId;
 use crate::limit::STAMP_LOCKS_MAX;
 use crate::lock::ToService;
-use crate::{Hold, LockId, Version};
+use crate::{LockId, LockMode, LockVersion};
 
 /// What came of an acquire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// The transaction has the lock, or all of them.
-    Held,
-    /// It waits: an [`Event`] with its id says how that ends.
+    Granted,
+    /// It waits: an [`CacheEvent`] with its id says how that ends.
     Waits,
 }
 
 /// Why a transaction does not get a lock. It keeps those that it has until it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcquireError {
+pub enum TokenError {
     /// The lock is out of order, and another transaction uses it: end this one, and begin again with this lock.
     Died(LockId),
     /// The lock is out of order, and the transaction cannot be undone: acquire it first, or with all others.
@@ -33,36 +33,36 @@ pub enum AcquireError {
     NoSuchTxn,
 }
 
-impl fmt::Display for AcquireError {
+impl fmt::Display for TokenError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            AcquireError::Died(lock) => write!(
+            TokenError::Died(lock) => write!(
                 out,
                 "lock {lock} is in use, and out of order: begin again, with it first"
             ),
-            AcquireError::OutOfOrder(lock) => write!(
+            TokenError::OutOfOrder(lock) => write!(
                 out,
                 "lock {lock} is out of order, and the transaction cannot be undone: acquire it earlier"
             ),
-            AcquireError::TooMany => {
+            TokenError::TooMany => {
                 write!(out, "a transaction may have {STAMP_LOCKS_MAX} locks, and no more")
             }
-            AcquireError::Waiting => out.write_str("the transaction already waits for a lock"),
-            AcquireError::Lost => out.write_str("the node has lost its locks: begin again"),
-            AcquireError::NoSuchTxn => out.write_str("there is no such transaction"),
+            TokenError::Waiting => out.write_str("the transaction already waits for a lock"),
+            TokenError::Lost => out.write_str("the node has lost its locks: begin again"),
+            TokenError::NoSuchTxn => out.write_str("there is no such transaction"),
         }
     }
 }
 
-impl core::error::Error for AcquireError {}
+impl core::error::Error for TokenError {}
 
 /// What a driver is to do, or to tell a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum CacheEvent {
     /// Send this, behind all that was sent before.
     Send(ToService),
     /// The transaction that waited has the lock, or all of them.
-    Held(TxnId),
+    Acquired(TxnId),
     /// It does not get this one.
     Died(TxnId, LockId),
     /// Nor this one, in time.
@@ -73,25 +73,25 @@ pub enum Event {
 
 /// The service said what it cannot mean: end the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unasked(pub LockId);
+pub struct UnaskedReply(pub LockId);
 
-impl fmt::Display for Unasked {
+impl fmt::Display for UnaskedReply {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "the server grants lock {}, which was not asked for", self.0)
     }
 }
 
-impl core::error::Error for Unasked {}
+impl core::error::Error for UnaskedReply {}
 
 /// A lock as one transaction has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldLock {
     /// Which.
     pub lock: LockId,
     /// How.
-    pub hold: Hold,
+    pub hold: LockMode,
     /// The version that the transaction sees.
-    pub version: Version,
-    /// It has [written](super::Cache::wrote) under it: its record makes the version after.
+    pub version: LockVersion,
+    /// It has [written](super::TokenCache::on_written) under it: its record makes the version after.
     pub wrote: bool,
 }

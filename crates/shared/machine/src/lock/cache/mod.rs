@@ -1,18 +1,18 @@
 //! A node's side: the tokens that are here, the transactions that use them, and those that wait.
 //!
-//! A token stays when its transaction has ended, so that the next one that needs it asks nobody ([`Cache::acquire`]: no message, no
+//! A token stays when its transaction has ended, so that the next one that needs it asks nobody ([`TokenCache::acquire`]: no message, no
 //! allocation). When the service recalls it, transactions that use it go on, later ones queue, and it is given back
-//! when the last has ended and the node's tails have gone that far ([`Cache::sent`]).
+//! when the last has ended and the node's tails have gone that far ([`TokenCache::on_sent`]).
 //!
-//! Every method leaves the state clean; what came of it is taken with [`Cache::poll`] before the next. Messages of the service are
+//! Every method leaves the state clean; what came of it is taken with [`TokenCache::poll`] before the next. Messages of the service are
 //! handed in in the order of its stream, among the records: a grant when its version has been applied.
 //!
 //! | state of the node | tokens | transactions |
 //! |---|---|---|
-//! | [linked](Cache::linked) | asked for, given back | |
-//! | [unlinked](Cache::unlinked) | kept; not given back, nothing asked | go on, wait |
-//! | lease over ([`Cache::renewed`] ends it) | kept; given back, nothing asked | those that have locks go on; who acquires waits |
-//! | [lost](Cache::lose) | gone | every call says [`AcquireError::Lost`], until each has ended |
+//! | [linked](TokenCache::on_linked) | asked for, given back | |
+//! | [unlinked](TokenCache::on_unlinked) | kept; not given back, nothing asked | go on, wait |
+//! | lease over ([`TokenCache::on_renewed`] ends it) | kept; given back, nothing asked | those that have locks go on; who acquires waits |
+//! | [lost](TokenCache::lose) | gone | every call says [`TokenError::Lost`], until each has ended |
 
 mod event;
 mod pump;
@@ -21,60 +21,60 @@ mod txn;
 
 use alloc::collections::VecDeque;
 
-use super::table::Table;
-use super::{Ask, Claim, ToCache, ToService};
+use super::table::LockTable;
+use super::{LockRequestId, ToCache, ToService, TokenClaim};
 use crate::limit::STAMP_LOCKS_MAX;
-use crate::{Hold, LockId, Number, Version};
+use crate::{LockId, LockMode, LockVersion, RecordNumber};
 use netram_proto::time::Time;
-use token::{Recall, Token};
-use txn::Txns;
+use token::{Token, TokenRecall};
+use txn::CacheTxns;
 
-pub use event::{AcquireError, Acquired, Event, Held, Unasked};
+pub use event::{Acquired, CacheEvent, HeldLock, TokenError, UnaskedReply};
 pub use txn::TxnId;
 
 /// A node's tokens: see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Cache {
-    tokens: Table<Token>,
-    txns: Txns,
+pub struct TokenCache {
+    tokens: LockTable<Token>,
+    txns: CacheTxns,
     /// No kept token is used from here on.
     lease: Time,
     linked: bool,
     /// Which of the node's records have been sent to the server, over the present link or an earlier one that it has merged.
-    sent: Number,
-    ask: Ask,
+    sent: RecordNumber,
+    ask: LockRequestId,
     /// Tokens that wait for `sent` only.
     unsent: VecDeque<usize>,
-    out: VecDeque<Event>,
+    out: VecDeque<CacheEvent>,
 }
 
-impl Default for Cache {
-    fn default() -> Cache {
-        Cache::new()
+impl Default for TokenCache {
+    fn default() -> TokenCache {
+        TokenCache::new()
     }
 }
 
-impl Cache {
+impl TokenCache {
     /// Without tokens, lease or link.
-    pub fn new() -> Cache {
-        Cache {
-            tokens: Table::new(),
-            txns: Txns::default(),
+    pub fn new() -> TokenCache {
+        TokenCache {
+            tokens: LockTable::new(),
+            txns: CacheTxns::default(),
             lease: Time(0),
             linked: false,
-            sent: Number(0),
-            ask: Ask(0),
+            sent: RecordNumber(0),
+            ask: LockRequestId(0),
             unsent: VecDeque::new(),
             out: VecDeque::new(),
         }
     }
 
     /// What is to be done next.
-    pub fn poll(&mut self) -> Option<Event> {
+    pub fn poll(&mut self) -> Option<CacheEvent> {
         self.out.pop_front()
     }
 
-    /// When [`Cache::tick`] has something to do next.
+    /// When [`TokenCache::on_tick`] has something to do next.
     pub fn deadline(&self) -> Option<Time> {
         self.txns.waiting().map(|(_, wait)| wait.deadline).min()
     }
@@ -87,7 +87,7 @@ impl Cache {
     /// Whether the node has a token of this lock, of any mode: then no other node writes under it.
     pub fn keeps(&self, lock: LockId) -> bool {
         let at = self.tokens.find(lock);
-        at.is_some_and(|at| self.tokens.at(at).held.is_some())
+        at.is_some_and(|at| self.tokens.at(at).node_hold.is_some())
     }
 
     /// Whether no transaction is open.
@@ -109,9 +109,9 @@ impl Cache {
         now: Time,
         txn: TxnId,
         lock: LockId,
-        hold: Hold,
+        hold: LockMode,
         deadline: Time,
-    ) -> Result<Acquired, AcquireError> {
+    ) -> Result<Acquired, TokenError> {
         let leased = now < self.lease;
         let state = self.txns.ready(txn)?;
         if leased
@@ -122,7 +122,7 @@ impl Cache {
         {
             self.tokens.at_mut(at).enter(hold);
             state.enter(at, lock, hold);
-            return Ok(Acquired::Held);
+            return Ok(Acquired::Granted);
         }
         self.acquire_or_wait(now, txn, lock, hold, deadline)
     }
@@ -133,12 +133,12 @@ impl Cache {
         &mut self,
         now: Time,
         txn: TxnId,
-        locks: &mut [(LockId, Hold)],
+        locks: &mut [(LockId, LockMode)],
         deadline: Time,
-    ) -> Result<Acquired, AcquireError> {
+    ) -> Result<Acquired, TokenError> {
         let state = self.txns.ready(txn)?;
         if state.uses.len() + locks.len() > STAMP_LOCKS_MAX {
-            return Err(AcquireError::TooMany);
+            return Err(TokenError::TooMany);
         }
         // Taken from the end: the lowest lock, and of two of one lock the stronger.
         locks.sort_unstable_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(&other.1)));
@@ -147,7 +147,7 @@ impl Cache {
             if Some(*lock) > highest {
                 self.ask_ahead(now, *lock, *hold);
             } else if !undoable && self.has(txn, *lock) < Some(*hold) {
-                return Err(AcquireError::OutOfOrder(*lock));
+                return Err(TokenError::OutOfOrder(*lock));
             }
         }
         let state = self.txns.ready(txn)?;
@@ -157,9 +157,9 @@ impl Cache {
     }
 
     /// What `txn` has.
-    pub fn held(&self, txn: TxnId) -> impl Iterator<Item = Held> {
+    pub fn held_locks(&self, txn: TxnId) -> impl Iterator<Item = HeldLock> {
         let uses = self.txns.get(txn).map_or(&[][..], |state| &state.uses[..]);
-        uses.iter().map(|used| Held {
+        uses.iter().map(|used| HeldLock {
             lock: self.tokens.lock(used.at),
             hold: used.hold,
             version: self.tokens.at(used.at).version,
@@ -169,18 +169,18 @@ impl Cache {
 
     /// `txn` has written under `lock`: its record makes the version that is returned, once it has ended with that record's number. `None`: it
     /// does not have the lock alone.
-    pub fn wrote(&mut self, txn: TxnId, lock: LockId) -> Option<Version> {
+    pub fn on_written(&mut self, txn: TxnId, lock: LockId) -> Option<LockVersion> {
         let state = self.txns.get_mut(txn)?;
         let at = self.tokens.find(lock)?;
         let mut uses = state.uses.iter_mut();
-        let used = uses.find(|used| used.at == at && used.hold == Hold::Exclusive)?;
+        let used = uses.find(|used| used.at == at && used.hold == LockMode::Exclusive)?;
         used.wrote = true;
         Some(self.tokens.at(at).version.next())
     }
 
     /// `txn` is over: committed by its node's record `number`, which is safe; or, with `None`, without a record. Its locks are free for
-    /// others here; for other nodes when the tail of `number` has been [sent](Cache::sent).
-    pub fn end(&mut self, now: Time, txn: TxnId, number: Option<Number>) {
+    /// others here; for other nodes when the tail of `number` has been [sent](TokenCache::on_sent).
+    pub fn end(&mut self, now: Time, txn: TxnId, number: Option<RecordNumber>) {
         self.cancel(now, txn);
         let Some(mut uses) = self.txns.end(txn) else {
             return;
@@ -202,7 +202,7 @@ impl Cache {
         self.txns.give_back(uses);
     }
 
-    /// `txn` does not wait any more. What it has it keeps. No [`Event`] comes of it.
+    /// `txn` does not wait any more. What it has it keeps. No [`CacheEvent`] comes of it.
     pub fn cancel(&mut self, now: Time, txn: TxnId) {
         let Some(wait) = self.txns.stop(txn) else {
             return;
@@ -213,7 +213,7 @@ impl Cache {
     }
 
     /// Time has passed: whoever has waited too long is told.
-    pub fn tick(&mut self, now: Time) {
+    pub fn on_tick(&mut self, now: Time) {
         loop {
             let late = self.txns.waiting().find(|(_, wait)| wait.deadline <= now);
             let Some((txn, wait)) = late else {
@@ -221,12 +221,12 @@ impl Cache {
             };
             let lock = self.tokens.lock(wait.at);
             self.cancel(now, txn);
-            self.out.push_back(Event::TimedOut(txn, lock));
+            self.out.push_back(CacheEvent::TimedOut(txn, lock));
         }
     }
 
     /// The lease runs until then.
-    pub fn renewed(&mut self, now: Time, until: Time) {
+    pub fn on_renewed(&mut self, now: Time, until: Time) {
         let over = !self.leased(now);
         self.lease = self.lease.max(until);
         // Who found it over waits.
@@ -236,7 +236,7 @@ impl Cache {
     }
 
     /// Every record up to `number` has been sent to the server, over the present link or one whose records it has merged.
-    pub fn sent(&mut self, now: Time, number: Number) {
+    pub fn on_sent(&mut self, now: Time, number: RecordNumber) {
         self.sent = self.sent.max(number);
         // What still has to wait goes to the end of the list again.
         for _ in 0..self.unsent.len() {
@@ -248,44 +248,44 @@ impl Cache {
     }
 
     /// The link is gone: whatever was asked, or recalled, over it is void.
-    pub fn unlinked(&mut self) {
+    pub fn on_unlinked(&mut self) {
         self.linked = false;
-        self.out.retain(|event| !matches!(event, Event::Send(_)));
+        self.out.retain(|event| !matches!(event, CacheEvent::Send(_)));
         self.unsent.clear();
         for at in 0..self.tokens.len() {
             let token = self.tokens.at_mut(at);
-            token.asked = None;
+            token.pending_acquire = None;
             token.recall = None;
             token.unsent = false;
         }
     }
 
     /// What is to be claimed over a new link.
-    pub fn claims(&self) -> impl Iterator<Item = Claim> {
+    pub fn claims(&self) -> impl Iterator<Item = TokenClaim> {
         let claim = |(lock, token): (LockId, &Token)| token.claim(lock);
         self.tokens.iter().filter_map(claim)
     }
 
     /// There is a new link, the claims have been sent, and the server has merged the node's records up to `merged`: later ones must be
     /// sent again, and until then nothing is given back that they were made under.
-    pub fn linked(&mut self, now: Time, merged: Number) {
+    pub fn on_linked(&mut self, now: Time, merged: RecordNumber) {
         self.linked = true;
         self.sent = merged;
         self.pump_all(now);
     }
 
-    /// The node is fenced, or is to begin anew: everything is lost. Each open transaction has still to [end](Cache::end).
+    /// The node is fenced, or is to begin anew: everything is lost. Each open transaction has still to [end](TokenCache::end).
     pub fn lose(&mut self) {
-        self.unlinked();
+        self.on_unlinked();
         self.lease = Time(0);
-        self.tokens = Table::new();
+        self.tokens = LockTable::new();
         self.out.clear();
         let out = &mut self.out;
-        self.txns.lose(|waited| out.push_back(Event::Lost(waited)));
+        self.txns.lose(|waited| out.push_back(CacheEvent::Lost(waited)));
     }
 
     /// A message of the service.
-    pub fn handle(&mut self, now: Time, message: ToCache) -> Result<(), Unasked> {
+    pub fn handle(&mut self, now: Time, message: ToCache) -> Result<(), UnaskedReply> {
         match message {
             ToCache::Grant {
                 lock,
@@ -293,10 +293,10 @@ impl Cache {
                 hold,
                 version,
             } => {
-                let at = self.tokens.find(lock).ok_or(Unasked(lock))?;
+                let at = self.tokens.find(lock).ok_or(UnaskedReply(lock))?;
                 let token = self.tokens.at_mut(at);
                 if !token.grant(grant, hold, version) {
-                    return Err(Unasked(lock));
+                    return Err(UnaskedReply(lock));
                 }
                 self.pump(now, at);
             }
@@ -312,15 +312,16 @@ impl Cache {
                     return Ok(());
                 };
                 let token = self.tokens.at_mut(at);
-                if token.held.is_none() || token.grant != grant {
+                if token.node_hold.is_none() || token.grant != grant {
                     return Ok(());
                 }
                 if !waits && token.used_against(keep) {
-                    self.out.push_back(Event::Send(ToService::Die { lock, asker }));
+                    self.out
+                        .push_back(CacheEvent::Send(ToService::Die { lock, asker }));
                     return Ok(());
                 }
                 // Whoever an earlier one was for may be gone: the newest is what the first in the service's queue needs.
-                token.recall = Some(Recall { keep });
+                token.recall = Some(TokenRecall { keep });
                 self.pump(now, at);
             }
             ToCache::Died { lock, ask } => {
@@ -328,14 +329,14 @@ impl Cache {
                     return Ok(());
                 };
                 let token = self.tokens.at_mut(at);
-                let Some(asked) = token.asked.filter(|asked| asked.ask == ask) else {
+                let Some(asked) = token.pending_acquire.filter(|asked| asked.ask == ask) else {
                     return Ok(());
                 };
-                token.asked = None;
+                token.pending_acquire = None;
                 if let Some(front) = token.queue.front().filter(|front| Some(front.txn) == asked.txn) {
                     let txn = front.txn;
                     token.queue.pop_front();
-                    self.died(txn, lock);
+                    self.on_died(txn, lock);
                 }
                 self.pump(now, at);
             }

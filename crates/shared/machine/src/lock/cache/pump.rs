@@ -1,42 +1,42 @@
 //! What follows of what happened: who waits, who is served, what is asked for and given back.
 
-use super::token::{Asked, Token, Waiter};
-use super::txn::Wait;
-use super::{AcquireError, Acquired, Cache, Event, TxnId};
+use super::token::{PendingAcquire, Token, TokenWaiter};
+use super::txn::TokenWait;
+use super::{Acquired, CacheEvent, TokenCache, TokenError, TxnId};
 use crate::limit::STAMP_LOCKS_MAX;
-use crate::lock::{Order, ToService};
-use crate::{Hold, LockId};
+use crate::lock::{LockOrder, ToService};
+use crate::{LockId, LockMode};
 use netram_proto::time::Time;
 
-impl Cache {
+impl TokenCache {
     /// The general way: a lock that the transaction has already, an upgrade, one out of order, a token that is not here or not free.
     pub(super) fn acquire_or_wait(
         &mut self,
         now: Time,
         txn: TxnId,
         lock: LockId,
-        hold: Hold,
+        hold: LockMode,
         deadline: Time,
-    ) -> Result<Acquired, AcquireError> {
+    ) -> Result<Acquired, TokenError> {
         let leased = self.leased(now);
         let state = self.txns.ready(txn)?;
         let at = self.tokens.find_or(lock, Token::default);
         let has = state.has(at);
         if has >= Some(hold) {
-            return Ok(Acquired::Held);
+            return Ok(Acquired::Granted);
         }
         if has.is_none() && state.uses.len() >= STAMP_LOCKS_MAX {
-            return Err(AcquireError::TooMany);
+            return Err(TokenError::TooMany);
         }
         let order = match state.highest {
-            Some(highest) if highest > lock => Order::Out,
-            Some(highest) if highest == lock => Order::Upgrade,
-            _ => Order::Up,
+            Some(highest) if highest > lock => LockOrder::Out,
+            Some(highest) if highest == lock => LockOrder::Upgrade,
+            _ => LockOrder::Up,
         };
-        if order != Order::Up && !state.undoable {
-            return Err(AcquireError::OutOfOrder(lock));
+        if order != LockOrder::Up && !state.undoable {
+            return Err(TokenError::OutOfOrder(lock));
         }
-        let waiter = Waiter {
+        let waiter = TokenWaiter {
             txn,
             hold,
             order,
@@ -45,34 +45,34 @@ impl Cache {
         let token = self.tokens.at_mut(at);
         if leased && token.serves(&waiter) && (waiter.has || token.queue.is_empty()) {
             self.enter(at, &waiter);
-            return Ok(Acquired::Held);
+            return Ok(Acquired::Granted);
         }
         let out = match token.line_up(waiter) {
             Ok(out) => out,
-            Err(()) => return Err(AcquireError::Died(lock)),
+            Err(()) => return Err(TokenError::Died(lock)),
         };
-        state.wait = Some(Wait { at, deadline });
+        state.wait = Some(TokenWait { at, deadline });
         if let Some(out) = out {
-            self.died(out.txn, lock);
+            self.on_died(out.txn, lock);
         }
         self.pump(now, at);
         Ok(Acquired::Waits)
     }
 
-    pub(super) fn has(&self, txn: TxnId, lock: LockId) -> Option<Hold> {
+    pub(super) fn has(&self, txn: TxnId, lock: LockId) -> Option<LockMode> {
         self.txns.get(txn)?.has(self.tokens.find(lock)?)
     }
 
     /// Takes what is left of a transaction's plan, until it has to wait.
-    pub(super) fn go_on(&mut self, now: Time, txn: TxnId) -> Result<Acquired, AcquireError> {
+    pub(super) fn go_on(&mut self, now: Time, txn: TxnId) -> Result<Acquired, TokenError> {
         loop {
             let state = self.txns.ready(txn)?;
             let deadline = state.deadline;
             let Some((lock, hold)) = state.plan.pop() else {
-                return Ok(Acquired::Held);
+                return Ok(Acquired::Granted);
             };
             match self.acquire(now, txn, lock, hold, deadline) {
-                Ok(Acquired::Held) => {}
+                Ok(Acquired::Granted) => {}
                 Ok(Acquired::Waits) => return Ok(Acquired::Waits),
                 Err(error) => {
                     if let Ok(state) = self.txns.ready(txn) {
@@ -86,12 +86,12 @@ impl Cache {
 
     /// Asks for a token that will be wanted, in order, when others have come. Nobody waits by it: if it is recalled before it is
     /// wanted it goes, and is asked for again.
-    pub(super) fn ask_ahead(&mut self, now: Time, lock: LockId, hold: Hold) {
+    pub(super) fn ask_ahead(&mut self, now: Time, lock: LockId, hold: LockMode) {
         let may = self.linked && self.leased(now);
         let at = self.tokens.find_or(lock, Token::default);
         let token = self.tokens.at(at);
-        if may && token.held < Some(hold) && token.asked.is_none() && token.queue.is_empty() {
-            self.ask(at, hold, Order::Up, None);
+        if may && token.node_hold < Some(hold) && token.pending_acquire.is_none() && token.queue.is_empty() {
+            self.ask(at, hold, LockOrder::Up, None);
         }
     }
 
@@ -109,19 +109,19 @@ impl Cache {
                 self.enter(at, &front);
                 self.txns.stop_waiting(front.txn);
                 match self.go_on(now, front.txn) {
-                    Ok(Acquired::Held) => self.out.push_back(Event::Held(front.txn)),
+                    Ok(Acquired::Granted) => self.out.push_back(CacheEvent::Acquired(front.txn)),
                     Ok(Acquired::Waits) => {}
                     // A later one of `acquire_all`: what it asked of the order and the number was checked before it began.
-                    Err(AcquireError::Died(lock)) => self.out.push_back(Event::Died(front.txn, lock)),
-                    Err(_) => self.out.push_back(Event::Lost(front.txn)),
+                    Err(TokenError::Died(lock)) => self.out.push_back(CacheEvent::Died(front.txn, lock)),
+                    Err(_) => self.out.push_back(CacheEvent::Lost(front.txn)),
                 }
                 continue;
             }
             // It has waited for the lease, and the token has been recalled meanwhile.
-            if front.order == Order::Out && token.is_used_against(&front) {
+            if front.order == LockOrder::Out && token.is_used_against(&front) {
                 token.queue.pop_front();
                 let lock = self.tokens.lock(at);
-                self.died(front.txn, lock);
+                self.on_died(front.txn, lock);
                 continue;
             }
             // Without a lease the token could not be used: it would be recalled and asked for again, over and over.
@@ -148,7 +148,7 @@ impl Cache {
         let Some(recall) = token.recall else {
             return;
         };
-        if token.held <= recall.keep {
+        if token.node_hold <= recall.keep {
             token.recall = None;
             return;
         }
@@ -163,9 +163,9 @@ impl Cache {
             return;
         }
         token.recall = None;
-        token.held = recall.keep;
+        token.node_hold = recall.keep;
         let (grant, version, keep) = (token.grant, token.version, recall.keep);
-        self.out.push_back(Event::Send(ToService::Release {
+        self.out.push_back(CacheEvent::Send(ToService::Release {
             lock,
             grant,
             version,
@@ -173,17 +173,17 @@ impl Cache {
         }));
     }
 
-    pub(super) fn ask(&mut self, at: usize, hold: Hold, order: Order, txn: Option<TxnId>) {
+    pub(super) fn ask(&mut self, at: usize, hold: LockMode, order: LockOrder, txn: Option<TxnId>) {
         self.ask.0 += 1;
         let ask = self.ask;
         let lock = self.tokens.lock(at);
-        self.tokens.at_mut(at).asked = Some(Asked {
+        self.tokens.at_mut(at).pending_acquire = Some(PendingAcquire {
             ask,
             hold,
             order,
             txn,
         });
-        self.out.push_back(Event::Send(ToService::Acquire {
+        self.out.push_back(CacheEvent::Send(ToService::Acquire {
             lock,
             hold,
             order,
@@ -191,18 +191,18 @@ impl Cache {
         }));
     }
 
-    pub(super) fn enter(&mut self, at: usize, waiter: &Waiter) {
+    pub(super) fn enter(&mut self, at: usize, waiter: &TokenWaiter) {
         let lock = self.tokens.lock(at);
         let token = self.tokens.at_mut(at);
         if waiter.has {
-            token.leave(Hold::Shared);
+            token.leave(LockMode::Shared);
         }
         token.enter(waiter.hold);
         self.txns.enter(waiter.txn, at, lock, waiter.hold);
     }
 
-    pub(super) fn died(&mut self, txn: TxnId, lock: LockId) {
+    pub(super) fn on_died(&mut self, txn: TxnId, lock: LockId) {
         self.txns.stop(txn);
-        self.out.push_back(Event::Died(txn, lock));
+        self.out.push_back(CacheEvent::Died(txn, lock));
     }
 }

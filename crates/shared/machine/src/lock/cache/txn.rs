@@ -2,11 +2,11 @@
 
 use alloc::vec::Vec;
 
-use super::AcquireError;
-use crate::{Hold, LockId};
+use super::TokenError;
+use crate::{LockId, LockMode};
 use netram_proto::time::Time;
 
-/// Names an open transaction of one [`Cache`](super::Cache).
+/// Names an open transaction of one [`TokenCache`](super::TokenCache).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TxnId {
     index: u32,
@@ -15,47 +15,47 @@ pub struct TxnId {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Txns {
-    all: Vec<Txn>,
+pub(super) struct CacheTxns {
+    all: Vec<CacheTxn>,
     free: Vec<u32>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Txn {
+pub(super) struct CacheTxn {
     turn: u32,
     live: bool,
     lost: bool,
     pub(super) undoable: bool,
     /// The highest lock in `uses`.
     pub(super) highest: Option<LockId>,
-    pub(super) uses: Vec<Use>,
-    pub(super) wait: Option<Wait>,
+    pub(super) uses: Vec<TokenUse>,
+    pub(super) wait: Option<TokenWait>,
     /// Locks still to be acquired, descending.
-    pub(super) plan: Vec<(LockId, Hold)>,
+    pub(super) plan: Vec<(LockId, LockMode)>,
     /// Until when it waits for those.
     pub(super) deadline: Time,
 }
 
 /// A lock that a transaction uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Use {
+pub(super) struct TokenUse {
     /// Where its token is.
     pub(super) at: usize,
-    pub(super) hold: Hold,
+    pub(super) hold: LockMode,
     pub(super) wrote: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Wait {
+pub(super) struct TokenWait {
     /// Where the token is.
     pub(super) at: usize,
     pub(super) deadline: Time,
 }
 
-impl Txns {
+impl CacheTxns {
     pub(super) fn begin(&mut self, undoable: bool) -> TxnId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.all.push(Txn::default());
+            self.all.push(CacheTxn::default());
             (self.all.len() - 1) as u32
         });
         let txn = &mut self.all[index as usize];
@@ -72,31 +72,31 @@ impl Txns {
     }
 
     #[inline]
-    pub(super) fn get(&self, txn: TxnId) -> Option<&Txn> {
+    pub(super) fn get(&self, txn: TxnId) -> Option<&CacheTxn> {
         let found = self.all.get(txn.index as usize);
         found.filter(|found| found.live && found.turn == txn.turn)
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, txn: TxnId) -> Option<&mut Txn> {
+    pub(super) fn get_mut(&mut self, txn: TxnId) -> Option<&mut CacheTxn> {
         let found = self.all.get_mut(txn.index as usize);
         found.filter(|found| found.live && found.turn == txn.turn)
     }
 
     /// The transaction, if it may acquire.
     #[inline]
-    pub(super) fn ready(&mut self, txn: TxnId) -> Result<&mut Txn, AcquireError> {
-        let state = self.get_mut(txn).ok_or(AcquireError::NoSuchTxn)?;
+    pub(super) fn ready(&mut self, txn: TxnId) -> Result<&mut CacheTxn, TokenError> {
+        let state = self.get_mut(txn).ok_or(TokenError::NoSuchTxn)?;
         match (state.lost, state.wait) {
-            (true, _) => Err(AcquireError::Lost),
-            (false, Some(_)) => Err(AcquireError::Waiting),
+            (true, _) => Err(TokenError::Lost),
+            (false, Some(_)) => Err(TokenError::Waiting),
             (false, None) => Ok(state),
         }
     }
 
     /// All that wait.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = (TxnId, Wait)> {
-        let wait = |(index, txn): (usize, &Txn)| {
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (TxnId, TokenWait)> {
+        let wait = |(index, txn): (usize, &CacheTxn)| {
             let turn = txn.turn;
             let index = index as u32;
             txn.wait.map(|wait| (TxnId { index, turn }, wait))
@@ -104,8 +104,8 @@ impl Txns {
         self.all.iter().enumerate().filter_map(wait)
     }
 
-    /// Ends a transaction; the list of what it used is to be [given back](Txns::give_back).
-    pub(super) fn end(&mut self, txn: TxnId) -> Option<Vec<Use>> {
+    /// Ends a transaction; the list of what it used is to be [given back](CacheTxns::give_back).
+    pub(super) fn end(&mut self, txn: TxnId) -> Option<Vec<TokenUse>> {
         let state = self.get_mut(txn)?;
         state.live = false;
         state.lost = false;
@@ -119,7 +119,7 @@ impl Txns {
     }
 
     /// The memory of a list, for the next transaction.
-    pub(super) fn give_back(&mut self, uses: Vec<Use>) {
+    pub(super) fn give_back(&mut self, uses: Vec<TokenUse>) {
         assert!(uses.is_empty());
         if let Some(index) = self.free.last() {
             self.all[*index as usize].uses = uses;
@@ -127,7 +127,7 @@ impl Txns {
     }
 
     /// It waits for nothing more, and wants nothing more. What it waited for, if it did.
-    pub(super) fn stop(&mut self, txn: TxnId) -> Option<Wait> {
+    pub(super) fn stop(&mut self, txn: TxnId) -> Option<TokenWait> {
         let state = self.get_mut(txn)?;
         state.plan.clear();
         state.wait.take()
@@ -140,7 +140,7 @@ impl Txns {
         }
     }
 
-    pub(super) fn enter(&mut self, txn: TxnId, at: usize, lock: LockId, hold: Hold) {
+    pub(super) fn enter(&mut self, txn: TxnId, at: usize, lock: LockId, hold: LockMode) {
         if let Some(state) = self.get_mut(txn) {
             state.enter(at, lock, hold);
         }
@@ -163,9 +163,9 @@ impl Txns {
     }
 }
 
-impl Txn {
+impl CacheTxn {
     #[inline]
-    pub(super) fn enter(&mut self, at: usize, lock: LockId, hold: Hold) {
+    pub(super) fn enter(&mut self, at: usize, lock: LockId, hold: LockMode) {
         // Only an upgrade is here already, and it has been looked for before: the common way does not search.
         if self.highest >= Some(lock)
             && let Some(used) = self.uses.iter_mut().find(|used| used.at == at)
@@ -173,7 +173,7 @@ impl Txn {
             used.hold = hold;
             return;
         }
-        self.uses.push(Use {
+        self.uses.push(TokenUse {
             at,
             hold,
             wrote: false,
@@ -182,7 +182,7 @@ impl Txn {
     }
 
     /// How it uses the token that is at `at`.
-    pub(super) fn has(&self, at: usize) -> Option<Hold> {
+    pub(super) fn has(&self, at: usize) -> Option<LockMode> {
         let used = self.uses.iter().find(|used| used.at == at);
         used.map(|used| used.hold)
     }

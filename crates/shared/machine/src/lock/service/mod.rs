@@ -1,31 +1,31 @@
 //! The server's side: who holds which lock, who waits for it, and what each is told.
 //!
-//! Every method leaves the state clean; what is to be said is taken with [`Service::poll`] before the next. Messages of one node are
-//! handed in in the order in which it sent them, among its records ([`Service::wrote`]).
+//! Every method leaves the state clean; what is to be said is taken with [`LockService::poll`] before the next. Messages of one node are
+//! handed in in the order in which it sent them, among its records ([`LockService::on_written`]).
 //!
 //! **Nodes.** One that is not mentioned is known and alive. After a start of the server, all that may hold something are
-//! [expected](Service::expect). A node that comes, after a start or over a new link, [resumes](Service::resume), makes its
-//! [claims](Service::claim), and sends its records that are not merged; when all of that has been taken it is
-//! [known](Service::known), and what it has not claimed is free. One that is being fenced is [left](Service::fence) its tokens
-//! until its journal has been read to the end, then they are [reclaimed](Service::reclaim).
+//! [expected](LockService::expect). A node that comes, after a start or over a new link, [resumes](LockService::resume), makes its
+//! [claims](LockService::claim), and sends its records that are not merged; when all of that has been taken it is
+//! [known](LockService::on_claims_done), and what it has not claimed is free. One that is being fenced is [left](LockService::fence) its tokens
+//! until its journal has been read to the end, then they are [reclaimed](LockService::reclaim).
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
-use super::table::Table;
-use super::{Asker, Claim, Order, ToCache, ToService, conflict};
+use super::table::LockTable;
+use super::{LockOrder, LockRequester, ToCache, ToService, TokenClaim, conflict};
 use crate::limit::GRANTS_RESERVED;
-use crate::{Grant, Hold, LockId, NodeId, Version};
+use crate::{GrantNumber, LockId, LockMode, LockVersion, NodeId};
 
 mod misuse;
 mod state;
 
-pub use misuse::Misuse;
-use state::{Holder, Lock, Recalled, Request};
+pub use misuse::LockMisuse;
+use state::{LockRequest, LockState, SentRecall, TokenHolder};
 
 /// What is known of a node that is not simply alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Standing {
+enum NodeLiveness {
     /// The server has started, and this one may hold anything.
     Absent,
     /// It is back and makes its claims. `absent`: nothing was known of its tokens.
@@ -34,37 +34,37 @@ enum Standing {
     Fenced { absent: bool },
 }
 
-impl Standing {
+impl NodeLiveness {
     /// Whether it may hold what the service does not know of.
     fn may_hold_anything(self) -> bool {
         match self {
-            Standing::Absent => true,
-            Standing::Resuming { absent } | Standing::Fenced { absent } => absent,
+            NodeLiveness::Absent => true,
+            NodeLiveness::Resuming { absent } | NodeLiveness::Fenced { absent } => absent,
         }
     }
 }
 
 /// The lock service: see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Service {
-    locks: Table<Lock>,
-    next: Grant,
-    ceiling: Grant,
-    standings: BTreeMap<NodeId, Standing>,
+pub struct LockService {
+    locks: LockTable<LockState>,
+    next: GrantNumber,
+    ceiling: GrantNumber,
+    liveness: BTreeMap<NodeId, NodeLiveness>,
     /// How many of `standings` may hold anything.
     absent: usize,
     out: VecDeque<(NodeId, ToCache)>,
 }
 
-impl Service {
+impl LockService {
     /// The service of a region with these locks at these versions. `ceiling` is what an earlier start has stored last (at the very
-    /// first: `Grant(0)`); nothing is granted before a higher one has been [stored](Service::ceiling_stored).
-    pub fn new(ceiling: Grant, locks: impl IntoIterator<Item = (LockId, Version)>) -> Service {
-        let mut service = Service {
-            locks: Table::new(),
+    /// first: `Grant(0)`); nothing is granted before a higher one has been [stored](LockService::ceiling_stored).
+    pub fn new(ceiling: GrantNumber, locks: impl IntoIterator<Item = (LockId, LockVersion)>) -> LockService {
+        let mut service = LockService {
+            locks: LockTable::new(),
             next: ceiling.next(),
             ceiling,
-            standings: BTreeMap::new(),
+            liveness: BTreeMap::new(),
             absent: 0,
             out: VecDeque::new(),
         };
@@ -75,25 +75,25 @@ impl Service {
     }
 
     /// The region has one lock more.
-    pub fn add(&mut self, lock: LockId, version: Version) {
-        self.locks.find_or(lock, || Lock {
+    pub fn add(&mut self, lock: LockId, version: LockVersion) {
+        self.locks.find_or(lock, || LockState {
             version,
-            owed: Vec::new(),
+            expected: Vec::new(),
             settled: false,
             holders: Vec::new(),
             queue: VecDeque::new(),
         });
     }
 
-    /// The number that is to be stored durably, and then handed to [`Service::ceiling_stored`]: no grant is above what is
+    /// The number that is to be stored durably, and then handed to [`LockService::ceiling_stored`]: no grant is above what is
     /// stored, so that none is told twice however often the server starts. `None`: not yet.
-    pub fn ceiling_wanted(&self) -> Option<Grant> {
+    pub fn ceiling_wanted(&self) -> Option<GrantNumber> {
         let left = self.ceiling.0 + 1 - self.next.0;
-        (left <= GRANTS_RESERVED / 2).then(|| Grant(self.next.0 + GRANTS_RESERVED))
+        (left <= GRANTS_RESERVED / 2).then(|| GrantNumber(self.next.0 + GRANTS_RESERVED))
     }
 
     /// `ceiling` is durable.
-    pub fn ceiling_stored(&mut self, ceiling: Grant) {
+    pub fn ceiling_stored(&mut self, ceiling: GrantNumber) {
         let waited = self.next > self.ceiling;
         self.ceiling = self.ceiling.max(ceiling);
         if waited {
@@ -107,18 +107,18 @@ impl Service {
     }
 
     /// The version of `lock` that has been merged.
-    pub fn version(&self, lock: LockId) -> Option<Version> {
+    pub fn version(&self, lock: LockId) -> Option<LockVersion> {
         Some(self.locks.at(self.locks.find(lock)?).version)
     }
 
     /// How `node` holds `lock`.
-    pub fn holds(&self, node: NodeId, lock: LockId) -> Option<Hold> {
+    pub fn holds(&self, node: NodeId, lock: LockId) -> Option<LockMode> {
         let lock = self.locks.at(self.locks.find(lock)?);
         lock.holder(node).map(|holder| holder.hold)
     }
 
     /// Who holds `lock`, and how.
-    pub fn holders(&self, lock: LockId) -> impl Iterator<Item = (NodeId, Hold)> {
+    pub fn holders(&self, lock: LockId) -> impl Iterator<Item = (NodeId, LockMode)> {
         let lock = self.locks.find(lock).map(|at| self.locks.at(at));
         lock.into_iter()
             .flat_map(|lock| lock.holders.iter().map(|holder| (holder.node, holder.hold)))
@@ -126,12 +126,12 @@ impl Service {
 
     /// Locks that somebody waits for, with the number of nodes that do.
     pub fn waited_for(&self) -> impl Iterator<Item = (LockId, usize)> {
-        let waits = |(lock, state): (LockId, &Lock)| (lock, state.queue.len());
+        let waits = |(lock, state): (LockId, &LockState)| (lock, state.queue.len());
         self.locks.iter().map(waits).filter(|(_, count)| *count > 0)
     }
 
     /// A node's message. Those of a node that is fenced are not to be handed in.
-    pub fn handle(&mut self, node: NodeId, message: ToService) -> Result<(), Misuse> {
+    pub fn handle(&mut self, node: NodeId, message: ToService) -> Result<(), LockMisuse> {
         match message {
             ToService::Acquire {
                 lock,
@@ -139,8 +139,8 @@ impl Service {
                 order,
                 ask,
             } => {
-                let asker = Asker { node, ask };
-                self.on_acquire(lock, Request { asker, hold, order })
+                let asker = LockRequester { node, ask };
+                self.on_acquire(lock, LockRequest { asker, hold, order })
             }
             ToService::Release {
                 lock,
@@ -153,12 +153,12 @@ impl Service {
     }
 
     /// A record was merged that had written under `lock`, and made this version.
-    pub fn wrote(&mut self, lock: LockId, version: Version) -> Result<(), Misuse> {
+    pub fn on_written(&mut self, lock: LockId, version: LockVersion) -> Result<(), LockMisuse> {
         let at = self.find(lock)?;
         let state = self.locks.at_mut(at);
         if version != state.version.next() {
             let stands = state.version;
-            return Err(Misuse::Version {
+            return Err(LockMisuse::Version {
                 lock,
                 stands,
                 given: version,
@@ -173,18 +173,18 @@ impl Service {
 
     /// The server has started, and `node` may hold anything. To be said of all such nodes before anything else.
     pub fn expect(&mut self, node: NodeId) {
-        self.stand(node, Some(Standing::Absent));
+        self.set_liveness(node, Some(NodeLiveness::Absent));
     }
 
     /// `node` is back, over a new link: what it had asked is forgotten, it will ask again. What it holds is still taken.
     pub fn resume(&mut self, node: NodeId) {
         let absent = self.may_hold_anything(node);
-        self.stand(node, Some(Standing::Resuming { absent }));
-        self.silence(node);
+        self.set_liveness(node, Some(NodeLiveness::Resuming { absent }));
+        self.clear_request(node);
         for at in 0..self.locks.len() {
             if let Some(holder) = self.locks.at_mut(at).holder_mut(node) {
                 holder.claimed = false;
-                holder.recalled = None;
+                holder.recall = None;
             }
         }
         // Others may have waited behind what it had asked.
@@ -193,8 +193,8 @@ impl Service {
 
     /// A node that resumes says that it has a token. Returned are those whose claims are void by that, for this grant is newer than theirs and
     /// excludes them: they are at fault, whoever came first.
-    pub fn claim(&mut self, node: NodeId, claim: Claim) -> Result<Vec<NodeId>, Misuse> {
-        let Claim {
+    pub fn claim(&mut self, node: NodeId, claim: TokenClaim) -> Result<Vec<NodeId>, LockMisuse> {
+        let TokenClaim {
             lock,
             grant,
             hold,
@@ -203,38 +203,38 @@ impl Service {
         let at = self.find(lock)?;
         let absent = self.may_hold_anything(node);
         if grant >= self.next {
-            return Err(Misuse::GrantAhead { lock, grant });
+            return Err(LockMisuse::GrantAhead { lock, grant });
         }
         let state = self.locks.at_mut(at);
         let mut void = Vec::new();
         if let Some(holder) = state.holder_mut(node) {
             // A hand-over that never arrived is void, and so is a release: what the node says is less than what is known here.
             if grant > holder.grant || hold > holder.hold {
-                return Err(Misuse::NotHeld(lock));
+                return Err(LockMisuse::NotHeld(lock));
             }
             holder.grant = grant;
             holder.hold = hold;
             holder.claimed = true;
         } else if !absent {
-            return Err(Misuse::NotHeld(lock));
+            return Err(LockMisuse::NotHeld(lock));
         } else {
             let rivals = state.holders.iter().filter(|other| conflict(other.hold, hold));
             if rivals.clone().any(|rival| rival.grant > grant) {
-                return Err(Misuse::Claims { lock, node });
+                return Err(LockMisuse::Claims { lock, node });
             }
             void.extend(rivals.map(|rival| rival.node));
             state.holders.retain(|other| !conflict(other.hold, hold));
-            state.holders.push(Holder::new(node, grant, hold));
+            state.holders.push(TokenHolder::new(node, grant, hold));
         }
-        state.settled |= hold == Hold::Exclusive;
-        state.owe(node, version);
+        state.settled |= hold == LockMode::Exclusive;
+        state.expect_version(node, version);
         self.pump(at);
         Ok(void)
     }
 
     /// `node` has made its claims, and all its records that it sent before saying so are merged: what it did not claim is free.
-    pub fn known(&mut self, node: NodeId) {
-        self.stand(node, None);
+    pub fn on_claims_done(&mut self, node: NodeId) {
+        self.set_liveness(node, None);
         for at in 0..self.locks.len() {
             self.locks
                 .at_mut(at)
@@ -247,24 +247,24 @@ impl Service {
     /// `node` is not listened to any more: what it asked for is forgotten. What it holds is still taken.
     pub fn fence(&mut self, node: NodeId) {
         let absent = self.may_hold_anything(node);
-        self.stand(node, Some(Standing::Fenced { absent }));
-        self.silence(node);
+        self.set_liveness(node, Some(NodeLiveness::Fenced { absent }));
+        self.clear_request(node);
         self.pump_all();
     }
 
     /// Nothing of `node` can come any more, and all that it had made is merged: what it held is free.
     pub fn reclaim(&mut self, node: NodeId) {
-        self.stand(node, None);
-        self.silence(node);
+        self.set_liveness(node, None);
+        self.clear_request(node);
         for at in 0..self.locks.len() {
             let state = self.locks.at_mut(at);
             state.holders.retain(|holder| holder.node != node);
-            state.forgive(node);
+            state.drop_expected(node);
         }
         self.pump_all();
     }
 
-    fn on_acquire(&mut self, lock: LockId, request: Request) -> Result<(), Misuse> {
+    fn on_acquire(&mut self, lock: LockId, request: LockRequest) -> Result<(), LockMisuse> {
         let at = self.find(lock)?;
         let node = request.asker.node;
         let state = self.locks.at_mut(at);
@@ -274,23 +274,25 @@ impl Service {
         if held >= Some(request.hold) {
             return Ok(());
         }
-        if request.order == Order::Upgrade && held.is_none() {
-            return Err(Misuse::NotHeld(lock));
+        if request.order == LockOrder::Upgrade && held.is_none() {
+            return Err(LockMisuse::NotHeld(lock));
         }
         state.queue.retain(|other| other.asker.node != node);
         let front = state.queue.front().map(|front| front.order);
         match (request.order, front) {
-            (Order::Up, _) | (Order::Out, None) => state.queue.push_back(request),
-            (Order::Out, Some(_)) | (Order::Upgrade, Some(Order::Upgrade)) => self.died(lock, request.asker),
-            (Order::Upgrade, Some(Order::Out)) => {
+            (LockOrder::Up, _) | (LockOrder::Out, None) => state.queue.push_back(request),
+            (LockOrder::Out, Some(_)) | (LockOrder::Upgrade, Some(LockOrder::Upgrade)) => {
+                self.send_died(lock, request.asker)
+            }
+            (LockOrder::Upgrade, Some(LockOrder::Out)) => {
                 // It would have to wait for the one that reads, and now waits for the others.
                 let out = state.queue.pop_front();
                 state.queue.push_front(request);
                 if let Some(out) = out {
-                    self.died(lock, out.asker);
+                    self.send_died(lock, out.asker);
                 }
             }
-            (Order::Upgrade, Some(Order::Up) | None) => state.queue.push_front(request),
+            (LockOrder::Upgrade, Some(LockOrder::Up) | None) => state.queue.push_front(request),
         }
         self.pump(at);
         Ok(())
@@ -300,26 +302,26 @@ impl Service {
         &mut self,
         node: NodeId,
         lock: LockId,
-        grant: Grant,
-        version: Version,
-        keep: Option<Hold>,
-    ) -> Result<(), Misuse> {
+        grant: GrantNumber,
+        version: LockVersion,
+        keep: Option<LockMode>,
+    ) -> Result<(), LockMisuse> {
         let at = self.find(lock)?;
         let state = self.locks.at_mut(at);
         let stands = state.version;
-        let holder = state.holder_mut(node).ok_or(Misuse::NotHeld(lock))?;
+        let holder = state.holder_mut(node).ok_or(LockMisuse::NotHeld(lock))?;
         if grant > holder.grant {
-            return Err(Misuse::GrantAhead { lock, grant });
+            return Err(LockMisuse::GrantAhead { lock, grant });
         }
         // An upgrade has been granted since, and is on its way: the release was of what it took the place of.
         if grant < holder.grant {
             return Ok(());
         }
         if keep >= Some(holder.hold) {
-            return Err(Misuse::NotHeld(lock));
+            return Err(LockMisuse::NotHeld(lock));
         }
         if version < stands {
-            return Err(Misuse::Version {
+            return Err(LockMisuse::Version {
                 lock,
                 stands,
                 given: version,
@@ -328,23 +330,23 @@ impl Service {
         match keep {
             Some(hold) => {
                 holder.hold = hold;
-                holder.recalled = None;
+                holder.recall = None;
             }
             None => state.holders.retain(|holder| holder.node != node),
         }
-        state.owe(node, version);
+        state.expect_version(node, version);
         self.pump(at);
         Ok(())
     }
 
-    fn on_die(&mut self, lock: LockId, asker: Asker) -> Result<(), Misuse> {
+    fn on_die(&mut self, lock: LockId, asker: LockRequester) -> Result<(), LockMisuse> {
         let at = self.find(lock)?;
         let state = self.locks.at_mut(at);
         // Several that use it may say so; and the request may be gone.
         let front = state.queue.front();
-        if front.is_some_and(|front| front.asker == asker && front.order == Order::Out) {
+        if front.is_some_and(|front| front.asker == asker && front.order == LockOrder::Out) {
             state.queue.pop_front();
-            self.died(lock, asker);
+            self.send_died(lock, asker);
             self.pump(at);
         }
         Ok(())
@@ -356,8 +358,8 @@ impl Service {
         let state = self.locks.at_mut(at);
         while let Some(front) = state.queue.front().copied() {
             let known = self.absent == 0 || state.settled;
-            let merged = state.owed.is_empty();
-            let asks = self.standings.contains_key(&front.asker.node);
+            let merged = state.expected.is_empty();
+            let asks = self.liveness.contains_key(&front.asker.node);
             if !known || !merged || asks || self.next > self.ceiling {
                 return;
             }
@@ -369,7 +371,7 @@ impl Service {
             self.next = grant.next();
             state.queue.pop_front();
             state.holders.retain(|holder| holder.node != node);
-            state.holders.push(Holder::new(node, grant, hold));
+            state.holders.push(TokenHolder::new(node, grant, hold));
             self.out.push_back((
                 node,
                 ToCache::Grant {
@@ -383,9 +385,9 @@ impl Service {
         let Some(front) = state.queue.front().copied() else {
             return;
         };
-        let keep = (front.hold == Hold::Shared).then_some(Hold::Shared);
-        let waits = front.order != Order::Out;
-        let recall = Recalled {
+        let keep = (front.hold == LockMode::Shared).then_some(LockMode::Shared);
+        let waits = front.order != LockOrder::Out;
+        let recall = SentRecall {
             keep,
             asker: front.asker,
             waits,
@@ -395,11 +397,11 @@ impl Service {
             .iter_mut()
             .filter(|holder| front.is_hindered_by(holder))
         {
-            let told = holder.recalled.is_some_and(|before| before.covers(recall));
-            if told || !holder.claimed || self.standings.contains_key(&holder.node) {
+            let told = holder.recall.is_some_and(|before| before.covers(recall));
+            if told || !holder.claimed || self.liveness.contains_key(&holder.node) {
                 continue;
             }
-            holder.recalled = Some(recall);
+            holder.recall = Some(recall);
             let (grant, asker) = (holder.grant, front.asker);
             self.out.push_back((
                 holder.node,
@@ -420,13 +422,13 @@ impl Service {
         }
     }
 
-    fn died(&mut self, lock: LockId, asker: Asker) {
+    fn send_died(&mut self, lock: LockId, asker: LockRequester) {
         self.out
             .push_back((asker.node, ToCache::Died { lock, ask: asker.ask }));
     }
 
     /// Forgets what `node` has asked for. Whoever calls this pumps.
-    fn silence(&mut self, node: NodeId) {
+    fn clear_request(&mut self, node: NodeId) {
         for at in 0..self.locks.len() {
             self.locks
                 .at_mut(at)
@@ -435,22 +437,22 @@ impl Service {
         }
     }
 
-    fn find(&self, lock: LockId) -> Result<usize, Misuse> {
-        self.locks.find(lock).ok_or(Misuse::NoSuchLock(lock))
+    fn find(&self, lock: LockId) -> Result<usize, LockMisuse> {
+        self.locks.find(lock).ok_or(LockMisuse::NoSuchLock(lock))
     }
 
     /// Whether `node` may hold what is not known here: the server has started since it was granted something.
     pub fn may_hold_anything(&self, node: NodeId) -> bool {
-        self.standings
+        self.liveness
             .get(&node)
             .is_some_and(|standing| standing.may_hold_anything())
     }
 
-    fn stand(&mut self, node: NodeId, standing: Option<Standing>) {
+    fn set_liveness(&mut self, node: NodeId, standing: Option<NodeLiveness>) {
         self.absent -= usize::from(self.may_hold_anything(node));
         match standing {
-            Some(standing) => self.standings.insert(node, standing),
-            None => self.standings.remove(&node),
+            Some(standing) => self.liveness.insert(node, standing),
+            None => self.liveness.remove(&node),
         };
         self.absent += usize::from(self.may_hold_anything(node));
     }

@@ -1,17 +1,17 @@
 //! What must hold of a world: at every step, and at rest.
 
 use netram_shared_machine::lock::ToCache;
-use netram_shared_machine::{Hold, LockId};
+use netram_shared_machine::{LockId, LockMode};
 
-use crate::lock::world::{Checked, Node, Standing, Up, World, at, id};
+use crate::lock::world::{CheckResult, LockWorld, NodeCondition, ScriptNode, UpMessage, at, id};
 
-fn exclude(one: Hold, other: Hold) -> bool {
-    one == Hold::Exclusive || other == Hold::Exclusive
+fn exclude(one: LockMode, other: LockMode) -> bool {
+    one == LockMode::Exclusive || other == LockMode::Exclusive
 }
 
-impl World {
+impl LockWorld {
     /// What a node has of a lock, with what is on its way to it.
-    fn token(&self, node: usize, lock: LockId) -> Option<Hold> {
+    fn token(&self, node: usize, lock: LockId) -> Option<LockMode> {
         let state = &self.nodes[node];
         let here = state.cache.claims().find(|claim| claim.lock == lock);
         let coming = state.down.iter().filter_map(|message| match message {
@@ -23,13 +23,13 @@ impl World {
         coming.chain(here.map(|claim| claim.hold)).max()
     }
 
-    fn alive(&self) -> impl Iterator<Item = (usize, &Node)> {
+    fn alive(&self) -> impl Iterator<Item = (usize, &ScriptNode)> {
         let nodes = self.nodes.iter().enumerate();
-        nodes.filter(|(_, node)| node.standing == Standing::Alive)
+        nodes.filter(|(_, node)| node.condition == NodeCondition::Alive)
     }
 
     /// What must hold at any time.
-    pub(crate) fn check(&self) -> Checked {
+    pub(crate) fn check(&self) -> CheckResult {
         for lock in (0..self.script.locks).map(LockId) {
             let tokens: Vec<_> = self
                 .alive()
@@ -43,7 +43,10 @@ impl World {
                 }
                 let expected = self.nodes[*node].linked
                     && self.nodes[*node].known.is_none()
-                    && !self.nodes[*node].up.iter().any(|up| matches!(up, Up::Known));
+                    && !self.nodes[*node]
+                        .up
+                        .iter()
+                        .any(|up| matches!(up, UpMessage::Known));
                 if expected && self.service.holds(id(*node), lock) < Some(*hold) {
                     return Err(format!(
                         "the service has forgotten that node {node} has lock {lock}"
@@ -53,11 +56,11 @@ impl World {
             let mut uses = Vec::new();
             for (_, node) in self.alive() {
                 for txn in node.txns.iter().filter_map(|txn| txn.id) {
-                    uses.extend(node.cache.held(txn).filter(|held| held.lock == lock));
+                    uses.extend(node.cache.held_locks(txn).filter(|held| held.lock == lock));
                 }
             }
             for (index, held) in uses.iter().enumerate() {
-                if held.version != self.truth[at(lock)] {
+                if held.version != self.safe_versions[at(lock)] {
                     return Err(format!("lock {lock} is used at version {}", held.version));
                 }
                 if uses[index + 1..]
@@ -72,7 +75,7 @@ impl World {
     }
 
     /// What must hold when nothing is bound to happen any more.
-    pub(crate) fn check_at_rest(&self) -> Checked {
+    pub(crate) fn check_at_rest(&self) -> CheckResult {
         for (index, node) in self.alive() {
             if let Some(txn) = node.txns.iter().position(|txn| !txn.over) {
                 return Err(format!("node {index}, transaction {txn} waits for ever"));
@@ -88,7 +91,7 @@ impl World {
             }
         }
         for lock in (0..self.script.locks).map(LockId) {
-            if self.version(lock) != self.truth[at(lock)] {
+            if self.version(lock) != self.safe_versions[at(lock)] {
                 return Err(format!("versions of lock {lock} are missing"));
             }
             let mut held: Vec<_> = self.service.holders(lock).collect();

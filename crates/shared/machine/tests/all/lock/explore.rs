@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::lock::script::{Action, Script, script};
-use crate::lock::world::World;
+use crate::lock::script::{Script, ScriptAction, script};
+use crate::lock::world::LockWorld;
 
 /// More worlds than this are not looked at in an ordinary run: the bound says that a script is too large, or does not end.
 const WORLDS_MAX: usize = 3_000_000;
 
 /// What was seen of a script.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ExploredScript {
     pub(crate) worlds: usize,
     pub(crate) ends: usize,
     /// The fewest and the most transactions that did not get their locks, over all ends.
@@ -18,11 +18,11 @@ pub(crate) struct Seen {
 }
 
 /// Does everything that can happen, in every order. Panics with the way to whatever should not be.
-pub(crate) fn explore(script: Script) -> Seen {
-    let first = World::new(script);
+pub(crate) fn explore(script: Script) -> ExploredScript {
+    let first = LockWorld::new(script);
     let mut known = BTreeSet::from([first.fingerprint()]);
-    let mut seen = Seen::default();
-    let mut path: Vec<Action> = Vec::new();
+    let mut seen = ExploredScript::default();
+    let mut path: Vec<ScriptAction> = Vec::new();
     let mut stack = vec![(first.actions(), first)];
     while let Some((actions, world)) = stack.last_mut() {
         let Some(action) = actions.pop() else {

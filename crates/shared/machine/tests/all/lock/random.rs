@@ -2,9 +2,9 @@
 //!
 //! `NETRAM_FROM=4000 NETRAM_SEEDS=100000 cargo test -p netram-proto --test all lock::random` looks at others.
 
-use crate::lock::script::{Action, Script, Step};
-use crate::lock::world::World;
-use netram_shared_machine::Hold;
+use crate::lock::script::{Script, ScriptAction, ScriptStep};
+use crate::lock::world::LockWorld;
+use netram_shared_machine::LockMode;
 
 /// Steps of one world, after which it does not end.
 const STEPS_MAX: usize = 100_000;
@@ -23,25 +23,25 @@ impl Dice {
         ((word ^ (word >> 31)) % bound as u64) as usize
     }
 
-    fn hold(&mut self) -> Hold {
+    fn hold(&mut self) -> LockMode {
         match self.below(2) {
-            0 => Hold::Shared,
-            _ => Hold::Exclusive,
+            0 => LockMode::Shared,
+            _ => LockMode::Exclusive,
         }
     }
 
-    fn lock(&mut self, locks: u32) -> (u32, Hold) {
+    fn lock(&mut self, locks: u32) -> (u32, LockMode) {
         (self.below(locks as usize) as u32, self.hold())
     }
 
-    fn txn(&mut self, locks: u32, ordered: bool) -> Vec<Step> {
+    fn txn(&mut self, locks: u32, ordered: bool) -> Vec<ScriptStep> {
         if ordered || self.below(4) == 0 {
             let all = (0..1 + self.below(4)).map(|_| self.lock(locks)).collect();
-            return vec![Step::All(all)];
+            return vec![ScriptStep::All(all)];
         }
         let step = |dice: &mut Dice| {
             let (lock, hold) = dice.lock(locks);
-            Step::Lock(lock, hold)
+            ScriptStep::Lock(lock, hold)
         };
         (0..1 + self.below(4)).map(|_| step(self)).collect()
     }
@@ -79,10 +79,10 @@ fn walk(seed: u64) -> (usize, usize) {
     let txns = script.nodes.iter().map(Vec::len).sum();
     // What is not bound to happen comes seldom, so that it comes in the midst of things.
     let seldom = 1 + dice.below(60);
-    let mut world = World::new(script);
+    let mut world = LockWorld::new(script);
     for _ in 0..STEPS_MAX {
         let actions = world.actions();
-        let (mut bound, free): (Vec<Action>, Vec<Action>) =
+        let (mut bound, free): (Vec<ScriptAction>, Vec<ScriptAction>) =
             actions.into_iter().partition(|action| action.is_progress());
         if bound.is_empty() {
             if let Err(what) = world.check_at_rest() {

@@ -2,13 +2,13 @@
 
 use std::hash::Hasher;
 
-use netram_shared_machine::Hold::{self, Exclusive, Shared};
+use netram_shared_machine::LockMode::{self, Exclusive, Shared};
 
 /// One step of a transaction's script. After the last it commits: a record, if it may write anything; without, if not.
 #[derive(Clone, Debug)]
-pub(crate) enum Step {
-    Lock(u32, Hold),
-    All(Vec<(u32, Hold)>),
+pub(crate) enum ScriptStep {
+    Lock(u32, LockMode),
+    All(Vec<(u32, LockMode)>),
 }
 
 /// What a world does.
@@ -16,7 +16,7 @@ pub(crate) enum Step {
 pub(crate) struct Script {
     pub(crate) locks: u32,
     /// For each node its transactions; all may be open at once.
-    pub(crate) nodes: Vec<Vec<Vec<Step>>>,
+    pub(crate) nodes: Vec<Vec<Vec<ScriptStep>>>,
     /// How often each of these may happen, anywhere.
     pub(crate) crashes: u32,
     pub(crate) restarts: u32,
@@ -28,7 +28,7 @@ pub(crate) struct Script {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum ScriptAction {
     Step {
         node: usize,
         txn: usize,
@@ -56,22 +56,22 @@ pub(crate) enum Action {
     Renew(usize),
 }
 
-impl Action {
+impl ScriptAction {
     /// Whether it is bound to happen some day. A world in which none of these is left must be done.
     pub(crate) fn is_progress(self) -> bool {
         !matches!(
             self,
-            Action::Cut(_)
-                | Action::Crash(_)
-                | Action::Restart { .. }
-                | Action::Cancel { .. }
-                | Action::Lapse(_)
+            ScriptAction::Cut(_)
+                | ScriptAction::Crash(_)
+                | ScriptAction::Restart { .. }
+                | ScriptAction::Cancel { .. }
+                | ScriptAction::Lapse(_)
         )
     }
 }
 
 /// A transaction that acquires these, one after the other: `r` to read, `w` to write.
-pub(crate) fn txn(locks: &str) -> Vec<Step> {
+pub(crate) fn txn(locks: &str) -> Vec<ScriptStep> {
     let lock = |word: &str| {
         let (hold, lock) = word.split_at(1);
         let hold = match hold {
@@ -82,10 +82,10 @@ pub(crate) fn txn(locks: &str) -> Vec<Step> {
         (lock.parse().expect("a lock"), hold)
     };
     let one = |words: &str| match words.strip_prefix('+') {
-        Some(words) => Step::All(words.split('+').map(lock).collect()),
+        Some(words) => ScriptStep::All(words.split('+').map(lock).collect()),
         None => {
             let (lock, hold) = lock(words);
-            Step::Lock(lock, hold)
+            ScriptStep::Lock(lock, hold)
         }
     };
     locks.split_whitespace().map(one).collect()
@@ -102,9 +102,9 @@ pub(crate) fn script(nodes: &[&[&str]]) -> Script {
 }
 
 /// Mixes words as they come: the standard hasher takes most of an exploration's time.
-pub(crate) struct Mixer(pub(crate) u64);
+pub(crate) struct MixHasher(pub(crate) u64);
 
-impl Hasher for Mixer {
+impl Hasher for MixHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte));

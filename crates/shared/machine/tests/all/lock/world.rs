@@ -8,15 +8,15 @@ use std::hash::{Hash, Hasher};
 
 use netram_proto::time::Time;
 use netram_shared_machine::lock::{
-    AcquireError, Acquired, Cache, Claim, Event, Service, ToCache, ToService, TxnId,
+    Acquired, CacheEvent, LockService, ToCache, ToService, TokenCache, TokenClaim, TokenError, TxnId,
 };
-use netram_shared_machine::{Grant, Hold, LockId, NodeId, Number, Version};
+use netram_shared_machine::{GrantNumber, LockId, LockMode, LockVersion, NodeId, RecordNumber};
 
-use crate::lock::script::{Action, Mixer, Script, Step};
+use crate::lock::script::{MixHasher, Script, ScriptAction, ScriptStep};
 
 #[derive(Clone, Debug, Hash)]
-pub(crate) enum Up {
-    Claim(Claim),
+pub(crate) enum UpMessage {
+    Claim(TokenClaim),
     Tail(usize),
     Known,
     Lock(ToService),
@@ -24,13 +24,13 @@ pub(crate) enum Up {
 
 /// A record's stamp.
 #[derive(Clone, Debug, Hash)]
-pub(crate) struct Record {
-    pub(crate) written: Vec<(LockId, Version)>,
-    pub(crate) read: Vec<(LockId, Version)>,
+pub(crate) struct StampRecord {
+    pub(crate) written: Vec<(LockId, LockVersion)>,
+    pub(crate) read: Vec<(LockId, LockVersion)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Txn {
+pub(crate) struct ScriptTxn {
     pub(crate) id: Option<TxnId>,
     pub(crate) at: usize,
     pub(crate) waits: bool,
@@ -40,7 +40,7 @@ pub(crate) struct Txn {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Standing {
+pub(crate) enum NodeCondition {
     Alive,
     Crashed,
     Fenced,
@@ -48,39 +48,39 @@ pub(crate) enum Standing {
 }
 
 #[derive(Clone, Hash)]
-pub(crate) struct Node {
-    pub(crate) standing: Standing,
+pub(crate) struct ScriptNode {
+    pub(crate) condition: NodeCondition,
     pub(crate) linked: bool,
     pub(crate) now: Time,
-    pub(crate) cache: Cache,
-    pub(crate) txns: Vec<Txn>,
-    pub(crate) journal: Vec<Record>,
+    pub(crate) cache: TokenCache,
+    pub(crate) txns: Vec<ScriptTxn>,
+    pub(crate) journal: Vec<StampRecord>,
     /// Records sent over the present link, or merged before it.
     pub(crate) sent: usize,
     /// Records that the server has merged, and that its disk has.
     pub(crate) merged: usize,
     /// Records that have come over the present link, merged or not.
-    pub(crate) came: usize,
+    pub(crate) arrived: usize,
     /// The node has made its claims; it is known when this many of its records are merged.
     pub(crate) known: Option<usize>,
-    pub(crate) kept: usize,
-    pub(crate) up: VecDeque<Up>,
+    pub(crate) durable: usize,
+    pub(crate) up: VecDeque<UpMessage>,
     pub(crate) down: VecDeque<ToCache>,
 }
 
 #[derive(Clone)]
-pub(crate) struct World {
+pub(crate) struct LockWorld {
     pub(crate) script: std::rc::Rc<Script>,
-    pub(crate) service: Service,
-    pub(crate) ceiling: Grant,
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) service: LockService,
+    pub(crate) ceiling: GrantNumber,
+    pub(crate) nodes: Vec<ScriptNode>,
     /// The versions that safe records have made.
-    pub(crate) truth: Vec<Version>,
+    pub(crate) safe_versions: Vec<LockVersion>,
     /// What the disk says of them.
-    pub(crate) kept: Vec<Version>,
+    pub(crate) durable_versions: Vec<LockVersion>,
     /// The highest grant number that was told of each lock.
-    pub(crate) told: Vec<Grant>,
-    pub(crate) left: Script,
+    pub(crate) told_grants: Vec<GrantNumber>,
+    pub(crate) remaining: Script,
 }
 
 const LEASE: u64 = 1;
@@ -94,42 +94,45 @@ pub(crate) fn at(lock: LockId) -> usize {
     lock.0 as usize
 }
 
-pub(crate) type Checked = Result<(), String>;
+pub(crate) type CheckResult = Result<(), String>;
 
-impl World {
-    pub(crate) fn new(script: Script) -> World {
-        let versions = vec![Version(0); script.locks as usize];
-        let mut service = Service::new(Grant(0), (0..script.locks).map(|lock| (LockId(lock), Version(0))));
+impl LockWorld {
+    pub(crate) fn new(script: Script) -> LockWorld {
+        let versions = vec![LockVersion(0); script.locks as usize];
+        let mut service = LockService::new(
+            GrantNumber(0),
+            (0..script.locks).map(|lock| (LockId(lock), LockVersion(0))),
+        );
         let ceiling = service.ceiling_wanted().expect("nothing is reserved yet");
         service.ceiling_stored(ceiling);
-        let node = |txns: &Vec<Vec<Step>>| {
-            let mut cache = Cache::new();
-            cache.linked(Time(0), Number(0));
-            cache.renewed(Time(0), Time(LEASE));
-            Node {
-                standing: Standing::Alive,
+        let node = |txns: &Vec<Vec<ScriptStep>>| {
+            let mut cache = TokenCache::new();
+            cache.on_linked(Time(0), RecordNumber(0));
+            cache.on_renewed(Time(0), Time(LEASE));
+            ScriptNode {
+                condition: NodeCondition::Alive,
                 linked: true,
                 now: Time(0),
                 cache,
-                txns: vec![Txn::default(); txns.len()],
+                txns: vec![ScriptTxn::default(); txns.len()],
                 journal: Vec::new(),
                 sent: 0,
                 merged: 0,
-                came: 0,
+                arrived: 0,
                 known: None,
-                kept: 0,
+                durable: 0,
                 up: VecDeque::new(),
                 down: VecDeque::new(),
             }
         };
-        World {
+        LockWorld {
             service,
             ceiling,
             nodes: script.nodes.iter().map(node).collect(),
-            truth: versions.clone(),
-            kept: versions,
-            told: vec![Grant(0); script.locks as usize],
-            left: Script {
+            safe_versions: versions.clone(),
+            durable_versions: versions,
+            told_grants: vec![GrantNumber(0); script.locks as usize],
+            remaining: Script {
                 nodes: Vec::new(),
                 ..script.clone()
             },
@@ -139,10 +142,17 @@ impl World {
 
     /// A number that two different worlds hardly share.
     pub(crate) fn fingerprint(&self) -> u64 {
-        let mut mixer = Mixer(0);
-        let left = &self.left;
+        let mut mixer = MixHasher(0);
+        let left = &self.remaining;
         let left = (left.crashes, left.restarts, left.cuts, left.cancels, left.lapses);
-        (&self.service, self.ceiling, &self.nodes, &self.kept, left).hash(&mut mixer);
+        (
+            &self.service,
+            self.ceiling,
+            &self.nodes,
+            &self.durable_versions,
+            left,
+        )
+            .hash(&mut mixer);
         mixer.finish()
     }
 
@@ -153,144 +163,144 @@ impl World {
     }
 
     /// What may happen next.
-    pub(crate) fn actions(&self) -> Vec<Action> {
+    pub(crate) fn actions(&self) -> Vec<ScriptAction> {
         let mut actions = Vec::new();
         for (node, state) in self.nodes.iter().enumerate() {
-            match state.standing {
-                Standing::Alive => self.actions_of(node, &mut actions),
-                Standing::Crashed => actions.push(Action::Fence(node)),
-                Standing::Fenced => match state.journal.get(state.merged) {
-                    Some(record) if self.follows(record) => actions.push(Action::Read(node)),
+            match state.condition {
+                NodeCondition::Alive => self.actions_of(node, &mut actions),
+                NodeCondition::Crashed => actions.push(ScriptAction::Fence(node)),
+                NodeCondition::Fenced => match state.journal.get(state.merged) {
+                    Some(record) if self.follows(record) => actions.push(ScriptAction::Read(node)),
                     Some(_) => {}
-                    None => actions.push(Action::Reclaim(node)),
+                    None => actions.push(ScriptAction::Reclaim(node)),
                 },
-                Standing::Gone => {}
+                NodeCondition::Gone => {}
             }
         }
-        if self.left.restarts > 0 {
-            actions.push(Action::Restart { lost: false });
-            actions.push(Action::Restart { lost: true });
+        if self.remaining.restarts > 0 {
+            actions.push(ScriptAction::Restart { lost: false });
+            actions.push(ScriptAction::Restart { lost: true });
         }
         actions
     }
 
-    fn actions_of(&self, node: usize, actions: &mut Vec<Action>) {
+    fn actions_of(&self, node: usize, actions: &mut Vec<ScriptAction>) {
         let state = &self.nodes[node];
         for (txn, it) in state.txns.iter().enumerate() {
             if !it.over && !it.waits {
-                actions.push(Action::Step { node, txn });
+                actions.push(ScriptAction::Step { node, txn });
             }
-            if it.waits && self.left.cancels > 0 {
-                actions.push(Action::Cancel { node, txn });
+            if it.waits && self.remaining.cancels > 0 {
+                actions.push(ScriptAction::Cancel { node, txn });
             }
         }
         if state.linked {
             if state.sent < state.journal.len() {
-                actions.push(Action::SendTail(node));
+                actions.push(ScriptAction::SendTail(node));
             }
             if !state.up.is_empty() {
-                actions.push(Action::ToServer(node));
+                actions.push(ScriptAction::ToServer(node));
             }
             if !state.down.is_empty() {
-                actions.push(Action::ToNode(node));
+                actions.push(ScriptAction::ToNode(node));
             }
-            if self.left.cuts > 0 {
-                actions.push(Action::Cut(node));
+            if self.remaining.cuts > 0 {
+                actions.push(ScriptAction::Cut(node));
             }
         } else {
-            actions.push(Action::Link(node));
+            actions.push(ScriptAction::Link(node));
         }
         if !state.cache.leased(state.now) {
-            actions.push(Action::Renew(node));
-        } else if self.left.lapses > 0 {
-            actions.push(Action::Lapse(node));
+            actions.push(ScriptAction::Renew(node));
+        } else if self.remaining.lapses > 0 {
+            actions.push(ScriptAction::Lapse(node));
         }
-        if self.left.crashes > 0 {
-            actions.push(Action::Crash(node));
+        if self.remaining.crashes > 0 {
+            actions.push(ScriptAction::Crash(node));
         }
     }
 
-    pub(crate) fn version(&self, lock: LockId) -> Version {
+    pub(crate) fn version(&self, lock: LockId) -> LockVersion {
         self.service.version(lock).expect("it is one of the region's")
     }
 
-    fn follows(&self, record: &Record) -> bool {
+    fn follows(&self, record: &StampRecord) -> bool {
         let mut written = record.written.iter();
         let mut read = record.read.iter();
         written.all(|(lock, version)| *version == self.version(*lock).next())
             && read.all(|(lock, version)| *version <= self.version(*lock))
     }
 
-    fn merge(&mut self, record: &Record) -> Checked {
+    fn merge(&mut self, record: &StampRecord) -> CheckResult {
         // Links are as fast as they like after a start of the server, and a reader's record may come after a later writer's.
-        let late = |(lock, version): &(LockId, Version)| *version < self.version(*lock);
-        if self.left.restarts == self.script.restarts && record.read.iter().any(late) {
+        let late = |(lock, version): &(LockId, LockVersion)| *version < self.version(*lock);
+        if self.remaining.restarts == self.script.restarts && record.read.iter().any(late) {
             return Err("a token was handed on before the record of one that had read under it".into());
         }
         for (lock, version) in &record.written {
-            let wrote = self.service.wrote(*lock, *version);
+            let wrote = self.service.on_written(*lock, *version);
             wrote.map_err(|error| error.to_string())?;
         }
         Ok(())
     }
 
     /// Does one thing, and checks all that must hold at any time.
-    pub(crate) fn act(&mut self, action: Action) -> Checked {
+    pub(crate) fn act(&mut self, action: ScriptAction) -> CheckResult {
         match action {
-            Action::Step { node, txn } => self.step(node, txn)?,
-            Action::SendTail(node) => {
+            ScriptAction::Step { node, txn } => self.step(node, txn)?,
+            ScriptAction::SendTail(node) => {
                 let state = &mut self.nodes[node];
-                state.up.push_back(Up::Tail(state.sent));
+                state.up.push_back(UpMessage::Tail(state.sent));
                 state.sent += 1;
-                state.cache.sent(state.now, Number(state.sent as u64));
+                state.cache.on_sent(state.now, RecordNumber(state.sent as u64));
             }
-            Action::ToServer(node) => self.deliver(node)?,
-            Action::ToNode(node) => {
+            ScriptAction::ToServer(node) => self.deliver(node)?,
+            ScriptAction::ToNode(node) => {
                 let state = &mut self.nodes[node];
                 if let Some(message) = state.down.pop_front() {
                     let handled = state.cache.handle(state.now, message);
                     handled.map_err(|error| error.to_string())?;
                 }
             }
-            Action::Cut(node) => {
-                self.left.cuts -= 1;
+            ScriptAction::Cut(node) => {
+                self.remaining.cuts -= 1;
                 self.cut(node);
             }
-            Action::Link(node) => self.link(node),
-            Action::Crash(node) => {
-                self.left.crashes -= 1;
+            ScriptAction::Link(node) => self.link(node),
+            ScriptAction::Crash(node) => {
+                self.remaining.crashes -= 1;
                 self.cut(node);
-                self.nodes[node].standing = Standing::Crashed;
+                self.nodes[node].condition = NodeCondition::Crashed;
             }
-            Action::Fence(node) => {
+            ScriptAction::Fence(node) => {
                 self.service.fence(id(node));
-                self.nodes[node].standing = Standing::Fenced;
+                self.nodes[node].condition = NodeCondition::Fenced;
             }
-            Action::Read(node) => self.read(node)?,
-            Action::Reclaim(node) => self.reclaim(node),
-            Action::Restart { lost } => self.restart(lost),
-            Action::Cancel { node, txn } => {
-                self.left.cancels -= 1;
+            ScriptAction::Read(node) => self.read(node)?,
+            ScriptAction::Reclaim(node) => self.reclaim(node),
+            ScriptAction::Restart { lost } => self.restart(lost),
+            ScriptAction::Cancel { node, txn } => {
+                self.remaining.cancels -= 1;
                 let state = &mut self.nodes[node];
                 if let Some(txn) = state.txns[txn].id {
                     state.cache.cancel(state.now, txn);
                 }
                 self.fail(node, txn);
             }
-            Action::Lapse(node) => {
-                self.left.lapses -= 1;
+            ScriptAction::Lapse(node) => {
+                self.remaining.lapses -= 1;
                 self.nodes[node].now.0 += LEASE;
             }
-            Action::Renew(node) => {
+            ScriptAction::Renew(node) => {
                 let state = &mut self.nodes[node];
-                state.cache.renewed(state.now, Time(state.now.0 + LEASE));
+                state.cache.on_renewed(state.now, Time(state.now.0 + LEASE));
             }
         }
         self.settle()?;
         self.check()
     }
 
-    fn step(&mut self, node: usize, txn: usize) -> Checked {
+    fn step(&mut self, node: usize, txn: usize) -> CheckResult {
         let steps = self.script.nodes[node][txn].clone();
         let state = &mut self.nodes[node];
         let now = state.now;
@@ -302,53 +312,56 @@ impl World {
             return self.commit(node, txn, id);
         };
         let acquired = match step {
-            Step::Lock(lock, hold) => state.cache.acquire(now, id, LockId(*lock), *hold, NEVER),
-            Step::All(locks) => {
+            ScriptStep::Lock(lock, hold) => state.cache.acquire(now, id, LockId(*lock), *hold, NEVER),
+            ScriptStep::All(locks) => {
                 let mut locks: Vec<_> = locks.iter().map(|(lock, hold)| (LockId(*lock), *hold)).collect();
                 state.cache.acquire_all(now, id, &mut locks, NEVER)
             }
         };
         match acquired {
-            Ok(Acquired::Held) => state.txns[txn].at += 1,
+            Ok(Acquired::Granted) => state.txns[txn].at += 1,
             Ok(Acquired::Waits) => state.txns[txn].waits = true,
-            Err(AcquireError::Died(_) | AcquireError::OutOfOrder(_)) => self.fail(node, txn),
+            Err(TokenError::Died(_) | TokenError::OutOfOrder(_)) => self.fail(node, txn),
             Err(error) => return Err(format!("node {node}, transaction {txn}: {error}")),
         }
         Ok(())
     }
 
     /// Writes under all that it has alone; its record is safe at once, and sent some time later.
-    fn commit(&mut self, node: usize, txn: usize, id: TxnId) -> Checked {
+    fn commit(&mut self, node: usize, txn: usize, id: TxnId) -> CheckResult {
         let state = &mut self.nodes[node];
-        let held: Vec<_> = state.cache.held(id).collect();
-        let mut record = Record {
+        let held: Vec<_> = state.cache.held_locks(id).collect();
+        let mut record = StampRecord {
             written: Vec::new(),
             read: Vec::new(),
         };
         for held in held {
             match held.hold {
-                Hold::Shared => record.read.push((held.lock, held.version)),
-                Hold::Exclusive => {
-                    let version = state.cache.wrote(id, held.lock).ok_or("it has the lock alone")?;
+                LockMode::Shared => record.read.push((held.lock, held.version)),
+                LockMode::Exclusive => {
+                    let version = state
+                        .cache
+                        .on_written(id, held.lock)
+                        .ok_or("it has the lock alone")?;
                     record.written.push((held.lock, version));
-                    if version != self.truth[at(held.lock)].next() {
+                    if version != self.safe_versions[at(held.lock)].next() {
                         return Err(format!(
                             "node {node} makes version {version} of lock {}",
                             held.lock
                         ));
                     }
-                    self.truth[at(held.lock)] = version;
+                    self.safe_versions[at(held.lock)] = version;
                 }
             }
         }
         let number = (!record.written.is_empty()).then(|| {
             state.journal.push(record);
-            Number(state.journal.len() as u64)
+            RecordNumber(state.journal.len() as u64)
         });
         state.cache.end(state.now, id, number);
-        state.txns[txn] = Txn {
+        state.txns[txn] = ScriptTxn {
             over: true,
-            ..Txn::default()
+            ..ScriptTxn::default()
         };
         Ok(())
     }
@@ -358,17 +371,17 @@ impl World {
         if let Some(id) = state.txns[txn].id {
             state.cache.end(state.now, id, None);
         }
-        state.txns[txn] = Txn {
+        state.txns[txn] = ScriptTxn {
             over: true,
             failed: true,
-            ..Txn::default()
+            ..ScriptTxn::default()
         };
     }
 
-    fn deliver(&mut self, node: usize) -> Checked {
+    fn deliver(&mut self, node: usize) -> CheckResult {
         let state = &mut self.nodes[node];
         match state.up.pop_front() {
-            Some(Up::Claim(claim)) => {
+            Some(UpMessage::Claim(claim)) => {
                 let claimed = self.service.claim(id(node), claim);
                 match claimed {
                     Ok(void) if void.is_empty() => Ok(()),
@@ -376,15 +389,15 @@ impl World {
                     Err(error) => Err(error.to_string()),
                 }
             }
-            Some(Up::Tail(number)) => {
-                state.came = number + 1;
+            Some(UpMessage::Tail(number)) => {
+                state.arrived = number + 1;
                 Ok(())
             }
-            Some(Up::Known) => {
-                state.known = Some(state.came);
+            Some(UpMessage::Known) => {
+                state.known = Some(state.arrived);
                 Ok(())
             }
-            Some(Up::Lock(message)) => {
+            Some(UpMessage::Lock(message)) => {
                 let handled = self.service.handle(id(node), message);
                 handled.map_err(|error| format!("{message:?}: {error}"))
             }
@@ -395,11 +408,11 @@ impl World {
     fn cut(&mut self, node: usize) {
         let state = &mut self.nodes[node];
         state.linked = false;
-        state.came = state.merged;
+        state.arrived = state.merged;
         state.known = None;
         state.up.clear();
         state.down.clear();
-        state.cache.unlinked();
+        state.cache.on_unlinked();
     }
 
     /// A new link: the server drops what it was asked over the old one; the records that it has not, claims, and their end.
@@ -408,14 +421,14 @@ impl World {
         let state = &mut self.nodes[node];
         state.linked = true;
         let again = state.merged..state.journal.len();
-        state.up.extend(again.map(Up::Tail));
-        state.up.extend(state.cache.claims().map(Up::Claim));
-        state.up.push_back(Up::Known);
+        state.up.extend(again.map(UpMessage::Tail));
+        state.up.extend(state.cache.claims().map(UpMessage::Claim));
+        state.up.push_back(UpMessage::Known);
         state.sent = state.journal.len();
-        state.cache.linked(state.now, Number(state.sent as u64));
+        state.cache.on_linked(state.now, RecordNumber(state.sent as u64));
     }
 
-    fn read(&mut self, node: usize) -> Checked {
+    fn read(&mut self, node: usize) -> CheckResult {
         let state = &mut self.nodes[node];
         let record = state.journal[state.merged].clone();
         state.merged += 1;
@@ -423,63 +436,63 @@ impl World {
     }
 
     fn reclaim(&mut self, node: usize) {
-        self.nodes[node].standing = Standing::Gone;
+        self.nodes[node].condition = NodeCondition::Gone;
         self.service.reclaim(id(node));
         self.keep();
     }
 
     fn keep(&mut self) {
         for lock in 0..self.script.locks {
-            self.kept[lock as usize] = self.version(LockId(lock));
+            self.durable_versions[lock as usize] = self.version(LockId(lock));
         }
         for node in &mut self.nodes {
-            node.kept = node.merged;
+            node.durable = node.merged;
         }
     }
 
     fn restart(&mut self, lost: bool) {
-        self.left.restarts -= 1;
+        self.remaining.restarts -= 1;
         if !lost {
             self.keep();
         }
-        let kept = self.kept.iter().enumerate();
-        self.service = Service::new(
+        let kept = self.durable_versions.iter().enumerate();
+        self.service = LockService::new(
             self.ceiling,
             kept.map(|(lock, version)| (LockId(lock as u32), *version)),
         );
         for node in 0..self.nodes.len() {
-            self.nodes[node].merged = self.nodes[node].kept;
-            self.nodes[node].came = self.nodes[node].kept;
-            match self.nodes[node].standing {
-                Standing::Alive => {
+            self.nodes[node].merged = self.nodes[node].durable;
+            self.nodes[node].arrived = self.nodes[node].durable;
+            match self.nodes[node].condition {
+                NodeCondition::Alive => {
                     self.cut(node);
                     self.service.expect(id(node));
                 }
-                Standing::Crashed => self.service.expect(id(node)),
-                Standing::Fenced => {
+                NodeCondition::Crashed => self.service.expect(id(node)),
+                NodeCondition::Fenced => {
                     self.service.expect(id(node));
                     self.service.fence(id(node));
                 }
-                Standing::Gone => {}
+                NodeCondition::Gone => {}
             }
         }
     }
 
     /// Merges what has come and may go, until nothing may.
-    fn merge_all(&mut self) -> Checked {
+    fn merge_all(&mut self) -> CheckResult {
         let mut again = true;
         while again {
             again = false;
             for node in 0..self.nodes.len() {
                 let state = &self.nodes[node];
-                if state.merged < state.came && self.follows(&state.journal[state.merged]) {
+                if state.merged < state.arrived && self.follows(&state.journal[state.merged]) {
                     self.read(node)?;
                     again = true;
                 }
                 let state = &mut self.nodes[node];
                 if state.known.is_some_and(|known| known <= state.merged) {
                     state.known = None;
-                    self.service.known(id(node));
+                    self.service.on_claims_done(id(node));
                 }
             }
         }
@@ -487,7 +500,7 @@ impl World {
     }
 
     /// Carries out what the machines want.
-    fn settle(&mut self) -> Checked {
+    fn settle(&mut self) -> CheckResult {
         self.merge_all()?;
         if let Some(ceiling) = self.service.ceiling_wanted() {
             self.ceiling = ceiling;
@@ -503,13 +516,13 @@ impl World {
                 lock, grant, version, ..
             } = message
             {
-                if grant <= self.told[at(lock)] {
+                if grant <= self.told_grants[at(lock)] {
                     return Err(format!("grant {grant} of lock {lock} is told again"));
                 }
-                if version != self.truth[at(lock)] {
+                if version != self.safe_versions[at(lock)] {
                     return Err(format!("lock {lock} is handed on at version {version}"));
                 }
-                self.told[at(lock)] = grant;
+                self.told_grants[at(lock)] = grant;
             }
             let node = &mut self.nodes[to.0 as usize - 1];
             if node.linked {
@@ -519,7 +532,7 @@ impl World {
         Ok(())
     }
 
-    fn event(&mut self, node: usize, event: Event) -> Checked {
+    fn event(&mut self, node: usize, event: CacheEvent) -> CheckResult {
         let state = &mut self.nodes[node];
         let of = |id: TxnId| {
             let mut txns = state.txns.iter();
@@ -527,18 +540,18 @@ impl World {
             found.ok_or(format!("{event:?} for one that does not wait"))
         };
         match event {
-            Event::Send(message) => {
-                if !state.linked || state.standing != Standing::Alive {
+            CacheEvent::Send(message) => {
+                if !state.linked || state.condition != NodeCondition::Alive {
                     return Err(format!("{message:?} is sent without a link"));
                 }
-                state.up.push_back(Up::Lock(message));
+                state.up.push_back(UpMessage::Lock(message));
             }
-            Event::Held(id) => {
+            CacheEvent::Acquired(id) => {
                 let txn = of(id)?;
                 state.txns[txn].waits = false;
                 state.txns[txn].at += 1;
             }
-            Event::Died(id, _) | Event::TimedOut(id, _) => {
+            CacheEvent::Died(id, _) | CacheEvent::TimedOut(id, _) => {
                 let txn = of(id)?;
                 if self.script.no_restore {
                     return Err(format!("{event:?}, and it cannot be undone"));
@@ -548,7 +561,7 @@ impl World {
                     self.event(node, event)?;
                 }
             }
-            Event::Lost(_) => return Err(format!("{event:?} without a reason")),
+            CacheEvent::Lost(_) => return Err(format!("{event:?} without a reason")),
         }
         Ok(())
     }

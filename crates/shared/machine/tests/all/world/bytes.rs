@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use netram_proto::wire::{Cursor, put_varint};
+use netram_proto::wire::{ByteReader, put_varint};
 use netram_shared_machine::{LockId, Stamp};
 
 /// A record's payload, or a page.
-pub(crate) type P = Arc<[u8]>;
+pub(crate) type PayloadBytes = Arc<[u8]>;
 
 pub(crate) const LOCKS: u32 = 5;
 const SPAN_WORDS: usize = 4;
@@ -25,7 +25,7 @@ pub(crate) fn locks() -> impl Iterator<Item = LockId> {
 }
 
 /// A record: some words get values.
-pub(crate) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> P {
+pub(crate) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> PayloadBytes {
     let (mut preamble, mut bytes) = (Vec::new(), Vec::new());
     stamp.encode(&mut preamble);
     put_varint(&mut bytes, preamble.len() as u64);
@@ -37,12 +37,12 @@ pub(crate) fn record(stamp: &Stamp, writes: &[(usize, u64)]) -> P {
     bytes.into()
 }
 
-pub(crate) fn stamp(payload: &P) -> Stamp {
+pub(crate) fn stamp(payload: &PayloadBytes) -> Stamp {
     Stamp::of(payload).expect("a record of this world")
 }
 
-pub(crate) fn apply(payload: &P, region: &mut [u64]) {
-    let mut cursor = Cursor::new(payload);
+pub(crate) fn apply(payload: &PayloadBytes, region: &mut [u64]) {
+    let mut cursor = ByteReader::new(payload);
     let preamble = cursor.varint().expect("a length");
     cursor.bytes(preamble as usize).expect("a preamble");
     while !cursor.rest().is_empty() {
@@ -51,7 +51,7 @@ pub(crate) fn apply(payload: &P, region: &mut [u64]) {
     }
 }
 
-pub(crate) fn page(region: &[u64], offset: u64, bytes: u64) -> P {
+pub(crate) fn page(region: &[u64], offset: u64, bytes: u64) -> PayloadBytes {
     let words = &region[offset as usize / 8..(offset + bytes) as usize / 8];
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }

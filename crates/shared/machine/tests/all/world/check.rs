@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 
 use netram_proto::id::JournalId;
 use netram_shared_machine::lock::TxnId;
-use netram_shared_machine::message::Fate;
-use netram_shared_machine::server::Standing;
-use netram_shared_machine::{LockId, Merge, NodeId, Number, Queued, Version};
+use netram_shared_machine::message::RecordOutcome;
+use netram_shared_machine::server::NodeState;
+use netram_shared_machine::{LockId, LockVersion, MergeQueue, NodeId, QueuedRecord, RecordNumber};
 
 use super::World;
-use super::bytes::{self, P, WORDS};
+use super::bytes::{self, PayloadBytes, WORDS};
 
 /// A rule, by what it says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rule {
+pub(crate) enum RegionRule {
     /// 1: applied versions never skip and never go back.
     Applied,
     /// 2: what was acknowledged survives.
@@ -40,8 +40,8 @@ pub(crate) enum Rule {
 
 /// What the rules remember.
 #[derive(Default)]
-pub(crate) struct Book {
-    pub(crate) fates: BTreeMap<(NodeId, Number), Fate>,
+pub(crate) struct RegionHistory {
+    pub(crate) outcomes: BTreeMap<(NodeId, RecordNumber), RecordOutcome>,
     /// Journals of nodes.
     pub(crate) known: BTreeMap<NodeId, JournalId>,
     pub(crate) commits: u64,
@@ -50,10 +50,10 @@ pub(crate) struct Book {
     /// Times that a node heard of a later view that it counts.
     pub(crate) views: u64,
     /// Nodes that fell behind, or left.
-    pub(crate) anew: u64,
+    pub(crate) rejoined: u64,
     /// Hints that were sent, and taken.
-    pub(crate) hinted: u64,
-    pub(crate) taken: u64,
+    pub(crate) hints_sent: u64,
+    pub(crate) hints_taken: u64,
     /// Nodes fenced for a record under a lock that they did not hold.
     pub(crate) unlocked: u64,
 }
@@ -66,13 +66,13 @@ impl World {
             let declared = |word: &usize| spans().any(|span| span.contains(word));
             let outside = (0..WORDS).filter(|word| !declared(word));
             if outside.into_iter().any(|word| process.region[word] != 0) {
-                self.fail(Rule::Undeclared, "a word of no span has changed");
+                self.fail(RegionRule::Undeclared, "a word of no span has changed");
             }
         }
     }
 
     /// A node's memory takes another's record.
-    pub(super) fn apply(&mut self, slot: usize, payload: &P) {
+    pub(super) fn apply(&mut self, slot: usize, payload: &PayloadBytes) {
         let stamp = bytes::stamp(payload);
         let Some(process) = &mut self.slots[slot].process else {
             return;
@@ -83,7 +83,7 @@ impl World {
                 let stands = process.region[bytes::span(*lock).start];
                 if stands + 1 != makes.0 {
                     self.fail(
-                        Rule::Applied,
+                        RegionRule::Applied,
                         &format!("slot {slot}: lock {lock} from {stands} to {makes}"),
                     );
                 }
@@ -105,7 +105,7 @@ impl World {
                 let stands = process.region[bytes::span(*lock).start];
                 if stands < version.0 {
                     self.fail(
-                        Rule::Readers,
+                        RegionRule::Readers,
                         &format!("slot {slot}: lock {lock} at {stands}, below {version}"),
                     );
                 }
@@ -122,14 +122,14 @@ impl World {
             && *pinned != process.region
         {
             self.fail(
-                Rule::Readers,
+                RegionRule::Readers,
                 &format!("slot {slot}: the memory changed under a reader"),
             );
         }
     }
 
     /// A transaction has its locks: its memory has everything that was acknowledged under them.
-    pub(super) fn check_held(&self, slot: usize, txn: TxnId) {
+    pub(super) fn check_locks_held(&self, slot: usize, txn: TxnId) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
@@ -137,9 +137,9 @@ impl World {
         if !process.node.tokens().leased(self.now) {
             return;
         }
-        for held in process.node.tokens().held(txn) {
+        for held in process.node.tokens().held_locks(txn) {
             let lock = held.lock;
-            let stands = Version(process.region[bytes::span(lock).start]);
+            let stands = LockVersion(process.region[bytes::span(lock).start]);
             // A transaction of its own that shares nothing with it may have written meanwhile: not under this lock.
             let newest = self.newest_acked(lock);
             if stands != held.version || stands < newest {
@@ -147,12 +147,12 @@ impl World {
                     "slot {slot}: lock {lock} held at {}, memory at {stands}, acknowledged {newest}",
                     held.version
                 );
-                self.fail(Rule::Granted, &what);
+                self.fail(RegionRule::Granted, &what);
             }
         }
     }
 
-    fn newest_acked(&self, lock: LockId) -> Version {
+    fn newest_acked(&self, lock: LockId) -> LockVersion {
         let acked = self
             .journals
             .values()
@@ -163,22 +163,25 @@ impl World {
     }
 
     /// The server merges a record.
-    pub(super) fn check_merged(&mut self, node: NodeId, number: Number, payload: &P) {
+    pub(super) fn check_merged(&mut self, node: NodeId, number: RecordNumber, payload: &PayloadBytes) {
         let server = self.host().memory();
         for (lock, makes) in bytes::stamp(payload).written {
             let stands = server[bytes::span(lock).start];
             if stands + 1 != makes.0 {
-                self.fail(Rule::Versions, &format!("lock {lock} from {stands} to {makes}"));
+                self.fail(
+                    RegionRule::Versions,
+                    &format!("lock {lock} from {stands} to {makes}"),
+                );
             }
         }
-        let standing = self.disk().table.nodes.get(&node).map(|row| row.standing);
-        if standing == Some(Standing::Gone) {
+        let standing = self.disk().table.nodes.get(&node).map(|row| row.state);
+        if standing == Some(NodeState::Gone) {
             self.fail(
-                Rule::AfterEnd,
+                RegionRule::AfterEnd,
                 &format!("record {number} of node {node} comes after its end"),
             );
         }
-        self.book.commits += 1;
+        self.history.commits += 1;
     }
 
     /// A view counts when whoever reads the journal after a crash of everything else finds it on the server's disk.
@@ -195,54 +198,54 @@ impl World {
         if let Some(journal) = stored.filter(|journal| journal.view.version < view) {
             let stored = journal.view.version;
             self.fail(
-                Rule::Survives,
+                RegionRule::Survives,
                 &format!("slot {slot}: view {view} counts, and {stored} is durable"),
             );
         }
-        self.book.views += u64::from(view > 1);
+        self.history.views += u64::from(view > 1);
     }
 
     /// That a node is gone is durable: all that it was ever told to be safe is too.
     pub(super) fn check_gone(&mut self, node: NodeId) {
-        self.book.gone += 1;
+        self.history.gone += 1;
         let has = self
             .disk()
             .table
             .nodes
             .get(&node)
-            .map_or(Number(0), |row| row.number);
+            .map_or(RecordNumber(0), |row| row.number);
         let journals = self.journals.values();
         let mut its = journals.filter(|journal| journal.node == Some(node));
         if let Some(journal) = its.find(|journal| journal.acked as u64 > has.0) {
             let acked = journal.acked;
             self.fail(
-                Rule::Survives,
+                RegionRule::Survives,
                 &format!("node {node} had {acked} acknowledged, and {has} count"),
             );
         }
     }
 
-    pub(super) fn check_fate(&mut self, node: NodeId, number: Number, fate: Fate) {
-        if fate == Fate::Open {
+    pub(super) fn check_outcome(&mut self, node: NodeId, number: RecordNumber, fate: RecordOutcome) {
+        if fate == RecordOutcome::Open {
             return;
         }
-        self.book.aborted += u64::from(fate == Fate::Aborted);
-        let before = self.book.fates.insert((node, number), fate);
+        self.history.aborted += u64::from(fate == RecordOutcome::Aborted);
+        let before = self.history.outcomes.insert((node, number), fate);
         if before.is_some_and(|before| before != fate) {
             self.fail(
-                Rule::Outcome,
+                RegionRule::Outcome,
                 &format!("record {number} of node {node} is {fate:?} now"),
             );
         }
     }
 
     /// Why it is not at rest; empty if it is.
-    pub(super) fn unrest(&self) -> String {
+    pub(super) fn busy_reason(&self) -> String {
         let Some(server) = self.server() else {
             return "no server".into();
         };
-        for (node, standing) in server.standings() {
-            if !matches!(standing, Standing::Live | Standing::Gone) {
+        for (node, standing) in server.node_states() {
+            if !matches!(standing, NodeState::Live | NodeState::Gone) {
                 return format!("node {node} is {standing:?}, missing {:?}", server.missing());
             }
         }
@@ -255,7 +258,7 @@ impl World {
                 let journal = self.journals.get(&process.journal);
                 let journal = journal.map(|journal| (journal.acked, journal.sealed, journal.few));
                 let id = process.node.id();
-                let standing = server.standings().find(|(node, _)| Some(*node) == id);
+                let standing = server.node_states().find(|(node, _)| Some(*node) == id);
                 let link = process.session;
                 return format!(
                     "slot {index}: {state:?}, {standing:?}, {link:?}, {txns:?}, acked, sealed, few {journal:?}"
@@ -266,8 +269,8 @@ impl World {
             }
         }
         let live = server
-            .standings()
-            .filter(|(_, standing)| *standing == Standing::Live);
+            .node_states()
+            .filter(|(_, standing)| *standing == NodeState::Live);
         if live.count() != self.slots.len() {
             return "nodes that have no process".into();
         }
@@ -277,8 +280,8 @@ impl World {
         }
     }
 
-    pub(super) fn is_at_rest(&mut self) -> bool {
-        if !self.unrest().is_empty() {
+    pub(super) fn is_quiescent(&mut self) -> bool {
+        if !self.busy_reason().is_empty() {
             return false;
         }
         // Lazy nodes are at rest with less.
@@ -286,35 +289,35 @@ impl World {
             if let Some(process) = &mut self.slots[slot].process {
                 process.node.pull();
             }
-            self.do_deeds(slot);
+            self.run_actions(slot);
         }
         let memory = self.host().memory();
         let mut processes = self.slots.iter().filter_map(|slot| slot.process.as_ref());
         processes.all(|process| process.region == memory)
     }
 
-    pub(super) fn check_at_rest(&mut self) {
+    pub(super) fn check_quiescent(&mut self) {
         let disk = self.disk();
         if disk.region != self.host().memory() {
-            self.fail(Rule::Equal, "the disk's region is not the server's");
+            self.fail(RegionRule::Equal, "the disk's region is not the server's");
         }
         for journal in self.journals.values() {
             let logged = disk.log.iter().filter(|(node, ..)| journal.node == Some(*node));
-            let logged: Vec<&P> = logged.map(|(.., payload)| payload).collect();
+            let logged: Vec<&PayloadBytes> = logged.map(|(.., payload)| payload).collect();
             let same = logged
                 .iter()
                 .zip(&journal.records)
                 .all(|(one, other)| *one == other);
             if logged.len() < journal.acked || !same {
                 let what = format!("{} acknowledged, {} in the order", journal.acked, logged.len());
-                self.fail(Rule::Survives, &what);
+                self.fail(RegionRule::Survives, &what);
             }
         }
-        for ((node, number), fate) in &self.book.fates {
+        for ((node, number), fate) in &self.history.outcomes {
             let there = disk.log.iter().any(|(of, at, _)| (of, at) == (node, number));
-            if there != (*fate == Fate::Committed) {
+            if there != (*fate == RecordOutcome::Committed) {
                 self.fail(
-                    Rule::Outcome,
+                    RegionRule::Outcome,
                     &format!("record {number} of node {node} was {fate:?}: {there}"),
                 );
             }
@@ -324,13 +327,13 @@ impl World {
 
     /// The journals of all, merged in an order of chance.
     fn check_any_order(&mut self) {
-        let mut lanes: BTreeMap<NodeId, Vec<(Number, P)>> = BTreeMap::new();
+        let mut lanes: BTreeMap<NodeId, Vec<(RecordNumber, PayloadBytes)>> = BTreeMap::new();
         for (node, number, payload) in &self.disk().log {
             lanes.entry(*node).or_default().push((*number, payload.clone()));
         }
-        let mut merge = Merge::new([], lanes.keys().map(|node| (*node, Number(0))));
+        let mut merge = MergeQueue::new([], lanes.keys().map(|node| (*node, RecordNumber(0))));
         let (mut region, mut done) = (vec![0; WORDS], 0);
-        let mut left: Vec<(NodeId, std::vec::IntoIter<(Number, P)>)> = lanes
+        let mut left: Vec<(NodeId, std::vec::IntoIter<(RecordNumber, PayloadBytes)>)> = lanes
             .into_iter()
             .map(|(node, lane)| (node, lane.into_iter()))
             .collect();
@@ -344,7 +347,7 @@ impl World {
                     let ticket = payload;
                     let pushed = merge.push(
                         *node,
-                        Queued {
+                        QueuedRecord {
                             number,
                             stamp,
                             ticket,
@@ -360,7 +363,7 @@ impl World {
         }
         if region != self.disk().region || done != self.disk().log.len() {
             self.fail(
-                Rule::AnyOrder,
+                RegionRule::AnyOrder,
                 "the same journals, merged again, are another region",
             );
         }

@@ -1,24 +1,24 @@
 //! Records straight from process to process: lost, late, twice, in any order.
 
-use netram_proto::time::Span;
-use netram_shared_machine::message::{Hint as Record, ToPeer};
-use netram_shared_machine::node::Straight;
-use netram_shared_machine::{LockId, Version};
+use netram_proto::time::Nanos;
+use netram_shared_machine::message::{PeerHint as Record, ToPeer};
+use netram_shared_machine::node::PeerAction;
+use netram_shared_machine::{LockId, LockVersion};
 
-use super::bytes::{self, P};
-use super::{Hint, Planted, Rule, World};
+use super::bytes::{self, PayloadBytes};
+use super::{RegionRule, SentHint, World, WorldBug};
 
 impl World {
-    pub(super) fn on_straight(&mut self, slot: usize, straight: Straight<P>) {
+    pub(super) fn on_peer_action(&mut self, slot: usize, straight: PeerAction<PayloadBytes>) {
         // There are no links between processes here: whoever is there may be sent to.
-        if let Straight::Hint(hint) = straight {
-            self.book.hinted += 1;
+        if let PeerAction::Hint(hint) = straight {
+            self.history.hints_sent += 1;
             self.send_hint(slot, hint);
         }
     }
 
-    fn send_hint(&mut self, from: usize, mut hint: Record<P>) {
-        if self.planted == Planted::HintWithoutNeeds {
+    fn send_hint(&mut self, from: usize, mut hint: Record<PayloadBytes>) {
+        if self.planted == WorldBug::HintWithoutNeeds {
             hint.needs.clear();
         }
         let message = ToPeer::Hint(hint);
@@ -27,10 +27,10 @@ impl World {
         bytes.extend_from_slice(message.payload().map_or(&[], |payload| payload));
         for slot in 0..self.slots.len() {
             for _ in 0..2 {
-                if slot != from && self.dice.percent(self.dangers.hints) {
-                    let at = self.now + Span::from_us(self.dice.below(20_000));
+                if slot != from && self.dice.percent(self.fault_rates.hints) {
+                    let at = self.now + Nanos::from_us(self.dice.below(20_000));
                     let bytes = bytes.clone();
-                    self.hints.push(Hint { at, slot, bytes });
+                    self.hints.push(SentHint { at, slot, bytes });
                 }
             }
         }
@@ -51,7 +51,7 @@ impl World {
                 slot,
                 Record {
                     node,
-                    number: netram_shared_machine::Number(number),
+                    number: netram_shared_machine::RecordNumber(number),
                     needs: Vec::new(),
                     payload,
                 },
@@ -65,15 +65,15 @@ impl World {
             return;
         };
         let message = ToPeer::decode(bytes).expect("what a process says is a message");
-        let ToPeer::Hint(hint) = message.map(P::from) else {
+        let ToPeer::Hint(hint) = message.map(PayloadBytes::from) else {
             return;
         };
         let payload = hint.payload.clone();
         let taken = process.node.on_hint(now, hint);
-        self.do_deeds(slot);
+        self.run_actions(slot);
         // A token that goes back before the records made under it is given on before those are anywhere.
-        let planted = self.planted == Planted::ReleaseBeforeTail;
-        self.book.taken += u64::from(taken);
+        let planted = self.planted == WorldBug::ReleaseBeforeTail;
+        self.history.hints_taken += u64::from(taken);
         if taken && !planted {
             self.check_overwritten(slot, &payload);
         }
@@ -81,21 +81,21 @@ impl World {
 
     /// A hint was taken: whatever had read what it overwrote is there as well. Otherwise a reader sees what no order of the
     /// records ever shows.
-    fn check_overwritten(&self, slot: usize, payload: &P) {
+    fn check_overwritten(&self, slot: usize, payload: &PayloadBytes) {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
         // What waits for a reader is not in the memory yet.
-        let has = |lock: &LockId, version: &Version| process.node.version(*lock) >= *version;
+        let has = |lock: &LockId, version: &LockVersion| process.node.version(*lock) >= *version;
         let safe = self.journals.values();
         let safe = safe.flat_map(|journal| &journal.records[..journal.acked]);
         for (lock, makes) in bytes::stamp(payload).written {
             for record in safe.clone() {
                 let stamp = bytes::stamp(record);
-                let read = stamp.read.contains(&(lock, Version(makes.0 - 1)));
+                let read = stamp.read.contains(&(lock, LockVersion(makes.0 - 1)));
                 if read && !stamp.written.iter().all(|(lock, version)| has(lock, version)) {
                     self.fail(
-                        Rule::Readers,
+                        RegionRule::Readers,
                         &format!(
                             "slot {slot}: version {makes} of lock {lock} is there, and {stamp:?} is not"
                         ),

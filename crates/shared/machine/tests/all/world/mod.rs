@@ -25,25 +25,25 @@ mod server;
 use std::collections::{BTreeMap, VecDeque};
 
 use netram_proto::id::JournalId;
-use netram_proto::time::{Span, Time};
-use netram_shared_machine::server::Session;
+use netram_proto::time::{Nanos, Time};
+use netram_shared_machine::server::SessionId;
 use netram_shared_machine::{ToNode, ToServer};
 
-use bytes::P;
-use check::Book;
-pub(crate) use check::Rule;
-use journal::Journal;
-pub(crate) use process::Process;
-use process::Slot;
-use server::Host;
+use bytes::PayloadBytes;
+use check::RegionHistory;
+pub(crate) use check::RegionRule;
+use journal::NodeRecords;
+use process::MachineSlot;
+pub(crate) use process::NodeProcess;
+use server::ServerHost;
 
-pub(crate) const LEASE: Span = Span::from_ms(100);
+pub(crate) const LEASE: Nanos = Nanos::from_ms(100);
 /// Messages that a link takes before its receiver has read some.
 const WINDOW: usize = 6;
 
 /// What may go wrong, each in so many steps of ten thousand.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Dangers {
+pub(crate) struct FaultRates {
     pub(crate) link_breaks: u64,
     pub(crate) process_dies: u64,
     pub(crate) process_sleeps: u64,
@@ -53,8 +53,8 @@ pub(crate) struct Dangers {
     pub(crate) hints: u64,
 }
 
-impl Dangers {
-    pub(crate) const NONE: Dangers = Dangers {
+impl FaultRates {
+    pub(crate) const NONE: FaultRates = FaultRates {
         link_breaks: 0,
         process_dies: 0,
         process_sleeps: 0,
@@ -62,7 +62,7 @@ impl Dangers {
         members_lost: 0,
         hints: 50,
     };
-    pub(crate) const ALL: Dangers = Dangers {
+    pub(crate) const ALL: FaultRates = FaultRates {
         link_breaks: 60,
         process_dies: 25,
         process_sleeps: 25,
@@ -74,16 +74,16 @@ impl Dangers {
 
 /// A wrong turn for the world to take, to see that the rules find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Planted {
+pub(crate) enum WorldBug {
     Nothing,
     /// A node's tails come behind the tokens that it gives back. That the server defends itself against.
     ReleaseBeforeTail,
     /// A dead node's journal is not read: its locks go on at once.
     GrantBeforeRead,
     /// The members of a fenced node go on acknowledging.
-    NoSeal,
+    NoFence,
     /// The server says that it has what it has not flushed.
-    KeptBeforeDurable,
+    AckBeforeDurable,
     /// A node applies what waits for its readers in the wrong order.
     WaitingReversed,
     /// What was read of a dead node counts as flushed.
@@ -96,11 +96,11 @@ pub(crate) enum Planted {
 
 /// A small generator of numbers (splitmix64): the same seed, the same story.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct SplitMix(u64);
 
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Dice {
-        Dice(seed)
+impl SplitMix {
+    pub(crate) fn new(seed: u64) -> SplitMix {
+        SplitMix(seed)
     }
 
     pub(crate) fn next(&mut self) -> u64 {
@@ -122,17 +122,17 @@ impl Dice {
 
 /// A link, in both directions. What is in it when it breaks is lost.
 #[derive(Debug, Default)]
-pub(crate) struct Pipe {
+pub(crate) struct NodePipe {
     slot: usize,
-    up: VecDeque<(Time, ToServer<P>)>,
-    down: VecDeque<(Time, ToNode<P>)>,
+    up: VecDeque<(Time, ToServer<PayloadBytes>)>,
+    down: VecDeque<(Time, ToNode<PayloadBytes>)>,
     /// The server has closed it: the node finds out behind the last message.
     closed: bool,
 }
 
 /// A record on its way from node to node.
 #[derive(Debug)]
-struct Hint {
+struct SentHint {
     at: Time,
     slot: usize,
     bytes: Vec<u8>,
@@ -140,62 +140,62 @@ struct Hint {
 
 pub(crate) struct World {
     pub(crate) seed: u64,
-    pub(crate) dice: Dice,
+    pub(crate) dice: SplitMix,
     pub(crate) now: Time,
-    pub(crate) dangers: Dangers,
-    pub(crate) planted: Planted,
+    pub(crate) fault_rates: FaultRates,
+    pub(crate) planted: WorldBug,
     /// The server's disk takes its time.
     pub(crate) hold_flush: bool,
     /// Programs do what a test says, and nothing else.
     pub(crate) script: bool,
     /// Nothing begins any more.
-    pub(crate) calm: bool,
-    host: Host,
-    pub(crate) slots: Vec<Slot>,
-    journals: BTreeMap<JournalId, Journal>,
-    pipes: BTreeMap<Session, Pipe>,
+    pub(crate) quiescing: bool,
+    host: ServerHost,
+    pub(crate) slots: Vec<MachineSlot>,
+    journals: BTreeMap<JournalId, NodeRecords>,
+    links: BTreeMap<SessionId, NodePipe>,
     sessions: u64,
-    hints: Vec<Hint>,
-    pub(crate) book: Book,
+    hints: Vec<SentHint>,
+    pub(crate) history: RegionHistory,
 }
 
 impl World {
     pub(crate) fn new(seed: u64, nodes: usize) -> World {
         // Often a small ring, so that nodes fall behind it.
-        let small = Dice::new(!seed).percent(30);
+        let small = SplitMix::new(!seed).percent(30);
         World::with_recent(seed, nodes, if small { 400 } else { 20_000 })
     }
 
     /// A server that keeps so many bytes of records for nodes that are behind.
     pub(crate) fn with_recent(seed: u64, nodes: usize, recent_bytes_max: usize) -> World {
-        let dice = Dice::new(seed);
+        let dice = SplitMix::new(seed);
         World {
             seed,
             now: Time(1_000_000_000),
-            dangers: Dangers::NONE,
-            planted: Planted::Nothing,
+            fault_rates: FaultRates::NONE,
+            planted: WorldBug::Nothing,
             hold_flush: false,
             script: false,
-            calm: false,
-            host: Host::new(recent_bytes_max),
-            slots: (0..nodes).map(|_| Slot::default()).collect(),
+            quiescing: false,
+            host: ServerHost::new(recent_bytes_max),
+            slots: (0..nodes).map(|_| MachineSlot::default()).collect(),
             journals: BTreeMap::new(),
-            pipes: BTreeMap::new(),
+            links: BTreeMap::new(),
             sessions: 0,
             hints: Vec::new(),
-            book: Book::default(),
+            history: RegionHistory::default(),
             dice,
         }
     }
 
     /// A moment later: one thing happens, and everything that follows from it.
     pub(crate) fn step(&mut self) {
-        self.now = self.now + Span::from_us(200 + self.dice.below(3000));
+        self.now = self.now + Nanos::from_us(200 + self.dice.below(3000));
         if self.host.is_down() {
-            if self.calm || self.dice.percent(3) {
+            if self.quiescing || self.dice.percent(3) {
                 self.start_server();
             }
-        } else if !self.calm && self.dice.below(10_000) < self.dangers.server_dies {
+        } else if !self.quiescing && self.dice.below(10_000) < self.fault_rates.server_dies {
             self.kill_server();
         }
         self.run_server();
@@ -220,14 +220,14 @@ impl World {
             }
             self.step();
         }
-        self.fail(Rule::Ends, &format!("never: {what}"));
+        self.fail(RegionRule::Ends, &format!("never: {what}"));
     }
 
     /// Lets everything come to rest: nothing goes wrong any more, what is dead stays so.
-    pub(crate) fn rest(&mut self) {
-        self.calm = true;
+    pub(crate) fn quiesce(&mut self) {
+        self.quiescing = true;
         self.hold_flush = false;
-        self.dangers = Dangers::NONE;
+        self.fault_rates = FaultRates::NONE;
         for slot in &mut self.slots {
             slot.wake();
         }
@@ -237,38 +237,38 @@ impl World {
         }
         for _ in 0..6000 {
             self.step();
-            if self.is_at_rest() {
-                return self.check_at_rest();
+            if self.is_quiescent() {
+                return self.check_quiescent();
             }
         }
-        let why = self.unrest();
-        self.fail(Rule::Ends, &format!("no rest: {why}"));
+        let why = self.busy_reason();
+        self.fail(RegionRule::Ends, &format!("no rest: {why}"));
     }
 
     fn delay(&mut self) -> Time {
         let quick = self.dice.percent(80);
-        self.now + Span::from_us(self.dice.below(if quick { 2000 } else { 15_000 }))
+        self.now + Nanos::from_us(self.dice.below(if quick { 2000 } else { 15_000 }))
     }
 
-    fn connect(&mut self, slot: usize) -> Session {
+    fn connect(&mut self, slot: usize) -> SessionId {
         self.sessions += 1;
-        let session = Session(self.sessions);
-        let pipe = Pipe {
+        let session = SessionId(self.sessions);
+        let pipe = NodePipe {
             slot,
-            ..Pipe::default()
+            ..NodePipe::default()
         };
-        self.pipes.insert(session, pipe);
+        self.links.insert(session, pipe);
         session
     }
 
     fn deliver_hints(&mut self) {
         while let Some(at) = self.hints.iter().position(|hint| hint.at <= self.now) {
-            let Hint { slot, bytes, .. } = self.hints.swap_remove(at);
+            let SentHint { slot, bytes, .. } = self.hints.swap_remove(at);
             self.take_hint(slot, &bytes);
         }
     }
 
-    pub(crate) fn fail(&self, rule: Rule, what: &str) -> ! {
+    pub(crate) fn fail(&self, rule: RegionRule, what: &str) -> ! {
         panic!("{rule:?} broken, seed {}: {what}", self.seed);
     }
 }

@@ -2,30 +2,32 @@
 
 use netram_proto::id::JournalId;
 use netram_proto::journal::View;
-use netram_proto::time::{Span, Time};
+use netram_proto::time::{Nanos, Time};
 use netram_shared_machine::lock::TxnId;
-use netram_shared_machine::message::{Fate, Join, OldJournal, Reach};
-use netram_shared_machine::node::{Deed, Full, Node, NodeConfig, Over, State, Waited};
-use netram_shared_machine::server::{Closed, Session};
-use netram_shared_machine::{Hold, LockId, NodeId, Number, Stamp, ToServer};
+use netram_shared_machine::message::{JoinRequest, OrphanJournalId, PeerEndpoint, RecordOutcome};
+use netram_shared_machine::node::{
+    NodeAction, NodeConfig, NodeEnd, NodePhase, PinnedOverflow, RegionNode, WaitOutcome,
+};
+use netram_shared_machine::server::{LinkEnd, SessionId};
+use netram_shared_machine::{LockId, LockMode, NodeId, RecordNumber, Stamp, ToServer};
 
-use super::bytes::{self, LOCKS, P, WORDS};
-use super::journal::Journal;
-use super::{Planted, Rule, World};
+use super::bytes::{self, LOCKS, PayloadBytes, WORDS};
+use super::journal::NodeRecords;
+use super::{RegionRule, World, WorldBug};
 
 /// Where processes run one after another.
 #[derive(Default)]
-pub(crate) struct Slot {
-    pub(crate) process: Option<Process>,
+pub(crate) struct MachineSlot {
+    pub(crate) process: Option<NodeProcess>,
     asleep_until: Time,
     /// A journal that a process before has left.
-    pub(crate) left: Option<(NodeId, JournalId)>,
+    pub(crate) orphan: Option<(NodeId, JournalId)>,
     /// Records of which nobody knows yet what became of them.
-    pub(crate) unknown: Vec<(NodeId, Number)>,
+    pub(crate) unknown: Vec<(NodeId, RecordNumber)>,
 }
 
-impl Slot {
-    pub(crate) fn awake(&mut self, now: Time) -> Option<&mut Process> {
+impl MachineSlot {
+    pub(crate) fn awake(&mut self, now: Time) -> Option<&mut NodeProcess> {
         self.process.as_mut().filter(|_| self.asleep_until <= now)
     }
 
@@ -39,31 +41,31 @@ impl Slot {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum TxnPhase {
     Waiting,
     Ready,
-    Committing(Number),
+    Committing(RecordNumber),
     Failed,
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Txn {
+pub(crate) struct ProgramTxn {
     pub(crate) id: TxnId,
     /// Locks that it still wants, one after another.
-    pub(crate) wants: Vec<(LockId, Hold)>,
-    pub(crate) phase: Phase,
+    pub(crate) wants: Vec<(LockId, LockMode)>,
+    pub(crate) phase: TxnPhase,
 }
 
-pub(crate) struct Process {
-    pub(crate) node: Node<P>,
+pub(crate) struct NodeProcess {
+    pub(crate) node: RegionNode<PayloadBytes>,
     pub(crate) journal: JournalId,
-    pub(crate) session: Option<Session>,
+    pub(crate) session: Option<SessionId>,
     /// Its link broke, and it has not noticed yet.
     pub(crate) unlinked_late: bool,
     pub(crate) region: Vec<u64>,
     /// The last record under each lock, with where the lock stands.
     pub(crate) last: Vec<Option<Stamp>>,
-    pub(crate) txns: Vec<Txn>,
+    pub(crate) txns: Vec<ProgramTxn>,
     /// What a pinned reader saw when it began, or accepted.
     pub(crate) pinned: Option<Vec<u64>>,
     pub(crate) offered: bool,
@@ -76,29 +78,29 @@ impl World {
     /// Starts a process that joins.
     pub(crate) fn start_process(&mut self, slot: usize) {
         let id = JournalId(u128::from(self.dice.next()) << 8 | slot as u128);
-        self.journals.insert(id, Journal::default());
-        let join = Join {
+        self.journals.insert(id, NodeRecords::default());
+        let join = JoinRequest {
             region: None,
             name: format!("process {slot}"),
             view: View::first(id),
             key: Vec::new(),
-            begins: Journal::end(0),
+            begins: NodeRecords::end(0),
             lazy: self.dice.percent(25),
             link: 0,
         };
         let full = if self.dice.percent(50) {
-            Full::Expire
+            PinnedOverflow::Expire
         } else {
-            Full::FallBehind
+            PinnedOverflow::FallBehind
         };
         let config = NodeConfig {
             join,
             pinned_bytes_max: 300,
             full,
         };
-        let mut node = Node::new(config);
-        node.set_reach(Reach::default());
-        let process = Process {
+        let mut node = RegionNode::new(config);
+        node.set_reach(PeerEndpoint::default());
+        let process = NodeProcess {
             node,
             journal: id,
             session: None,
@@ -121,36 +123,36 @@ impl World {
         };
         self.slots[slot].wake();
         let how = match self.dice.percent(50) {
-            true => Closed::HungUp,
-            false => Closed::Broken,
+            true => LinkEnd::HungUp,
+            false => LinkEnd::Broken,
         };
         if let Some(session) = process.session {
-            self.break_pipe(session, how);
+            self.break_link(session, how);
         }
-        self.bury(slot, &process);
+        self.reap(slot, &process);
     }
 
-    fn bury(&mut self, slot: usize, process: &Process) {
+    fn reap(&mut self, slot: usize, process: &NodeProcess) {
         let Some(node) = process.node.id() else {
             return;
         };
-        self.slots[slot].left = Some((node, process.journal));
+        self.slots[slot].orphan = Some((node, process.journal));
         for txn in &process.txns {
-            if let Phase::Committing(number) = txn.phase {
+            if let TxnPhase::Committing(number) = txn.phase {
                 self.slots[slot].unknown.push((node, number));
             }
         }
     }
 
-    pub(crate) fn sleep_process(&mut self, slot: usize, time: Span) {
+    pub(crate) fn sleep_process(&mut self, slot: usize, time: Nanos) {
         let until = self.now + time;
         self.slots[slot].sleep(until);
     }
 
     pub(super) fn run_slot(&mut self, slot: usize) {
         let now = self.now;
-        if !self.calm {
-            self.endanger(slot);
+        if !self.quiescing {
+            self.draw_faults(slot);
         }
         if self.slots[slot].process.is_none() {
             if self.dice.percent(5) {
@@ -159,8 +161,8 @@ impl World {
             return;
         }
         self.acknowledge(slot);
-        if !self.calm
-            && self.dice.below(10_000) < self.dangers.members_lost
+        if !self.quiescing
+            && self.dice.below(10_000) < self.fault_rates.members_lost
             && self.slots[slot].awake(now).is_some()
         {
             self.change_view(slot);
@@ -179,26 +181,26 @@ impl World {
                 process.node.on_linked();
             }
         }
-        self.do_deeds(slot);
+        self.run_actions(slot);
         self.deliver_down(slot);
         if let Some(process) = self.slots[slot].awake(now) {
             process.node.on_tick(now);
         }
-        self.do_deeds(slot);
+        self.run_actions(slot);
         if self.slots[slot].process.is_some() {
             self.run_program(slot);
         }
     }
 
-    fn endanger(&mut self, slot: usize) {
+    fn draw_faults(&mut self, slot: usize) {
         let danger = self.dice.below(10_000);
-        let dangers = self.dangers;
+        let dangers = self.fault_rates;
         if danger < dangers.process_dies {
             self.kill_process(slot);
         }
         let danger = self.dice.below(10_000);
         if danger < dangers.process_sleeps {
-            let time = Span::from_ms(20 + self.dice.below(250));
+            let time = Nanos::from_ms(20 + self.dice.below(250));
             self.sleep_process(slot, time);
         }
         let danger = self.dice.below(10_000);
@@ -206,7 +208,7 @@ impl World {
         if let Some(session) = process.and_then(|process| process.session)
             && danger < dangers.link_breaks
         {
-            self.break_pipe(session, Closed::Broken);
+            self.break_link(session, LinkEnd::Broken);
         }
         let danger = self.dice.below(10_000);
         let id = self.slots[slot].process.as_ref().map(|process| process.journal);
@@ -231,7 +233,7 @@ impl World {
             ..View::first(process.journal)
         };
         process.node.on_view(view);
-        self.do_deeds(slot);
+        self.run_actions(slot);
     }
 
     /// The members take what the journal has, whether its process is awake or not.
@@ -247,7 +249,7 @@ impl World {
         if takes && journal.acked < journal.records.len() {
             journal.acked += 1;
         }
-        let (acked, few, now) = (Number(journal.acked as u64), journal.few, self.now);
+        let (acked, few, now) = (RecordNumber(journal.acked as u64), journal.few, self.now);
         let Some(process) = self.slots[slot].awake(now) else {
             return;
         };
@@ -256,7 +258,7 @@ impl World {
             process.node.on_members(now, few);
         }
         process.on_acked(now, acked);
-        self.do_deeds(slot);
+        self.run_actions(slot);
     }
 
     fn deliver_down(&mut self, slot: usize) {
@@ -268,42 +270,42 @@ impl World {
             let Some(session) = process.session else {
                 return;
             };
-            let Some(pipe) = self.pipes.get_mut(&session) else {
+            let Some(pipe) = self.links.get_mut(&session) else {
                 return;
             };
             match pipe.down.pop_front_if(|(at, _)| *at <= now) {
                 Some((_, message)) => process.node.handle(now, message),
                 None if pipe.closed && pipe.down.is_empty() => {
-                    self.break_pipe(session, Closed::Broken);
+                    self.break_link(session, LinkEnd::Broken);
                     return;
                 }
                 None => return,
             }
-            self.do_deeds(slot);
+            self.run_actions(slot);
         }
     }
 
-    pub(super) fn do_deeds(&mut self, slot: usize) {
+    pub(super) fn run_actions(&mut self, slot: usize) {
         let mut reversed = Vec::new();
         while let Some(process) = &mut self.slots[slot].process {
             let Some(deed) = process.node.poll() else {
                 break;
             };
             match deed {
-                Deed::Apply {
+                NodeAction::Apply {
                     node,
                     number,
                     payload,
-                } if self.planted == Planted::WaitingReversed => {
+                } if self.planted == WorldBug::WaitingReversed => {
                     reversed.push((node, number, payload));
                 }
-                deed => self.do_deed(slot, deed),
+                deed => self.run_action(slot, deed),
             }
         }
         for (node, number, payload) in reversed.into_iter().rev() {
-            self.do_deed(
+            self.run_action(
                 slot,
-                Deed::Apply {
+                NodeAction::Apply {
                     node,
                     number,
                     payload,
@@ -312,31 +314,31 @@ impl World {
         }
     }
 
-    fn do_deed(&mut self, slot: usize, deed: Deed<P>) {
+    fn run_action(&mut self, slot: usize, deed: NodeAction<PayloadBytes>) {
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
         match deed {
-            Deed::Send(message) => self.send_up(slot, message),
-            Deed::Open(joined) => {
+            NodeAction::Send(message) => self.send_up(slot, message),
+            NodeAction::Open(joined) => {
                 process.region = vec![0; WORDS];
                 process.last = vec![None; LOCKS as usize];
-                self.book.known.insert(joined.node, process.journal);
+                self.history.known.insert(joined.node, process.journal);
             }
-            Deed::Page { offset, bytes } => bytes::put_page(&mut process.region, offset, &bytes),
-            Deed::Whole => (),
-            Deed::Apply { payload, .. } => {
+            NodeAction::Page { offset, bytes } => bytes::put_page(&mut process.region, offset, &bytes),
+            NodeAction::Whole => (),
+            NodeAction::Apply { payload, .. } => {
                 if process.pinned.is_some() {
                     self.check_pinned(slot);
                 }
                 self.apply(slot, &payload);
             }
-            Deed::Kept { number, end, view } => {
+            NodeAction::Durable { number, end, view } => {
                 self.check_view(slot, view);
                 let Some(process) = &mut self.slots[slot].process else {
                     return;
                 };
-                assert_eq!(end, Journal::end(number.0 as usize));
+                assert_eq!(end, NodeRecords::end(number.0 as usize));
                 let id = process.journal;
                 if let Some(journal) = self.journals.get_mut(&id) {
                     journal.acked = journal.acked.max(number.0 as usize);
@@ -344,21 +346,21 @@ impl World {
                 }
                 process.on_acked(self.now, number);
             }
-            Deed::Waited(waited) => self.on_waited(slot, waited),
-            Deed::Expired => process.pinned = None,
-            Deed::Fate { node, number, fate } => self.on_fate(slot, node, number, fate),
-            Deed::Wanted { node, from } => self.on_wanted(slot, node, from),
-            Deed::Anew => {
-                self.book.anew += 1;
+            NodeAction::WaitEnded(waited) => self.on_wait_outcome(slot, waited),
+            NodeAction::Expired => process.pinned = None,
+            NodeAction::Outcome { node, number, fate } => self.on_outcome(slot, node, number, fate),
+            NodeAction::OrphanWanted { node, from } => self.on_wanted(slot, node, from),
+            NodeAction::Rejoin => {
+                self.history.rejoined += 1;
                 process.pinned = None;
                 process.fail_open(self.now);
             }
-            Deed::Straight(straight) => self.on_straight(slot, straight),
-            Deed::Over(over) => self.on_over(slot, over),
+            NodeAction::Peer(straight) => self.on_peer_action(slot, straight),
+            NodeAction::Ended(over) => self.on_node_end(slot, over),
         }
     }
 
-    fn send_up(&mut self, slot: usize, message: ToServer<P>) {
+    fn send_up(&mut self, slot: usize, message: ToServer<PayloadBytes>) {
         let at = self.delay();
         let mut sent = Vec::new();
         message.head(&mut sent);
@@ -368,49 +370,49 @@ impl World {
             .process
             .as_ref()
             .and_then(|process| process.session);
-        if let Some(pipe) = session.and_then(|session| self.pipes.get_mut(&session)) {
+        if let Some(pipe) = session.and_then(|session| self.links.get_mut(&session)) {
             let after = pipe.up.back().map_or(at, |(before, _)| at.max(*before));
-            pipe.up.push_back((after, message.map(P::from)));
+            pipe.up.push_back((after, message.map(PayloadBytes::from)));
         }
     }
 
-    fn on_waited(&mut self, slot: usize, waited: Waited) {
+    fn on_wait_outcome(&mut self, slot: usize, waited: WaitOutcome) {
         let now = self.now;
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
         let (id, held) = match waited {
-            Waited::Held(id) => (id, true),
-            Waited::Died(id, _) | Waited::TimedOut(id, _) | Waited::Lost(id) => (id, false),
+            WaitOutcome::Acquired(id) => (id, true),
+            WaitOutcome::Died(id, _) | WaitOutcome::TimedOut(id, _) | WaitOutcome::Lost(id) => (id, false),
         };
         let Some(txn) = process.txns.iter_mut().find(|txn| txn.id == id) else {
             return;
         };
         match held {
             true => {
-                txn.phase = Phase::Ready;
-                self.check_held(slot, id);
+                txn.phase = TxnPhase::Ready;
+                self.check_locks_held(slot, id);
             }
             false => {
-                txn.phase = Phase::Failed;
+                txn.phase = TxnPhase::Failed;
                 process.end_failed(now);
             }
         }
     }
 
-    fn on_fate(&mut self, slot: usize, node: NodeId, number: Number, fate: Fate) {
-        self.check_fate(node, number, fate);
-        if fate != Fate::Open {
+    fn on_outcome(&mut self, slot: usize, node: NodeId, number: RecordNumber, fate: RecordOutcome) {
+        self.check_outcome(node, number, fate);
+        if fate != RecordOutcome::Open {
             self.slots[slot].unknown.retain(|asked| *asked != (node, number));
         }
     }
 
-    fn on_wanted(&mut self, slot: usize, node: NodeId, from: Option<Number>) {
-        let Some((left, id)) = self.slots[slot].left.filter(|(left, _)| *left == node) else {
+    fn on_wanted(&mut self, slot: usize, node: NodeId, from: Option<RecordNumber>) {
+        let Some((left, id)) = self.slots[slot].orphan.filter(|(left, _)| *left == node) else {
             return;
         };
         let Some(from) = from else {
-            self.slots[slot].left = None;
+            self.slots[slot].orphan = None;
             return;
         };
         let journal = self.journals.get(&id);
@@ -421,65 +423,67 @@ impl World {
             return;
         };
         for (index, payload) in records.into_iter().enumerate().skip(kept) {
-            let number = Number(index as u64 + 1);
+            let number = RecordNumber(index as u64 + 1);
             if number >= from {
-                process.node.give_old(left, number, payload);
+                process.node.send_orphan_record(left, number, payload);
             }
         }
     }
 
-    fn on_over(&mut self, slot: usize, over: Over) {
-        if over == Over::Astray {
+    fn on_node_end(&mut self, slot: usize, over: NodeEnd) {
+        if over == NodeEnd::Diverged {
             self.fail(
-                Rule::Survives,
+                RegionRule::Survives,
                 &format!("slot {slot}: it has a record that does not count"),
             );
         }
-        if let Over::Misled(misled) = over {
-            self.fail(Rule::Applied, &format!("slot {slot}: {misled}"));
+        if let NodeEnd::Violation(misled) = over {
+            self.fail(RegionRule::Applied, &format!("slot {slot}: {misled}"));
         }
         let Some(process) = self.slots[slot].process.take() else {
             return;
         };
         if let Some(session) = process.session {
-            self.break_pipe(session, Closed::Broken);
+            self.break_link(session, LinkEnd::Broken);
         }
-        if over == Over::Left {
+        if over == NodeEnd::Left {
             let open = process
                 .txns
                 .iter()
-                .any(|txn| matches!(txn.phase, Phase::Committing(_)));
+                .any(|txn| matches!(txn.phase, TxnPhase::Committing(_)));
             assert!(!open, "who leaves has nothing on its way");
         } else {
-            self.bury(slot, &process);
+            self.reap(slot, &process);
         }
     }
 
     /// Reads the journal that a process before has left, and offers it.
-    pub(super) fn offer_left(&mut self, slot: usize) {
-        let Some((node, id)) = self.slots[slot].left else {
+    pub(super) fn offer_orphan(&mut self, slot: usize) {
+        let Some((node, id)) = self.slots[slot].orphan else {
             return;
         };
         let Some(journal) = self.journals.get_mut(&id) else {
             return;
         };
         journal.sealed = true;
-        let last = Number(journal.records.len() as u64);
+        let last = RecordNumber(journal.records.len() as u64);
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
         process.offered = true;
-        process.node.offer(OldJournal { node, journal: id }, last);
+        process
+            .node
+            .offer_orphan(OrphanJournalId { node, journal: id }, last);
     }
 }
 
-impl Process {
-    fn on_acked(&mut self, now: Time, acked: Number) {
+impl NodeProcess {
+    fn on_acked(&mut self, now: Time, acked: RecordNumber) {
         let appended = self.txns.iter().filter_map(|txn| match txn.phase {
-            Phase::Committing(number) if number <= acked => Some((txn.id, number)),
+            TxnPhase::Committing(number) if number <= acked => Some((txn.id, number)),
             _ => None,
         });
-        let done: Vec<(TxnId, Number)> = appended.collect();
+        let done: Vec<(TxnId, RecordNumber)> = appended.collect();
         let Some(last) = done.iter().map(|(_, number)| *number).max() else {
             return;
         };
@@ -493,21 +497,21 @@ impl Process {
     /// Transactions that are not on their way to the members fail.
     fn fail_open(&mut self, now: Time) {
         for txn in &mut self.txns {
-            if !matches!(txn.phase, Phase::Committing(_)) {
-                txn.phase = Phase::Failed;
+            if !matches!(txn.phase, TxnPhase::Committing(_)) {
+                txn.phase = TxnPhase::Failed;
             }
         }
         self.end_failed(now);
     }
 
     pub(crate) fn end_failed(&mut self, now: Time) {
-        for txn in self.txns.iter().filter(|txn| txn.phase == Phase::Failed) {
+        for txn in self.txns.iter().filter(|txn| txn.phase == TxnPhase::Failed) {
             self.node.end(now, txn.id, None);
         }
-        self.txns.retain(|txn| txn.phase != Phase::Failed);
+        self.txns.retain(|txn| txn.phase != TxnPhase::Failed);
     }
 
     pub(crate) fn is_whole(&self) -> bool {
-        self.node.state() == State::Whole
+        self.node.state() == NodePhase::Whole
     }
 }

@@ -1,14 +1,14 @@
 //! What the program in a process does: transactions, readers, questions.
 
-use netram_proto::time::Span;
+use netram_proto::time::Nanos;
 use netram_shared_machine::lock::{Acquired, TxnId};
-use netram_shared_machine::{Hold, LockId, Number, Stamp};
+use netram_shared_machine::{LockId, LockMode, RecordNumber, Stamp};
 
 use super::bytes;
-use super::process::{Phase, Txn};
-use super::{Planted, World};
+use super::process::{ProgramTxn, TxnPhase};
+use super::{World, WorldBug};
 
-const PATIENCE: Span = Span::from_ms(400);
+const PATIENCE: Nanos = Nanos::from_ms(400);
 
 impl World {
     pub(super) fn run_program(&mut self, slot: usize) {
@@ -20,7 +20,7 @@ impl World {
             return;
         }
         if !process.offered && self.dice.percent(20) {
-            self.offer_left(slot);
+            self.offer_orphan(slot);
         }
         if self.dice.percent(5) {
             self.ask_outcomes(slot);
@@ -28,25 +28,30 @@ impl World {
         let Some(process) = &self.slots[slot].process else {
             return;
         };
-        if let Some(txn) = process.txns.iter().find(|txn| txn.phase == Phase::Ready).cloned() {
+        if let Some(txn) = process
+            .txns
+            .iter()
+            .find(|txn| txn.phase == TxnPhase::Ready)
+            .cloned()
+        {
             self.go_on(slot, txn);
-        } else if process.txns.len() < 2 && !self.calm && !self.script && self.dice.percent(40) {
+        } else if process.txns.len() < 2 && !self.quiescing && !self.script && self.dice.percent(40) {
             self.begin(slot);
         }
-        if !self.script || self.calm {
+        if !self.script || self.quiescing {
             self.read(slot);
         }
-        self.do_deeds(slot);
+        self.run_actions(slot);
     }
 
     fn begin(&mut self, slot: usize) {
-        let mut wants: Vec<(LockId, Hold)> = Vec::new();
+        let mut wants: Vec<(LockId, LockMode)> = Vec::new();
         for _ in 0..1 + self.dice.below(3) {
             let lock = LockId(self.dice.below(u64::from(bytes::LOCKS)) as u32);
             let hold = if self.dice.percent(50) {
-                Hold::Exclusive
+                LockMode::Exclusive
             } else {
-                Hold::Shared
+                LockMode::Shared
             };
             wants.push((lock, hold));
         }
@@ -54,7 +59,7 @@ impl World {
     }
 
     /// Begins a transaction that wants these: all at once, or one after another as they stand.
-    pub(crate) fn begin_with(&mut self, slot: usize, mut wants: Vec<(LockId, Hold)>) {
+    pub(crate) fn begin_with(&mut self, slot: usize, mut wants: Vec<(LockId, LockMode)>) {
         let now = self.now;
         let all = self.dice.percent(50);
         let Some(process) = &mut self.slots[slot].process else {
@@ -63,16 +68,16 @@ impl World {
         let id = process.node.begin(true);
         if !all {
             wants.reverse();
-            process.txns.push(Txn {
+            process.txns.push(ProgramTxn {
                 id,
                 wants,
-                phase: Phase::Ready,
+                phase: TxnPhase::Ready,
             });
             return self.acquire_next(slot, id);
         }
         let acquired = process.node.acquire_all(now, id, &mut wants, now + PATIENCE);
         let phase = phase(acquired.ok());
-        process.txns.push(Txn {
+        process.txns.push(ProgramTxn {
             id,
             wants: Vec::new(),
             phase,
@@ -97,11 +102,11 @@ impl World {
         self.settle_txn(slot, id, phase);
     }
 
-    fn settle_txn(&mut self, slot: usize, id: TxnId, phase: Phase) {
-        self.do_deeds(slot);
+    fn settle_txn(&mut self, slot: usize, id: TxnId, phase: TxnPhase) {
+        self.run_actions(slot);
         match phase {
-            Phase::Ready => self.check_held(slot, id),
-            Phase::Failed => {
+            TxnPhase::Ready => self.check_locks_held(slot, id),
+            TxnPhase::Failed => {
                 let now = self.now;
                 if let Some(process) = &mut self.slots[slot].process {
                     process.end_failed(now);
@@ -111,7 +116,7 @@ impl World {
         }
     }
 
-    fn go_on(&mut self, slot: usize, txn: Txn) {
+    fn go_on(&mut self, slot: usize, txn: ProgramTxn) {
         let now = self.now;
         if !txn.wants.is_empty() {
             return self.acquire_next(slot, txn.id);
@@ -123,11 +128,11 @@ impl World {
         let Some(process) = &mut self.slots[slot].process else {
             return;
         };
-        let held: Vec<(LockId, Hold)> = {
-            let held = process.node.tokens().held(txn.id);
+        let held: Vec<(LockId, LockMode)> = {
+            let held = process.node.tokens().held_locks(txn.id);
             held.map(|held| (held.lock, held.hold)).collect()
         };
-        let writes = held.iter().any(|(_, hold)| *hold == Hold::Exclusive);
+        let writes = held.iter().any(|(_, hold)| *hold == LockMode::Exclusive);
         if aborts || !writes {
             process.node.end(now, txn.id, None);
             process.txns.retain(|other| other.id != txn.id);
@@ -136,8 +141,8 @@ impl World {
         let mut written: Vec<LockId> = Vec::new();
         for (lock, hold) in held {
             // Some locks are taken alone and not written under: nobody may wait for a version of theirs.
-            if hold == Hold::Exclusive && (self.script || written.is_empty() || self.dice.percent(70)) {
-                process.node.wrote(txn.id, lock);
+            if hold == LockMode::Exclusive && (self.script || written.is_empty() || self.dice.percent(70)) {
+                process.node.on_written(txn.id, lock);
                 written.push(lock);
             }
         }
@@ -165,13 +170,13 @@ impl World {
         };
         let end = journal.append(payload.clone());
         let number = process.node.on_appended(now, end, payload.clone());
-        assert_eq!(number, Number(journal.records.len() as u64));
+        assert_eq!(number, RecordNumber(journal.records.len() as u64));
         if let Some(txn) = process.txns.iter_mut().find(|txn| txn.id == id) {
-            txn.phase = Phase::Committing(number);
+            txn.phase = TxnPhase::Committing(number);
         }
         process.change(&stamp, &payload);
-        self.do_deeds(slot);
-        if self.planted == Planted::HintBeforeSafe {
+        self.run_actions(slot);
+        if self.planted == WorldBug::HintBeforeSafe {
             self.send_unsafe(slot);
         }
     }
@@ -203,7 +208,7 @@ impl World {
                 };
                 process.pinned = None;
                 process.node.accept();
-                self.do_deeds(slot);
+                self.run_actions(slot);
                 if let Some(process) = &mut self.slots[slot].process {
                     process.pinned = Some(process.region.clone());
                 }
@@ -214,10 +219,10 @@ impl World {
     }
 
     /// The number of the record that a process waits for.
-    pub(crate) fn committing(&self, slot: usize) -> Option<Number> {
+    pub(crate) fn committing(&self, slot: usize) -> Option<RecordNumber> {
         let process = self.slots[slot].process.as_ref()?;
         process.txns.iter().find_map(|txn| match txn.phase {
-            Phase::Committing(number) => Some(number),
+            TxnPhase::Committing(number) => Some(number),
             _ => None,
         })
     }
@@ -237,7 +242,7 @@ impl World {
         let mut held = process
             .txns
             .iter()
-            .flat_map(|txn| process.node.tokens().held(txn.id));
+            .flat_map(|txn| process.node.tokens().held_locks(txn.id));
         held.any(|held| held.lock == lock)
     }
 
@@ -247,7 +252,7 @@ impl World {
             if let Some(process) = &mut self.slots[slot].process {
                 process.node.pull();
             }
-            self.do_deeds(slot);
+            self.run_actions(slot);
         }
     }
 
@@ -274,9 +279,9 @@ impl World {
     }
 }
 
-impl super::Process {
+impl super::NodeProcess {
     /// The memory takes a record, its own or another's.
-    pub(crate) fn change(&mut self, stamp: &Stamp, payload: &bytes::P) {
+    pub(crate) fn change(&mut self, stamp: &Stamp, payload: &bytes::PayloadBytes) {
         bytes::apply(payload, &mut self.region);
         for (lock, _) in &stamp.written {
             self.last[lock.0 as usize] = Some(stamp.clone());
@@ -284,10 +289,10 @@ impl super::Process {
     }
 }
 
-fn phase(acquired: Option<Acquired>) -> Phase {
+fn phase(acquired: Option<Acquired>) -> TxnPhase {
     match acquired {
-        Some(Acquired::Held) => Phase::Ready,
-        Some(Acquired::Waits) => Phase::Waiting,
-        None => Phase::Failed,
+        Some(Acquired::Granted) => TxnPhase::Ready,
+        Some(Acquired::Waits) => TxnPhase::Waiting,
+        None => TxnPhase::Failed,
     }
 }

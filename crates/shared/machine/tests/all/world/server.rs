@@ -2,64 +2,67 @@
 
 use std::collections::VecDeque;
 
-use netram_proto::time::{Span, Time};
-use netram_proto::wire::Link;
-use netram_shared_machine::message::Opening;
+use netram_proto::time::{Nanos, Time};
+use netram_proto::wire::ChainPoint;
+use netram_shared_machine::message::RegionOpening;
 use netram_shared_machine::server::{
-    Closed, Deed, Fact, Journal as Known, Outgoing, Row, ServerConfig, Standing, Table, Why,
+    DurableFact, DurableNode, FenceReason, LinkEnd, LinkOutput, NodeJournal as Known, NodeState, RegionState,
+    ServerAction, ServerConfig,
 };
-use netram_shared_machine::{Grant, NodeId, Number, Position, RegionId, Server, ToNode, Version};
+use netram_shared_machine::{
+    GrantNumber, LockVersion, NodeId, Position, RecordNumber, RegionId, RegionServer, ToNode,
+};
 
-use super::bytes::{self, P, WORDS};
-use super::journal::Journal;
-use super::{LEASE, Planted, Rule, Session, WINDOW, World};
+use super::bytes::{self, PayloadBytes, WORDS};
+use super::journal::NodeRecords;
+use super::{LEASE, RegionRule, SessionId, WINDOW, World, WorldBug};
 
 /// Something on its way to the disk.
 #[derive(Clone, Debug)]
-enum Write {
-    Fact(u64, Fact),
+enum QueuedWrite {
+    Fact(u64, DurableFact),
     Record {
         position: Position,
         node: NodeId,
-        number: Number,
-        end: Option<Link>,
-        payload: P,
+        number: RecordNumber,
+        end: Option<ChainPoint>,
+        payload: PayloadBytes,
     },
 }
 
-pub(crate) struct Host {
-    server: Option<Server<P>>,
+pub(crate) struct ServerHost {
+    server: Option<RegionServer<PayloadBytes>>,
     recent_bytes_max: usize,
     region: Vec<u64>,
-    writes: VecDeque<Write>,
+    writes: VecDeque<QueuedWrite>,
     /// Journals to be read, and when.
     readings: Vec<(Time, NodeId, Known)>,
-    pub(crate) disk: Disk,
+    pub(crate) disk: ServerDisk,
 }
 
 #[derive(Clone)]
-pub(crate) struct Disk {
-    pub(crate) table: Table,
+pub(crate) struct ServerDisk {
+    pub(crate) table: RegionState,
     pub(crate) region: Vec<u64>,
     /// Every record that ever was flushed.
-    pub(crate) log: Vec<(NodeId, Number, P)>,
+    pub(crate) log: Vec<(NodeId, RecordNumber, PayloadBytes)>,
 }
 
-impl Host {
-    pub(crate) fn new(recent_bytes_max: usize) -> Host {
-        let versions = bytes::locks().map(|lock| (lock, Version(0))).collect();
-        let table = Table {
+impl ServerHost {
+    pub(crate) fn new(recent_bytes_max: usize) -> ServerHost {
+        let versions = bytes::locks().map(|lock| (lock, LockVersion(0))).collect();
+        let table = RegionState {
             versions,
-            ceiling: Grant(0),
-            ..Table::default()
+            ceiling: GrantNumber(0),
+            ..RegionState::default()
         };
-        Host {
+        ServerHost {
             server: None,
             recent_bytes_max,
             region: vec![0; WORDS],
             writes: VecDeque::new(),
             readings: Vec::new(),
-            disk: Disk {
+            disk: ServerDisk {
                 table,
                 region: vec![0; WORDS],
                 log: Vec::new(),
@@ -71,7 +74,7 @@ impl Host {
         self.server.is_none()
     }
 
-    pub(crate) fn server(&self) -> Option<&Server<P>> {
+    pub(crate) fn server(&self) -> Option<&RegionServer<PayloadBytes>> {
         self.server.as_ref()
     }
 
@@ -85,20 +88,20 @@ impl Host {
 }
 
 impl World {
-    pub(crate) fn server(&self) -> Option<&Server<P>> {
+    pub(crate) fn server(&self) -> Option<&RegionServer<PayloadBytes>> {
         self.host.server()
     }
 
-    pub(crate) fn disk(&self) -> &Disk {
+    pub(crate) fn disk(&self) -> &ServerDisk {
         &self.host.disk
     }
 
-    pub(super) fn host(&self) -> &Host {
+    pub(super) fn host(&self) -> &ServerHost {
         &self.host
     }
 
     pub(crate) fn start_server(&mut self) {
-        let opening = Opening {
+        let opening = RegionOpening {
             region: RegionId(7),
             bytes: WORDS as u64 * 8,
             address: 0,
@@ -110,26 +113,26 @@ impl World {
             lease: LEASE,
             recent_bytes_max: self.host.recent_bytes_max,
             page_bytes: 8 * 7,
-            tell_again: Span::from_ms(1000),
+            forget_retry: Nanos::from_ms(1000),
             opening,
         };
         self.host.region = self.host.disk.region.clone();
-        let mut server = Server::new(config, self.host.disk.table.clone(), self.now);
+        let mut server = RegionServer::new(config, self.host.disk.table.clone(), self.now);
         // A log that was trimmed has only the newest records.
         let log = &self.host.disk.log;
         let trimmed = self.dice.below(2 * log.len() as u64 + 1) as usize;
         server.remember(log[trimmed.min(log.len())..].to_vec());
         self.host.server = Some(server);
-        self.do_server_deeds();
+        self.run_server_actions();
     }
 
     pub(crate) fn kill_server(&mut self) {
         self.host.server = None;
         self.host.writes.clear();
         self.host.readings.clear();
-        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        let sessions: Vec<SessionId> = self.links.keys().copied().collect();
         for session in sessions {
-            self.break_pipe(session, Closed::Broken);
+            self.break_link(session, LinkEnd::Broken);
         }
     }
 
@@ -138,7 +141,7 @@ impl World {
         if self.host.is_down() {
             return;
         }
-        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        let sessions: Vec<SessionId> = self.links.keys().copied().collect();
         for session in sessions {
             self.deliver_up(session);
         }
@@ -146,25 +149,25 @@ impl World {
         if let Some(server) = &mut self.host.server {
             server.on_tick(now);
         }
-        self.do_server_deeds();
+        self.run_server_actions();
         if self.dice.percent(30) && !self.hold_flush {
             let count = 1 + self.dice.below(8) as usize;
             self.flush(count);
         }
         self.read_journals();
-        let sessions: Vec<Session> = self.pipes.keys().copied().collect();
+        let sessions: Vec<SessionId> = self.links.keys().copied().collect();
         for session in sessions {
             self.fill_down(session);
         }
     }
 
-    fn deliver_up(&mut self, session: Session) {
+    fn deliver_up(&mut self, session: SessionId) {
         for _ in 0..3 {
             let now = self.now;
-            let Some(pipe) = self.pipes.get_mut(&session) else {
+            let Some(pipe) = self.links.get_mut(&session) else {
                 return;
             };
-            if self.planted == Planted::ReleaseBeforeTail {
+            if self.planted == WorldBug::ReleaseBeforeTail {
                 tails_last(&mut pipe.up);
             }
             let Some((_, message)) = pipe.up.pop_front_if(|(at, _)| *at <= now) else {
@@ -173,13 +176,13 @@ impl World {
             if let Some(server) = &mut self.host.server {
                 server.handle(now, session, message);
             }
-            self.do_server_deeds();
+            self.run_server_actions();
         }
     }
 
-    fn fill_down(&mut self, session: Session) {
+    fn fill_down(&mut self, session: SessionId) {
         while self
-            .pipes
+            .links
             .get(&session)
             .is_some_and(|pipe| pipe.down.len() < WINDOW && !pipe.closed)
         {
@@ -189,16 +192,16 @@ impl World {
             };
             let message = match server.poll_send(session) {
                 None => return,
-                Some(Outgoing::Message(message)) => message,
-                Some(Outgoing::Page { offset, bytes }) => {
+                Some(LinkOutput::Message(message)) => message,
+                Some(LinkOutput::Page { offset, bytes }) => {
                     let bytes = bytes::page(&self.host.region, offset, bytes);
                     if bytes.iter().all(|byte| *byte == 0) {
                         continue;
                     }
                     ToNode::Page { offset, bytes }
                 }
-                Some(Outgoing::Close) => {
-                    if let Some(pipe) = self.pipes.get_mut(&session) {
+                Some(LinkOutput::Close) => {
+                    if let Some(pipe) = self.links.get_mut(&session) {
                         pipe.closed = true;
                     }
                     return;
@@ -208,19 +211,21 @@ impl World {
             message.head(&mut sent);
             sent.extend_from_slice(message.payload().map_or(&[], |payload| payload));
             let message = ToNode::decode(&sent).expect("what the server says is a message");
-            let message = message.map(P::from);
-            if let Some(pipe) = self.pipes.get_mut(&session) {
+            let message = message.map(PayloadBytes::from);
+            if let Some(pipe) = self.links.get_mut(&session) {
                 let after = pipe.down.back().map_or(at, |(before, _)| at.max(*before));
                 pipe.down.push_back((after, message));
             }
         }
     }
 
-    fn do_server_deeds(&mut self) {
-        while let Some(deed) = self.host.server.as_mut().and_then(Server::poll) {
+    fn run_server_actions(&mut self) {
+        while let Some(deed) = self.host.server.as_mut().and_then(RegionServer::poll) {
             match deed {
-                Deed::Store { ticket, fact } => self.host.writes.push_back(Write::Fact(ticket, fact)),
-                Deed::Apply {
+                ServerAction::Store { ticket, fact } => {
+                    self.host.writes.push_back(QueuedWrite::Fact(ticket, fact))
+                }
+                ServerAction::Apply {
                     position,
                     node,
                     number,
@@ -229,31 +234,34 @@ impl World {
                 } => {
                     self.check_merged(node, number, &payload);
                     bytes::apply(&payload, &mut self.host.region);
-                    self.host.writes.push_back(Write::Record {
+                    self.host.writes.push_back(QueuedWrite::Record {
                         position,
                         node,
                         number,
                         end,
                         payload,
                     });
-                    let early = self.planted == Planted::KeptBeforeDurable
-                        || (self.planted == Planted::ReadIsDurable && end.is_none());
+                    let early = self.planted == WorldBug::AckBeforeDurable
+                        || (self.planted == WorldBug::ReadIsDurable && end.is_none());
                     if let Some(server) = self.host.server.as_mut().filter(|_| early) {
                         server.on_durable(position);
                     }
                 }
-                Deed::Recover { node, journal } => {
-                    let at = self.now + Span::from_ms(self.dice.below(30));
+                ServerAction::Recover { node, journal } => {
+                    let at = self.now + Nanos::from_ms(self.dice.below(30));
                     self.host.readings.push((at, node, journal));
                 }
-                Deed::Close(session) => self.break_pipe(session, Closed::Broken),
-                Deed::Fenced {
-                    why: Why::Unlocked(_),
+                ServerAction::Close(session) => self.break_link(session, LinkEnd::Broken),
+                ServerAction::Fenced {
+                    why: FenceReason::Unlocked(_),
                     ..
-                } => self.book.unlocked += 1,
-                Deed::Forget { .. } | Deed::Fenced { .. } => (),
-                Deed::Refused { node, why } => {
-                    self.fail(Rule::Versions, &format!("a record of {node} was refused: {why}"));
+                } => self.history.unlocked += 1,
+                ServerAction::Forget { .. } | ServerAction::Fenced { .. } => (),
+                ServerAction::Refused { node, why } => {
+                    self.fail(
+                        RegionRule::Versions,
+                        &format!("a record of {node} was refused: {why}"),
+                    );
                 }
             }
         }
@@ -265,11 +273,11 @@ impl World {
         for _ in 0..count {
             match self.host.writes.pop_front() {
                 None => break,
-                Some(Write::Fact(number, fact)) => {
+                Some(QueuedWrite::Fact(number, fact)) => {
                     ticket = Some(number);
                     self.store_fact(fact);
                 }
-                Some(Write::Record {
+                Some(QueuedWrite::Record {
                     position: place,
                     node,
                     number,
@@ -291,20 +299,20 @@ impl World {
         if let Some(ticket) = ticket {
             server.on_stored(now, ticket);
         }
-        self.do_server_deeds();
+        self.run_server_actions();
     }
 
-    fn store_fact(&mut self, fact: Fact) {
+    fn store_fact(&mut self, fact: DurableFact) {
         let table = &mut self.host.disk.table;
         match fact {
-            Fact::Joined { node, journal, .. } => {
+            DurableFact::Joined { node, journal, .. } => {
                 let id = journal.view.journal;
-                let standing = Standing::Live;
-                let (journal, number) = (Some(journal), Number(0));
+                let standing = NodeState::Live;
+                let (journal, number) = (Some(journal), RecordNumber(0));
                 table.nodes.insert(
                     node,
-                    Row {
-                        standing,
+                    DurableNode {
+                        state: standing,
                         id,
                         journal,
                         number,
@@ -313,29 +321,36 @@ impl World {
                 table.last_node = table.last_node.max(node);
                 self.journals.entry(id).or_default().node = Some(node);
             }
-            Fact::Viewed { node, view } => {
+            DurableFact::Viewed { node, view } => {
                 if let Some(journal) = table.nodes.get_mut(&node).and_then(|row| row.journal.as_mut()) {
                     journal.view = view;
                 }
             }
-            Fact::Fencing { node } => {
+            DurableFact::Fencing { node } => {
                 if let Some(row) = table.nodes.get_mut(&node) {
-                    row.standing = Standing::Fencing;
+                    row.state = NodeState::Fencing;
                 }
             }
-            Fact::Gone { node } => {
+            DurableFact::Gone { node } => {
                 if let Some(row) = table.nodes.get_mut(&node) {
-                    row.standing = Standing::Gone;
+                    row.state = NodeState::Gone;
                     row.journal = None;
                 }
                 self.check_gone(node);
             }
-            Fact::Told { .. } => (),
-            Fact::Ceiling(grant) => table.ceiling = grant,
+            DurableFact::Forgotten { .. } => (),
+            DurableFact::Ceiling(grant) => table.ceiling = grant,
         }
     }
 
-    fn store_record(&mut self, place: Position, node: NodeId, number: Number, end: Option<Link>, payload: P) {
+    fn store_record(
+        &mut self,
+        place: Position,
+        node: NodeId,
+        number: RecordNumber,
+        end: Option<ChainPoint>,
+        payload: PayloadBytes,
+    ) {
         let disk = &mut self.host.disk;
         assert_eq!(place, disk.table.position.next());
         disk.table.position = place;
@@ -361,35 +376,35 @@ impl World {
             let Some(journal) = self.journals.get_mut(&known.view.journal) else {
                 continue;
             };
-            assert_eq!(known.end, Journal::end(known.kept.0 as usize));
+            assert_eq!(known.end, NodeRecords::end(known.kept.0 as usize));
             let Some(server) = &mut self.host.server else {
                 return;
             };
-            if self.planted == Planted::GrantBeforeRead {
+            if self.planted == WorldBug::GrantBeforeRead {
                 server.on_recovered(node, Vec::new());
             } else if journal.unreachable {
                 server.on_stuck(node);
-                let later = now + Span::from_ms(50);
+                let later = now + Nanos::from_ms(50);
                 self.host.readings.push((later, node, known));
             } else {
                 let acked = journal.acked;
                 let records = journal.read(known.kept, acked + found);
-                journal.sealed = self.planted != Planted::NoSeal;
+                journal.sealed = self.planted != WorldBug::NoFence;
                 server.on_recovered(node, records);
             }
-            self.do_server_deeds();
+            self.run_server_actions();
         }
     }
 
     /// A link is no more; what is in it is lost. `how` the server learns of it: hung up is the link of a process that is no more.
-    pub(super) fn break_pipe(&mut self, session: Session, how: Closed) {
-        let Some(pipe) = self.pipes.remove(&session) else {
+    pub(super) fn break_link(&mut self, session: SessionId, how: LinkEnd) {
+        let Some(pipe) = self.links.remove(&session) else {
             return;
         };
         if let Some(server) = &mut self.host.server {
             server.on_closed(self.now, session, how);
         }
-        self.do_server_deeds();
+        self.run_server_actions();
         if let Some(process) = &mut self.slots[pipe.slot].process
             && process.session == Some(session)
         {
@@ -399,12 +414,13 @@ impl World {
     }
 }
 
-fn tails_last(up: &mut VecDeque<(Time, netram_shared_machine::ToServer<P>)>) {
+fn tails_last(up: &mut VecDeque<(Time, netram_shared_machine::ToServer<PayloadBytes>)>) {
     use netram_shared_machine::ToServer;
     use netram_shared_machine::lock::ToService;
-    let release = |message: &ToServer<P>| matches!(message, ToServer::Lock(ToService::Release { .. }));
+    let release =
+        |message: &ToServer<PayloadBytes>| matches!(message, ToServer::Lock(ToService::Release { .. }));
     for index in 1..up.len() {
-        if release(&up[index].1) && matches!(up[index - 1].1, ToServer::Tail { .. }) {
+        if release(&up[index].1) && matches!(up[index - 1].1, ToServer::Record { .. }) {
             let (one, other) = (up[index].0, up[index - 1].0);
             up.swap(index - 1, index);
             up[index - 1].0 = one.min(other);

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use netram_bench::rex::{self, Disk, HARD_DISK_MB_PER_S, Measured, Report, Way};
-use netram_bench::site::{Site, Wire};
+use netram_bench::sql_stores::{
+    self, HARD_DISK_MB_PER_S, SqlStoreBacking, SqlStoreDisk, SqlStoreReport, SqlStoreResult,
+};
+use netram_bench::testbed::{SocketKind, Testbed};
 use netram_oo7::Operation;
 
-use super::Oo7;
+use super::BenchOo7;
 use netram_cli::output;
 
 /// With --quick: what the paper names, and what changes much and little.
@@ -20,21 +22,21 @@ const QUICK: [Operation; 6] = [
     Operation::T12a,
 ];
 
-impl Oo7 {
-    pub(super) fn in_databases(&self, site: &Site) -> Result<ExitCode> {
+impl BenchOo7 {
+    pub(super) fn in_databases(&self, site: &Testbed) -> Result<ExitCode> {
         let usual = if self.common.quick { 3 } else { 7 };
         let operations = match (self.operations.as_slice(), self.common.quick) {
             ([], true) => QUICK.to_vec(),
             ([], false) => Operation::ALL.to_vec(),
             (chosen, _) => chosen.to_vec(),
         };
-        let spec = rex::Spec {
+        let spec = sql_stores::SqlStoreSpec {
             database: self.database,
             engines: self.on.clone(),
             operations,
             rounds: self.repetitions.unwrap_or(usual).into(),
         };
-        let report = rex::measure(site, &spec, &mut |engine, what| {
+        let report = sql_stores::measure(site, &spec, &mut |engine, what| {
             output::remark(format_args!("{engine}: {what} ..."));
         })?;
         match self.common.json {
@@ -46,13 +48,13 @@ impl Oo7 {
 }
 
 /// A table for each store and disk.
-fn show(report: &Report) -> Result<()> {
+fn show(report: &SqlStoreReport) -> Result<()> {
     for why in &report.skipped {
         output::line(format_args!("SKIPPED: {why}"))?;
     }
     for measured in &report.stores {
         for place in &measured.places {
-            if let Way::Plain(disk) = place {
+            if let SqlStoreBacking::Plain(disk) = place {
                 table(report, measured, *disk)?;
             }
         }
@@ -60,11 +62,13 @@ fn show(report: &Report) -> Result<()> {
     Ok(())
 }
 
-fn table(report: &Report, measured: &Measured, disk: Disk) -> Result<()> {
+fn table(report: &SqlStoreReport, measured: &SqlStoreResult, disk: SqlStoreDisk) -> Result<()> {
     let disk_words = match disk {
-        Disk::Local => "the local disk".to_owned(),
-        Disk::Modelled => "a MODELLED disk, 8 ms added to each sync".to_owned(),
-        Disk::Hard => format!("a MODELLED hard disk, 8 ms added to each sync and {HARD_DISK_MB_PER_S} MB/s"),
+        SqlStoreDisk::Local => "the local disk".to_owned(),
+        SqlStoreDisk::Modelled => "a MODELLED disk, 8 ms added to each sync".to_owned(),
+        SqlStoreDisk::Hard => {
+            format!("a MODELLED hard disk, 8 ms added to each sync and {HARD_DISK_MB_PER_S} MB/s")
+        }
     };
     output::line(format_args!(
         "\n{}, {}, on {disk_words}; µs of operation and commit, median of {}:",
@@ -72,12 +76,12 @@ fn table(report: &Report, measured: &Measured, disk: Disk) -> Result<()> {
         report.database,
         output::counted(report.rounds as u64, "round", "rounds")
     ))?;
-    let at = |way: &Way| measured.places.iter().position(|place| place == way);
-    let plain = at(&Way::Plain(disk));
+    let at = |way: &SqlStoreBacking| measured.places.iter().position(|place| place == way);
+    let plain = at(&SqlStoreBacking::Plain(disk));
     let others = measured
         .places
         .iter()
-        .filter(|place| !matches!(place, Way::Plain(_)));
+        .filter(|place| !matches!(place, SqlStoreBacking::Plain(_)));
     let mut header = vec![
         "operation".to_owned(),
         "count".to_owned(),
@@ -105,12 +109,12 @@ fn table(report: &Report, measured: &Measured, disk: Disk) -> Result<()> {
     output::line(table)
 }
 
-fn name(way: &Way) -> &'static str {
+fn name(way: &SqlStoreBacking) -> &'static str {
     match way {
-        Way::Plain(_) => "unmodified",
-        Way::Mount(Wire::Unix) => "mount, Unix",
-        Way::Mount(Wire::Tcp) => "mount, TCP",
-        Way::Vfs(Wire::Unix) => "VFS, Unix",
-        Way::Vfs(Wire::Tcp) => "VFS, TCP",
+        SqlStoreBacking::Plain(_) => "unmodified",
+        SqlStoreBacking::Mount(SocketKind::Unix) => "mount, Unix",
+        SqlStoreBacking::Mount(SocketKind::Tcp) => "mount, TCP",
+        SqlStoreBacking::Vfs(SocketKind::Unix) => "VFS, Unix",
+        SqlStoreBacking::Vfs(SocketKind::Tcp) => "VFS, TCP",
     }
 }

@@ -1,26 +1,28 @@
 //! Nodes and servers that die, links that break.
 
-use netram_shared_machine::Hold::{Exclusive, Shared};
-use netram_shared_machine::lock::{Ask, Claim, Event, Misuse, Order, Service, ToCache, ToService};
-use netram_shared_machine::{Grant, LockId, Version};
+use netram_shared_machine::LockMode::{Exclusive, Shared};
+use netram_shared_machine::lock::{
+    CacheEvent, LockMisuse, LockOrder, LockRequestId, LockService, ToCache, ToService, TokenClaim,
+};
+use netram_shared_machine::{GrantNumber, LockId, LockVersion};
 
-use super::{Net, id, service};
+use super::{LockNet, id, service};
 
 #[test]
 fn a_writer_that_died_is_waited_for_until_its_journal_is_read_and_no_longer() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let _writer = net.holder(0, 0, Exclusive);
     net.kill(0);
     let waits = net.begin(1);
     assert!(!net.acquire(1, waits, 0, Exclusive));
     net.service.reclaim(id(0));
     net.run();
-    assert!(net.heard(1, Event::Held(waits)));
+    assert!(net.has_event(1, CacheEvent::Acquired(waits)));
 }
 
 #[test]
 fn the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
     // Its record is at its members; the server has not got it.
@@ -28,41 +30,41 @@ fn the_token_of_a_node_that_died_goes_on_at_the_version_that_its_journal_reached
     let waits = net.begin(1);
     assert!(!net.acquire(1, waits, 0, Shared));
     for (lock, version) in made {
-        net.service.wrote(lock, version).expect("it follows on");
+        net.service.on_written(lock, version).expect("it follows on");
     }
     net.service.reclaim(id(0));
     net.run();
-    assert!(net.heard(1, Event::Held(waits)));
+    assert!(net.has_event(1, CacheEvent::Acquired(waits)));
     assert_eq!(
         net.nodes[1]
             .cache
-            .held(waits)
+            .held_locks(waits)
             .map(|held| held.version)
             .collect::<Vec<_>>(),
-        [Version(1)]
+        [LockVersion(1)]
     );
 }
 
 #[test]
 fn a_node_that_dies_in_the_queue_takes_nobody_along() {
-    let mut net = Net::new(3);
+    let mut net = LockNet::new(3);
     let holder = net.holder(0, 0, Exclusive);
     let (dies, behind) = (net.begin(1), net.begin(2));
     assert!(!net.acquire(1, dies, 0, Exclusive) && !net.acquire(2, behind, 0, Exclusive));
     net.kill(1);
     net.end(0, holder);
-    assert!(net.heard(2, Event::Held(behind)));
+    assert!(net.has_event(2, CacheEvent::Acquired(behind)));
 }
 
 #[test]
 fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() {
-    let mut net = Net::new(3);
+    let mut net = LockNet::new(3);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
     net.send(0, &made);
     let reader = net.holder(0, 1, Shared);
     // What it had merged was not on its disk.
-    net.service = service(Grant(1 << 21), [0; 3]);
+    net.service = service(GrantNumber(1 << 21), [0; 3]);
     for node in 0..3 {
         net.cut(node);
         net.service.expect(id(node));
@@ -77,34 +79,45 @@ fn a_server_that_starts_again_learns_who_holds_what_before_it_grants_anything() 
     }
     net.service.reclaim(id(2));
     net.run();
-    assert!(!net.heard(1, Event::Held(waits[2])));
+    assert!(!net.has_event(1, CacheEvent::Acquired(waits[2])));
     // Node 0 says what it has; but what it wrote under lock 0 must have been merged again before that is handed on.
     net.service.resume(id(0));
-    let claims: Vec<Claim> = net.nodes[0].cache.claims().collect();
+    let claims: Vec<TokenClaim> = net.nodes[0].cache.claims().collect();
     assert_eq!(claims.len(), 2);
     for claim in claims {
         net.service.claim(id(0), claim).expect("it is so");
     }
-    net.service.known(id(0));
+    net.service.on_claims_done(id(0));
     net.nodes[0]
         .cache
-        .linked(net.now, netram_shared_machine::Number(1));
+        .on_linked(net.now, netram_shared_machine::RecordNumber(1));
     net.run();
-    assert!(net.heard(1, Event::Held(waits[2])), "nobody claimed it");
-    assert!(!net.heard(1, Event::Held(waits[1])), "a transaction reads");
-    assert!(!net.heard(1, Event::Held(waits[0])), "version 1 has not come");
-    net.service.wrote(LockId(0), Version(1)).expect("it follows on");
+    assert!(
+        net.has_event(1, CacheEvent::Acquired(waits[2])),
+        "nobody claimed it"
+    );
+    assert!(
+        !net.has_event(1, CacheEvent::Acquired(waits[1])),
+        "a transaction reads"
+    );
+    assert!(
+        !net.has_event(1, CacheEvent::Acquired(waits[0])),
+        "version 1 has not come"
+    );
+    net.service
+        .on_written(LockId(0), LockVersion(1))
+        .expect("it follows on");
     net.run();
-    assert!(net.heard(1, Event::Held(waits[0])));
+    assert!(net.has_event(1, CacheEvent::Acquired(waits[0])));
     net.end(0, reader);
-    assert!(net.heard(1, Event::Held(waits[1])));
+    assert!(net.has_event(1, CacheEvent::Acquired(waits[1])));
 }
 
 #[test]
 fn a_lock_that_is_claimed_alone_need_not_wait_for_those_that_are_absent() {
-    let mut net = Net::new(3);
+    let mut net = LockNet::new(3);
     let writer = net.holder(0, 0, Exclusive);
-    net.service = service(Grant(1 << 21), [0; 3]);
+    net.service = service(GrantNumber(1 << 21), [0; 3]);
     for node in 0..3 {
         net.cut(node);
         net.service.expect(id(node));
@@ -114,15 +127,18 @@ fn a_lock_that_is_claimed_alone_need_not_wait_for_those_that_are_absent() {
     let (same, other) = (net.begin(1), net.begin(1));
     assert!(!net.acquire(1, same, 0, Exclusive) && !net.acquire(1, other, 1, Exclusive));
     net.end(0, writer);
-    assert!(net.heard(1, Event::Held(same)));
-    assert!(!net.heard(1, Event::Held(other)), "node 2 may hold it");
+    assert!(net.has_event(1, CacheEvent::Acquired(same)));
+    assert!(
+        !net.has_event(1, CacheEvent::Acquired(other)),
+        "node 2 may hold it"
+    );
     net.link(2);
-    assert!(net.heard(1, Event::Held(other)));
+    assert!(net.has_event(1, CacheEvent::Acquired(other)));
 }
 
 #[test]
 fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     // A grant that never arrives, and a release that never arrives.
     let (lost, kept) = (net.begin(0), net.holder(0, 1, Exclusive));
     let waits = net.begin(1);
@@ -135,7 +151,7 @@ fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
     net.nodes[0].cache.cancel(net.now, lost);
     net.link(0);
     assert!(net.holders(0).is_empty());
-    assert!(net.heard(1, Event::Held(waits)));
+    assert!(net.has_event(1, CacheEvent::Acquired(waits)));
     // Whoever still waits has asked again.
     let again = net.begin(0);
     assert!(net.acquire(0, again, 0, Exclusive));
@@ -143,23 +159,23 @@ fn what_was_on_a_link_that_broke_is_settled_by_the_claims() {
 
 #[test]
 fn a_node_that_resumes_is_granted_nothing_before_it_is_known() {
-    let mut net = Net::new(1);
+    let mut net = LockNet::new(1);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
     // It had given the token back; neither that nor its record has arrived, and it asks again at once.
     net.cut(0);
     net.service.resume(id(0));
-    let (lock, ask) = (LockId(0), Ask(9));
+    let (lock, ask) = (LockId(0), LockRequestId(9));
     let acquire = ToService::Acquire {
         lock,
         hold: Exclusive,
-        order: Order::Up,
+        order: LockOrder::Up,
         ask,
     };
     net.service.handle(id(0), acquire).expect("it may ask");
     assert_eq!(net.service.poll(), None);
-    net.service.wrote(lock, made[0].1).expect("it follows on");
-    net.service.known(id(0));
+    net.service.on_written(lock, made[0].1).expect("it follows on");
+    net.service.on_claims_done(id(0));
     let granted = net.service.poll();
     assert!(
         matches!(
@@ -167,7 +183,7 @@ fn a_node_that_resumes_is_granted_nothing_before_it_is_known() {
             Some((
                 _,
                 ToCache::Grant {
-                    version: Version(1),
+                    version: LockVersion(1),
                     ..
                 }
             ))
@@ -178,40 +194,40 @@ fn a_node_that_resumes_is_granted_nothing_before_it_is_known() {
 
 #[test]
 fn a_version_that_was_claimed_is_waited_for() {
-    let mut service = service(Grant(1 << 21), [0; 3]);
+    let mut service = service(GrantNumber(1 << 21), [0; 3]);
     service.expect(id(0));
     service.resume(id(0));
-    let claim = Claim {
+    let claim = TokenClaim {
         lock: LockId(0),
-        grant: Grant(5),
+        grant: GrantNumber(5),
         hold: Shared,
-        version: Version(1),
+        version: LockVersion(1),
     };
     assert_eq!(service.claim(id(0), claim), Ok(vec![]));
-    service.known(id(0));
-    let (lock, ask) = (LockId(0), Ask(1));
+    service.on_claims_done(id(0));
+    let (lock, ask) = (LockId(0), LockRequestId(1));
     let acquire = ToService::Acquire {
         lock,
         hold: Shared,
-        order: Order::Up,
+        order: LockOrder::Up,
         ask,
     };
     service.handle(id(1), acquire).expect("it may ask");
     assert_eq!(service.poll(), None);
-    service.wrote(lock, Version(1)).expect("it follows on");
+    service.on_written(lock, LockVersion(1)).expect("it follows on");
     assert!(matches!(service.poll(), Some((_, ToCache::Grant { .. }))));
 }
 
 #[test]
 fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
-    let claim = |grant| Claim {
+    let claim = |grant| TokenClaim {
         lock: LockId(0),
-        grant: Grant(grant),
+        grant: GrantNumber(grant),
         hold: Exclusive,
-        version: Version(0),
+        version: LockVersion(0),
     };
     for (first, second, void) in [(10, 11, 0), (11, 10, 1)] {
-        let mut service = service(Grant(1 << 21), [0; 3]);
+        let mut service = service(GrantNumber(1 << 21), [0; 3]);
         for node in 0..2 {
             service.expect(id(node));
             service.resume(id(node));
@@ -220,7 +236,7 @@ fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
         let (lock, node) = (LockId(0), id(1));
         let expected = match void {
             0 => Ok(vec![id(0)]),
-            _ => Err(Misuse::Claims { lock, node }),
+            _ => Err(LockMisuse::Claims { lock, node }),
         };
         assert_eq!(service.claim(id(1), claim(second)), expected);
         assert_eq!(
@@ -234,16 +250,16 @@ fn of_two_claims_that_exclude_each_other_the_older_grant_is_void() {
 #[test]
 fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
     for readers in [[10, 12], [12, 10]] {
-        let mut service = service(Grant(1 << 21), [0; 3]);
+        let mut service = service(GrantNumber(1 << 21), [0; 3]);
         let mut claim = |node, grant, hold| {
             service.expect(id(node));
             service.resume(id(node));
-            let (lock, version) = (LockId(0), Version(0));
+            let (lock, version) = (LockId(0), LockVersion(0));
             service.claim(
                 id(node),
-                Claim {
+                TokenClaim {
                     lock,
-                    grant: Grant(grant),
+                    grant: GrantNumber(grant),
                     hold,
                     version,
                 },
@@ -252,7 +268,7 @@ fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
         for (node, grant) in readers.into_iter().enumerate() {
             assert_eq!(claim(node, grant, Shared), Ok(vec![]));
         }
-        let misuse = Misuse::Claims {
+        let misuse = LockMisuse::Claims {
             lock: LockId(0),
             node: id(2),
         };
@@ -264,26 +280,26 @@ fn a_claim_that_excludes_several_must_be_newer_than_all_of_them() {
 
 #[test]
 fn a_node_that_nothing_is_expected_of_can_claim_nothing() {
-    let mut service = service(Grant(0), [0; 3]);
+    let mut service = service(GrantNumber(0), [0; 3]);
     service.resume(id(0));
-    let claim = Claim {
+    let claim = TokenClaim {
         lock: LockId(0),
-        grant: Grant(0),
+        grant: GrantNumber(0),
         hold: Shared,
-        version: Version(0),
+        version: LockVersion(0),
     };
-    assert_eq!(service.claim(id(0), claim), Err(Misuse::NotHeld(LockId(0))));
+    assert_eq!(service.claim(id(0), claim), Err(LockMisuse::NotHeld(LockId(0))));
 }
 
 /// One that gives a token back at a version that nobody ever made holds the lock back for as long as it is a node. It was for good.
 #[test]
 fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
-    let mut service = service(Grant(0), [0; 3]);
+    let mut service = service(GrantNumber(0), [0; 3]);
     let ask = |node: usize| ToService::Acquire {
         lock: LockId(0),
         hold: Exclusive,
-        order: Order::Up,
-        ask: Ask(node as u64 + 1),
+        order: LockOrder::Up,
+        ask: LockRequestId(node as u64 + 1),
     };
     service.handle(id(0), ask(0)).expect("it may ask");
     let Some((_, ToCache::Grant { grant, .. })) = service.poll() else {
@@ -292,7 +308,7 @@ fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
     let release = ToService::Release {
         lock: LockId(0),
         grant,
-        version: Version(u64::MAX),
+        version: LockVersion(u64::MAX),
         keep: None,
     };
     service.handle(id(0), release).expect("it has the token");
@@ -308,49 +324,49 @@ fn a_version_that_nobody_made_is_forgotten_with_whoever_claimed_it() {
 /// still to be awaited.
 #[test]
 fn a_version_that_is_not_here_yet_is_awaited_though_its_witness_is_gone() {
-    let mut service = Service::new(Grant(9), [(LockId(0), Version(4))]);
-    service.ceiling_stored(Grant(1000));
+    let mut service = LockService::new(GrantNumber(9), [(LockId(0), LockVersion(4))]);
+    service.ceiling_stored(GrantNumber(1000));
     service.expect(id(0));
     service.expect(id(1));
     service.resume(id(1));
-    let claim = Claim {
+    let claim = TokenClaim {
         lock: LockId(0),
-        grant: Grant(7),
+        grant: GrantNumber(7),
         hold: Exclusive,
-        version: Version(5),
+        version: LockVersion(5),
     };
     service.claim(id(1), claim).expect("nobody else has it");
-    service.known(id(1));
+    service.on_claims_done(id(1));
     let asked = ToService::Acquire {
         lock: LockId(0),
         hold: Exclusive,
-        order: Order::Up,
-        ask: Ask(1),
+        order: LockOrder::Up,
+        ask: LockRequestId(1),
     };
     service.handle(id(2), asked).expect("it may ask");
     service.fence(id(1));
     service.reclaim(id(1));
     assert_eq!(service.poll(), None, "the one that made version 5 is absent");
     service.resume(id(0));
-    service.wrote(LockId(0), Version(5)).expect("it is next");
-    service.known(id(0));
+    service.on_written(LockId(0), LockVersion(5)).expect("it is next");
+    service.on_claims_done(id(0));
     assert!(matches!(
         service.poll(),
-        Some((node, ToCache::Grant { version: Version(5), .. })) if node == id(2)
+        Some((node, ToCache::Grant { version: LockVersion(5), .. })) if node == id(2)
     ));
 }
 
 /// One of them was named, and the others went on reading under tokens that were nobody's.
 #[test]
 fn all_whose_claims_a_newer_one_excludes_are_named() {
-    let mut service = service(Grant(1 << 21), [0; 3]);
+    let mut service = service(GrantNumber(1 << 21), [0; 3]);
     let mut claim = |node, grant, hold| {
         service.expect(id(node));
         service.resume(id(node));
-        let (lock, version) = (LockId(0), Version(0));
-        let claim = Claim {
+        let (lock, version) = (LockId(0), LockVersion(0));
+        let claim = TokenClaim {
             lock,
-            grant: Grant(grant),
+            grant: GrantNumber(grant),
             hold,
             version,
         };
@@ -366,17 +382,17 @@ fn all_whose_claims_a_newer_one_excludes_are_named() {
 /// Its link broke. Whoever had asked after it waited until it was back, or its lease had ended.
 #[test]
 fn what_a_node_that_resumes_had_asked_keeps_nobody_waiting() {
-    let mut service = service(Grant(1), [0; 3]);
+    let mut service = service(GrantNumber(1), [0; 3]);
     let acquire = |hold, ask| ToService::Acquire {
         lock: LockId(0),
         hold,
-        order: Order::Up,
-        ask: Ask(ask),
+        order: LockOrder::Up,
+        ask: LockRequestId(ask),
     };
     service.handle(id(1), acquire(Shared, 1)).expect("it may ask");
     service.handle(id(0), acquire(Exclusive, 2)).expect("it may ask");
     service.handle(id(2), acquire(Shared, 3)).expect("it may ask");
-    let granted = |service: &mut Service| {
+    let granted = |service: &mut LockService| {
         let said = core::iter::from_fn(|| service.poll());
         let granted = said.filter(|(_, said)| matches!(said, ToCache::Grant { .. }));
         granted.map(|(node, _)| node).collect::<Vec<_>>()

@@ -18,25 +18,27 @@ mod tokens;
 use std::collections::VecDeque;
 
 use netram_proto::time::Time;
-use netram_shared_machine::lock::{AcquireError, Acquired, Cache, Event, Service, ToCache, ToService, TxnId};
-use netram_shared_machine::{Grant, Hold, LockId, NodeId, Number, Version};
+use netram_shared_machine::lock::{
+    Acquired, CacheEvent, LockService, ToCache, ToService, TokenCache, TokenError, TxnId,
+};
+use netram_shared_machine::{GrantNumber, LockId, LockMode, LockVersion, NodeId, RecordNumber};
 
 const LOCKS: u32 = 3;
 const SOON: Time = Time(10);
 const LATE: Time = Time(1000);
 
-struct Node {
-    cache: Cache,
+struct LinkedNode {
+    cache: TokenCache,
     up: VecDeque<ToService>,
     down: VecDeque<ToCache>,
     records: u64,
     /// What its transactions were told.
-    heard: Vec<Event>,
+    heard: Vec<CacheEvent>,
 }
 
-struct Net {
-    service: Service,
-    nodes: Vec<Node>,
+struct LockNet {
+    service: LockService,
+    nodes: Vec<LinkedNode>,
     now: Time,
 }
 
@@ -45,9 +47,9 @@ fn id(node: usize) -> NodeId {
 }
 
 /// The service of a server's start, with nothing reserved by earlier ones beyond `ceiling`.
-fn service(ceiling: Grant, versions: [u64; LOCKS as usize]) -> Service {
-    let versions = (0..LOCKS).map(LockId).zip(versions.map(Version));
-    let mut service = Service::new(ceiling, versions);
+fn service(ceiling: GrantNumber, versions: [u64; LOCKS as usize]) -> LockService {
+    let versions = (0..LOCKS).map(LockId).zip(versions.map(LockVersion));
+    let mut service = LockService::new(ceiling, versions);
     let ceiling = service
         .ceiling_wanted()
         .expect("nothing is left of what was reserved");
@@ -55,13 +57,13 @@ fn service(ceiling: Grant, versions: [u64; LOCKS as usize]) -> Service {
     service
 }
 
-impl Net {
-    fn new(nodes: usize) -> Net {
+impl LockNet {
+    fn new(nodes: usize) -> LockNet {
         let node = |_| {
-            let mut cache = Cache::new();
-            cache.linked(Time(0), Number(0));
-            cache.renewed(Time(0), LATE);
-            Node {
+            let mut cache = TokenCache::new();
+            cache.on_linked(Time(0), RecordNumber(0));
+            cache.on_renewed(Time(0), LATE);
+            LinkedNode {
                 cache,
                 up: VecDeque::new(),
                 down: VecDeque::new(),
@@ -69,8 +71,8 @@ impl Net {
                 heard: Vec::new(),
             }
         };
-        Net {
-            service: service(Grant(0), [0; LOCKS as usize]),
+        LockNet {
+            service: service(GrantNumber(0), [0; LOCKS as usize]),
             nodes: (0..nodes).map(node).collect(),
             now: Time(0),
         }
@@ -81,7 +83,7 @@ impl Net {
     }
 
     /// Asks, and lets no message travel.
-    fn ask(&mut self, node: usize, txn: TxnId, lock: u32, hold: Hold) -> Result<Acquired, AcquireError> {
+    fn ask(&mut self, node: usize, txn: TxnId, lock: u32, hold: LockMode) -> Result<Acquired, TokenError> {
         let asked = self.nodes[node]
             .cache
             .acquire(self.now, txn, LockId(lock), hold, LATE);
@@ -90,38 +92,38 @@ impl Net {
     }
 
     /// Asks, and lets all messages travel. Whether the transaction has the lock then.
-    fn acquire(&mut self, node: usize, txn: TxnId, lock: u32, hold: Hold) -> bool {
+    fn acquire(&mut self, node: usize, txn: TxnId, lock: u32, hold: LockMode) -> bool {
         let asked = self.ask(node, txn, lock, hold);
         self.run();
-        asked == Ok(Acquired::Held) || self.heard(node, Event::Held(txn))
+        asked == Ok(Acquired::Granted) || self.has_event(node, CacheEvent::Acquired(txn))
     }
 
     /// A transaction that has `lock`.
-    fn holder(&mut self, node: usize, lock: u32, hold: Hold) -> TxnId {
+    fn holder(&mut self, node: usize, lock: u32, hold: LockMode) -> TxnId {
         let txn = self.begin(node);
         assert!(self.acquire(node, txn, lock, hold), "lock {lock} is free");
         txn
     }
 
     /// Commits what the transaction has alone; the tail is not sent yet. The versions that it made.
-    fn commit(&mut self, node: usize, txn: TxnId) -> Vec<(LockId, Version)> {
+    fn commit(&mut self, node: usize, txn: TxnId) -> Vec<(LockId, LockVersion)> {
         let state = &mut self.nodes[node];
-        let held: Vec<_> = state.cache.held(txn).collect();
-        let wrote = |lock| Some((lock, state.cache.wrote(txn, lock)?));
+        let held: Vec<_> = state.cache.held_locks(txn).collect();
+        let wrote = |lock| Some((lock, state.cache.on_written(txn, lock)?));
         let made = held.iter().map(|held| held.lock).filter_map(wrote).collect();
         state.records += 1;
-        state.cache.end(self.now, txn, Some(Number(state.records)));
+        state.cache.end(self.now, txn, Some(RecordNumber(state.records)));
         self.collect();
         made
     }
 
     /// Sends the tails of these versions' records.
-    fn send(&mut self, node: usize, made: &[(LockId, Version)]) {
+    fn send(&mut self, node: usize, made: &[(LockId, LockVersion)]) {
         for (lock, version) in made {
-            self.service.wrote(*lock, *version).expect("they follow on");
+            self.service.on_written(*lock, *version).expect("they follow on");
         }
         let state = &mut self.nodes[node];
-        state.cache.sent(self.now, Number(state.records));
+        state.cache.on_sent(self.now, RecordNumber(state.records));
         self.run();
     }
 
@@ -132,7 +134,7 @@ impl Net {
     }
 
     /// Whether a node's transaction was told this; once.
-    fn heard(&mut self, node: usize, event: Event) -> bool {
+    fn has_event(&mut self, node: usize, event: CacheEvent) -> bool {
         let heard = &mut self.nodes[node].heard;
         let found = heard.iter().position(|other| *other == event);
         found.map(|index| heard.remove(index)).is_some()
@@ -142,7 +144,7 @@ impl Net {
         for node in &mut self.nodes {
             while let Some(event) = node.cache.poll() {
                 match event {
-                    Event::Send(message) => node.up.push_back(message),
+                    CacheEvent::Send(message) => node.up.push_back(message),
                     other => node.heard.push(other),
                 }
             }
@@ -190,7 +192,7 @@ impl Net {
 
     /// A node's link is gone, with all that was on it.
     fn cut(&mut self, node: usize) {
-        self.nodes[node].cache.unlinked();
+        self.nodes[node].cache.on_unlinked();
         self.nodes[node].up.clear();
         self.nodes[node].down.clear();
     }
@@ -208,12 +210,12 @@ impl Net {
         for claim in state.cache.claims() {
             self.service.claim(id(node), claim).expect("it is so");
         }
-        self.service.known(id(node));
-        state.cache.linked(self.now, Number(state.records));
+        self.service.on_claims_done(id(node));
+        state.cache.on_linked(self.now, RecordNumber(state.records));
         self.run();
     }
 
-    fn holders(&self, lock: u32) -> Vec<(NodeId, Hold)> {
+    fn holders(&self, lock: u32) -> Vec<(NodeId, LockMode)> {
         let mut holders: Vec<_> = self.service.holders(LockId(lock)).collect();
         holders.sort();
         holders

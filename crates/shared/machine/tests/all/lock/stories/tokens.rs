@@ -1,23 +1,24 @@
 //! What a token is worth: kept, given back, shared, counted.
 
 use netram_proto::time::Time;
-use netram_shared_machine::Hold::{Exclusive, Shared};
+use netram_shared_machine::LockMode::{Exclusive, Shared};
 use netram_shared_machine::lock::{
-    Acquired, Ask, Asker, Claim, Event, Misuse, Order, Service, ToCache, ToService, Unasked,
+    Acquired, CacheEvent, LockMisuse, LockOrder, LockRequestId, LockRequester, LockService, ToCache,
+    ToService, TokenClaim, UnaskedReply,
 };
-use netram_shared_machine::{Grant, LockId, Number, Version};
+use netram_shared_machine::{GrantNumber, LockId, LockVersion, RecordNumber};
 
-use super::{LATE, Net, id, service};
+use super::{LATE, LockNet, id, service};
 
 #[test]
 fn a_kept_token_costs_no_message() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let first = net.holder(0, 0, Exclusive);
     let made = net.commit(0, first);
     net.send(0, &made);
     for hold in [Shared, Exclusive] {
         let txn = net.begin(0);
-        assert_eq!(net.ask(0, txn, 0, hold), Ok(Acquired::Held));
+        assert_eq!(net.ask(0, txn, 0, hold), Ok(Acquired::Granted));
         net.commit(0, txn);
         assert!(net.nodes[0].up.is_empty());
     }
@@ -25,22 +26,22 @@ fn a_kept_token_costs_no_message() {
 
 #[test]
 fn holders_that_write_nothing_leave_no_gap() {
-    let mut net = Net::new(3);
+    let mut net = LockNet::new(3);
     let writer = net.holder(0, 0, Exclusive);
     let made = net.commit(0, writer);
     net.send(0, &made);
-    assert_eq!(made, [(LockId(0), Version(1))]);
+    assert_eq!(made, [(LockId(0), LockVersion(1))]);
     let reader = net.holder(1, 0, Shared);
     net.end(1, reader);
     let undone = net.holder(1, 0, Exclusive);
     net.end(1, undone);
     let writer = net.holder(2, 0, Exclusive);
-    assert_eq!(net.commit(2, writer), [(LockId(0), Version(2))]);
+    assert_eq!(net.commit(2, writer), [(LockId(0), LockVersion(2))]);
 }
 
 #[test]
 fn a_token_is_given_back_behind_the_tails_of_all_that_used_it() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     // It writes under one lock, and reads under the other: neither goes before the record.
     let txn = net.holder(0, 0, Shared);
     assert!(net.acquire(0, txn, 1, Exclusive));
@@ -49,24 +50,28 @@ fn a_token_is_given_back_behind_the_tails_of_all_that_used_it() {
     assert!(!net.acquire(1, writes, 0, Exclusive));
     assert!(!net.acquire(1, reads, 1, Shared));
     net.send(0, &made);
-    assert!(net.heard(1, Event::Held(reads)) && net.heard(1, Event::Held(writes)));
-    let seen: Vec<_> = net.nodes[1].cache.held(reads).map(|held| held.version).collect();
-    assert_eq!(seen, [Version(1)]);
+    assert!(net.has_event(1, CacheEvent::Acquired(reads)) && net.has_event(1, CacheEvent::Acquired(writes)));
+    let seen: Vec<_> = net.nodes[1]
+        .cache
+        .held_locks(reads)
+        .map(|held| held.version)
+        .collect();
+    assert_eq!(seen, [LockVersion(1)]);
 }
 
 #[test]
 fn tails_that_went_over_a_broken_link_must_go_again() {
-    let mut net = Net::new(1);
+    let mut net = LockNet::new(1);
     let txn = net.holder(0, 0, Exclusive);
     net.commit(0, txn);
     let cache = &mut net.nodes[0].cache;
-    cache.sent(Time(0), Number(1));
-    cache.unlinked();
+    cache.on_sent(Time(0), RecordNumber(1));
+    cache.on_unlinked();
     let claim = cache.claims().next().expect("it has the token");
-    cache.linked(Time(0), Number(0));
-    let asker = Asker {
+    cache.on_linked(Time(0), RecordNumber(0));
+    let asker = LockRequester {
         node: id(1),
-        ask: Ask(1),
+        ask: LockRequestId(1),
     };
     let (lock, grant) = (claim.lock, claim.grant);
     let recall = ToCache::Recall {
@@ -78,43 +83,43 @@ fn tails_that_went_over_a_broken_link_must_go_again() {
     };
     cache.handle(Time(0), recall).expect("it has the token");
     assert_eq!(cache.poll(), None);
-    cache.sent(Time(0), Number(1));
+    cache.on_sent(Time(0), RecordNumber(1));
     assert!(matches!(
         cache.poll(),
-        Some(Event::Send(ToService::Release { .. }))
+        Some(CacheEvent::Send(ToService::Release { .. }))
     ));
 }
 
 #[test]
 fn without_a_lease_no_kept_token_is_used() {
-    let mut net = Net::new(1);
+    let mut net = LockNet::new(1);
     let before = net.holder(0, 0, Exclusive);
     net.end(0, before);
     net.now = LATE;
     assert!(!net.nodes[0].cache.leased(LATE));
     let txn = net.begin(0);
     assert!(!net.acquire(0, txn, 0, Shared));
-    net.nodes[0].cache.renewed(LATE, Time(LATE.0 + 1));
+    net.nodes[0].cache.on_renewed(LATE, Time(LATE.0 + 1));
     net.run();
-    assert!(net.heard(0, Event::Held(txn)));
+    assert!(net.has_event(0, CacheEvent::Acquired(txn)));
 }
 
 #[test]
 fn whoever_writes_shares_with_a_reader_and_keeps_the_right_to_read() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let writer = net.holder(0, 0, Exclusive);
     let reader = net.begin(1);
     assert!(!net.acquire(1, reader, 0, Shared));
     net.end(0, writer);
-    assert!(net.heard(1, Event::Held(reader)));
+    assert!(net.has_event(1, CacheEvent::Acquired(reader)));
     assert_eq!(net.holders(0), [(id(0), Shared), (id(1), Shared)]);
     let again = net.begin(0);
-    assert_eq!(net.ask(0, again, 0, Shared), Ok(Acquired::Held));
+    assert_eq!(net.ask(0, again, 0, Shared), Ok(Acquired::Granted));
 }
 
 #[test]
 fn all_tokens_are_asked_for_at_once_and_taken_in_order() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let other = net.holder(1, 1, Exclusive);
     let txn = net.begin(0);
     let mut all = [
@@ -132,7 +137,7 @@ fn all_tokens_are_asked_for_at_once_and_taken_in_order() {
         ToService::Acquire {
             lock,
             hold,
-            order: Order::Up,
+            order: LockOrder::Up,
             ..
         } => (lock.0, *hold),
         other => panic!("{other:?}"),
@@ -143,13 +148,13 @@ fn all_tokens_are_asked_for_at_once_and_taken_in_order() {
     let thief = net.holder(1, 2, Exclusive);
     net.end(1, other);
     net.end(1, thief);
-    assert!(net.heard(0, Event::Held(txn)));
-    assert_eq!(net.nodes[0].cache.held(txn).count(), 3);
+    assert!(net.has_event(0, CacheEvent::Acquired(txn)));
+    assert_eq!(net.nodes[0].cache.held_locks(txn).count(), 3);
 }
 
 #[test]
 fn a_grant_and_an_old_release_may_cross() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let reader = net.holder(0, 0, Shared);
     let other = net.begin(1);
     assert_eq!(net.ask(1, other, 0, Exclusive), Ok(Acquired::Waits));
@@ -160,13 +165,13 @@ fn a_grant_and_an_old_release_may_cross() {
     net.up(0);
     net.nodes[0].cache.end(Time(0), reader, None);
     net.run();
-    assert!(net.heard(1, Event::Held(other)));
+    assert!(net.has_event(1, CacheEvent::Acquired(other)));
     assert_eq!(net.holders(0), [(id(1), Exclusive)]);
 }
 
 #[test]
 fn a_recall_of_an_older_grant_is_void() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let old = net.holder(0, 0, Shared);
     let old_grant = net.nodes[0]
         .cache
@@ -177,9 +182,9 @@ fn a_recall_of_an_older_grant_is_void() {
     assert!(net.acquire(0, old, 0, Exclusive));
     net.end(0, old);
     let (lock, grant) = (LockId(0), old_grant);
-    let asker = Asker {
+    let asker = LockRequester {
         node: id(1),
-        ask: Ask(1),
+        ask: LockRequestId(1),
     };
     let recall = ToCache::Recall {
         lock,
@@ -199,15 +204,15 @@ fn a_recall_of_an_older_grant_is_void() {
 
 #[test]
 fn everything_is_lost_at_once_and_new_transactions_begin_from_nothing() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let other = net.holder(1, 1, Exclusive);
     let (open, waits) = (net.holder(0, 0, Exclusive), net.begin(0));
     assert!(!net.acquire(0, waits, 1, Exclusive));
     net.kill(0);
     net.nodes[0].cache.lose();
     net.collect();
-    assert!(net.heard(0, Event::Lost(waits)));
-    assert_eq!(net.nodes[0].cache.held(open).count(), 0);
+    assert!(net.has_event(0, CacheEvent::Lost(waits)));
+    assert_eq!(net.nodes[0].cache.held_locks(open).count(), 0);
     assert!(net.ask(0, open, 2, Shared).is_err() && net.ask(0, waits, 2, Shared).is_err());
     for txn in [open, waits] {
         net.nodes[0].cache.end(Time(0), txn, None);
@@ -220,90 +225,107 @@ fn everything_is_lost_at_once_and_new_transactions_begin_from_nothing() {
 
 #[test]
 fn what_a_node_may_not_say_is_refused_and_changes_nothing() {
-    let mut net = Net::new(2);
+    let mut net = LockNet::new(2);
     let _writer = net.holder(0, 0, Exclusive);
     let before = net.service.clone();
     let lock = LockId(0);
     let release = |lock, grant, version, keep| ToService::Release {
         lock,
-        grant: Grant(grant),
-        version: Version(version),
+        grant: GrantNumber(grant),
+        version: LockVersion(version),
         keep,
     };
     let acquire = |lock, order| ToService::Acquire {
         lock,
         hold: Exclusive,
         order,
-        ask: Ask(1),
+        ask: LockRequestId(1),
     };
     let refused = [
-        (0, release(LockId(9), 1, 0, None), Misuse::NoSuchLock(LockId(9))),
-        (1, release(lock, 1, 0, None), Misuse::NotHeld(lock)),
+        (
+            0,
+            release(LockId(9), 1, 0, None),
+            LockMisuse::NoSuchLock(LockId(9)),
+        ),
+        (1, release(lock, 1, 0, None), LockMisuse::NotHeld(lock)),
         (
             0,
             release(lock, 2, 0, None),
-            Misuse::GrantAhead {
+            LockMisuse::GrantAhead {
                 lock,
-                grant: Grant(2),
+                grant: GrantNumber(2),
             },
         ),
-        (0, release(lock, 1, 0, Some(Exclusive)), Misuse::NotHeld(lock)),
-        (1, acquire(lock, Order::Upgrade), Misuse::NotHeld(lock)),
-        (1, acquire(LockId(7), Order::Up), Misuse::NoSuchLock(LockId(7))),
+        (0, release(lock, 1, 0, Some(Exclusive)), LockMisuse::NotHeld(lock)),
+        (1, acquire(lock, LockOrder::Upgrade), LockMisuse::NotHeld(lock)),
+        (
+            1,
+            acquire(LockId(7), LockOrder::Up),
+            LockMisuse::NoSuchLock(LockId(7)),
+        ),
     ];
     for (node, message, misuse) in refused {
         assert_eq!(net.service.handle(id(node), message), Err(misuse), "{message:?}");
         assert_eq!(net.service, before);
     }
-    let (stands, given) = (Version(0), Version(2));
-    let gap = Misuse::Version { lock, stands, given };
-    assert_eq!(net.service.wrote(lock, given), Err(gap));
+    let (stands, given) = (LockVersion(0), LockVersion(2));
+    let gap = LockMisuse::Version { lock, stands, given };
+    assert_eq!(net.service.on_written(lock, given), Err(gap));
     assert_eq!(net.service, before);
-    net.service.wrote(lock, Version(1)).expect("it follows on");
-    let (stands, given) = (Version(1), Version(0));
-    let back = Misuse::Version { lock, stands, given };
+    net.service
+        .on_written(lock, LockVersion(1))
+        .expect("it follows on");
+    let (stands, given) = (LockVersion(1), LockVersion(0));
+    let back = LockMisuse::Version { lock, stands, given };
     assert_eq!(net.service.handle(id(0), release(lock, 1, 0, None)), Err(back));
 }
 
 #[test]
 fn a_node_takes_no_token_that_it_did_not_ask_for() {
-    let mut net = Net::new(1);
+    let mut net = LockNet::new(1);
     let lock = LockId(0);
     let grant = ToCache::Grant {
         lock,
-        grant: Grant(7),
+        grant: GrantNumber(7),
         hold: Shared,
-        version: Version(0),
+        version: LockVersion(0),
     };
-    assert_eq!(net.nodes[0].cache.handle(Time(0), grant), Err(Unasked(lock)));
+    assert_eq!(net.nodes[0].cache.handle(Time(0), grant), Err(UnaskedReply(lock)));
     let txn = net.holder(0, 0, Shared);
-    assert_eq!(net.nodes[0].cache.handle(Time(0), grant), Err(Unasked(lock)));
+    assert_eq!(net.nodes[0].cache.handle(Time(0), grant), Err(UnaskedReply(lock)));
     net.end(0, txn);
 }
 
 #[test]
 fn no_grant_number_is_told_that_is_not_reserved() {
-    let mut net = Net::new(1);
-    net.service = Service::new(Grant(40), [(LockId(0), Version(0))]);
+    let mut net = LockNet::new(1);
+    net.service = LockService::new(GrantNumber(40), [(LockId(0), LockVersion(0))]);
     let txn = net.begin(0);
     assert!(!net.acquire(0, txn, 0, Shared));
     let ceiling = net.service.ceiling_wanted().expect("none is left");
-    assert!(ceiling > Grant(40));
+    assert!(ceiling > GrantNumber(40));
     net.service.ceiling_stored(ceiling);
     net.run();
-    assert!(net.heard(0, Event::Held(txn)));
+    assert!(net.has_event(0, CacheEvent::Acquired(txn)));
     let claim = net.nodes[0].cache.claims().next().expect("it has the token");
-    assert_eq!(claim.grant, Grant(41));
+    assert_eq!(claim.grant, GrantNumber(41));
     // The next start tells none of those that this one may have told.
     let mut next = service(ceiling, [0; 3]);
     next.expect(id(0));
     next.resume(id(0));
     assert_eq!(next.claim(id(0), claim), Ok(vec![]));
-    let ahead = Claim {
+    let ahead = TokenClaim {
         grant: ceiling.next(),
         ..claim
     };
-    assert!(matches!(next.claim(id(0), ahead), Err(Misuse::GrantAhead { .. })));
-    assert_eq!(net.nodes[0].cache.wrote(txn, LockId(0)), None, "it only reads");
-    net.nodes[0].cache.end(Time(0), txn, Some(Number(1)));
+    assert!(matches!(
+        next.claim(id(0), ahead),
+        Err(LockMisuse::GrantAhead { .. })
+    ));
+    assert_eq!(
+        net.nodes[0].cache.on_written(txn, LockId(0)),
+        None,
+        "it only reads"
+    );
+    net.nodes[0].cache.end(Time(0), txn, Some(RecordNumber(1)));
 }

@@ -1,0 +1,126 @@
+//! What of the journal is in the image and kept for the data lender all the same: decides up to where it may be trimmed.
+//!
+//! Trims go to ends of stages only, which are ends of records by construction: what the data lender says is compared, and
+//! never used as a place in the journal.
+
+use std::collections::VecDeque;
+
+use netram_proto::id::Lsn;
+
+use crate::limit::RETAINED_ENDS_MAX;
+
+/// The ends of stages that are in the image and still in the journal.
+#[derive(Debug, Default)]
+pub(crate) struct RetainedStages {
+    /// Oldest first.
+    ends: VecDeque<Lsn>,
+}
+
+impl RetainedStages {
+    /// Everything below `end` is in the image.
+    pub(crate) fn applied(&mut self, end: Lsn) {
+        if self.ends.back().is_some_and(|last| *last >= end) {
+            return;
+        }
+        if self.ends.len() == RETAINED_ENDS_MAX {
+            // Trimmed in larger pieces then.
+            let mut keep = false;
+            self.ends.retain(|_| {
+                keep = !keep;
+                !keep
+            });
+        }
+        self.ends.push_back(end);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// The journal was not trimmed up to `target`, which was given out to that end: it is given out again.
+    pub(crate) fn put_back(&mut self, target: Lsn) {
+        self.ends.push_front(target);
+    }
+
+    /// What may go because the data lender has it too: everything below this.
+    pub(crate) fn flushed(&mut self, flushed: Lsn) -> Option<Lsn> {
+        let mut target = None;
+        while let Some(end) = self.ends.pop_front_if(|end| *end <= flushed) {
+            target = Some(end);
+        }
+        target
+    }
+
+    /// What must go although the data lender does not have it, so that it uses `most` of the journal, and the rest stays for what is not in the
+    /// image: everything below this.
+    pub(crate) fn surplus(&mut self, head: Lsn, tail: Lsn, most: u64) -> Option<Lsn> {
+        let mut from = head;
+        while tail.since(from) > most {
+            match self.ends.pop_front() {
+                Some(end) => from = from.max(end),
+                None => break,
+            }
+        }
+        (from > head).then_some(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(ends: &[u64]) -> RetainedStages {
+        let mut held = RetainedStages::default();
+        ends.iter().for_each(|end| held.applied(Lsn(*end)));
+        held
+    }
+
+    #[test]
+    fn the_journal_goes_as_far_as_both_have_it_and_only_to_ends_of_stages() {
+        let mut held = held(&[100, 200, 300]);
+        assert_eq!(held.flushed(Lsn(99)), None);
+        assert_eq!(held.flushed(Lsn(299)), Some(Lsn(200)));
+        assert_eq!(held.flushed(Lsn(u64::MAX)), Some(Lsn(300)));
+        assert!(held.is_empty());
+    }
+
+    #[test]
+    fn half_of_the_journal_is_kept_for_what_is_not_in_the_image() {
+        let mut held = held(&[100, 200, 300]);
+        assert_eq!(held.surplus(Lsn(50), Lsn(550), 500), None, "half is in use");
+        assert_eq!(held.surplus(Lsn(50), Lsn(551), 500), Some(Lsn(100)));
+        assert_eq!(
+            held.surplus(Lsn(100), Lsn(801), 500),
+            Some(Lsn(300)),
+            "601 are too many"
+        );
+        assert_eq!(
+            held.surplus(Lsn(300), Lsn(1300), 500),
+            None,
+            "nothing more is in the image"
+        );
+    }
+
+    /// The system refused one trim. Nobody tried it again, and who waited for room in the journal waited for ever
+    /// (simulator seed 201333).
+    #[test]
+    fn a_trim_that_was_refused_is_asked_for_again() {
+        let mut held = held(&[100, 200, 300]);
+        let target = held.flushed(Lsn(300)).unwrap();
+        assert!(held.is_empty());
+        held.put_back(target);
+        assert_eq!(held.flushed(Lsn(300)), Some(target));
+        held.applied(Lsn(400));
+        let surplus = held.surplus(Lsn(300), Lsn(801), 400).unwrap();
+        held.put_back(surplus);
+        assert_eq!(held.surplus(Lsn(300), Lsn(801), 400), Some(surplus));
+    }
+
+    #[test]
+    fn many_small_stages_take_little_memory() {
+        let ends: Vec<u64> = (1..=100_000).collect();
+        let mut held = held(&ends);
+        assert!(held.ends.len() <= RETAINED_ENDS_MAX);
+        assert_eq!(held.flushed(Lsn(100_000)), Some(Lsn(100_000)));
+    }
+}

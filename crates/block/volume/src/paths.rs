@@ -1,0 +1,388 @@
+//! The files of a volume: where they are, how they are made and looked at.
+//!
+//! | in the directory | what |
+//! |---|---|
+//! | `super` | what the volume is, two slots; written last, removed first |
+//! | `image` | its blocks |
+//! | `sums` | their checksums |
+//! | `journal` | the journal's directory; its lock is the volume's |
+//! | `dirty` | what a data lender has to be sent because the journal no longer has it; with a data lender only |
+//! | `replica` | of a data lender's copy: how it stands |
+//! | `unheard` | of a restored volume that has never served: the data lender that must hear it before |
+//! | `netram.toml` | lenders and settings; need not be there |
+//! | `control` | the socket of the process that has it open |
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use netram_block::{DiskFiles, VolumeId, VolumeSuperblock, create};
+use netram_journal::{Journal, JournalFollower, JournalInit, JournalInspector};
+use netram_proto::id::JournalId;
+use netram_store::StoreSettings;
+use netram_transport::NetAddress;
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{Mode, OFlags};
+
+use crate::error::{VolumeCreateError, VolumeInspectError, VolumeOpenError};
+use crate::file::VolumeFile;
+
+/// Bytes of a new volume's journal: the stages that may wait for the image, and as much for what comes meanwhile.
+pub const JOURNAL_BYTES_DEFAULT: u64 = 64 * 1024 * 1024;
+
+/// The name of the socket of whoever has the volume open.
+pub(crate) const CONTROL: &str = "control";
+
+/// Between the name of a volume that is being made and a number, in the name that it has meanwhile.
+const UNFINISHED: &str = ".new-";
+
+/// Where a volume's files are.
+#[derive(Clone, Debug)]
+pub struct VolumePaths {
+    root: PathBuf,
+}
+
+/// A volume, looked at from outside.
+#[derive(Clone, Debug)]
+pub struct VolumeInspection {
+    /// What it is.
+    pub superblock: VolumeSuperblock,
+    /// Bytes of the disk that its image takes.
+    pub image_taken_bytes: u64,
+    /// Whether a process has it open.
+    pub in_use: bool,
+    /// Whether its journal has writes that its image may not have: it was not closed.
+    pub unapplied: bool,
+    /// Bytes that its journal can hold.
+    pub journal_bytes: u64,
+    /// Addresses of the lenders that may hold its newest writes: a recovery will ask them.
+    pub members: Vec<String>,
+}
+
+impl VolumePaths {
+    /// The volume at `root`.
+    pub fn at(root: &Path) -> VolumePaths {
+        let root = root.to_path_buf();
+        VolumePaths { root }
+    }
+
+    /// The directory.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The journal's directory.
+    pub fn journal(&self) -> PathBuf {
+        self.root.join("journal")
+    }
+
+    /// The settings, which need not exist.
+    pub fn settings_file(&self) -> PathBuf {
+        self.root.join("netram.toml")
+    }
+
+    pub(crate) fn image(&self) -> PathBuf {
+        self.root.join("image")
+    }
+
+    pub(crate) fn sums(&self) -> PathBuf {
+        self.root.join("sums")
+    }
+
+    pub(crate) fn superblock(&self) -> PathBuf {
+        self.root.join("super")
+    }
+
+    /// The directory, and the name in it of the socket on which whoever has the volume open listens.
+    pub(crate) fn control(&self) -> io::Result<(OwnedFd, &'static str)> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(&self.root, flags, Mode::empty())?;
+        Ok((directory, CONTROL))
+    }
+
+    pub(crate) fn dirty(&self) -> PathBuf {
+        self.root.join("dirty")
+    }
+
+    pub(crate) fn unannounced(&self) -> PathBuf {
+        self.root.join("unheard")
+    }
+
+    /// The volume must not serve before its data lender has heard it. Durable with the directory.
+    pub(crate) fn mark_unannounced(&self, data_lender: &NetAddress) -> io::Result<()> {
+        let mut file = File::create_new(self.unannounced())?;
+        writeln!(file, "{data_lender}")?;
+        file.sync_all()
+    }
+
+    /// The data lender that must hear the volume before it serves; `None`: it has.
+    pub(crate) fn unannounced_to(&self) -> io::Result<Option<NetAddress>> {
+        let path = self.unannounced();
+        let text = match fs::read_to_string(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            read => read?,
+        };
+        let address = text.trim_end().parse();
+        address.map(Some).map_err(io::Error::other)
+    }
+
+    /// It has been heard.
+    pub(crate) fn mark_announced(&self) -> io::Result<()> {
+        fs::remove_file(self.unannounced())?;
+        sync_directory(&self.root)
+    }
+
+    /// Whether there is a volume.
+    pub fn exists(&self) -> bool {
+        self.superblock().is_file()
+    }
+
+    /// Makes a volume of `bytes` zeros, with a journal of `journal_bytes`. Durable on return.
+    pub fn create(&self, bytes: u64, journal_bytes: u64) -> Result<VolumeId, VolumeCreateError> {
+        let volume = VolumeId(u128::from_le_bytes(random()));
+        self.make(|place| {
+            let journal = Journal::create(&place.journal(), journal_bytes)?;
+            place.fill(volume, journal, bytes)
+        })?;
+        Ok(volume)
+    }
+
+    /// Makes a volume of zeros whose journal's records exist elsewhere, as copies are made; `finish` adds what else is to
+    /// be there. Durable on return.
+    pub(crate) fn create_of(
+        &self,
+        volume: VolumeId,
+        bytes: u64,
+        journal: &JournalInit,
+        finish: impl FnOnce(&VolumePaths) -> Result<(), VolumeCreateError>,
+    ) -> Result<(), VolumeCreateError> {
+        self.make(|place| {
+            JournalFollower::create(&place.journal(), journal)?;
+            finish(place)?;
+            place.fill(volume, journal.journal, bytes)
+        })
+    }
+
+    /// Lets `fill` make what is in the directory, and gives it its name when it is whole.
+    pub(crate) fn make(
+        &self,
+        fill: impl FnOnce(&VolumePaths) -> Result<(), VolumeCreateError>,
+    ) -> Result<(), VolumeCreateError> {
+        let failed = |source| VolumeCreateError::Io {
+            path: self.root.clone(),
+            source,
+        };
+        // Only `..` and the root have no name; they are there.
+        let exists = || VolumeCreateError::Exists(self.root.clone());
+        let name = self.root.file_name().ok_or_else(exists)?;
+        self.check_free()?;
+        // It appears whole, under its name: a crash meanwhile leaves a directory of another name, in nobody's way, which the
+        // next to make this one removes.
+        let mut beginning = OsString::from(".");
+        beginning.push(name);
+        beginning.push(UNFINISHED);
+        self.remove_unfinished();
+        let mut unfinished = beginning;
+        unfinished.push(format!("{:08x}", u32::from_le_bytes(random())));
+        let unfinished = VolumePaths::at(&self.parent().join(unfinished));
+        fs::create_dir(&unfinished.root).map_err(failed)?;
+        // Whoever removes what was left behind takes this lock first. If he has it, this one fails, and says so.
+        let making = File::open(&unfinished.root).map_err(failed)?;
+        making.try_lock().map_err(|error| failed(error.into()))?;
+        let made = fill(&unfinished).and_then(|()| {
+            // At most an empty directory gives way to it, made by somebody at this instant.
+            fs::rename(&unfinished.root, &self.root).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists
+                | io::ErrorKind::DirectoryNotEmpty
+                | io::ErrorKind::NotADirectory => exists(),
+                _ => failed(error),
+            })
+        });
+        if made.is_err() {
+            let _ = fs::remove_dir_all(&unfinished.root);
+        }
+        drop(making);
+        // The name that it had meanwhile means nothing to anybody.
+        made.map_err(|error| match error {
+            VolumeCreateError::Volume { cause, .. } => VolumeCreateError::Volume {
+                path: self.root.clone(),
+                cause,
+            },
+            other => other,
+        })?;
+        sync_directory(self.parent()).map_err(failed)
+    }
+
+    /// Removes what is left of volumes of this name whose making was cut off. What cannot be removed is in nobody's way.
+    fn remove_unfinished(&self) {
+        for (path, name) in unfinished_in(self.parent()) {
+            if self.root.file_name() == Some(&name) {
+                let _ = fs::remove_dir_all(path);
+            }
+        }
+    }
+
+    fn parent(&self) -> &Path {
+        let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    fn fill(&self, volume: VolumeId, journal: JournalId, bytes: u64) -> Result<(), VolumeCreateError> {
+        create(self.new_files(false)?, volume, journal, bytes).map_err(|cause| {
+            VolumeCreateError::Volume {
+                path: self.root.clone(),
+                cause,
+            }
+        })?;
+        self.sync()
+    }
+
+    /// Empty files of a new volume.
+    pub(crate) fn new_files(&self, dirty: bool) -> Result<DiskFiles<VolumeFile>, VolumeCreateError> {
+        let failed = |path: PathBuf| move |source| VolumeCreateError::Io { path, source };
+        let make = |path: PathBuf| VolumeFile::create(&path).map_err(failed(path));
+        Ok(DiskFiles {
+            image: make(self.image())?,
+            sums: make(self.sums())?,
+            superblock: make(self.superblock())?,
+            dirty: dirty.then(|| make(self.dirty())).transpose()?,
+        })
+    }
+
+    /// The names must be as durable as what they name.
+    pub(crate) fn sync(&self) -> Result<(), VolumeCreateError> {
+        sync_directory(&self.root).map_err(|source| VolumeCreateError::Io {
+            path: self.root.clone(),
+            source,
+        })
+    }
+
+    /// An open volume's files. The map of what a data lender lacks is made when there is a data lender for the first time.
+    pub(crate) fn open_files(&self, dirty: bool) -> Result<DiskFiles<VolumeFile>, VolumeOpenError> {
+        let open = |path: PathBuf| {
+            VolumeFile::open(&path, true).map_err(|source| VolumeOpenError::File { path, source })
+        };
+        let map = || {
+            let path = self.dirty();
+            // One that cannot be looked up may be there: opening it says why it cannot be (rule 17).
+            match path.try_exists().unwrap_or(true) {
+                true => open(path),
+                false => VolumeFile::create(&path).map_err(|source| VolumeOpenError::File { path, source }),
+            }
+        };
+        Ok(DiskFiles {
+            image: open(self.image())?,
+            sums: open(self.sums())?,
+            superblock: open(self.superblock())?,
+            dirty: dirty.then(map).transpose()?,
+        })
+    }
+
+    /// The same on a disk that is modelled slower by so much a sync.
+    pub(crate) fn open_modelled_files(
+        &self,
+        dirty: bool,
+        sync_delay: Duration,
+    ) -> Result<DiskFiles<VolumeFile>, VolumeOpenError> {
+        let files = self.open_files(dirty)?;
+        if sync_delay.is_zero() {
+            return Ok(files);
+        }
+        let slower = |file: VolumeFile, path: PathBuf| {
+            let slower = file.on_modelled_disk(sync_delay);
+            slower.map_err(|source| VolumeOpenError::File { path, source })
+        };
+        Ok(DiskFiles {
+            image: slower(files.image, self.image())?,
+            sums: slower(files.sums, self.sums())?,
+            superblock: slower(files.superblock, self.superblock())?,
+            dirty: files.dirty.map(|map| slower(map, self.dirty())).transpose()?,
+        })
+    }
+
+    /// Refuses a place where something is already.
+    pub(crate) fn check_free(&self) -> Result<(), VolumeCreateError> {
+        match self.root.file_name().is_some() && self.root.symlink_metadata().is_err() {
+            true => Ok(()),
+            false => Err(VolumeCreateError::Exists(self.root.clone())),
+        }
+    }
+
+    /// Looks at the volume without opening it: nothing is changed, no lender is asked.
+    pub fn inspect(&self) -> Result<VolumeInspection, VolumeInspectError> {
+        let failed = |path: PathBuf| move |source| VolumeInspectError::File { path, source };
+        let open = |path: PathBuf| VolumeFile::open(&path, false).map_err(failed(path));
+        let superblock = VolumeSuperblock::read(&open(self.superblock())?).map_err(|cause| {
+            VolumeInspectError::Volume {
+                path: self.root.clone(),
+                cause,
+            }
+        })?;
+        let image = open(self.image())?;
+        let journal = JournalInspector::open(&self.journal())?;
+        Ok(VolumeInspection {
+            superblock,
+            image_taken_bytes: image.taken_bytes().map_err(failed(self.image()))?,
+            in_use: journal.in_use(),
+            unapplied: journal.has_records(),
+            journal_bytes: journal.capacity(),
+            members: journal
+                .view()
+                .members
+                .iter()
+                .map(|member| member.address.clone())
+                .collect(),
+        })
+    }
+
+    /// The settings: the file's, and those of the environment over them.
+    pub fn settings(&self) -> Result<crate::settings::VolumeSettings, netram_store::StoreSettingsError> {
+        let file = self.settings_file();
+        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        let settings = match file.try_exists().unwrap_or(true) {
+            true => crate::settings::VolumeSettings::load(&file)?,
+            false => crate::settings::VolumeSettings::from(StoreSettings::default()),
+        };
+        settings.with_environment(&|name| std::env::var(name).ok())
+    }
+}
+
+/// What is left in `directory` of volumes whose making was cut off: the directories, and the names that the volumes would have
+/// got. The next to make a volume of that name removes it.
+pub fn unfinished_in(directory: &Path) -> Vec<(PathBuf, OsString)> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let left = entries.filter_map(|entry| {
+        let name = unfinished_name(&entry.file_name())?;
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        // One whose making goes on is locked.
+        let is_left = || File::open(entry.path()).is_ok_and(|directory| directory.try_lock().is_ok());
+        (is_directory && is_left()).then(|| (entry.path(), name))
+    });
+    left.collect()
+}
+
+/// Of `.NAME.new-01234567`: `NAME`.
+fn unfinished_name(name: &OsStr) -> Option<OsString> {
+    let name = name.as_bytes().strip_prefix(b".")?;
+    let at = name.len().checked_sub(UNFINISHED.len() + 8)?;
+    let (name, rest) = name.split_at(at);
+    let number = rest.strip_prefix(UNFINISHED.as_bytes())?;
+    let is_one = !name.is_empty() && number.iter().all(u8::is_ascii_hexdigit);
+    is_one.then(|| OsStr::from_bytes(name).to_owned())
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .expect("Linux gives random bytes once it has booted");
+    bytes
+}

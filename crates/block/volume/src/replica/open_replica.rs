@@ -1,0 +1,390 @@
+//! One copy of a volume at its data lender, open: its thread, its sessions, its end.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::TryRecvError;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use netram_block::{Disk, DiskOptions, StagePolicy, VolumeId};
+use netram_block_machine::message::FollowRequest;
+use netram_block_machine::{Replica, ReplicaCondition, ReplicaHeader};
+use netram_journal::seal::{DataKey, KEY_BYTES};
+use netram_journal::{JournalFollower, JournalInit};
+use netram_lender::{DataSession, ReplicaReport};
+use netram_proto::id::Lsn;
+use netram_proto::journal::View;
+use netram_proto::port::RecordLog;
+use netram_proto::wire::{ChainPoint as Chain, Frame, FrameKind, RefusalReason};
+
+use super::failure::{ReplicaError, refusal};
+use super::header_file::ReplicaHeaderFile;
+use super::quota::{Quota, usage};
+use super::replica_host::{ReplicaHostInner, ReplicaMailbox, lock, refuse, report_of};
+use super::scrub::{ReplicaScrub, ScrubSchedule};
+use super::session::{ReplicaSession, ReplicaSessionEnd};
+use super::stage_thread::StageThread;
+use crate::error::VolumeCreateError;
+use crate::file::VolumeFile;
+use crate::paths::VolumePaths;
+
+/// How often a thread looks up by itself.
+pub(super) const TICK: Duration = Duration::from_millis(100);
+/// How long a copy stays open after its last session.
+const IDLE_CLOSE_DELAY: Duration = Duration::from_secs(3);
+/// How often the time of the last contact is made durable.
+const CONTACT_INTERVAL: Duration = Duration::from_secs(30);
+/// How long the image may fail before the client is told, and goes on without: the log bridges shorter failures.
+const FAILING_MAX: Duration = Duration::from_secs(2);
+
+/// Stages that fit a copy's log.
+const STAGES_IN_LOG: u64 = 8;
+
+pub(super) type ReplicaDisk = Disk<JournalFollower, VolumeFile>;
+
+/// A copy, open.
+pub(super) struct OpenReplica {
+    pub(super) root: PathBuf,
+    pub(super) disk: Arc<ReplicaDisk>,
+    pub(super) header: ReplicaHeaderFile,
+    pub(super) replica: Replica,
+    pub(super) scrub: ReplicaScrub,
+    quota: Arc<Quota>,
+    schedule: Arc<ScrubSchedule>,
+    stages: StageThread,
+    /// Since when stages do not get into the image.
+    failing: Option<Instant>,
+    contact_stored: Instant,
+    /// When its client was last heard, if that was since the copy was opened. Whoever only claims it is no client.
+    heard_at: Option<Instant>,
+}
+
+/// A copy's thread, from the first session to some time after the last.
+pub(super) fn run(shared: &ReplicaHostInner, post: &ReplicaMailbox) {
+    let mut first = post.arrivals.recv().ok();
+    while let Some(session) = first {
+        // A broken invariant of ours ends the session. The copy is closed as by a crash, which it survives, and opened anew for
+        // the next: a thread that ended here would leave the copy shut until the lender is started anew.
+        let served = catch_unwind(AssertUnwindSafe(|| serve(shared, post, session)));
+        if served.is_err() {
+            let root = shared.root(post.volume);
+            tracing::error!(replica = %root.display(), "a copy's thread panicked, a defect; the copy is opened anew for the next session");
+            *lock(&post.report) = ReplicaReport {
+                error: Some("its thread panicked, a defect, whose message the lender's log has".to_owned()),
+                ..report_of(&root)
+            };
+        }
+        first = match shared.stopping() {
+            true => None,
+            false => shared.leave(post),
+        };
+    }
+}
+
+/// Opens the copy, serves its client, and closes it.
+fn serve(shared: &ReplicaHostInner, post: &ReplicaMailbox, session: DataSession) {
+    let root = shared.root(post.volume);
+    let mut host = match OpenReplica::open(shared, &root, &session) {
+        Ok(Some(host)) => host,
+        Ok(None) => return refuse(session, refusal(RefusalReason::NoReplica, 0)),
+        Err(error) => {
+            tracing::error!(replica = %root.display(), %error, "a copy cannot be used");
+            *lock(&post.report) = ReplicaReport {
+                error: Some(error.to_string()),
+                ..report_of(&root)
+            };
+            return refuse(session, error.refusal());
+        }
+    };
+    *lock(&post.report) = host.report(None);
+    let ended = host.attend(shared, post, session);
+    if let Err(error) = &ended {
+        tracing::error!(replica = %root.display(), %error, "a copy failed; it is opened anew for the next session");
+    }
+    // What is not in the image is in the log.
+    drop(host);
+    *lock(&post.report) = ReplicaReport {
+        error: ended.err().map(|error| error.to_string()),
+        ..report_of(&root)
+    };
+}
+
+/// The copy's volume. Where its log is damaged below what had been durable, the standing says so first.
+fn open_volume(root: &Path, standing: &mut ReplicaHeaderFile) -> Result<Arc<ReplicaDisk>, ReplicaError> {
+    let log = JournalFollower::open(&root.join("journal"))?;
+    if let Some(lost) = log.damaged_below() {
+        let end = log.end().lsn;
+        let what = format!("its log ends at LSN {end}, and was durable up to {lost}");
+        mark_inconsistent(root, standing, &what)?;
+    }
+    let files = VolumePaths::at(root).open_files(false)?;
+    // Several stages fit its log, or it would be full before the first one ended.
+    let policy = StagePolicy::default();
+    let policy = StagePolicy {
+        bytes: policy.bytes.min(log.state().capacity / STAGES_IN_LOG),
+        ..policy
+    };
+    let options = DiskOptions {
+        policy,
+        restarted: !matches!(standing.newest().condition, ReplicaCondition::Following),
+        ..DiskOptions::new(log.id())
+    };
+    Ok(Arc::new(Disk::open(log, files, options)?))
+}
+
+/// The copy cannot stand in for its volume any more, whatever it said: its client sends all that differs.
+fn mark_inconsistent(
+    root: &Path,
+    standing: &mut ReplicaHeaderFile,
+    why: &dyn std::fmt::Display,
+) -> Result<(), ReplicaError> {
+    tracing::error!(replica = %root.display(), %why, "a copy is damaged; its client must send it anew");
+    let newest = standing.newest();
+    if matches!(
+        newest.condition,
+        ReplicaCondition::Following | ReplicaCondition::Inconsistent { .. }
+    ) {
+        standing.store(ReplicaHeader {
+            condition: ReplicaCondition::Inconsistent { since: None },
+            closed: None,
+            ..newest
+        })?;
+    }
+    Ok(())
+}
+
+impl OpenReplica {
+    /// Opens the copy that a session is about, or makes it if the session may. `None`: there is none.
+    fn open(
+        shared: &ReplicaHostInner,
+        root: &Path,
+        session: &DataSession,
+    ) -> Result<Option<OpenReplica>, ReplicaError> {
+        // What cannot be looked up may be there: whoever opens it says why it cannot (rule 17).
+        if !ReplicaHeaderFile::path(root).try_exists().unwrap_or(true) {
+            let follow = Frame::parse(&session.first)
+                .ok()
+                .filter(|frame| frame.header.kind == FrameKind::Follow)
+                .and_then(|frame| FollowRequest::decode(frame.body).ok());
+            match follow {
+                Some(follow) => {
+                    let room = (follow.bytes, follow.capacity);
+                    shared.quota.admit(root, room, || create(root, &follow))??;
+                }
+                None => return Ok(None),
+            }
+        }
+        let mut standing = ReplicaHeaderFile::open(root)?;
+        let disk = match open_volume(root, &mut standing) {
+            Err(ReplicaError::Volume(error @ netram_block::DiskOpenError::JournalBehind { .. })) => {
+                // The log has lost what the image has: no longer a volume, and a resync makes it one again.
+                mark_inconsistent(root, &mut standing, &error)?;
+                open_volume(root, &mut standing)?
+            }
+            opened => opened?,
+        };
+        let (log, newest) = (disk.log(), standing.newest());
+        let (view, capacity, end) = (log.view(), log.state().capacity, log.end());
+        let mut replica = Replica::new(newest, view, capacity, log.head().lsn, end);
+        replica.on_applied(log.head().lsn, disk.applied());
+        let stages = StageThread::start(&disk).map_err(ReplicaError::Thread)?;
+        Ok(Some(OpenReplica {
+            root: root.to_path_buf(),
+            disk,
+            header: standing,
+            replica,
+            scrub: ReplicaScrub::open(root),
+            quota: Arc::clone(&shared.quota),
+            schedule: Arc::clone(&shared.schedule),
+            stages,
+            failing: None,
+            contact_stored: Instant::now(),
+            heard_at: None,
+        }))
+    }
+
+    /// Serves sessions until there has been none for a while.
+    fn attend(
+        &mut self,
+        shared: &ReplicaHostInner,
+        post: &ReplicaMailbox,
+        first: DataSession,
+    ) -> Result<(), ReplicaError> {
+        let mut session: Option<ReplicaSession> = None;
+        let mut arrived = Some(first);
+        let mut alone_since = Instant::now();
+        loop {
+            if let Some(newcomer) = arrived.take() {
+                match ReplicaSession::greet(newcomer, self, &post.waker) {
+                    Ok(Some(newcomer)) => session = Some(newcomer),
+                    Ok(None) | Err(ReplicaSessionEnd::Session) => (),
+                    Err(ReplicaSessionEnd::Replica(error)) => return Err(error),
+                }
+            }
+            if shared.stopping() {
+                return Ok(());
+            }
+            #[cfg(test)]
+            shared.panic_if_planted();
+            post.waker.drain().map_err(ReplicaError::Thread)?;
+            self.check_stages()?;
+            if let Some(there) = &mut session {
+                alone_since = Instant::now();
+                let turned = there.turn(self, shared.silence_max, TICK);
+                if self.replica.has_client() && self.replica.view().has_served() {
+                    self.heard_at = Some(there.heard_at());
+                }
+                match turned {
+                    Ok(()) => {
+                        if let Err(error) = self.note_contact().and_then(|()| self.scrub_on()) {
+                            there.fail(&error);
+                            return Err(error);
+                        }
+                    }
+                    Err(ReplicaSessionEnd::Session) => {
+                        self.replica.on_session_ended();
+                        self.store_contact()?;
+                        session = None;
+                    }
+                    Err(ReplicaSessionEnd::Replica(error)) => {
+                        there.fail(&error);
+                        return Err(error);
+                    }
+                }
+            } else if alone_since.elapsed() > IDLE_CLOSE_DELAY {
+                return Ok(());
+            }
+            let heard = session.as_ref().map(ReplicaSession::heard_at);
+            *lock(&post.report) = self.report(heard);
+            arrived = match session {
+                Some(_) => post.arrivals.try_recv(),
+                None => post.arrivals.recv_timeout(TICK).map_err(|_| TryRecvError::Empty),
+            }
+            .ok();
+        }
+    }
+
+    /// Takes in what the log has newly; returns what can be read here.
+    pub(super) fn follow(&self) -> Result<Lsn, ReplicaError> {
+        Ok(self.disk.follow()?)
+    }
+
+    /// Makes the volume larger, if there is room for it.
+    pub(super) fn grow(&self, bytes: u64) -> Result<(), ReplicaError> {
+        let room = (bytes, self.disk.log().state().capacity);
+        let grown = self.quota.admit(&self.root, room, || self.disk.grow(bytes))?;
+        Ok(grown?)
+    }
+
+    /// Stages must get into the image: a log that only fills up would one day take no more, and nobody would say why.
+    fn check_stages(&mut self) -> Result<(), ReplicaError> {
+        if self.stages.has_ended() {
+            return Err(ReplicaError::Panicked);
+        }
+        match self.disk.status().failure {
+            None => self.failing = None,
+            Some(error) => {
+                let since = *self.failing.get_or_insert_with(Instant::now);
+                if since.elapsed() > FAILING_MAX {
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at a little of the image, while there is somebody to mend what it finds.
+    fn scrub_on(&mut self) -> Result<(), ReplicaError> {
+        if self.replica.replica_header().condition == ReplicaCondition::Following && self.replica.has_client()
+        {
+            self.scrub.step(&self.disk, &self.schedule)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the time of the last contact durable now and then, for people.
+    fn note_contact(&mut self) -> Result<(), ReplicaError> {
+        match self.contact_stored.elapsed() > CONTACT_INTERVAL {
+            true => self.store_contact(),
+            false => Ok(()),
+        }
+    }
+
+    fn store_contact(&mut self) -> Result<(), ReplicaError> {
+        self.contact_stored = Instant::now();
+        let Some(heard) = self.heard_at else { return Ok(()) };
+        let standing = ReplicaHeader {
+            contact: now_seconds().saturating_sub(heard.elapsed().as_secs()),
+            ..*self.replica.replica_header()
+        };
+        self.header.store(standing)?;
+        // The client need not know.
+        let _ = self.replica.on_stored(standing);
+        Ok(())
+    }
+
+    /// How long ago the client was heard, by this machine's clocks.
+    pub(super) fn heard_ms(&self) -> u64 {
+        match self.heard_at {
+            Some(heard) => u64::try_from(heard.elapsed().as_millis()).unwrap_or(u64::MAX),
+            None => now_seconds()
+                .saturating_sub(self.replica.replica_header().contact)
+                .saturating_mul(1000),
+        }
+    }
+
+    fn report(&self, heard: Option<Instant>) -> ReplicaReport {
+        let (failure, usage) = (self.disk.status().failure, usage(&self.root));
+        ReplicaReport {
+            volume: VolumeId(self.replica.replica_header().identity.volume).to_string(),
+            path: self.root.display().to_string(),
+            state: self.replica.replica_header().condition.to_string(),
+            error: failure.map(|error| error.to_string()),
+            bytes: self.disk.geometry().bytes,
+            epoch: Some(self.replica.view().epoch.0),
+            flushed: Some(self.replica.flushed().lsn.0),
+            applied: Some(self.disk.applied().0),
+            connected: heard.is_some(),
+            last_contact_age_ms: heard.map(|heard| heard.elapsed().as_millis() as u64),
+            promised_bytes: usage.promised,
+            taken_bytes: usage.taken,
+            scrub: self.scrub.report(),
+        }
+    }
+}
+
+/// Makes an empty copy for a client that wants to be followed.
+fn create(root: &Path, follow: &FollowRequest) -> Result<(), ReplicaError> {
+    let key = match <[u8; KEY_BYTES]>::try_from(&follow.key[..]) {
+        Ok(key) => DataKey::from_bytes(key),
+        // Records that are not sealed need none.
+        Err(_) => DataKey::generate(),
+    };
+    let parts = JournalInit {
+        journal: follow.identity.journal,
+        log_bytes: follow.capacity,
+        key,
+        view: View::first(follow.identity.journal),
+        start: Chain::default(),
+    };
+    let standing = ReplicaHeader {
+        contact: now_seconds(),
+        ..ReplicaHeader::new(follow.identity)
+    };
+    let place = VolumePaths::at(root);
+    let volume = VolumeId(follow.identity.volume);
+    place.create_of(volume, follow.bytes, &parts, |place| {
+        let made = ReplicaHeaderFile::create(place.root(), &standing);
+        made.map_err(|source| VolumeCreateError::Io {
+            path: ReplicaHeaderFile::path(root),
+            source,
+        })
+    })?;
+    tracing::info!(replica = %root.display(), bytes = follow.bytes, "a new copy");
+    Ok(())
+}
+
+fn now_seconds() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}

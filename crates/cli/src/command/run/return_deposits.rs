@@ -1,0 +1,32 @@
+//! `netram give-back`: waits for the end of a program under `netram run`, and gives back what it has left at lenders.
+
+use std::io::{self, Read};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_far::DepositId;
+use netram_far::run::{RunSettings, SETTINGS};
+
+/// Gives back what a program has left at lenders; started by `netram run` only
+///
+/// Its settings are in the environment, the deposit's number on standard input, whose end is the program's.
+#[derive(Debug, Args)]
+pub struct ReturnDeposits {}
+
+impl ReturnDeposits {
+    pub(crate) fn run(self) -> Result<ExitCode> {
+        let text = std::env::var(SETTINGS).with_context(|| format!("{SETTINGS}, which `netram run` sets"))?;
+        let settings: RunSettings = text.parse()?;
+        let mut deposit = [0; 16];
+        let mut input = io::stdin().lock();
+        input
+            .read_exact(&mut deposit)
+            .context("the deposit's number, from `netram run`")?;
+        // Nothing more comes but the end.
+        io::copy(&mut input, &mut io::sink())?;
+        let config = settings.arena().context("the cluster key")?.remote_pages;
+        netram_far::give_back(&config, DepositId(u128::from_le_bytes(deposit)));
+        Ok(ExitCode::SUCCESS)
+    }
+}

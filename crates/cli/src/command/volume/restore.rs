@@ -1,0 +1,237 @@
+//! `netram disk restore`.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use netram_block::VolumeId;
+use netram_journal::JournalConfig;
+use netram_transport::{NetAddress, Security};
+use netram_volume::VolumePaths;
+use netram_volume::replica::restore::{
+    DataLenderEndpoint, RestoreCheck, RestoreReport, check_restore, restore,
+};
+use serde_json::json;
+
+use super::create::write_settings;
+use crate::command::check;
+use crate::options::{DurationArg, SecurityArgs, UsageError, security};
+use crate::output;
+use crate::settings::key_path;
+
+/// Make a volume anew from its data lender's copy, after its own disk was lost
+///
+/// First the data lender and the lenders that held the newest writes are asked. If
+/// they do not suffice, or the volume's client was heard within the last 10 s, it
+/// is refused and nothing has changed. Only then the old client is fenced. --check
+/// stops after the question: exit code 0 if it would succeed, 3 if refused.
+///
+/// BE SURE THAT THE OLD MACHINE IS OFF. A client that is only cut off goes on
+/// acknowledging writes from its own disk, and they are lost (docs/disk.md).
+///
+/// The new volume can be attached or served at once: blocks come from
+/// the data lender when they are read, and all of them in the background.
+///
+///   netram disk replicas tcp://10.0.0.4:7420 --key-file /etc/netram/key
+///   netram disk restore /var/lib/netram/db --from tcp://10.0.0.4:7420 \
+///       --volume 0123456789abcdef0123456789abcdef --key-file /etc/netram/key \
+///       --lender tcp://10.0.0.2:7420
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct RestoreVolume {
+    /// The new directory
+    volume: PathBuf,
+    /// The data lender that keeps the copy
+    #[arg(long, value_name = "ADDRESS")]
+    from: NetAddress,
+    /// The volume's id, as `netram disk replicas` lists it
+    #[arg(long = "volume", value_name = "ID")]
+    id: String,
+    #[command(flatten)]
+    security: SecurityArgs,
+    /// The key of its data sessions, if it has one (`netram lend --data-key-file`); otherwise the cluster key
+    #[arg(long, value_name = "FILE", env = "NETRAM_DATA_LENDER_KEY_FILE")]
+    data_lender_key_file: Option<PathBuf>,
+    /// A lender that may hold the new volume's newest writes; several may be given, in order of preference
+    #[arg(long, value_name = "ADDRESS")]
+    lender: Vec<NetAddress>,
+    /// Allow all members in this machine's power domain
+    #[arg(long)]
+    one_domain: bool,
+    /// Only ask; nothing is changed
+    #[arg(long)]
+    check: bool,
+    /// The client's machine is off, although the data lender heard it a moment ago
+    #[arg(long)]
+    client_is_off: bool,
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m
+    #[arg(long, value_name = "TIME")]
+    patience: Option<DurationArg>,
+    /// Go on although writes that were acknowledged may be missing
+    #[arg(long)]
+    accept_loss: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl RestoreVolume {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let parsed = u128::from_str_radix(&self.id, 16)
+            .ok()
+            .filter(|_| self.id.len() == 32);
+        let id = parsed.map(VolumeId).ok_or_else(|| {
+            UsageError(format!(
+                "`{}` is no volume's id: 32 hexadecimal digits, as `netram disk replicas` lists them",
+                self.id
+            ))
+        })?;
+        let defaults = JournalConfig::default();
+        let config = JournalConfig {
+            patience: self.patience.map_or(defaults.patience, |time| time.0),
+            accept_loss: self.accept_loss,
+            security: self.security.security()?,
+            ..defaults
+        };
+        let from = DataLenderEndpoint {
+            address: self.from.clone(),
+            security: self.data_security(&config.security)?,
+        };
+        let what = || format!("restoring {}", self.volume.display());
+        if self.check {
+            let found =
+                check_restore(&self.volume, &from, id, &config, self.client_is_off).with_context(what)?;
+            return self.tell_check(&found);
+        }
+        let settings = self.settings()?;
+        let write = |root: &Path| {
+            let written = write_settings(&VolumePaths::at(root).settings_file(), &settings);
+            written.map_err(|error| io::Error::other(format!("{error:#}")))
+        };
+        let restored =
+            restore(&self.volume, &from, id, &config, self.client_is_off, write).with_context(what)?;
+        match self.json {
+            true => output::json(&json!({
+                "volume": self.volume,
+                "id": id.to_string(),
+                "bytes": restored.bytes,
+                "copy_end": restored.copy_end.0,
+                "records_from_members": restored.records_from_members,
+                "last_contact_s": restored.contact,
+                "closed": restored.closed,
+                "loss_accepted": restored.loss_accepted,
+            }))?,
+            false => self.tell(&restored)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn tell_check(&self, found: &RestoreCheck) -> Result<ExitCode> {
+        let refusal = found
+            .refusal
+            .as_ref()
+            .map(|refusal| refusal as &dyn std::error::Error);
+        let (copy, claim) = (&found.copy, &found.copy.claim);
+        if self.json {
+            output::json(&json!({
+                "would_succeed": refusal.is_none(),
+                "refusal": refusal.map(ToString::to_string),
+                "copy": {
+                    "bytes": copy.bytes,
+                    "condition": copy.condition.to_string(),
+                    "closed": copy.closed,
+                    "client_heard_ms_ago": copy.heard.as_millis() as u64,
+                    "claimed_by": claim.by,
+                    "claimed_under_epoch": claim.epoch,
+                    "claimed_s_ago": claim.ago.map(|ago| ago.as_secs()),
+                    "claim_served": claim.served,
+                },
+                "journal": found.journal.as_ref().map(check::as_json),
+            }))?;
+            return check::end_check(refusal, true);
+        }
+        output::line(format_args!(
+            "the copy, {}, is {}; its client was heard {} ago{}",
+            output::bytes(copy.bytes),
+            copy.condition,
+            output::age(copy.heard),
+            if copy.closed {
+                ", and had closed the volume"
+            } else {
+                ""
+            }
+        ))?;
+        output::line(format_args!("of the copy, {claim}"))?;
+        if let Some(journal) = &found.journal {
+            check::print_check(journal)?;
+        }
+        check::end_check(refusal, false)
+    }
+
+    fn tell(&self, restored: &RestoreReport) -> Result<()> {
+        output::line(format_args!(
+            "volume {}, {}, {} from lenders beyond the copy",
+            self.volume.display(),
+            output::bytes(restored.bytes),
+            output::count(restored.records_from_members, "write"),
+        ))?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let ago = since.saturating_sub(Duration::from_secs(restored.contact));
+        match restored.closed {
+            true => output::line(format_args!(
+                "the volume had been closed, and the data lender has all of it; its client was last noted {} ago. If it was \
+                 opened again without the data lender since, what it wrote then is not here",
+                output::age(ago)
+            ))?,
+            false => output::line(format_args!(
+                "the data lender had last noted its client {} ago; what the client wrote after it had lost the data \
+                 lender and all lenders at once, nobody can know",
+                output::age(ago)
+            ))?,
+        }
+        if self.lender.is_empty() {
+            output::line(format_args!(
+                "no --lender was given: its writes wait for this disk until {} or NETRAM_LENDERS names lenders",
+                VolumePaths::at(&self.volume).settings_file().display()
+            ))?;
+        }
+        output::line("attach or serve it now; its blocks come from the data lender meanwhile")
+    }
+
+    fn data_security(&self, lenders: &Security) -> Result<Security> {
+        match &self.data_lender_key_file {
+            Some(_) => security(self.data_lender_key_file.as_ref(), false),
+            None => Ok(lenders.clone()),
+        }
+    }
+
+    /// The settings of the new volume: its data lender is the one it came from.
+    fn settings(&self) -> Result<toml::Table> {
+        let mut table = toml::Table::new();
+        let lenders: Vec<toml::Value> = self.lender.iter().map(|one| one.to_string().into()).collect();
+        if !lenders.is_empty() {
+            table.insert("lenders".to_owned(), lenders.into());
+        }
+        table.insert("data-lender".to_owned(), self.from.to_string().into());
+        for (name, key) in [
+            ("key-file", &self.security.key_file),
+            ("data-lender-key-file", &self.data_lender_key_file),
+        ] {
+            if let Some(key) = key {
+                table.insert(name.to_owned(), key_path(key)?.into());
+            }
+        }
+        for (name, value) in [
+            ("insecure", self.security.insecure),
+            ("one-domain", self.one_domain),
+        ] {
+            if value {
+                table.insert(name.to_owned(), true.into());
+            }
+        }
+        Ok(table)
+    }
+}

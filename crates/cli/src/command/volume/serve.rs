@@ -1,0 +1,120 @@
+//! `netram disk serve`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use netram_nbd::{NbdExport, NbdServer, NbdServerConfig, TlsFiles, TlsKeys, TlsMode};
+use netram_transport::NetAddress;
+use netram_volume::control::VolumeFrontend;
+use netram_volume::{BlockDevice, Volume, VolumeControl, VolumePaths};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::opener::start_control;
+use super::{absolute, refuse_attached};
+use crate::options::DurationArg;
+use crate::output;
+
+/// Serve a volume to network block device clients
+///
+/// Says `listening ADDRESS` for each address, then `ready`. Ends with SIGTERM,
+/// when what was asked is answered and the volume is closed. Other machines are
+/// let in with TLS only, unless --insecure says otherwise.
+///
+///   netram disk serve /var/lib/netram/db --listen unix:/run/db.nbd
+///   nbdinfo 'nbd+unix:///?socket=/run/db.nbd'
+///   netram disk serve db --listen tcp://0.0.0.0:10809 --tls /etc/pki/nbd
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub struct ServeVolume {
+    /// The volume's directory
+    volume: PathBuf,
+    /// Where to listen: unix:/PATH or tcp://HOST:PORT; several may be given
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    listen: Vec<NetAddress>,
+    /// What clients call it; the empty name means it too
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// How long to wait for lenders that must answer, as 500ms, 30s or 2m; without it as the settings say
+    #[arg(long, value_name = "TIME")]
+    patience: Option<DurationArg>,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// Require TLS, with ca-cert.pem, server-cert.pem and server-key.pem of this directory
+    #[arg(long, value_name = "DIR")]
+    tls: Option<PathBuf>,
+    /// Let other machines read and change everything, in clear
+    #[arg(long, conflicts_with = "tls")]
+    insecure: bool,
+    /// Let other users of this machine connect to Unix sockets, as far as the directory's permissions let them
+    #[arg(long)]
+    other_users: bool,
+}
+
+impl ServeVolume {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let path = absolute(&self.volume)?;
+        refuse_attached(&path)?;
+        let tls = match &self.tls {
+            Some(directory) => TlsMode::Require(TlsKeys::load(&TlsFiles::in_directory(directory))?),
+            None => TlsMode::Off,
+        };
+        let what = || format!("serving {}", self.volume.display());
+        let mut settings = VolumePaths::at(&path).settings().with_context(what)?;
+        settings.journal.patience = self.patience.map(|time| time.0).or(settings.journal.patience);
+        let (volume, _) = Volume::open_with(&path, &settings).with_context(what)?;
+        let volume = Arc::new(volume);
+        let device: Arc<dyn BlockDevice> = Arc::<Volume>::clone(&volume);
+        let config = NbdServerConfig {
+            listen: self.listen,
+            exports: vec![NbdExport {
+                name: self.name.unwrap_or_else(|| netram_attach::name_of(&path)),
+                description: String::new(),
+                device,
+                read_only: self.read_only,
+            }],
+            tls,
+            insecure: self.insecure,
+            other_users: self.other_users,
+        };
+        // Before clients are let in: a signal in between must not end it without closing the volume.
+        let mut signals = Signals::new([SIGTERM, SIGINT]).context("waiting for signals")?;
+        let server = Arc::new(NbdServer::start(config)?);
+        let control = control(&volume, &server);
+        for address in server.addresses() {
+            output::announce(format_args!("listening {address}"));
+        }
+        output::announce("ready");
+        signals.forever().next();
+        drop(control);
+        let counters = server.stats();
+        let left = Arc::into_inner(server).map_or(0, NbdServer::stop);
+        tracing::info!(?counters, "clients were served");
+        match Arc::into_inner(volume) {
+            Some(volume) => volume.close()?,
+            None => bail!(
+                "{} still wait for the volume; the next opening recovers it",
+                output::count(left as u64, "connection")
+            ),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Lets other processes operate the volume, if that can be: it is served either way.
+fn control(volume: &Arc<Volume>, server: &Arc<NbdServer>) -> Option<VolumeControl> {
+    let server = Arc::clone(server);
+    let front = move || {
+        let counters = server.stats().named().into_iter();
+        Some(VolumeFrontend {
+            kind: "nbd".to_owned(),
+            connections: Some(server.connections() as u64),
+            counters: counters.map(|(name, count)| (name.to_owned(), count)).collect(),
+        })
+    };
+    start_control(volume, front)
+}

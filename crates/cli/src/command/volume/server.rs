@@ -1,0 +1,74 @@
+//! The process that has an attached volume open; started by `netram disk attach` only.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::opener::start_control;
+use crate::options::DurationArg;
+use anyhow::{Result, anyhow};
+use netram_attach::{AttachMethod, serve, serve_nbd, serve_ublk};
+use netram_volume::{BlockDevice, Volume, VolumeOpenError, VolumePaths};
+use serde::{Deserialize, Serialize};
+
+/// Its part, as `netram play` is given it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct VolumeServerPart {
+    serve_volume: PathBuf,
+    way: AttachMethod,
+    read_only: bool,
+    /// How long opening waits for lenders, in place of what the settings say.
+    patience: Option<Duration>,
+}
+
+impl VolumeServerPart {
+    pub(super) fn of(
+        volume: PathBuf,
+        way: AttachMethod,
+        read_only: bool,
+        patience: Option<DurationArg>,
+    ) -> VolumeServerPart {
+        VolumeServerPart {
+            serve_volume: volume,
+            way,
+            read_only,
+            patience: patience.map(|time| time.0),
+        }
+    }
+
+    pub(super) fn role(&self) -> Result<String> {
+        Ok(serde_json::to_string(self)?)
+    }
+
+    /// Serves the volume until its device is gone, and closes it.
+    pub(crate) fn run(&self) -> Result<()> {
+        let mut opened = None;
+        let open = || {
+            let mut settings = VolumePaths::at(&self.serve_volume).settings()?;
+            settings.journal.patience = self.patience.or(settings.journal.patience);
+            let (volume, _) = Volume::open_with(&self.serve_volume, &settings)?;
+            let volume = Arc::new(volume);
+            let control = start_control(&volume, || None);
+            opened = Some((Arc::clone(&volume), control));
+            Ok::<Arc<dyn BlockDevice>, VolumeOpenError>(volume)
+        };
+        let served = match self.way {
+            AttachMethod::Nbd => serve_nbd(self.read_only, open),
+            AttachMethod::Fuse => serve(open),
+            AttachMethod::Ublk => serve_ublk(open),
+        };
+        // Whatever happened to the device, what was written is brought to the disk.
+        let closed = opened.map_or(Ok(()), |(volume, control)| {
+            drop(control);
+            match Arc::into_inner(volume) {
+                Some(volume) => volume.close().map_err(anyhow::Error::new),
+                None => Err(anyhow!(
+                    "a thread still has the volume; the next opening recovers it"
+                )),
+            }
+        });
+        served?;
+        closed
+    }
+}

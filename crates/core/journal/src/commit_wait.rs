@@ -1,0 +1,281 @@
+//! How commits wait.
+//!
+//! One waiting thread *leads*: it polls the links for all. The others *follow*: they watch the acknowledged LSN. When
+//! the leader's own commit is done, whoever looks next leads. So acknowledgements are read by the thread that needs
+//! them, with no context switch in between, and many threads' commits share frames and system calls.
+//!
+//! How long they poll before they sleep is the journal's `WaitPolicy`.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use netram_proto::id::Lsn;
+use netram_proto::journal::Voter;
+use netram_proto::port::{CommitTicket, CommitVotes, Durability, WaitError};
+use netram_transport::{Poller, WaitPolicy, WaitStep, Waker};
+
+use crate::core::JournalState;
+
+/// The token of the waker among the poller's; links have their lender's index.
+const WAKER_TOKEN: u64 = u64::MAX;
+/// A sleeper looks up this often, whatever happens: a forgotten wake-up costs a delay, not a hang.
+const SLEEP_MAX: Duration = Duration::from_millis(20);
+/// The sleeping leader looks up this often while a socket is full, to push on, and while a member may have missed a
+/// datagram, to send it again.
+const SLEEP_IMPATIENT: Duration = Duration::from_millis(1);
+
+/// What waiters share.
+pub(crate) struct CommitWaiters {
+    leading: AtomicBool,
+    /// Threads that wait, or whose wait is over and that have not run since.
+    waiters: AtomicUsize,
+    /// The leader sleeps in the kernel; an append must send by itself, news must wake it.
+    asleep: AtomicBool,
+    /// Followers that sleep.
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+    poller: Poller,
+    waker: Waker,
+}
+
+/// The right to poll the links, given up when dropped.
+pub(crate) struct LeaderGuard<'a>(&'a CommitWaiters);
+
+impl CommitWaiters {
+    pub(crate) fn new() -> std::io::Result<CommitWaiters> {
+        let poller = Poller::new()?;
+        let waker = Waker::new()?;
+        poller.add(&waker, WAKER_TOKEN, netram_transport::Interest::Read)?;
+        Ok(CommitWaiters {
+            leading: AtomicBool::new(false),
+            waiters: AtomicUsize::new(0),
+            asleep: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+            poller,
+            waker,
+        })
+    }
+
+    /// Lets a sleeping leader hear of this link. Closing the link's socket ends that by itself.
+    pub(crate) fn watch(&self, link: &netram_transport::Link, index: usize) -> std::io::Result<()> {
+        self.poller
+            .add(link, index as u64, netram_transport::Interest::Read)
+    }
+
+    /// The right to poll, unless somebody has it.
+    pub(crate) fn lead(&self) -> Option<LeaderGuard<'_>> {
+        let free = !self.leading.load(Ordering::Relaxed) && !self.leading.swap(true, Ordering::Acquire);
+        // Not `then_some`: a `LeaderGuard` made in vain would take the right from whoever has it, when dropped.
+        free.then(|| LeaderGuard(self))
+    }
+
+    /// Wakes whoever sleeps: something that they may be waiting for has happened, and is published.
+    pub(crate) fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
+            let _lock = self.lock.lock().expect("nothing panics under this lock");
+            self.wake.notify_all();
+        }
+        if self.asleep.load(Ordering::Relaxed) {
+            // A full counter is as good as a wake-up.
+            let _ = self.waker.wake();
+        }
+    }
+
+    /// Sleeps as a follower until `wake`, unless `done` already.
+    fn follow(&self, done: impl Fn() -> bool) {
+        let lock = self.lock.lock().expect("nothing panics under this lock");
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !done() && self.leading.load(Ordering::Relaxed) {
+            let slept = self.wake.wait_timeout(lock, SLEEP_MAX);
+            drop(slept.expect("nothing panics under this lock"));
+        }
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl LeaderGuard<'_> {
+    /// Sleeps until a link has something, `wake`, or the time is over, unless `done` already.
+    pub(crate) fn sleep(&self, longest: Duration, done: impl Fn() -> bool) {
+        self.0.asleep.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        if !done() {
+            // An error here is a wake-up too: the loop above looks at every link anyway.
+            let _ = self.0.poller.sleep(Some(longest));
+            let _ = self.0.waker.drain();
+        }
+        self.0.asleep.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for LeaderGuard<'_> {
+    fn drop(&mut self) {
+        self.0.leading.store(false, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.0.sleepers.load(Ordering::Relaxed) > 0 {
+            let _lock = self.0.lock.lock().expect("nothing panics under this lock");
+            // One sleeper suffices to lead; it passes on what it learns.
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+impl JournalState {
+    /// Waits until everything below the ticket's end is as safe as `durability` says. Allocates nothing.
+    pub(crate) fn wait(
+        &self,
+        ticket: CommitTicket,
+        durability: Durability,
+    ) -> Result<CommitVotes, WaitError> {
+        if durability == Durability::Lazy {
+            return Ok(CommitVotes::default());
+        }
+        if let Some(outcome) = self.outcome(ticket.end, durability) {
+            return outcome;
+        }
+        let disk_votes = self.config.voter == Voter::Disk;
+        if durability != Durability::Remote || disk_votes && !self.counting.load(Ordering::Relaxed) {
+            crate::disk::write_or_request(self, durability);
+        }
+        self.waiting.waiters.fetch_add(1, Ordering::Relaxed);
+        let outcome = self.wait_for_turn(ticket.end, durability);
+        self.waiting.waiters.fetch_sub(1, Ordering::Relaxed);
+        outcome
+    }
+
+    /// Leads or follows until the wait is over.
+    fn wait_for_turn(&self, end: Lsn, durability: Durability) -> Result<CommitVotes, WaitError> {
+        let since = Instant::now();
+        loop {
+            // A follower whose leader has just left is usually done, and has nothing to poll for.
+            if let Some(outcome) = self.outcome(end, durability) {
+                return outcome;
+            }
+            let outcome = match self.waiting.lead() {
+                Some(lead) => Some(self.wait_leading(&lead, end, durability, since)),
+                None => self.wait_following(end, durability, since),
+            };
+            if let Some(outcome) = outcome {
+                return outcome;
+            }
+        }
+    }
+
+    fn wait_leading(
+        &self,
+        lead: &LeaderGuard<'_>,
+        end: Lsn,
+        durability: Durability,
+        since: Instant,
+    ) -> Result<CommitVotes, WaitError> {
+        if self.config.wait != WaitPolicy::Spin && self.waiting.waiters.load(Ordering::Relaxed) > 1 {
+            // The others' commits are about to follow ours: one pass of the scheduler lets them append first, and all
+            // go in one frame. It costs nothing when they run elsewhere, and half a microsecond when they do not.
+            std::thread::yield_now();
+        }
+        loop {
+            let impatient = {
+                let mut core = self.core();
+                self.pump(&mut core);
+                core.links.any_unflushed() || core.writer.awaits_listeners()
+            };
+            if let Some(outcome) = self.outcome(end, durability) {
+                return outcome;
+            }
+            match self.next_step(since) {
+                WaitStep::Poll => std::hint::spin_loop(),
+                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Block => {
+                    let longest = if impatient { SLEEP_IMPATIENT } else { SLEEP_MAX };
+                    lead.sleep(longest, || self.may_be_done(end, durability));
+                }
+            }
+        }
+    }
+
+    /// What to do after a look that found nothing. Spinning needs no clock.
+    fn next_step(&self, since: Instant) -> WaitStep {
+        match self.config.wait {
+            WaitPolicy::Spin => WaitStep::Poll,
+            other => other.step(since.elapsed()),
+        }
+    }
+
+    /// Watches while somebody else leads. `None`: nobody does any more.
+    fn wait_following(
+        &self,
+        end: Lsn,
+        durability: Durability,
+        since: Instant,
+    ) -> Option<Result<CommitVotes, WaitError>> {
+        if self.waiting.asleep.load(Ordering::Relaxed) {
+            // The leader would have to be woken only to send for us.
+            self.send(&mut self.core());
+        }
+        while self.waiting.leading.load(Ordering::Relaxed) {
+            if self.may_be_done(end, durability)
+                && let Some(outcome) = self.outcome(end, durability)
+            {
+                return Some(outcome);
+            }
+            match self.next_step(since) {
+                WaitStep::Poll => std::hint::spin_loop(),
+                WaitStep::Yield => std::thread::yield_now(),
+                WaitStep::Block => self.waiting.follow(|| self.may_be_done(end, durability)),
+            }
+        }
+        None
+    }
+
+    /// Whether it is worth to look under the lock.
+    fn may_be_done(&self, end: Lsn, durability: Durability) -> bool {
+        let reached = |watched: &std::sync::atomic::AtomicU64| watched.load(Ordering::SeqCst) >= end.0;
+        let done = match durability {
+            Durability::Remote | Durability::Lazy => reached(&self.acked),
+            Durability::Disk => reached(&self.stable) && reached(&self.acked),
+            Durability::Both => reached(&self.stable) && reached(&self.ruled),
+        };
+        done || self.halted.load(Ordering::SeqCst)
+    }
+
+    /// The wait's end, if it has come.
+    fn outcome(&self, end: Lsn, durability: Durability) -> Option<Result<CommitVotes, WaitError>> {
+        if !self.may_be_done(end, durability) {
+            return None;
+        }
+        let core = self.core();
+        let writer = &core.writer;
+        let votes = writer.votes(end);
+        let done = match durability {
+            Durability::Remote | Durability::Lazy => true,
+            Durability::Disk => votes.disk,
+            Durability::Both => votes.disk && votes.rule,
+        };
+        // A fenced writer's disk goes on, but nothing beyond what it had acknowledged counts any more (rule 4). Nor does
+        // that of a node of a shared region ever count alone.
+        if done && writer.acked() >= end {
+            return Some(Ok(votes));
+        }
+        if let Some(seen) = writer.fenced() {
+            return Some(Err(WaitError::Fenced {
+                held: writer.epoch(),
+                seen,
+            }));
+        }
+        if core.closed {
+            return Some(Err(WaitError::Closed));
+        }
+        let needs_disk = durability != Durability::Remote && !votes.disk;
+        match core.disk_error {
+            Some(error) if needs_disk || !writer.may_still_be_acked(end) => {
+                Some(Err(WaitError::DiskFailed(error)))
+            }
+            _ => None,
+        }
+    }
+}

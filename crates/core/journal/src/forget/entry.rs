@@ -1,0 +1,162 @@
+//! One deleted journal in the list of those whose lenders must still be told.
+
+use std::path::{Path, PathBuf};
+
+use netram_proto::id::{Epoch, JournalId, Lsn, WriterId};
+use netram_proto::journal::{ForgetNotice, SlotPair, View};
+use netram_proto::limit::SLOT_BYTES;
+use netram_transport::NetAddress;
+
+use crate::file::DiskFile;
+use crate::paths::JournalPaths;
+
+const FIRST_LINE: &str = "netram over 1";
+
+/// A journal that is deleted, and who may still have something of it.
+///
+/// ```text
+/// netram over 1
+/// journal 0123456789abcdef0123456789abcdef
+/// epoch 7
+/// writer 0123456789abcdef
+/// end 8192
+/// root /srv/db
+/// key /etc/netram/key
+/// lender tcp://10.0.0.2:7420
+/// ```
+///
+/// `end all`: nothing of the journal is wanted any more. Without `key` the lenders are reached in the clear. Any number of lenders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForgetEntry {
+    /// The journal.
+    pub journal: JournalId,
+    /// Its last reign, under which lenders are told.
+    pub epoch: Epoch,
+    /// That reign's writer.
+    pub writer: WriterId,
+    /// Up to where the deleted log was on its disk. Lenders that hold more keep it ([`Forget::holds_more`]).
+    pub end: Lsn,
+    /// What was deleted with it.
+    pub root: PathBuf,
+    /// The cluster key's file; not the key, which may be replaced.
+    pub key: Option<PathBuf>,
+    /// Those that have not been told.
+    pub lenders: Vec<String>,
+}
+
+impl ForgetEntry {
+    /// Makes the entry of the journal at `place`, whose log is on its disk up to `end`. `None`: no lender has heard of it, or its view cannot be read.
+    pub fn of(
+        root: &Path,
+        place: &JournalPaths,
+        end: Lsn,
+        lenders: &[NetAddress],
+        key: Option<&Path>,
+    ) -> Option<ForgetEntry> {
+        let file = DiskFile::new(place.open(place.view(), false).ok()?);
+        let (_, payload) = SlotPair::open(&file, View::MAGIC, SLOT_BYTES).ok()?;
+        let view = View::decode(&payload).ok()?;
+        let mut told: Vec<String> = lenders.iter().map(NetAddress::to_string).collect();
+        told.extend(view.members.iter().map(|member| member.address.clone()));
+        told.sort();
+        told.dedup();
+        let entry = ForgetEntry {
+            journal: view.journal,
+            epoch: view.epoch,
+            writer: view.writer,
+            end,
+            root: root.to_owned(),
+            key: key.and_then(|key| std::path::absolute(key).ok()),
+            lenders: told,
+        };
+        let is_line = |text: &Path| text.to_str().is_some_and(|text| !text.contains('\n'));
+        let paths = is_line(root) && entry.key.as_deref().is_none_or(is_line);
+        (view.epoch > Epoch(0) && !entry.lenders.is_empty() && paths).then_some(entry)
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        let end = match self.end {
+            ForgetNotice::ALL => "all".to_owned(),
+            end => end.to_string(),
+        };
+        let mut text = format!(
+            "{FIRST_LINE}\njournal {:032x}\nepoch {}\nwriter {:016x}\nend {end}\nroot {}\n",
+            self.journal.0,
+            self.epoch.0,
+            self.writer.0,
+            self.root.display()
+        );
+        if let Some(key) = &self.key {
+            text += &format!("key {}\n", key.display());
+        }
+        for lender in &self.lenders {
+            text += &format!("lender {lender}\n");
+        }
+        text
+    }
+
+    pub(super) fn parse(text: &str) -> Option<ForgetEntry> {
+        let mut lines = text.lines();
+        let mut field = |name: &str| {
+            let (found, value) = lines.next()?.split_once(' ')?;
+            (found == name).then_some(value)
+        };
+        let head = format!("netram {}", field("netram")?);
+        let journal = JournalId(u128::from_str_radix(field("journal")?, 16).ok()?);
+        let epoch = Epoch(field("epoch")?.parse().ok()?);
+        let writer = WriterId(u64::from_str_radix(field("writer")?, 16).ok()?);
+        let end = match field("end")? {
+            "all" => ForgetNotice::ALL,
+            end => Lsn(end.parse().ok()?),
+        };
+        let root = PathBuf::from(field("root")?);
+        let (mut key, mut lenders) = (None, Vec::new());
+        for line in lines {
+            match line.split_once(' ')? {
+                ("key", path) => key = Some(PathBuf::from(path)),
+                ("lender", address) => lenders.push(address.to_owned()),
+                _ => return None,
+            }
+        }
+        (head == FIRST_LINE).then_some(ForgetEntry {
+            journal,
+            epoch,
+            writer,
+            end,
+            root,
+            key,
+            lenders,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_comes_back_and_one_cut_off_before_its_lenders_does_not() {
+        let entry = ForgetEntry {
+            journal: JournalId(7 << 90),
+            epoch: Epoch(3),
+            writer: WriterId(u64::MAX - 1),
+            end: Lsn(8192),
+            root: "/srv/a b".into(),
+            key: Some("/etc/netram/the key".into()),
+            lenders: vec!["tcp://10.0.0.2:7420".into(), "unix:/run/a".into()],
+        };
+        let text = entry.to_text();
+        assert_eq!(ForgetEntry::parse(&text), Some(entry.clone()));
+        let open = ForgetEntry {
+            key: None,
+            end: ForgetNotice::ALL,
+            ..entry
+        };
+        assert_eq!(ForgetEntry::parse(&open.to_text()), Some(open));
+        let root = text.find("root").unwrap();
+        for cut in 0..root {
+            assert_eq!(ForgetEntry::parse(&text[..cut]), None, "{cut}");
+        }
+        assert_eq!(ForgetEntry::parse(&text.replace("over 1", "over 2")), None);
+    }
+}

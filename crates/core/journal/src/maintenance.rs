@@ -1,0 +1,252 @@
+//! The keeper: keeps time for the machine, brings lenders back, stores views, and polls the links while nobody waits for
+//! a commit.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use netram_proto::failure::{CallError, RetryPolicy, RetryVerdict};
+use netram_proto::journal::{SlotPair, View};
+use netram_transport::connect;
+
+use crate::core::{Core, JournalState};
+use crate::file::DiskFile;
+use crate::reason::LinkFailure;
+
+/// How often the machine is told the time. Bounds how late a silent lender is noticed.
+const TICK: Duration = Duration::from_millis(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a closing waits for lenders, to tell them. Those that do not hear it keep a window until the journal is opened again or deleted.
+const CLOSE_NOTICE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Between looks while a closing waits.
+const CLOSE_POLL_INTERVAL: Duration = Duration::from_micros(200);
+
+/// The view file, which only the keeper writes once the journal serves.
+pub(crate) struct ViewFile {
+    file: DiskFile,
+    slots: SlotPair,
+    newest: View,
+    /// The last view that both slots were given.
+    full: View,
+}
+
+/// A view that is to be stored, and how often the system refused.
+#[derive(Default)]
+struct PendingView {
+    view: Option<View>,
+    policy: RetryPolicy,
+    /// Not before.
+    due: Option<Instant>,
+}
+
+impl ViewFile {
+    pub(crate) fn new(file: DiskFile, slots: SlotPair, newest: View) -> ViewFile {
+        let full = newest.clone();
+        ViewFile {
+            file,
+            slots,
+            newest,
+            full,
+        }
+    }
+
+    /// The view that the file holds.
+    pub(crate) fn newest(&self) -> &View {
+        &self.newest
+    }
+
+    /// Makes `view` durable.
+    pub(crate) fn store(&mut self, view: View) -> Result<(), CallError> {
+        view.store(&mut self.slots, &self.file, &mut self.full)?;
+        self.newest = view;
+        Ok(())
+    }
+}
+
+/// Runs until the journal is closed. Hands the view file back for the last view.
+pub(crate) fn run(shared: &Arc<JournalState>, mut view_file: ViewFile) -> ViewFile {
+    let mut pending = PendingView::default();
+    loop {
+        let (view, wanted) = {
+            let mut core = shared.core();
+            if core.closed {
+                return view_file;
+            }
+            // What lenders said waits in the sockets, perhaps since before a pause of this process: it comes before the clock.
+            // While a commit waits, its thread polls; two at it would only fight for the lock.
+            if let Some(_lead) = shared.waiting.lead() {
+                shared.pump(&mut core);
+            }
+            core.writer.on_tick(shared.now());
+            shared.send(&mut core);
+            let now = shared.now();
+            let wanted: Vec<usize> = (0..core.writer.lender_count())
+                .filter(|&index| core.writer.wants_connection(index, now))
+                .collect();
+            (core.writer.view_to_store(), wanted)
+        };
+        for index in wanted {
+            start_connecting(shared, index);
+        }
+        if let Some(view) = view {
+            announce(shared, view_file.newest(), &view);
+            pending.view = Some(view);
+        }
+        // More may be due at once.
+        if !store(shared, &mut view_file, &mut pending) {
+            rest(shared);
+        }
+    }
+}
+
+fn rest(shared: &JournalState) {
+    let woken = shared.maintenance.lock().expect("nothing panics under this lock");
+    let waited = shared
+        .maintenance_wake
+        .wait_timeout_while(woken, TICK, |woken| !*woken);
+    *waited.expect("nothing panics under this lock").0 = false;
+}
+
+fn announce(shared: &JournalState, before: &View, view: &View) {
+    let names: Vec<&str> = view
+        .members
+        .iter()
+        .map(|member| member.address.as_str())
+        .collect();
+    if view.has_windows_of(before) {
+        // It goes to rest, or wakes: twice an idle period.
+        tracing::debug!(version = view.version, clean = ?view.clean.map(|lsn| lsn.0), "new view of the same members");
+    } else {
+        tracing::info!(version = view.version, counting = view.counting, members = ?names, "new view");
+    }
+    // At the same time wherever a copy of the journal is kept: the machine says when it counts.
+    shared.copy.note_view(view.clone());
+}
+
+/// Stores the view that is pending, if it is due. `true`: it is stored.
+///
+/// One that the system refuses stays pending. Until it is stored the old view and the new one must both hold a commit;
+/// whichever of the two a crash leaves in the file, its members have everything.
+fn store(shared: &JournalState, view_file: &mut ViewFile, pending: &mut PendingView) -> bool {
+    let Some(view) = &pending.view else { return false };
+    if pending.due.is_some_and(|due| Instant::now() < due) {
+        return false;
+    }
+    let Err(failure) = view_file.store(view.clone()) else {
+        *pending = PendingView::default();
+        shared.refusals.view.store(0, Ordering::Relaxed);
+        let mut core = shared.core();
+        core.writer.on_view_stored(shared.now());
+        shared.send(&mut core);
+        return true;
+    };
+    match shared.judge(&mut pending.policy, failure, false, "view") {
+        RetryVerdict::Again(pause) => {
+            shared.refusals.view.store(failure.error.errno, Ordering::Relaxed);
+            pending.due = Some(Instant::now() + Duration::from_nanos(pause.pause.0));
+        }
+        RetryVerdict::GiveUp => {
+            *pending = PendingView::default();
+            shared.poison(failure.error, "view");
+        }
+    }
+    false
+}
+
+/// Connects in a thread of its own: a silent host must not keep the keeper from its clock.
+fn start_connecting(shared: &Arc<JournalState>, index: usize) {
+    let connecting = Arc::clone(shared);
+    let spawned = std::thread::Builder::new()
+        .name("netram-connect".into())
+        .spawn(move || {
+            let shared = connecting;
+            let address = &shared.config.lenders[index];
+            let connected = connect(address, &shared.config.security, CONNECT_TIMEOUT);
+            let mut core = shared.core();
+            if core.closed {
+                return;
+            }
+            let watched = connected
+                .map_err(|error| LinkFailure::from(&error))
+                .and_then(|link| {
+                    let watched = shared.waiting.watch(&link, index);
+                    watched.map_or_else(
+                        |error| Err(LinkFailure::LocalSystem(error.to_string())),
+                        |()| Ok(link),
+                    )
+                });
+            match watched {
+                Ok(link) => {
+                    tracing::info!(lender = %address, "connected");
+                    shared.install(&mut core, index, link);
+                }
+                Err(why) => {
+                    // It is tried again and again: the log needs each reason once, a wrong key above all.
+                    if core.links.note_failure(index, &why) {
+                        tracing::warn!(lender = %address, %why, "cannot reach the lender; trying on");
+                    }
+                    core.writer.on_lost(index, shared.now());
+                }
+            }
+        });
+    if let Err(error) = spawned {
+        let mut core = shared.core();
+        core.links
+            .note_failure(index, &LinkFailure::LocalSystem(error.to_string()));
+        core.writer.on_lost(index, shared.now());
+    }
+}
+
+impl JournalState {
+    /// The journal is about to be closed: waits until each lender can be spoken to, or cannot. A journal that is closed as soon as it is open
+    /// has no link yet to lenders that have windows of its earlier reigns.
+    pub(crate) fn connect_before_close(&self) {
+        let until = Instant::now() + CLOSE_NOTICE_TIMEOUT;
+        let mut core = self.core();
+        while Instant::now() < until && !core.closed {
+            self.pump(&mut core);
+            let now = self.now();
+            let meeting =
+                |index: usize| core.writer.is_meeting(index, now) && core.links.failure(index).is_none();
+            if !(0..core.writer.lender_count()).any(meeting) {
+                return;
+            }
+            drop(core);
+            std::thread::sleep(CLOSE_POLL_INTERVAL);
+            core = self.core();
+        }
+    }
+
+    /// Tells the lenders that the journal is closed, and waits until those that can be spoken to have heard it.
+    pub(crate) fn announce_close(&self, core: &mut Core) {
+        let until = Instant::now() + CLOSE_NOTICE_TIMEOUT;
+        core.writer.on_close();
+        self.send(core);
+        while core.writer.is_leaving() && Instant::now() < until {
+            std::thread::sleep(CLOSE_POLL_INTERVAL);
+            self.pump(core);
+        }
+    }
+
+    /// The journal is about to be closed: nothing that the disk refuses is waited out any more.
+    pub(crate) fn begin_close(&self) {
+        let mut state = self.disk.state.lock().expect("nothing panics under this lock");
+        state.closing = true;
+        self.disk.wake.notify_all();
+    }
+
+    /// Everything from now on refuses; whoever waits learns that it is over.
+    pub(crate) fn end(&self) {
+        let mut core = self.core();
+        core.closed = true;
+        self.publish(&mut core);
+        drop(core);
+        self.room.notify_all();
+        self.wake_maintenance();
+        self.waiting.wake();
+        let mut state = self.disk.state.lock().expect("nothing panics under this lock");
+        state.stop = true;
+        self.disk.wake.notify_all();
+        self.disk.parked.store(false, Ordering::SeqCst);
+    }
+}

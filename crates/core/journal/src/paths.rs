@@ -1,0 +1,470 @@
+//! The files of a journal: where they are, their creation and their lock.
+//!
+//! | in a directory `X` | beside a log file `X` | what |
+//! |---|---|---|
+//! | `X/log` | `X` | the journal's log, of fixed size (docs/journal.md) |
+//! | `X/view` | `X.view` | the durable view, two slots |
+//! | `X/data.key` | `X.key` | the key that seals records before they leave this machine, mode 0600 |
+//! | `X/lock` | `X.lock` | locked by the one process that has the journal open; holds its number |
+//!
+//! The second layout is for programs to which a log is a file: they create it, name it, and delete it to be rid of
+//! it (the original RVM's interface). What the log's user keeps beside it ([`JournalPaths::table`], [`JournalPaths::settings`]) is
+//! named here too, so that a new log never meets an old one's table.
+
+use std::ffi::OsString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use netram_proto::id::JournalId;
+use netram_proto::journal::{LogFile, LogFileError, SlotPair, View};
+use netram_proto::limit::{LOG_ALIGN, LOG_BYTES_MAX, LOG_BYTES_MIN, SLOT_BYTES};
+use netram_proto::wire::ChainPoint as Chain;
+use ring::rand::{SecureRandom, SystemRandom};
+use rustix::fs::{CWD, FallocateFlags, FlockOperation, RenameFlags, fallocate, flock, renameat_with};
+use rustix::io::Errno;
+
+use crate::error::{JournalCreateError, JournalOpenError};
+use crate::file::DiskFile;
+use crate::follow::JournalInit;
+use crate::fork::ForkMark;
+use crate::seal::DataKey;
+
+/// Zeros that are written at once to a new log.
+const ZEROS_AT_ONCE: usize = 1024 * 1024;
+/// How often blocks are asked for when signals interrupt that. Writing the zeros allocates them too.
+const ALLOCATIONS_TRIED: usize = 8;
+
+/// How a journal's files lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalLayout {
+    /// All in one directory.
+    Directory,
+    /// The log is a file, the others are beside it.
+    Beside,
+}
+
+/// Where a journal's files are.
+#[derive(Clone, Debug)]
+pub struct JournalPaths {
+    root: PathBuf,
+    layout: JournalLayout,
+}
+
+/// The right to write the journal at one place; given up when dropped, or with the process.
+///
+/// A child of `fork` has a copy of the descriptor. It gives nothing up, and dropping the lock here gives it up all the same.
+#[derive(Debug)]
+pub struct JournalLock {
+    file: File,
+    paths: JournalPaths,
+    mark: ForkMark,
+}
+
+impl JournalLock {
+    /// The journal's place.
+    pub fn paths(&self) -> &JournalPaths {
+        &self.paths
+    }
+}
+
+impl Drop for JournalLock {
+    fn drop(&mut self) {
+        if !self.mark.is_child() {
+            let _ = flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
+impl JournalPaths {
+    /// The place of the journal at `root`, in the layout that is found there. Where nothing is, a directory is meant.
+    pub fn at(root: &Path) -> JournalPaths {
+        let directory = JournalPaths::of(root, JournalLayout::Directory);
+        let beside = JournalPaths::of(root, JournalLayout::Beside);
+        match !root.is_dir() && (root.exists() || beside.lock_file().exists()) {
+            true => beside,
+            false => directory,
+        }
+    }
+
+    /// The place of a journal at `root` that has, or will have, this layout.
+    pub fn of(root: &Path, layout: JournalLayout) -> JournalPaths {
+        let root = root.to_path_buf();
+        JournalPaths { root, layout }
+    }
+
+    /// The directory, or the log file: what a journal is called by.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// How the files lie.
+    pub fn layout(&self) -> JournalLayout {
+        self.layout
+    }
+
+    /// The log file.
+    pub fn log(&self) -> PathBuf {
+        match self.layout {
+            JournalLayout::Directory => self.root.join("log"),
+            JournalLayout::Beside => self.root.clone(),
+        }
+    }
+
+    /// The view file.
+    pub fn view(&self) -> PathBuf {
+        self.companion("view", "view")
+    }
+
+    /// The data key.
+    pub fn key(&self) -> PathBuf {
+        self.companion("data.key", "key")
+    }
+
+    /// The lock file.
+    pub fn lock_file(&self) -> PathBuf {
+        self.companion("lock", "lock")
+    }
+
+    /// The segment table of the log's user, who makes it.
+    pub fn table(&self) -> PathBuf {
+        self.companion("segments", "segments")
+    }
+
+    /// The settings of the log's user, who writes them.
+    pub fn settings(&self) -> PathBuf {
+        self.companion("netram.toml", "toml")
+    }
+
+    fn companion(&self, inside: &str, beside: &str) -> PathBuf {
+        match self.layout {
+            JournalLayout::Directory => self.root.join(inside),
+            JournalLayout::Beside => {
+                let mut name = OsString::from(self.root.as_os_str());
+                name.push(".");
+                name.push(beside);
+                name.into()
+            }
+        }
+    }
+
+    /// Makes a new journal with a log of `log_bytes` (rounded up to whole pages), all of it written to the disk, so
+    /// that a full disk cannot stop a commit later.
+    ///
+    /// What is there already is never touched, with one exception: beside a log file that is gone, the files that
+    /// belonged to it are replaced. Whoever deleted the log has deleted the journal.
+    pub fn create(&self, log_bytes: u64) -> Result<JournalId, JournalCreateError> {
+        let capacity = log_bytes.checked_next_multiple_of(LOG_ALIGN).unwrap_or(u64::MAX);
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&capacity) {
+            return Err(JournalCreateError::Size(LogFileError::Size(log_bytes)));
+        }
+        let journal = JournalId(u128::from_le_bytes(random()));
+        match self.layout {
+            JournalLayout::Directory => self.create_directory(&new_parts(journal, capacity))?,
+            JournalLayout::Beside => self.create_files(&new_parts(journal, capacity))?,
+        }
+        Ok(journal)
+    }
+
+    /// Makes the directory of a journal whose records exist elsewhere.
+    pub(crate) fn create_of(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
+        let sizes = LOG_BYTES_MIN..=LOG_BYTES_MAX;
+        if !sizes.contains(&parts.log_bytes) || !parts.log_bytes.is_multiple_of(LOG_ALIGN) {
+            return Err(JournalCreateError::Size(LogFileError::Size(parts.log_bytes)));
+        }
+        self.create_directory(parts)
+    }
+
+    /// A directory that is there must have no journal: it is empty, holds somebody's settings, or what a creation left that
+    /// was killed.
+    fn create_directory(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
+        let new = match fs::create_dir(&self.root) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(self.failed(error)),
+        };
+        if !new && !self.is_free() {
+            return Err(JournalCreateError::Exists(self.root.clone()));
+        }
+        let made = self.create_files(parts);
+        if made.is_err() && new {
+            // A half-made journal is of no use to anybody, and holds nothing.
+            let _ = fs::remove_dir_all(&self.root);
+        }
+        made?;
+        File::open(&self.root)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Whether the directory has nothing but what a creation makes before the log, and settings. A segment table is made
+    /// behind the log: where one is, a log has been lost, which nobody may forget by accident.
+    fn is_free(&self) -> bool {
+        let made = [
+            self.lock_file(),
+            self.view(),
+            self.key(),
+            self.companion("log.new", "new"),
+        ];
+        let ours = |path: PathBuf| made.contains(&path) || path == self.settings();
+        let entries = fs::read_dir(&self.root).ok();
+        entries.is_some_and(|mut entries| entries.all(|entry| entry.is_ok_and(|entry| ours(entry.path()))))
+    }
+
+    /// The log appears last and whole, under its name: until then there is no journal, and the next attempt begins
+    /// anew.
+    fn create_files(&self, parts: &JournalInit) -> Result<(), JournalCreateError> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600);
+        options
+            .open(self.lock_file())
+            .map_err(|error| self.failed(error))?;
+        let _lock = self.lock().map_err(|error| match error {
+            JournalOpenError::InUse { path, .. } => JournalCreateError::Exists(path),
+            other => self.failed(io::Error::other(other)),
+        })?;
+        if self.log().symlink_metadata().is_ok() {
+            return Err(JournalCreateError::Exists(self.root.clone()));
+        }
+        let unfinished = self.companion("log.new", "new");
+        let made = [self.view(), self.key(), self.table(), unfinished.clone()]
+            .iter()
+            .try_for_each(|stale| remove(stale))
+            .and_then(|()| self.fill(&unfinished, parts))
+            .and_then(|()| {
+                // Not over a log that somebody made in the meantime by other means.
+                Ok(renameat_with(
+                    CWD,
+                    &unfinished,
+                    CWD,
+                    self.log(),
+                    RenameFlags::NOREPLACE,
+                )?)
+            })
+            .and_then(|()| self.sync_parent());
+        if made.is_err() {
+            let _ = remove(&unfinished);
+        }
+        made.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => JournalCreateError::Exists(self.root.clone()),
+            _ => self.failed(error),
+        })
+    }
+
+    fn fill(&self, log: &Path, parts: &JournalInit) -> io::Result<()> {
+        parts.key.save_new(&self.key())?;
+        let view = allocate(&self.view(), SlotPair::bytes(SLOT_BYTES))?;
+        let first = parts.view.adopted().encode();
+        SlotPair::create(&DiskFile::new(view), View::MAGIC, SLOT_BYTES, &first).map_err(io::Error::other)?;
+        let log = allocate(log, LogFile::<DiskFile>::file_bytes(parts.log_bytes))?;
+        LogFile::create_at(DiskFile::new(log), parts.journal, parts.log_bytes, parts.start)
+            .map_err(io::Error::other)?;
+        Ok(())
+    }
+
+    fn failed(&self, source: io::Error) -> JournalCreateError {
+        let path = self.root.clone();
+        JournalCreateError::Io { path, source }
+    }
+
+    /// The names must be as durable as what they name.
+    fn sync_parent(&self) -> io::Result<()> {
+        File::open(self.parent())?.sync_all()
+    }
+
+    /// The directory that has the journal's directory, or its log.
+    pub(crate) fn parent(&self) -> &Path {
+        let parent = self.root.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new("."))
+    }
+
+    /// Takes the right to write.
+    pub fn lock(&self) -> Result<JournalLock, JournalOpenError> {
+        let path = self.lock_file();
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let mut file = opened.map_err(|source| match source.kind() {
+            // A new one would let a second writer in beside one that holds the file that was removed.
+            io::ErrorKind::NotFound if self.log().exists() => JournalOpenError::NoLock { path },
+            _ => JournalOpenError::File { path, source },
+        })?;
+        if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            return Err(JournalOpenError::InUse {
+                path: self.root.clone(),
+                pid: pid.trim().to_string(),
+            });
+        }
+        // Only for the message above; a stale number does no harm.
+        let _ = file
+            .set_len(0)
+            .and_then(|()| writeln!(file, "{}", std::process::id()));
+        Ok(JournalLock {
+            file,
+            paths: self.clone(),
+            mark: ForkMark::here(),
+        })
+    }
+
+    /// Whether a process has the journal open. Shared, so that an opening at this moment is not in the way of others who
+    /// only look; it may see itself refused for an instant.
+    pub fn is_locked(&self) -> Result<bool, JournalOpenError> {
+        let file = self.open(self.lock_file(), false)?;
+        Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err())
+    }
+
+    /// Who has the journal open, by its own word.
+    pub(crate) fn holder(&self) -> String {
+        let pid = fs::read_to_string(self.lock_file()).unwrap_or_default();
+        pid.trim().to_owned()
+    }
+
+    /// Opens one of the journal's files.
+    pub fn open(&self, path: PathBuf, write: bool) -> Result<File, JournalOpenError> {
+        let opened = OpenOptions::new().read(true).write(write).open(&path);
+        opened.map_err(|source| JournalOpenError::File { path, source })
+    }
+}
+
+/// What a journal begins with that never was.
+fn new_parts(journal: JournalId, log_bytes: u64) -> JournalInit {
+    JournalInit {
+        journal,
+        log_bytes,
+        key: DataKey::generate(),
+        view: View::first(journal),
+        start: Chain::default(),
+    }
+}
+
+/// Removes a file. One that is not there is removed.
+pub(crate) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A new file of full size, its blocks written.
+fn allocate(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = new_file(path)?;
+    zero_up_to(&file, bytes)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// Makes the file `bytes` long, zeros behind what it has, all of its blocks written. Not durable before a sync.
+///
+/// Blocks that are only allocated count as unwritten, and the sync that writes one first also changes the file system's
+/// own books: a third on top of every sync of a log's first lap, on ext4 with commits of 2 KiB.
+pub(crate) fn zero_up_to(file: &File, bytes: u64) -> io::Result<()> {
+    let there = file.metadata()?.len();
+    // At once and first: together on the disk, and a disk without room says so before anything is written.
+    match allocate_ahead(file, bytes) {
+        // Some file systems cannot allocate ahead, or not while signals come.
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::INTR) => (),
+        Err(errno) => return Err(errno.into()),
+    }
+    let zeros = vec![0; ZEROS_AT_ONCE];
+    let mut at = there;
+    while at < bytes {
+        let length = (bytes - at).min(ZEROS_AT_ONCE as u64);
+        file.write_all_at(&zeros[..length as usize], at)?;
+        at += length;
+    }
+    Ok(())
+}
+
+/// Allocates blocks. A signal to the calling thread may end it, and a file system may then give back what it had: with
+/// signals that come oftener than it takes, tried for ever it would never end.
+fn allocate_ahead(file: &File, bytes: u64) -> Result<(), Errno> {
+    let mut tried = Err(Errno::INTR);
+    for _ in 0..ALLOCATIONS_TRIED {
+        tried = fallocate(file, FallocateFlags::empty(), 0, bytes);
+        if tried != Err(Errno::INTR) {
+            break;
+        }
+    }
+    tried
+}
+
+fn new_file(path: &Path) -> io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Random bytes from the system.
+pub(crate) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .expect("Linux gives random bytes once it has booted");
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES: u64 = 64 * 1024;
+
+    #[test]
+    fn a_log_file_is_a_journal_with_its_files_beside_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = JournalPaths::of(&directory.path().join("bank.log"), JournalLayout::Beside);
+        place.create(BYTES).unwrap();
+        for file in [place.log(), place.view(), place.key(), place.lock_file()] {
+            assert!(file.is_file(), "{}", file.display());
+            assert!(file.to_str().unwrap().contains("bank.log"));
+        }
+        assert_eq!(JournalPaths::at(place.root()).layout(), JournalLayout::Beside);
+        assert!(matches!(place.create(BYTES), Err(JournalCreateError::Exists(_))));
+    }
+
+    #[test]
+    fn a_deleted_log_takes_its_companions_along_but_not_the_settings() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = JournalPaths::of(&directory.path().join("bank.log"), JournalLayout::Beside);
+        let first = place.create(BYTES).unwrap();
+        let key = fs::read(place.key()).unwrap();
+        fs::write(place.table(), b"of the log that is gone").unwrap();
+        fs::write(place.settings(), b"members = 1").unwrap();
+        fs::remove_file(place.log()).unwrap();
+
+        let second = place.create(BYTES).unwrap();
+        assert_ne!(first, second);
+        assert_ne!(fs::read(place.key()).unwrap(), key);
+        assert!(!place.table().exists());
+        assert!(place.settings().exists());
+    }
+
+    #[test]
+    fn a_log_in_use_is_not_replaced_even_if_its_name_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = JournalPaths::of(&directory.path().join("bank.log"), JournalLayout::Beside);
+        place.create(BYTES).unwrap();
+        let _lock = place.lock().unwrap();
+        fs::remove_file(place.log()).unwrap();
+        assert!(matches!(place.create(BYTES), Err(JournalCreateError::Exists(_))));
+        assert!(place.view().exists());
+    }
+
+    #[test]
+    fn where_nothing_is_a_directory_is_meant() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = JournalPaths::at(&directory.path().join("bank"));
+        assert_eq!(place.layout(), JournalLayout::Directory);
+        place.create(BYTES).unwrap();
+        assert!(directory.path().join("bank/log").is_file());
+    }
+}

@@ -1,0 +1,360 @@
+//! A lender's side of a channel: appends that came in any order, doubled or not at all, become appends in order.
+//!
+//! What lies beyond a hole is kept, within bounds, and the hole is told to the writer at once and once; if that is lost,
+//! or the last datagram of all was, the writer's timer finds it. The machine holds no position of its own: what has been
+//! received is the member's word, so that a member which begins anew needs to tell nobody.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+
+use crate::id::{Epoch, Lsn};
+use crate::limit::{REASSEMBLY_BYTES_MAX, REASSEMBLY_FRAGMENTS_MAX};
+use crate::wire::{Flag, Frame, FrameHeader};
+
+/// An append that came too early.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppendFragment {
+    /// As it came.
+    pub header: FrameHeader,
+    /// Bytes of the log from the header's LSN.
+    pub body: Box<[u8]>,
+}
+
+impl AppendFragment {
+    /// The piece as a frame.
+    pub fn frame(&self) -> Frame<'_> {
+        Frame {
+            header: self.header,
+            body: &self.body,
+        }
+    }
+
+    fn end(&self) -> Lsn {
+        self.header.lsn.plus(self.body.len() as u64)
+    }
+}
+
+/// Bytes that have not come although later ones have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissingRange {
+    /// The first byte missing.
+    pub from: Lsn,
+    /// The first byte after it that is there.
+    pub to: Lsn,
+}
+
+/// What to do with an append.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReassemblyVerdict {
+    /// Hand it to the member now, then ask [`Reassembly::next`].
+    Deliver,
+    /// All of it was received before.
+    Duplicate,
+    /// It waits for bytes before it. A hole that the writer has not been told of should be told now.
+    Buffered(Option<MissingRange>),
+    /// There is no room to keep it: it counts as lost.
+    Full,
+}
+
+/// Appends that wait for bytes before them.
+#[derive(Clone, Debug, Default)]
+pub struct Reassembly {
+    fragments: BTreeMap<Lsn, AppendFragment>,
+    bytes: usize,
+    /// The end of what has come, holes or not: what begins beyond shows a new hole.
+    reach: Lsn,
+    /// Which window it is for.
+    window: (Epoch, u32),
+    /// A datagram has come since the last answer.
+    heard: bool,
+}
+
+impl Reassembly {
+    /// Judges an append; `received` is where the member's bytes end.
+    ///
+    /// What comes in order costs three comparisons; what does not, an allocation and a copy.
+    pub fn handle(&mut self, frame: &Frame<'_>, received: Lsn) -> ReassemblyVerdict {
+        let from = frame.header.lsn;
+        let Some(end) = from.0.checked_add(frame.body.len() as u64).map(Lsn) else {
+            // The member refuses it.
+            return ReassemblyVerdict::Deliver;
+        };
+        // An append that says where to begin anew is for the member to judge.
+        if from <= received || frame.header.flags & Flag::FRESH != 0 {
+            let known = end <= received && !frame.body.is_empty();
+            return if known {
+                ReassemblyVerdict::Duplicate
+            } else {
+                ReassemblyVerdict::Deliver
+            };
+        }
+        if frame.body.is_empty() {
+            return ReassemblyVerdict::Duplicate;
+        }
+        if let Some(piece) = self.fragments.get(&from)
+            && piece.end() >= end
+        {
+            return ReassemblyVerdict::Duplicate;
+        }
+        if !self.has_room(frame.body.len(), received) {
+            return ReassemblyVerdict::Full;
+        }
+        let piece = AppendFragment {
+            header: frame.header,
+            body: Box::from(frame.body),
+        };
+        self.bytes += piece.body.len();
+        if let Some(shorter) = self.fragments.insert(from, piece) {
+            self.bytes -= shorter.body.len();
+        }
+        let reach = self.reach.max(received);
+        self.reach = reach.max(end);
+        ReassemblyVerdict::Buffered((from > reach).then_some(MissingRange {
+            from: reach,
+            to: from,
+        }))
+    }
+
+    /// The next append that the member can take, now that it has received everything below `received`.
+    pub fn next(&mut self, received: Lsn) -> Option<AppendFragment> {
+        while let Some(first) = self.fragments.first_entry() {
+            if *first.key() > received {
+                return None;
+            }
+            let piece = first.remove();
+            self.bytes -= piece.body.len();
+            if piece.end() > received {
+                return Some(piece);
+            }
+        }
+        None
+    }
+
+    /// A datagram has come, with news or without: the next answer tells.
+    pub fn on_datagram(&mut self) {
+        self.heard = true;
+    }
+
+    /// Whether the answer that is being sent is to say `HEARD`: without it the writer could not tell a member that is slow from
+    /// one that multicast does not reach.
+    pub fn take_heard(&mut self) -> bool {
+        core::mem::take(&mut self.heard)
+    }
+
+    /// Forgets everything: the window begins anew, or another reign does.
+    pub fn clear(&mut self) {
+        *self = Reassembly::default();
+    }
+
+    /// What follows is for the window that `epoch` joined as `generation`: what was kept for another one is forgotten,
+    /// whichever session replaced it.
+    pub fn begin_window(&mut self, epoch: Epoch, generation: u32) {
+        if self.window != (epoch, generation) {
+            self.clear();
+            self.window = (epoch, generation);
+        }
+    }
+
+    /// Bytes that are kept.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether `more` bytes may be kept. What has been received meanwhile by another way makes room first.
+    fn has_room(&mut self, more: usize, received: Lsn) -> bool {
+        let fits = |gather: &Reassembly| {
+            gather.bytes + more <= REASSEMBLY_BYTES_MAX && gather.fragments.len() < REASSEMBLY_FRAGMENTS_MAX
+        };
+        if fits(self) {
+            return true;
+        }
+        self.fragments.retain(|_, piece| {
+            let needed = piece.end() > received;
+            if !needed {
+                self.bytes -= piece.body.len();
+            }
+            needed
+        });
+        fits(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::FrameKind;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    fn append(from: u64, body: &[u8]) -> Frame<'_> {
+        let header = FrameHeader {
+            lsn: Lsn(from),
+            ..FrameHeader::new(FrameKind::Append)
+        };
+        Frame { header, body }
+    }
+
+    #[test]
+    fn another_window_begins_with_nothing() {
+        let mut gather = Reassembly::default();
+        gather.begin_window(Epoch(1), 1);
+        assert_eq!(gather.handle(&append(10, &[1; 10]), Lsn(0)), hole(0, 10));
+        gather.begin_window(Epoch(1), 1);
+        assert_eq!(gather.bytes(), 10);
+        gather.begin_window(Epoch(1), 2);
+        assert_eq!(gather.bytes(), 0);
+        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
+        gather.begin_window(Epoch(2), 2);
+        assert_eq!(gather.next(Lsn(10)), None);
+    }
+
+    fn hole(from: u64, to: u64) -> ReassemblyVerdict {
+        ReassemblyVerdict::Buffered(Some(MissingRange {
+            from: Lsn(from),
+            to: Lsn(to),
+        }))
+    }
+
+    #[test]
+    fn a_hole_is_told_once_and_what_lies_beyond_comes_out_when_it_is_filled() {
+        let mut gather = Reassembly::default();
+        assert_eq!(
+            gather.handle(&append(0, &[1; 10]), Lsn(0)),
+            ReassemblyVerdict::Deliver
+        );
+        assert_eq!(gather.handle(&append(20, &[3; 10]), Lsn(10)), hole(10, 20));
+        assert_eq!(
+            gather.handle(&append(30, &[4; 10]), Lsn(10)),
+            ReassemblyVerdict::Buffered(None)
+        );
+        assert_eq!(gather.handle(&append(50, &[6; 10]), Lsn(10)), hole(40, 50));
+        assert_eq!(
+            gather.handle(&append(20, &[3; 10]), Lsn(10)),
+            ReassemblyVerdict::Duplicate,
+            "doubled"
+        );
+        assert_eq!(gather.next(Lsn(10)), None);
+        assert_eq!(
+            gather.handle(&append(10, &[2; 10]), Lsn(10)),
+            ReassemblyVerdict::Deliver
+        );
+        assert_eq!(gather.next(Lsn(20)).unwrap().header.lsn, Lsn(20));
+        assert_eq!(gather.next(Lsn(30)).unwrap().header.lsn, Lsn(30));
+        assert_eq!(gather.next(Lsn(40)), None);
+        assert_eq!(
+            gather.handle(&append(40, &[5; 15]), Lsn(40)),
+            ReassemblyVerdict::Deliver,
+            "cut otherwise the second time"
+        );
+        let last = gather.next(Lsn(55)).unwrap();
+        assert_eq!((last.header.lsn, &*last.body), (Lsn(50), &[6; 10][..]));
+        assert_eq!(gather.bytes(), 0);
+    }
+
+    #[test]
+    fn the_last_of_two_that_swapped_places_needs_no_telling() {
+        let mut gather = Reassembly::default();
+        assert_eq!(gather.handle(&append(10, &[2; 10]), Lsn(0)), hole(0, 10));
+        assert_eq!(
+            gather.handle(&append(0, &[1; 10]), Lsn(0)),
+            ReassemblyVerdict::Deliver
+        );
+        assert_eq!(gather.next(Lsn(10)).unwrap().header.lsn, Lsn(10));
+        assert_eq!(
+            gather.handle(&append(20, &[3; 10]), Lsn(20)),
+            ReassemblyVerdict::Deliver
+        );
+        assert_eq!(
+            gather.handle(&append(0, &[1; 10]), Lsn(30)),
+            ReassemblyVerdict::Duplicate
+        );
+    }
+
+    #[test]
+    fn memory_is_bounded_and_what_was_received_otherwise_makes_room() {
+        let mut gather = Reassembly::default();
+        let body = vec![7; 4096];
+        let mut at = 8192;
+        let mut kept = 0;
+        while gather.handle(&append(at, &body), Lsn(0)) != ReassemblyVerdict::Full {
+            at += 4096;
+            kept += 1;
+        }
+        assert_eq!(kept, REASSEMBLY_BYTES_MAX / 4096);
+        assert!(gather.bytes() <= REASSEMBLY_BYTES_MAX);
+        assert_eq!(
+            gather.handle(&append(at, &body), Lsn(0)),
+            ReassemblyVerdict::Full,
+            "told of nothing: the writer's timer finds it"
+        );
+        let received = Lsn(8192 + 4096);
+        assert!(matches!(
+            gather.handle(&append(at, &body), received),
+            ReassemblyVerdict::Buffered(None)
+        ));
+
+        let mut gather = Reassembly::default();
+        for index in 1.. {
+            if gather.handle(&append(index * 2, &[1]), Lsn(0)) == ReassemblyVerdict::Full {
+                assert_eq!(index as usize, REASSEMBLY_FRAGMENTS_MAX + 1);
+                break;
+            }
+        }
+    }
+
+    #[test]
+    fn positions_at_the_end_of_the_numbers_are_the_members_to_refuse() {
+        let mut gather = Reassembly::default();
+        assert_eq!(
+            gather.handle(&append(u64::MAX, &[1, 2]), Lsn(0)),
+            ReassemblyVerdict::Deliver
+        );
+        assert_eq!(
+            gather.handle(&append(5, &[]), Lsn(0)),
+            ReassemblyVerdict::Duplicate
+        );
+    }
+
+    #[test]
+    fn any_order_with_any_doubles_gives_the_bytes_in_order() {
+        let mut draw = 7_u64;
+        let mut roll = |below: usize| {
+            draw = draw
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (draw >> 33) as usize % below
+        };
+        for _ in 0..300 {
+            let bytes: Vec<u8> = (0..600).map(|index| (index % 251) as u8).collect();
+            let mut pieces: Vec<(usize, usize)> = Vec::new();
+            for _ in 0..2 {
+                let mut at = 0;
+                while at < bytes.len() {
+                    let length = (1 + roll(40)).min(bytes.len() - at);
+                    pieces.push((at, length));
+                    at += length;
+                }
+            }
+            for index in (1..pieces.len()).rev() {
+                pieces.swap(index, roll(index + 1));
+            }
+            let mut gather = Reassembly::default();
+            let mut got: Vec<u8> = Vec::new();
+            let give = |got: &mut Vec<u8>, frame: &Frame<'_>| {
+                let known = got.len() - frame.header.lsn.0 as usize;
+                got.extend_from_slice(frame.body.get(known..).unwrap_or_default());
+            };
+            for (at, length) in pieces {
+                let frame = append(at as u64, &bytes[at..at + length]);
+                if gather.handle(&frame, Lsn(got.len() as u64)) == ReassemblyVerdict::Deliver {
+                    give(&mut got, &frame);
+                    while let Some(piece) = gather.next(Lsn(got.len() as u64)) {
+                        give(&mut got, &piece.frame());
+                    }
+                }
+            }
+            assert_eq!(got, bytes);
+            assert_eq!(gather.bytes(), 0);
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Blocks of a sealed page by themselves. GCM's key stream is AES of nonce and number, so a block opens without the others; what proves a page
+//! proves nothing of them.
+//!
+//! `ring` seals pages faster, and gives nobody its key stream; so the same key is here a second time, in the AES that the links' handshake uses.
+
+use aes::Aes256;
+use aes::cipher::{BlockEncrypt, KeyInit};
+use netram_far_machine::deposit::{BlockMac, SealedBlock};
+use netram_far_machine::limit::BLOCK_BYTES;
+
+type Block = aes::Block;
+
+/// Blocks that are encrypted together: enough to keep the processor's AES busy.
+const TOGETHER: usize = 32;
+
+/// GCM's numbers of a page's blocks begin with this: 1 is the tag's.
+const FIRST: u32 = 2;
+
+/// Opens blocks, and marks them.
+pub(crate) struct BlockCipher {
+    pages: Aes256,
+    mac_cipher: Aes256,
+}
+
+impl BlockCipher {
+    /// `pages`: the key that pages are sealed with. `marks`: another.
+    pub(crate) fn new(pages: &[u8; 32], marks: &[u8; 32]) -> BlockCipher {
+        BlockCipher {
+            pages: Aes256::new(pages.into()),
+            mac_cipher: Aes256::new(marks.into()),
+        }
+    }
+
+    /// Opens blocks of pages, one behind the other: of each page the version under which it was sealed, and which blocks.
+    pub(crate) fn open<'n>(&self, names: impl Iterator<Item = (u64, &'n [u8])>, sealed: &mut [u8]) {
+        let of_page =
+            |(version, numbers): (u64, &'n [u8])| numbers.iter().map(move |number| counter(version, *number));
+        let mut counters = names.flat_map(of_page);
+        for sealed in sealed.chunks_mut(TOGETHER * BLOCK_BYTES) {
+            let mut stream = [Block::default(); TOGETHER];
+            let stream = &mut stream[..sealed.len() / BLOCK_BYTES];
+            for (block, counter) in stream.iter_mut().zip(&mut counters) {
+                *block = counter;
+            }
+            self.pages.encrypt_blocks(stream);
+            for (byte, key) in sealed.iter_mut().zip(stream.iter().flatten()) {
+                *byte ^= key;
+            }
+        }
+    }
+
+    /// What is kept of blocks until their pages prove them: of each a CBC-MAC over two blocks, cut short.
+    pub(crate) fn mac_blocks(&self, blocks: &[SealedBlock], marks: &mut Vec<BlockMac>) {
+        for blocks in blocks.chunks(TOGETHER) {
+            let mut states = [Block::default(); TOGETHER];
+            let states = &mut states[..blocks.len()];
+            for (state, block) in states.iter_mut().zip(blocks) {
+                state[..8].copy_from_slice(&block.version.to_le_bytes());
+                state[8..12].copy_from_slice(&block.page.0.to_le_bytes());
+                state[12] = block.number;
+            }
+            self.mac_cipher.encrypt_blocks(states);
+            for (byte, sealed) in states
+                .iter_mut()
+                .zip(blocks)
+                .flat_map(|(state, block)| state.iter_mut().zip(&block.bytes))
+            {
+                *byte ^= sealed;
+            }
+            self.mac_cipher.encrypt_blocks(states);
+            marks.extend(
+                states
+                    .iter()
+                    .map(|state| [state[0], state[1], state[2], state[3]]),
+            );
+        }
+    }
+}
+
+/// What GCM encrypts to have a block's key stream: the nonce, which is the version, and the block's number.
+fn counter(version: u64, number: u8) -> Block {
+    let mut block = Block::default();
+    block[..8].copy_from_slice(&version.to_le_bytes());
+    block[12..].copy_from_slice(&(FIRST + u32::from(number)).to_be_bytes());
+    block
+}

@@ -1,0 +1,484 @@
+//! The links to lenders: sends what the machine says, tells it what comes. Who drives says `lead.rs`.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use netram_far_machine::deposit::{DirectoryEvent, LenderViolation};
+use netram_far_machine::limit::{DEPOSIT_TIMEOUT, FRAME_PAGES_MAX};
+use netram_proto::id::Epoch;
+use netram_proto::time::Time;
+use netram_proto::wire::{Frame, FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{Interest, Link, LinkError, Poller, ReadyEvents, WaitStep};
+
+use super::Inner;
+use super::dialer::{DialResult, Dialer};
+use super::leader::{IdleWork, LEADER_TIME_MAX};
+use super::link_rate::LinkRate;
+use super::spill_link::SpillLink;
+use crate::seal::PageSealer;
+
+const WAKER: u64 = u64::MAX;
+const EVENTS: usize = 32;
+/// How often the time is looked at.
+const TICK: Duration = Duration::from_millis(100);
+/// How often a lender is asked whether it is there.
+const PING: Duration = Duration::from_secs(1);
+/// A lender that says nothing for so long is gone, whatever its link says.
+const SILENCE: Duration = Duration::from_nanos(DEPOSIT_TIMEOUT.0);
+/// Between two attempts to connect.
+const RETRY: Duration = Duration::from_millis(500);
+/// After a lender was no use for a reason that only its operator, or ours, can mend.
+const RETRY_REFUSED: Duration = Duration::from_secs(30);
+
+/// A link to a lender, or the way there.
+enum LinkState {
+    Idle { again: Instant },
+    Connecting,
+    Up(LinkSession),
+}
+
+struct LinkSession {
+    link: Link,
+    epoch: Epoch,
+    last_received: Instant,
+    pinged: Instant,
+    waits_to_write: bool,
+    pace: LinkRate,
+}
+
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+enum SessionEnd {
+    #[error("{0}")]
+    Link(LinkError),
+    #[error("it sent what answers nothing that it was asked")]
+    Misconduct,
+    #[error("it refused: {0:?}")]
+    Refused(Option<RefusalReason>),
+    #[error("no deposits are taken there, or no more")]
+    NoDeposit,
+    #[error("it is a lender that another address leads to as well; two copies there would be one copy")]
+    Twin,
+    #[error("it did not answer in time")]
+    Silent,
+}
+
+impl From<LinkError> for SessionEnd {
+    fn from(error: LinkError) -> SessionEnd {
+        SessionEnd::Link(error)
+    }
+}
+
+impl From<LenderViolation> for SessionEnd {
+    fn from(offence: LenderViolation) -> SessionEnd {
+        match offence {
+            LenderViolation::Misconduct => SessionEnd::Misconduct,
+            LenderViolation::Twin => SessionEnd::Twin,
+            LenderViolation::Refused(Some(RefusalReason::NoDeposit)) => SessionEnd::NoDeposit,
+            LenderViolation::Refused(refusal) => SessionEnd::Refused(refusal),
+        }
+    }
+}
+
+pub(super) struct LinkDriver {
+    shared: Arc<Inner>,
+    poller: Poller,
+    links: Vec<LinkState>,
+    disk: Option<SpillLink>,
+    dialers: Vec<Dialer>,
+    arrivals: Receiver<DialResult>,
+    events: ReadyEvents,
+    started: Instant,
+    now: Instant,
+    /// When the house is looked after next.
+    tick: Instant,
+}
+
+impl LinkDriver {
+    pub(super) fn new(shared: Arc<Inner>, disk: Option<SpillLink>) -> std::io::Result<LinkDriver> {
+        let poller = Poller::new()?;
+        poller.add(shared.leadership.waker(), WAKER, Interest::Read)?;
+        let now = Instant::now();
+        let (sender, arrivals) = channel();
+        let begin = |lender| Dialer::begin(&shared, lender, sender.clone());
+        let dialers = (0..shared.config.lenders.len())
+            .map(begin)
+            .collect::<Result<_, _>>()?;
+        Ok(LinkDriver {
+            dialers,
+            links: shared
+                .config
+                .lenders
+                .iter()
+                .map(|_| LinkState::Idle { again: now })
+                .collect(),
+            disk,
+            shared,
+            poller,
+            arrivals,
+            events: ReadyEvents::with_capacity(EVENTS),
+            started: now,
+            now,
+            tick: now,
+        })
+    }
+
+    /// Sends and polls until it is `enough`. `false`: nothing has come for so long that it is time to sleep, which only the keeper does here.
+    pub(super) fn drive(&mut self, mut enough: impl FnMut() -> bool, meanwhile: &mut dyn IdleWork) -> bool {
+        let policy = self.shared.config.wait;
+        self.now = Instant::now();
+        let began = self.now;
+        let mut idle_since = began;
+        loop {
+            self.settle();
+            if enough() {
+                return true;
+            }
+            let step = policy.step(self.now.duration_since(idle_since));
+            if step == WaitStep::Block || self.now.duration_since(began) > LEADER_TIME_MAX {
+                return false;
+            }
+            meanwhile.look();
+            if self.take_in(Duration::ZERO) {
+                idle_since = self.now;
+            } else if step == WaitStep::Yield {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Drives until somebody else wants to, or all is over; sleeps when nothing comes.
+    pub(super) fn maintain(&mut self) {
+        let policy = self.shared.config.wait;
+        self.now = Instant::now();
+        let mut idle_since = self.now;
+        loop {
+            self.settle();
+            if self.is_relieved() {
+                return;
+            }
+            let came = match policy.step(self.now.duration_since(idle_since)) {
+                WaitStep::Block => self.sleep(),
+                WaitStep::Yield => {
+                    std::thread::yield_now();
+                    self.take_in(Duration::ZERO)
+                }
+                WaitStep::Poll => {
+                    std::hint::spin_loop();
+                    self.take_in(Duration::ZERO)
+                }
+            };
+            if came {
+                idle_since = self.now;
+            }
+        }
+    }
+
+    fn is_relieved(&self) -> bool {
+        self.shared.leadership.is_wanted() || self.shared.is_stopping()
+    }
+
+    /// Sleeps until something comes or is to be sent, or the house has to be looked after.
+    fn sleep(&mut self) -> bool {
+        self.shared.leadership.will_sleep();
+        // Whatever was told before that is seen now; whoever tells something later ends the sleep.
+        self.take_others();
+        self.settle();
+        let timeout = match self.is_relieved() {
+            true => Duration::ZERO,
+            false => self.tick.saturating_duration_since(Instant::now()),
+        };
+        let came = self.take_in(timeout);
+        self.shared.leadership.has_slept();
+        came
+    }
+
+    /// Takes what has come. `true`: something has.
+    fn take_in(&mut self, timeout: Duration) -> bool {
+        if let Err(error) = self.poller.wait(&mut self.events, Some(timeout)) {
+            panic!("waiting for lenders failed: {error}");
+        }
+        self.now = Instant::now();
+        let came = !self.events.is_empty();
+        if came {
+            let woken = self.events.iter().any(|ready| ready.token == WAKER);
+            if woken && let Err(error) = self.shared.leadership.waker().drain() {
+                panic!("the depot's waker failed: {error}");
+            }
+            (0..self.links.len()).for_each(|lender| self.receive(lender));
+        }
+        self.take_others();
+        if self.now >= self.tick {
+            self.tick = self.now + TICK;
+            self.housekeep();
+        }
+        came
+    }
+
+    /// Takes what other threads of the depot's have: links that are made, and what the disk says.
+    fn take_others(&mut self) {
+        self.take_arrivals();
+        self.receive_spill();
+    }
+
+    fn housekeep(&mut self) {
+        let now = self.time();
+        self.shared.lock().links().tick(now);
+        if let Some(disk) = &mut self.disk {
+            disk.housekeep(&self.shared, self.now, now);
+        }
+        for lender in 0..self.links.len() {
+            match &mut self.links[lender] {
+                LinkState::Idle { again } if *again <= self.now => self.dial(lender),
+                LinkState::Up(session)
+                    if self.now.duration_since(session.last_received) > SILENCE
+                        || self.shared.lock().directory().is_silent(lender, now) =>
+                {
+                    self.end(lender, SessionEnd::Silent);
+                }
+                LinkState::Up(session)
+                    if self.now.duration_since(session.pinged) > PING
+                        && self.shared.lock().directory().is_linked(lender) =>
+                {
+                    session.pinged = self.now;
+                    let ping = session.header(FrameKind::Ping, self.shared.owner());
+                    if let Err(error) = session.send_frame(&ping, &[&[]]) {
+                        self.end(lender, error.into());
+                    }
+                }
+                _ => (),
+            }
+        }
+    }
+
+    /// Has a lender connected, by the thread that does nothing else.
+    fn dial(&mut self, lender: usize) {
+        self.links[lender] = match self.dialers[lender].dial() {
+            true => LinkState::Connecting,
+            false => {
+                tracing::error!(
+                    "the thread that connects a lender has failed: that lender is lost until the program is run anew"
+                );
+                self.idle()
+            }
+        };
+    }
+
+    fn take_arrivals(&mut self) {
+        while let Ok((lender, link)) = self.arrivals.try_recv() {
+            let address = &self.shared.config.lenders[lender];
+            let link = match link {
+                Ok(link) => {
+                    self.shared.away()[lender] = None;
+                    link
+                }
+                Err(error) => {
+                    tracing::debug!(%address, %error, "a lender cannot be reached");
+                    self.shared.away()[lender] = Some(error.to_string());
+                    self.links[lender] = self.idle();
+                    continue;
+                }
+            };
+            let epoch = self.shared.lock().links().next_session(lender);
+            let mut session = LinkSession {
+                link,
+                epoch,
+                last_received: self.now,
+                pinged: self.now,
+                waits_to_write: false,
+                pace: LinkRate::default(),
+            };
+            let header = session.header(FrameKind::Deposit, self.shared.owner());
+            let added = self.poller.add(&session.link, lender as u64, Interest::Read);
+            let said = session.send_frame(&header, &[&self.shared.id.0.to_le_bytes()]);
+            self.links[lender] = match (added, said) {
+                (Ok(()), Ok(())) => LinkState::Up(session),
+                (added, said) => {
+                    tracing::warn!(%address, ?added, ?said, "a lender's link was lost at once");
+                    self.idle()
+                }
+            };
+        }
+    }
+
+    fn receive(&mut self, lender: usize) {
+        let LinkState::Up(session) = &mut self.links[lender] else {
+            return;
+        };
+        let now = Time(self.now.duration_since(self.started).as_nanos() as u64);
+        let mut came = false;
+        let ended = loop {
+            match session.link.receive() {
+                Ok(Some(packet)) => {
+                    session.last_received = self.now;
+                    let told = match Frame::parse(packet) {
+                        Ok(frame) => {
+                            if frame.header.kind == FrameKind::PutAck {
+                                session.pace.landed(self.now, &self.shared.byte_ps);
+                            }
+                            handle_frame(&self.shared, lender, &frame, now)
+                        }
+                        Err(_) => Err(SessionEnd::Misconduct),
+                    };
+                    match told {
+                        Ok(more) => came |= more,
+                        Err(ending) => break Some(ending),
+                    }
+                }
+                Ok(None) => break None,
+                Err(error) => break Some(error.into()),
+            }
+        };
+        if came {
+            self.shared.tell();
+        }
+        if let Some(ending) = ended {
+            self.end(lender, ending);
+        }
+    }
+
+    fn receive_spill(&mut self) {
+        let now = self.time();
+        if let Some(disk) = &mut self.disk
+            && disk.receive(&self.shared, self.now, now)
+        {
+            self.shared.tell();
+        }
+    }
+
+    fn end(&mut self, lender: usize, ending: SessionEnd) {
+        let address = &self.shared.config.lenders[lender];
+        tracing::warn!(%address, %ending, "a lender's session has ended");
+        let retry = match ending {
+            SessionEnd::NoDeposit | SessionEnd::Twin => RETRY_REFUSED,
+            _ => RETRY,
+        };
+        self.links[lender] = LinkState::Idle {
+            again: self.now + retry,
+        };
+        let now = self.time();
+        self.shared.lock().links().on_unlinked(lender, now);
+    }
+
+    /// Tells what became of pages, and sends what is to be sent.
+    pub(super) fn settle(&mut self) {
+        let mut changed = false;
+        self.shared.lock().settle(|_: &DirectoryEvent| changed = true);
+        if changed {
+            self.shared.tell();
+            if let Some(less_aside) = self.shared.listener.get() {
+                less_aside();
+            }
+        }
+        let now = self.time();
+        if let Some(disk) = &mut self.disk {
+            disk.send(&self.shared, now);
+        }
+        for lender in 0..self.links.len() {
+            let LinkState::Up(session) = &mut self.links[lender] else {
+                continue;
+            };
+            if let Err(error) = send_all(&self.shared, session, lender, now) {
+                self.end(lender, error.into());
+            } else if let Err(error) = session.watch(&self.poller, lender) {
+                panic!("a link that is waited for cannot be waited for otherwise: {error}");
+            }
+        }
+    }
+
+    /// A lender that is told so frees the memory at once.
+    pub(super) fn give_all_back(&mut self) {
+        for way in &mut self.links {
+            if let LinkState::Up(session) = way {
+                let header = session.header(FrameKind::Resize, self.shared.owner());
+                // One that cannot be told learns it by its lease.
+                let _ = session.send_frame(&header, &[&[]]);
+            }
+        }
+    }
+
+    fn idle(&self) -> LinkState {
+        LinkState::Idle {
+            again: self.now + RETRY,
+        }
+    }
+
+    fn time(&self) -> Time {
+        Time(self.now.duration_since(self.started).as_nanos() as u64)
+    }
+}
+
+impl LinkSession {
+    fn header(&self, kind: FrameKind, who: u64) -> FrameHeader {
+        FrameHeader {
+            epoch: self.epoch,
+            sender: who,
+            ..FrameHeader::new(kind)
+        }
+    }
+
+    fn send_frame(&mut self, header: &FrameHeader, body: &[&[u8]]) -> Result<(), LinkError> {
+        let bytes = body.iter().map(|part| part.len()).sum();
+        let head = header.encode(bytes);
+        let mut parts: [&[u8]; 2 + 2 * FRAME_PAGES_MAX] = [&[]; 2 + 2 * FRAME_PAGES_MAX];
+        parts[0] = &head;
+        parts[1..=body.len()].copy_from_slice(body);
+        self.link.queue(&parts[..=body.len()])?;
+        self.link.flush().map(|_| ())
+    }
+
+    /// Waits for room to write while something waits to be sent.
+    fn watch(&mut self, poller: &Poller, lender: usize) -> std::io::Result<()> {
+        let stuck = match self.link.flush() {
+            Ok(whole) => !whole,
+            // The next receive tells.
+            Err(_) => return Ok(()),
+        };
+        if stuck == self.waits_to_write {
+            return Ok(());
+        }
+        self.waits_to_write = stuck;
+        let interest = if stuck {
+            Interest::ReadWrite
+        } else {
+            Interest::Read
+        };
+        poller.modify(&self.link, lender as u64, interest)
+    }
+}
+
+/// Tells the shelf what a lender says. `true`: somebody may have waited for it.
+fn handle_frame(shared: &Inner, lender: usize, frame: &Frame<'_>, now: Time) -> Result<bool, SessionEnd> {
+    let heard = shared.lock().handle_frame(lender, frame, now)?;
+    for page in &heard.forged {
+        let address = &shared.config.lenders[lender];
+        tracing::error!(%address, page = page.0, "a lender gave a page that is not the one it was given");
+    }
+    for page in &heard.disproved {
+        tracing::error!(
+            page = page.0,
+            "words of a page were not what is in it: a lender has lied, and the program has used that"
+        );
+    }
+    Ok(heard.fetched + heard.gathered > 0)
+}
+
+/// Sends a lender what the shelf has for it, as far as the link takes it.
+fn send_all(shared: &Inner, session: &mut LinkSession, lender: usize, now: Time) -> Result<(), LinkError> {
+    while session.link.flush()? {
+        let next = shared.lock().next_frame(lender, now);
+        let Some(mut outgoing) = next else {
+            return Ok(());
+        };
+        outgoing.header.sender = shared.owner();
+        let parts: Vec<&[u8]> = outgoing.parts::<PageSealer>().collect();
+        if outgoing.header.kind == FrameKind::Put {
+            session.pace.sent(parts.iter().map(|part| part.len()).sum());
+        }
+        session.send_frame(&outgoing.header, &parts)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,595 @@
+//! Which nodes there are, and what they are called.
+
+use std::collections::BTreeMap;
+
+use crate::change::{DirectoryChange, DirectoryEntry, FileOwner, InodeId, InodeKind, InodeSpec};
+use crate::limit::{ASIDE_PREFIX, INODES_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
+
+/// What tells a node's file from every other that its disk has or has had.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InodeIdentity {
+    /// The inode's number, which a disk uses again.
+    pub inode: u64,
+    /// When that inode was made, in nanoseconds since 1970; 0 where the file system does not say.
+    pub made_ns: u64,
+}
+
+/// Why a name cannot be changed so. Nothing was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// There is no such name, or node.
+    #[error("there is no such file")]
+    Missing,
+    /// There is one already.
+    #[error("there is such a file already")]
+    Exists,
+    /// It would have to be a directory.
+    #[error("it is no directory")]
+    NotDirectory,
+    /// It must not be a directory.
+    #[error("it is a directory")]
+    IsDirectory,
+    /// A directory that is to go has something in it.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// A directory cannot be inside of itself.
+    #[error("a directory cannot go into itself")]
+    Loop,
+    /// A name or path that is too long.
+    #[error("the name is too long")]
+    TooLong,
+    /// A name that is none, or is kept for recovery.
+    #[error("names that begin with `.netram-aside-` are kept for recovery")]
+    Reserved,
+    /// There are too many nodes.
+    #[error("a directory has 1,048,576 files and directories at most")]
+    TooMany,
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InodeEntry {
+    pub(crate) kind: InodeKind,
+    /// A directory's permissions and owner, so that one that is missing can be made again. Of others the disk knows.
+    pub(crate) mode: u32,
+    pub(crate) owner: FileOwner,
+    /// What it is on the disk; `None`: nothing yet.
+    pub(crate) identity: Option<InodeIdentity>,
+    children: BTreeMap<Box<[u8]>, InodeId>,
+    names: Vec<(InodeId, Box<[u8]>)>,
+}
+
+/// All nodes and their names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameTable {
+    nodes: BTreeMap<InodeId, InodeEntry>,
+    next: u64,
+}
+
+impl NameTable {
+    /// A directory with nothing in it.
+    pub fn new(mode: u32, owner: FileOwner) -> NameTable {
+        let root = InodeEntry {
+            kind: InodeKind::Directory,
+            mode,
+            owner,
+            identity: None,
+            children: BTreeMap::new(),
+            names: Vec::new(),
+        };
+        NameTable {
+            nodes: BTreeMap::from([(InodeId::ROOT, root)]),
+            next: InodeId::ROOT.0 + 1,
+        }
+    }
+
+    /// The number of the next node that is made.
+    pub fn next(&self) -> InodeId {
+        InodeId(self.next)
+    }
+
+    pub(crate) fn set_next(&mut self, next: u64) {
+        self.next = self.next.max(next);
+    }
+
+    /// How many nodes there are, the directory itself among them.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether nothing is in the directory.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.len() == 1
+    }
+
+    /// What a node is. `None`: it is gone.
+    pub fn kind(&self, node: InodeId) -> Option<InodeKind> {
+        self.nodes.get(&node).map(|entry| entry.kind)
+    }
+
+    pub(crate) fn entry(&self, node: InodeId) -> Option<&InodeEntry> {
+        self.nodes.get(&node)
+    }
+
+    pub(crate) fn entry_mut(&mut self, node: InodeId) -> Option<&mut InodeEntry> {
+        self.nodes.get_mut(&node)
+    }
+
+    /// Each node, in the order of their numbers.
+    pub fn nodes(&self) -> impl Iterator<Item = InodeId> {
+        self.nodes.keys().copied()
+    }
+
+    /// Nodes of which it is not known which files they are.
+    pub(crate) fn unidentified(&self) -> impl Iterator<Item = InodeId> {
+        let unknown = |(node, entry): (&InodeId, &InodeEntry)| entry.identity.is_none().then_some(*node);
+        self.nodes.iter().filter_map(unknown)
+    }
+
+    /// How many names it has.
+    pub fn links(&self, node: InodeId) -> usize {
+        self.nodes.get(&node).map_or(0, |entry| entry.names.len())
+    }
+
+    /// The node with this name.
+    pub fn look_up(&self, at: DirectoryEntry<'_>) -> Option<InodeId> {
+        self.nodes.get(&at.directory)?.children.get(at.name).copied()
+    }
+
+    /// What is in a directory: each name, and what it names.
+    pub fn children(&self, directory: InodeId) -> impl Iterator<Item = (&[u8], InodeId)> {
+        let entry = self.nodes.get(&directory);
+        { entry.into_iter() }.flat_map(|entry| entry.children.iter().map(|(name, node)| (&name[..], *node)))
+    }
+
+    /// The names of a node: each with the directory that has it.
+    pub fn names_of(&self, node: InodeId) -> impl Iterator<Item = DirectoryEntry<'_>> {
+        let entry = self.nodes.get(&node);
+        { entry.into_iter() }.flat_map(|entry| {
+            entry.names.iter().map(|(directory, name)| DirectoryEntry {
+                directory: *directory,
+                name,
+            })
+        })
+    }
+
+    /// The directory in which a node is; the directory itself is in itself.
+    pub fn parent(&self, node: InodeId) -> InodeId {
+        self.names_of(node)
+            .next()
+            .map_or(InodeId::ROOT, |place| place.directory)
+    }
+
+    /// A path to a node, from the directory on: empty for that itself. `None`: the node is gone.
+    pub fn path(&self, node: InodeId) -> Option<Vec<u8>> {
+        let mut parts = Vec::new();
+        let mut at = node;
+        while at != InodeId::ROOT {
+            let (directory, name) = self.nodes.get(&at)?.names.first()?;
+            parts.push(&name[..]);
+            at = *directory;
+        }
+        parts.reverse();
+        Some(parts.join(&b'/'))
+    }
+
+    /// The path of a name, whether there is one or not. `None`: the directory is gone.
+    pub fn path_of(&self, at: DirectoryEntry<'_>) -> Option<Vec<u8>> {
+        let mut path = self.path(at.directory)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(at.name);
+        Some(path)
+    }
+
+    /// Whether a change of names could be made. Any other can, if its node is there.
+    pub fn check(&self, change: &DirectoryChange<'_>) -> Result<(), NameError> {
+        match *change {
+            DirectoryChange::Make { at, .. } => {
+                self.check_free(at)?;
+                match self.nodes.len() < INODES_MAX {
+                    true => Ok(()),
+                    false => Err(NameError::TooMany),
+                }
+            }
+            DirectoryChange::Link { node, at } => {
+                match self.kind(node) {
+                    None => return Err(NameError::Missing),
+                    Some(InodeKind::Directory) => return Err(NameError::IsDirectory),
+                    Some(_) => (),
+                }
+                self.check_free(at)
+            }
+            DirectoryChange::Remove { at } => {
+                let node = self.look_up(at).ok_or(NameError::Missing)?;
+                self.check_empty(node)
+            }
+            DirectoryChange::Rename { from, to, exchange } => self.check_rename(from, to, exchange),
+            DirectoryChange::Write { node, .. }
+            | DirectoryChange::Resize { node, .. }
+            | DirectoryChange::Allocate { node, .. }
+            | DirectoryChange::SetAttributes { node, .. }
+            | DirectoryChange::SetXattr { node, .. } => match self.kind(node) {
+                Some(_) => Ok(()),
+                None => Err(NameError::Missing),
+            },
+            DirectoryChange::Revoked { .. } => Ok(()),
+        }
+    }
+
+    fn check_free(&self, at: DirectoryEntry<'_>) -> Result<(), NameError> {
+        self.check_name(at)?;
+        match self.look_up(at) {
+            Some(_) => Err(NameError::Exists),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether there could be such a name.
+    fn check_name(&self, at: DirectoryEntry<'_>) -> Result<(), NameError> {
+        match self.kind(at.directory) {
+            None => return Err(NameError::Missing),
+            Some(InodeKind::Directory) => (),
+            Some(_) => return Err(NameError::NotDirectory),
+        }
+        if at.name.is_empty() || matches!(at.name, b"." | b"..") || at.name.contains(&b'/') {
+            return Err(NameError::Missing);
+        }
+        if at.name.starts_with(ASIDE_PREFIX) {
+            return Err(NameError::Reserved);
+        }
+        let path = self.path_of(at).ok_or(NameError::Missing)?;
+        match at.name.len() <= NAME_BYTES_MAX && path.len() <= PATH_BYTES_MAX {
+            true => Ok(()),
+            false => Err(NameError::TooLong),
+        }
+    }
+
+    fn check_empty(&self, node: InodeId) -> Result<(), NameError> {
+        match self.children(node).next() {
+            Some(_) => Err(NameError::NotEmpty),
+            None => Ok(()),
+        }
+    }
+
+    fn check_rename(
+        &self,
+        from: DirectoryEntry<'_>,
+        to: DirectoryEntry<'_>,
+        exchange: bool,
+    ) -> Result<(), NameError> {
+        let node = self.look_up(from).ok_or(NameError::Missing)?;
+        self.check_name(to)?;
+        let there = self.look_up(to);
+        if self.is_within(to.directory, node) {
+            return Err(NameError::Loop);
+        }
+        match (exchange, there) {
+            (true, None) => Err(NameError::Missing),
+            (true, Some(other)) if self.is_within(from.directory, other) => Err(NameError::Loop),
+            (true, Some(_)) | (false, None) => Ok(()),
+            (false, Some(other)) if other == node => Ok(()),
+            (false, Some(other)) => {
+                let directories = [node, other].map(|node| self.kind(node) == Some(InodeKind::Directory));
+                match directories {
+                    [true, false] => Err(NameError::NotDirectory),
+                    [false, true] => Err(NameError::IsDirectory),
+                    [true, true] => self.check_empty(other),
+                    [false, false] => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Whether a directory is another one, or inside of it.
+    fn is_within(&self, directory: InodeId, outer: InodeId) -> bool {
+        let mut at = directory;
+        while at != InodeId::ROOT {
+            if at == outer {
+                return true;
+            }
+            at = self.parent(at);
+        }
+        outer == InodeId::ROOT
+    }
+
+    /// The node that a change takes a name from, or puts another in the place of: it may be gone afterwards.
+    pub(crate) fn displaced(&self, change: &DirectoryChange<'_>) -> Option<InodeId> {
+        match *change {
+            DirectoryChange::Remove { at } => self.look_up(at),
+            DirectoryChange::Rename { to, .. } => self.look_up(to),
+            _ => None,
+        }
+    }
+
+    /// Makes a change, as far as it is of names. Returns the node that is gone with it: the one that has lost its last name.
+    pub fn apply(&mut self, change: &DirectoryChange<'_>) -> Result<Option<InodeId>, NameError> {
+        self.check(change)?;
+        match *change {
+            DirectoryChange::Make {
+                at,
+                node,
+                spec: made,
+                identity,
+            } => {
+                self.add(node, &made);
+                self.name(node, at);
+                if let Some(entry) = self.nodes.get_mut(&node) {
+                    entry.identity = identity;
+                }
+                Ok(None)
+            }
+            DirectoryChange::Link { node, at } => {
+                self.name(node, at);
+                Ok(None)
+            }
+            DirectoryChange::Remove { at } => Ok(self.remove_name(at)),
+            DirectoryChange::Rename { from, to, exchange } => Ok(self.rename(from, to, exchange)),
+            DirectoryChange::SetAttributes { node, attributes } => {
+                if let Some(entry) = self.nodes.get_mut(&node) {
+                    entry.mode = attributes.mode.unwrap_or(entry.mode);
+                    entry.owner.user = attributes.user.unwrap_or(entry.owner.user);
+                    entry.owner.group = attributes.group.unwrap_or(entry.owner.group);
+                }
+                Ok(None)
+            }
+            DirectoryChange::Write { .. }
+            | DirectoryChange::Resize { .. }
+            | DirectoryChange::Allocate { .. }
+            | DirectoryChange::SetXattr { .. }
+            | DirectoryChange::Revoked { .. } => Ok(None),
+        }
+    }
+
+    /// A node without a name.
+    pub(crate) fn add(&mut self, node: InodeId, made: &InodeSpec<'_>) {
+        let entry = InodeEntry {
+            kind: made.kind,
+            mode: made.mode,
+            owner: made.owner,
+            identity: None,
+            children: BTreeMap::new(),
+            names: Vec::new(),
+        };
+        self.nodes.insert(node, entry);
+        self.next = self.next.max(node.0 + 1);
+    }
+
+    /// Gives a node a name.
+    pub(crate) fn name(&mut self, node: InodeId, at: DirectoryEntry<'_>) {
+        if let Some(directory) = self.nodes.get_mut(&at.directory) {
+            directory.children.insert(at.name.into(), node);
+        }
+        if let Some(entry) = self.nodes.get_mut(&node) {
+            entry.names.push((at.directory, at.name.into()));
+        }
+    }
+
+    /// Takes a name away. Which node has none left, and is gone.
+    fn remove_name(&mut self, at: DirectoryEntry<'_>) -> Option<InodeId> {
+        let node = self.nodes.get_mut(&at.directory)?.children.remove(at.name)?;
+        let entry = self.nodes.get_mut(&node)?;
+        entry
+            .names
+            .retain(|(directory, name)| (*directory, &name[..]) != (at.directory, at.name));
+        if entry.names.is_empty() {
+            self.nodes.remove(&node);
+            return Some(node);
+        }
+        None
+    }
+
+    fn rename(
+        &mut self,
+        from: DirectoryEntry<'_>,
+        to: DirectoryEntry<'_>,
+        exchange: bool,
+    ) -> Option<InodeId> {
+        let (node, there) = (self.look_up(from)?, self.look_up(to));
+        if there == Some(node) {
+            // Two names of one file: nothing happens, as POSIX has it.
+            return None;
+        }
+        let gone = match (exchange, there) {
+            (false, Some(_)) => self.remove_name(to),
+            _ => None,
+        };
+        self.move_name(node, from, to);
+        if let (true, Some(other)) = (exchange, there) {
+            self.move_back_reference(other, to, from);
+            if let Some(directory) = self.nodes.get_mut(&from.directory) {
+                directory.children.insert(from.name.into(), other);
+            }
+        }
+        gone
+    }
+
+    fn move_name(&mut self, node: InodeId, from: DirectoryEntry<'_>, to: DirectoryEntry<'_>) {
+        if let Some(directory) = self.nodes.get_mut(&from.directory) {
+            directory.children.remove(from.name);
+        }
+        if let Some(directory) = self.nodes.get_mut(&to.directory) {
+            directory.children.insert(to.name.into(), node);
+        }
+        self.move_back_reference(node, from, to);
+    }
+
+    fn move_back_reference(&mut self, node: InodeId, from: DirectoryEntry<'_>, to: DirectoryEntry<'_>) {
+        let places = self.nodes.get_mut(&node).map(|entry| &mut entry.names);
+        let place = places
+            .into_iter()
+            .flatten()
+            .find(|(directory, name)| (*directory, &name[..]) == (from.directory, from.name));
+        if let Some(place) = place {
+            *place = (to.directory, to.name.into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OWNER: FileOwner = FileOwner { user: 0, group: 0 };
+
+    fn at(directory: u64, name: &str) -> DirectoryEntry<'_> {
+        DirectoryEntry {
+            directory: InodeId(directory),
+            name: name.as_bytes(),
+        }
+    }
+
+    fn make(names: &mut NameTable, at: DirectoryEntry<'_>, kind: InodeKind) -> InodeId {
+        let (node, made) = (
+            names.next(),
+            InodeSpec {
+                kind,
+                mode: 0o600,
+                owner: OWNER,
+                target: b"",
+            },
+        );
+        let change = DirectoryChange::Make {
+            at,
+            node,
+            spec: made,
+            identity: None,
+        };
+        assert_eq!(names.apply(&change), Ok(None));
+        node
+    }
+
+    fn rename(
+        names: &mut NameTable,
+        from: DirectoryEntry<'_>,
+        to: DirectoryEntry<'_>,
+        exchange: bool,
+    ) -> Result<Option<InodeId>, NameError> {
+        names.apply(&DirectoryChange::Rename { from, to, exchange })
+    }
+
+    /// `a`, the directory `d`, and in it `b`.
+    fn some() -> (NameTable, [InodeId; 3]) {
+        let mut names = NameTable::new(0o700, OWNER);
+        let a = make(&mut names, at(1, "a"), InodeKind::File);
+        let d = make(&mut names, at(1, "d"), InodeKind::Directory);
+        let b = make(&mut names, at(d.0, "b"), InodeKind::File);
+        (names, [a, d, b])
+    }
+
+    #[test]
+    fn a_file_has_paths_as_long_as_it_has_names() {
+        let (mut names, [a, d, b]) = some();
+        assert_eq!(names.path(b).unwrap(), b"d/b");
+        assert_eq!(names.path(InodeId::ROOT).unwrap(), b"");
+        let second = at(d.0, "second");
+        assert_eq!(
+            names.apply(&DirectoryChange::Link { node: a, at: second }),
+            Ok(None)
+        );
+        assert_eq!(names.links(a), 2);
+        assert_eq!(names.apply(&DirectoryChange::Remove { at: at(1, "a") }), Ok(None));
+        assert_eq!(names.path(a).unwrap(), b"d/second");
+        assert_eq!(names.apply(&DirectoryChange::Remove { at: second }), Ok(Some(a)));
+        assert_eq!((names.path(a), names.kind(a)), (None, None));
+        assert_eq!(names.next(), InodeId(5), "no number is given out twice");
+    }
+
+    #[test]
+    fn a_renamed_file_takes_the_place_of_another() {
+        let (mut names, [a, d, b]) = some();
+        assert_eq!(rename(&mut names, at(1, "a"), at(d.0, "b"), false), Ok(Some(b)));
+        assert_eq!(
+            (names.path(a).unwrap(), names.look_up(at(1, "a"))),
+            (b"d/b".to_vec(), None)
+        );
+        assert_eq!(rename(&mut names, at(1, "d"), at(1, "e"), false), Ok(None));
+        assert_eq!(names.path(a).unwrap(), b"e/b", "its directory was renamed");
+    }
+
+    #[test]
+    fn two_change_places() {
+        let (mut names, [a, d, b]) = some();
+        assert_eq!(rename(&mut names, at(1, "a"), at(d.0, "b"), true), Ok(None));
+        assert_eq!(
+            (names.path(a).unwrap(), names.path(b).unwrap()),
+            (b"d/b".to_vec(), b"a".to_vec())
+        );
+        assert_eq!(
+            rename(&mut names, at(1, "a"), at(1, "none"), true),
+            Err(NameError::Missing)
+        );
+        let link = DirectoryChange::Link {
+            node: a,
+            at: at(1, "c"),
+        };
+        assert_eq!(names.apply(&link), Ok(None));
+        assert_eq!(rename(&mut names, at(1, "c"), at(d.0, "b"), false), Ok(None));
+        assert_eq!(names.links(a), 2, "both name the same file, and stay");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_and_changes_nothing() {
+        let (mut names, [a, d, _]) = some();
+        let before = names.clone();
+        let made = InodeSpec {
+            kind: InodeKind::File,
+            mode: 0,
+            owner: OWNER,
+            target: b"",
+        };
+        let long = "x".repeat(256);
+        for (place, error) in [
+            (at(1, "a"), NameError::Exists),
+            (at(a.0, "x"), NameError::NotDirectory),
+            (at(99, "x"), NameError::Missing),
+            (at(1, ".."), NameError::Missing),
+            (at(1, ""), NameError::Missing),
+            (at(1, "x/y"), NameError::Missing),
+            (at(1, ".netram-aside-7"), NameError::Reserved),
+            (at(1, &long), NameError::TooLong),
+        ] {
+            let node = names.next();
+            assert_eq!(
+                names.apply(&DirectoryChange::Make {
+                    at: place,
+                    node,
+                    spec: made,
+                    identity: None,
+                }),
+                Err(error)
+            );
+        }
+        let inner = make(&mut names, at(d.0, "inner"), InodeKind::Directory);
+        assert_eq!(
+            rename(&mut names, at(1, "d"), at(inner.0, "d"), false),
+            Err(NameError::Loop)
+        );
+        assert_eq!(
+            rename(&mut names, at(1, "d"), at(1, "a"), false),
+            Err(NameError::NotDirectory)
+        );
+        assert_eq!(
+            rename(&mut names, at(1, "a"), at(1, "d"), false),
+            Err(NameError::IsDirectory)
+        );
+        assert_eq!(
+            names.apply(&DirectoryChange::Remove { at: at(1, "d") }),
+            Err(NameError::NotEmpty)
+        );
+        assert_eq!(
+            names.apply(&DirectoryChange::Link {
+                node: d,
+                at: at(1, "x")
+            }),
+            Err(NameError::IsDirectory)
+        );
+        assert_eq!(
+            names.apply(&DirectoryChange::Remove { at: at(d.0, "inner") }),
+            Ok(Some(inner))
+        );
+        let settled = |names: &NameTable| (names.len(), names.path(a), names.path(d));
+        assert_eq!(settled(&names), settled(&before));
+    }
+}

@@ -1,0 +1,153 @@
+//! What the records say of names, from the catalog to the journal's end.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use netram_proto::id::Lsn;
+use netram_proto::port::RecordLog;
+
+use crate::catalog::Catalog;
+use crate::change::{DirectoryChange, FileOwner, InodeId, InodeKind};
+use crate::error::DirectoryOpenError;
+use crate::name_table::{InodeIdentity, NameTable};
+
+/// A node that was made since the catalog.
+pub(super) struct CreatedInode {
+    pub(super) kind: InodeKind,
+    pub(super) mode: u32,
+    pub(super) owner: FileOwner,
+    pub(super) target: Vec<u8>,
+    pub(super) identity: Option<InodeIdentity>,
+}
+
+/// What the records say of names.
+pub(super) struct NameReplay {
+    /// As they are at the end.
+    pub(super) names: NameTable,
+    pub(super) refused: BTreeSet<Lsn>,
+    pub(super) created: BTreeMap<InodeId, CreatedInode>,
+    /// Each path that a node had that was made since the catalog and whose file no record tells, with the node's kind.
+    created_paths: BTreeSet<(Vec<u8>, u64)>,
+    /// Files of which some record says what is in them.
+    pub(super) written: BTreeSet<InodeId>,
+    pub(super) records: u64,
+}
+
+impl NameReplay {
+    pub(super) fn read<L: RecordLog>(log: &L, catalog: &Catalog) -> Result<NameReplay, DirectoryOpenError> {
+        let mut story = NameReplay {
+            names: catalog.names.clone(),
+            refused: BTreeSet::new(),
+            created: BTreeMap::new(),
+            created_paths: BTreeSet::new(),
+            written: BTreeSet::new(),
+            records: 0,
+        };
+        for_each_change(log, catalog.lsn, |_, change| {
+            if let DirectoryChange::Revoked { lsn } = change {
+                story.refused.insert(lsn);
+            }
+            Ok(())
+        })?;
+        for_each_change(log, catalog.lsn, |lsn, change| {
+            story.records += 1;
+            story.apply(lsn, &change)
+        })?;
+        Ok(story)
+    }
+
+    fn apply(&mut self, lsn: Lsn, change: &DirectoryChange<'_>) -> Result<(), DirectoryOpenError> {
+        if self.refused.contains(&lsn) {
+            return Ok(());
+        }
+        if let DirectoryChange::Write { node, .. }
+        | DirectoryChange::Resize { node, .. }
+        | DirectoryChange::Allocate { node, .. } = change
+        {
+            self.written.insert(*node);
+        }
+        if !change.is_of_names() {
+            // Of a node that is gone by then, whoever had it open may still have written to it.
+            let _ = self.names.apply(change);
+            return Ok(());
+        }
+        if let DirectoryChange::Make {
+            node,
+            spec: made,
+            identity,
+            ..
+        } = change
+        {
+            let born = CreatedInode {
+                identity: *identity,
+                kind: made.kind,
+                mode: made.mode,
+                owner: made.owner,
+                target: made.target.to_vec(),
+            };
+            self.created.insert(*node, born);
+        }
+        let applied = self.names.apply(change);
+        applied.map_err(|reason| DirectoryOpenError::Inconsistent { lsn, reason })?;
+        self.record_paths(change);
+        Ok(())
+    }
+
+    /// Whether such a node had that path, of which no record says which file it is.
+    pub(super) fn had_path(&self, path: &[u8], kind: Option<InodeKind>) -> bool {
+        kind.is_some_and(|kind| self.created_paths.contains(&(path.to_vec(), kind as u64)))
+    }
+
+    /// A directory that is renamed takes what is in it along.
+    fn record_paths(&mut self, change: &DirectoryChange<'_>) {
+        let mut nodes: Vec<InodeId> = match *change {
+            DirectoryChange::Make { node, .. } | DirectoryChange::Link { node, .. } => vec![node],
+            DirectoryChange::Rename { from, to, .. } => [from, to]
+                .iter()
+                .filter_map(|at| self.names.look_up(*at))
+                .collect(),
+            _ => Vec::new(),
+        };
+        while let Some(node) = nodes.pop() {
+            if let Some(born) = self.created.get(&node).filter(|born| born.identity.is_none()) {
+                let kind = born.kind as u64;
+                let paths = self.names.names_of(node).filter_map(|at| self.names.path_of(at));
+                self.created_paths.extend(paths.map(|path| (path, kind)));
+            }
+            nodes.extend(self.names.children(node).map(|(_, node)| node));
+        }
+    }
+}
+
+/// Gives each change since the catalog.
+pub(super) fn for_each_change<L: RecordLog>(
+    log: &L,
+    from: Lsn,
+    mut give: impl FnMut(Lsn, DirectoryChange<'_>) -> Result<(), DirectoryOpenError>,
+) -> Result<(), DirectoryOpenError> {
+    let mut failed = None;
+    let end = log.read(from, &mut |record| {
+        let told = match DirectoryChange::decode(record.kind, record.payload) {
+            Ok(Some(change)) => give(record.lsn, change),
+            Ok(None) => Ok(()),
+            Err(reason) => Err(DirectoryOpenError::Record {
+                lsn: record.lsn,
+                reason,
+            }),
+        };
+        failed = told.err();
+        failed.is_none()
+    })?;
+    if let Some(error) = failed {
+        return Err(error);
+    }
+    let state = log.state();
+    match end == state.tail {
+        true => Ok(()),
+        // What is behind it is not on the disk yet, which an opened journal always is.
+        false => Err(DirectoryOpenError::Gap {
+            catalog: from,
+            head: end,
+            tail: state.tail,
+        }),
+    }
+}

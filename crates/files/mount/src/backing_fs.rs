@@ -1,0 +1,589 @@
+//! The disk beneath: a directory, and all that is in it.
+//!
+//! Paths begin at the directory, are not followed out of it and through no symbolic link: the kernel sees to that.
+
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Duration;
+
+use netram_files::limit::XATTR_BYTES_MAX;
+use netram_files::{
+    AttributeChange, FallocateMode, FileOwner, FileTime, FileTree, InodeIdentity, InodeKind, InodeSpec,
+    ListedEntry,
+};
+use netram_proto::port::IoError;
+use rustix::fs::{
+    AtFlags, Dir, FallocateFlags, FileType, Mode, OFlags, RawMode, RenameFlags, ResolveFlags, Stat, StatVfs,
+    StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags, chmodat, chownat, fallocate, fchmod, fchown,
+    fcntl_getfl, fgetxattr, flistxattr, fremovexattr, fsetxattr, fstatvfs, fsync, ftruncate, futimens,
+    getxattr, linkat, listxattr, mkdirat, openat2, readlinkat, removexattr, renameat_with, setxattr, statat,
+    statx, symlinkat, syncfs, unlinkat, utimensat,
+};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
+const PERMISSIONS: u32 = 0o7777;
+
+/// A directory on a disk.
+#[derive(Debug)]
+pub(crate) struct BackingFs {
+    root: OwnedFd,
+    /// Slept in every sync; zero unless a benchmark models a slower disk.
+    sync_delay: Duration,
+}
+
+fn io_error_of_errno(errno: Errno) -> IoError {
+    IoError {
+        errno: errno.raw_os_error(),
+    }
+}
+
+fn io_error_of(error: &io::Error) -> IoError {
+    IoError {
+        errno: error.raw_os_error().unwrap_or(IoError::EIO.errno),
+    }
+}
+
+/// As system calls take it: the directory itself is a dot.
+fn system_path(path: &[u8]) -> &Path {
+    let path = if path.is_empty() { b"." } else { path };
+    Path::new(OsStr::from_bytes(path))
+}
+
+impl BackingFs {
+    /// The directory at `path`, with `sync_delay` added to every sync.
+    pub(crate) fn at(path: &Path, sync_delay: Duration) -> io::Result<BackingFs> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(BackingFs {
+            root: rustix::fs::open(path, flags, Mode::empty())?,
+            sync_delay,
+        })
+    }
+
+    fn descriptor(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        openat2(&self.root, system_path(path), flags, Mode::empty(), resolve)
+    }
+
+    /// What the system says of a path.
+    pub(crate) fn stat(&self, path: &[u8]) -> Result<Stat, IoError> {
+        statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW).map_err(io_error_of_errno)
+    }
+
+    /// Where a symbolic link leads.
+    pub(crate) fn target(&self, path: &[u8]) -> Result<CString, IoError> {
+        readlinkat(&self.root, system_path(path), Vec::new()).map_err(io_error_of_errno)
+    }
+
+    /// How much room there is.
+    pub(crate) fn free_space(&self) -> Result<StatVfs, IoError> {
+        fstatvfs(&self.root).map_err(io_error_of_errno)
+    }
+
+    /// An extended attribute. `None`: there is none of that name.
+    pub(crate) fn xattr_of(&self, path: &[u8], name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        let asked = match self.subject(path).map_err(io_error_of_errno)? {
+            // Links have none.
+            None => return Ok(None),
+            Some(Subject::Open(file)) => fgetxattr(&file, OsStr::from_bytes(name), &mut value[..]),
+            Some(Subject::Named { path, .. }) => getxattr(&path, OsStr::from_bytes(name), &mut value[..]),
+        };
+        xattr_value(asked, value)
+    }
+
+    /// The same of an open file, which may have no name.
+    pub(crate) fn xattr_of_file(&self, file: &File, name: &[u8]) -> Result<Option<Vec<u8>>, IoError> {
+        let mut value = vec![0; XATTR_BYTES_MAX];
+        xattr_value(fgetxattr(file, OsStr::from_bytes(name), &mut value[..]), value)
+    }
+
+    /// The names of the extended attributes, each with a zero behind it.
+    pub(crate) fn xattrs_of(&self, path: &[u8]) -> Result<Vec<u8>, IoError> {
+        let mut names = vec![0_u8; XATTR_BYTES_MAX];
+        let asked = match self.subject(path).map_err(io_error_of_errno)? {
+            None => return Ok(Vec::new()),
+            Some(Subject::Open(file)) => flistxattr(&file, &mut names[..]),
+            Some(Subject::Named { path, .. }) => listxattr(&path, &mut names[..]),
+        };
+        names.truncate(asked.map_err(io_error_of_errno)?);
+        Ok(names)
+    }
+
+    /// The same of an open file, which may have no name.
+    pub(crate) fn xattrs_of_file(&self, file: &File) -> Result<Vec<u8>, IoError> {
+        let mut names = vec![0_u8; XATTR_BYTES_MAX];
+        let length = flistxattr(file, &mut names[..]).map_err(io_error_of_errno)?;
+        names.truncate(length);
+        Ok(names)
+    }
+
+    /// What extended attributes are asked of. `None`: a symbolic link. Its owner may do that with a file that he may not read.
+    fn subject(&self, path: &[u8]) -> Result<Option<Subject>, Errno> {
+        match self.descriptor(path, OFlags::RDONLY) {
+            Err(Errno::LOOP) => Ok(None),
+            Err(Errno::ACCESS) => {
+                let file = self.descriptor(path, OFlags::PATH)?;
+                let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+                Ok(Some(Subject::Named { path, _file: file }))
+            }
+            opened => Ok(Some(Subject::Open(opened?))),
+        }
+    }
+
+    /// Opens what its owner has taken the permission for from himself: what was open before that goes on to be written, and recovery does that again. Root
+    /// needs none.
+    fn open_as_owner(&self, path: &[u8], flags: OFlags, needed: RawMode) -> Result<OwnedFd, Errno> {
+        match self.descriptor(path, flags) {
+            Err(Errno::ACCESS) => (),
+            opened => return opened,
+        }
+        let there = statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        if there.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(Errno::ACCESS);
+        }
+        let set = |mode| {
+            chmodat(
+                &self.root,
+                system_path(path),
+                Mode::from_raw_mode(mode),
+                AtFlags::empty(),
+            )
+        };
+        let mode = there.st_mode & PERMISSIONS;
+        set(mode | needed)?;
+        let opened = self.descriptor(path, flags);
+        set(mode)?;
+        opened
+    }
+
+    /// Opens what is to be synced.
+    fn try_open_for_sync(&self, path: &[u8]) -> Result<BackingHandle, IoError> {
+        let there = self.stat(path)?;
+        let path = match FileType::from_raw_mode(there.st_mode) {
+            // It cannot be opened; its directory's sync has it on a disk with a journal of its own.
+            FileType::Symlink => {
+                let slash = path.iter().rposition(|byte| *byte == b'/');
+                &path[..slash.unwrap_or(0)]
+            }
+            _ => path,
+        };
+        let file = self.descriptor(path, OFlags::RDONLY).map_err(io_error_of_errno)?;
+        Ok(BackingHandle::Open(file))
+    }
+
+    fn set_owner_and_mode(&self, fd: BorrowedFd<'_>, made: &InodeSpec<'_>) -> Result<(), Errno> {
+        let there = rustix::fs::fstat(fd)?;
+        let FileOwner { user, group } = made.owner;
+        // Who is not root may not even say what is so already.
+        if (there.st_uid, there.st_gid) != (user, group) {
+            fchown(fd, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+        }
+        fchmod(fd, Mode::from_raw_mode(made.mode & PERMISSIONS))
+    }
+
+    fn make_file(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), Errno> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let file = openat2(
+            &self.root,
+            system_path(path),
+            flags,
+            Mode::RUSR | Mode::WUSR,
+            resolve,
+        )?;
+        self.set_owner_and_mode(file.as_fd(), made)
+    }
+
+    fn make_directory(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), Errno> {
+        mkdirat(&self.root, system_path(path), Mode::RWXU)?;
+        let directory = self.descriptor(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        self.set_owner_and_mode(directory.as_fd(), made)
+    }
+
+    fn make_symlink(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), Errno> {
+        symlinkat(system_path(made.target), &self.root, system_path(path))?;
+        let there = statat(&self.root, system_path(path), AtFlags::SYMLINK_NOFOLLOW)?;
+        let FileOwner { user, group } = made.owner;
+        if (there.st_uid, there.st_gid) == (user, group) {
+            return Ok(());
+        }
+        let (user, group) = (Uid::from_raw(user), Gid::from_raw(group));
+        chownat(
+            &self.root,
+            system_path(path),
+            Some(user),
+            Some(group),
+            AtFlags::SYMLINK_NOFOLLOW,
+        )
+    }
+}
+
+/// What extended attributes are asked of.
+enum Subject {
+    Open(OwnedFd),
+    /// By the name that it has as long as this is there.
+    Named {
+        path: String,
+        _file: OwnedFd,
+    },
+}
+
+fn xattr_value(asked: Result<usize, Errno>, mut value: Vec<u8>) -> Result<Option<Vec<u8>>, IoError> {
+    match asked {
+        Ok(length) => {
+            value.truncate(length);
+            Ok(Some(value))
+        }
+        Err(Errno::NODATA) => Ok(None),
+        Err(errno) => Err(io_error_of_errno(errno)),
+    }
+}
+
+/// Something to be synced.
+pub(crate) enum BackingHandle {
+    Open(OwnedFd),
+    /// Its owner has taken the permission to open it from himself: all of the disk is synced instead.
+    WholeDisk,
+}
+
+/// Asks again as long as it is interrupted: an interrupted sync says nothing of what was written.
+fn uninterrupted(mut sync: impl FnMut() -> Result<(), Errno>) -> Result<(), IoError> {
+    loop {
+        match sync() {
+            Err(Errno::INTR) => (),
+            synced => return synced.map_err(io_error_of_errno),
+        }
+    }
+}
+
+impl FileTree for BackingFs {
+    type File = File;
+    type SyncHandle = BackingHandle;
+
+    fn may_write(&self, file: &File) -> bool {
+        fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::RDWR))
+    }
+
+    fn open_to_write(&self, path: &[u8]) -> Result<File, IoError> {
+        let opened = self.open_as_owner(path, OFlags::RDWR, 0o600);
+        opened.map(File::from).map_err(io_error_of_errno)
+    }
+
+    fn stage(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(File, InodeIdentity), IoError> {
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+        let make = || {
+            openat2(
+                &self.root,
+                system_path(path),
+                flags,
+                Mode::RUSR | Mode::WUSR,
+                resolve,
+            )
+        };
+        let file = match make() {
+            // It was left there by one that could not be renamed.
+            Err(Errno::EXIST) => {
+                self.remove(path, false)?;
+                make()
+            }
+            made => made,
+        };
+        let file = file.map_err(io_error_of_errno)?;
+        let known = self
+            .set_owner_and_mode(file.as_fd(), made)
+            .and_then(|()| identify_open(file.as_fd()));
+        if known.is_err() {
+            let _ = self.remove(path, false);
+        }
+        let (_, identity) = known.map_err(io_error_of_errno)?;
+        Ok((File::from(file), identity))
+    }
+
+    fn open(&self, path: &[u8]) -> Result<File, IoError> {
+        let flags = OFlags::RDWR;
+        let opened = match self.descriptor(path, flags) {
+            // A file that its owner has made unwritable, served by the owner: it can be read.
+            Err(Errno::ACCESS) => self.descriptor(path, OFlags::RDONLY),
+            opened => opened,
+        };
+        opened.map(File::from).map_err(io_error_of_errno)
+    }
+
+    fn read(&self, file: &File, offset: u64, into: &mut [u8]) -> Result<usize, IoError> {
+        let mut read = 0;
+        while read < into.len() {
+            match file.read_at(&mut into[read..], offset + read as u64) {
+                Ok(0) => break,
+                Ok(more) => read += more,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
+                Err(error) => return Err(io_error_of(&error)),
+            }
+        }
+        Ok(read)
+    }
+
+    fn write(&self, file: &File, offset: u64, bytes: &[u8]) -> Result<(), IoError> {
+        file.write_all_at(bytes, offset)
+            .map_err(|error| io_error_of(&error))
+    }
+
+    fn resize(&self, file: &File, size: u64) -> Result<(), IoError> {
+        ftruncate(file, size).map_err(io_error_of_errno)
+    }
+
+    fn allocate(&self, file: &File, how: FallocateMode, offset: u64, length: u64) -> Result<(), IoError> {
+        let flags = match how {
+            FallocateMode::Extend => FallocateFlags::empty(),
+            FallocateMode::KeepSize => FallocateFlags::KEEP_SIZE,
+            FallocateMode::Punch => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+            FallocateMode::Zero => FallocateFlags::ZERO_RANGE,
+            FallocateMode::ZeroKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        };
+        fallocate(file, flags, offset, length).map_err(io_error_of_errno)
+    }
+
+    fn sync_file(&self, file: &File) -> Result<(), IoError> {
+        std::thread::sleep(self.sync_delay);
+        uninterrupted(|| fsync(file))
+    }
+
+    fn open_for_sync(&self, path: &[u8]) -> Result<BackingHandle, IoError> {
+        match self.try_open_for_sync(path) {
+            Err(IoError::EACCES) => Ok(BackingHandle::WholeDisk),
+            held => held,
+        }
+    }
+
+    fn sync_handle(&self, held: &BackingHandle) -> Result<(), IoError> {
+        std::thread::sleep(self.sync_delay);
+        match held {
+            BackingHandle::Open(file) => uninterrupted(|| fsync(file)),
+            BackingHandle::WholeDisk => uninterrupted(|| syncfs(&self.root)),
+        }
+    }
+
+    fn drop_cache(&self, path: &[u8]) {
+        // Dirty pages stay, and they are what the next sync writes. A system that refuses keeps what it has.
+        if let Ok(file) = self.descriptor(path, OFlags::RDONLY) {
+            let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+        }
+    }
+
+    fn make(&self, path: &[u8], made: &InodeSpec<'_>) -> Result<(), IoError> {
+        let done = match made.kind {
+            InodeKind::File => self.make_file(path, made),
+            InodeKind::Directory => self.make_directory(path, made),
+            InodeKind::Symlink => self.make_symlink(path, made),
+        };
+        if matches!(done, Err(errno) if errno != Errno::EXIST) {
+            // Half of it is worse than none.
+            let _ = self.remove(path, made.kind == InodeKind::Directory);
+        }
+        done.map_err(io_error_of_errno)
+    }
+
+    fn link(&self, path: &[u8], new: &[u8]) -> Result<(), IoError> {
+        linkat(
+            &self.root,
+            system_path(path),
+            &self.root,
+            system_path(new),
+            AtFlags::empty(),
+        )
+        .map_err(io_error_of_errno)
+    }
+
+    fn remove(&self, path: &[u8], directory: bool) -> Result<(), IoError> {
+        let flags = match directory {
+            true => AtFlags::REMOVEDIR,
+            false => AtFlags::empty(),
+        };
+        unlinkat(&self.root, system_path(path), flags).map_err(io_error_of_errno)
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8], exchange: bool) -> Result<(), IoError> {
+        let flags = match exchange {
+            true => RenameFlags::EXCHANGE,
+            false => RenameFlags::empty(),
+        };
+        renameat_with(&self.root, system_path(from), &self.root, system_path(to), flags)
+            .map_err(io_error_of_errno)
+    }
+
+    fn set_attributes_of_file(&self, file: &File, attributes: &AttributeChange) -> Result<(), IoError> {
+        let AttributeChange {
+            mode,
+            user,
+            group,
+            accessed,
+            modified,
+        } = *attributes;
+        if user.is_some() || group.is_some() {
+            fchown(file, user.map(Uid::from_raw), group.map(Gid::from_raw)).map_err(io_error_of_errno)?;
+        }
+        if let Some(mode) = mode {
+            fchmod(file, Mode::from_raw_mode(mode as RawMode & PERMISSIONS)).map_err(io_error_of_errno)?;
+        }
+        if accessed.is_some() || modified.is_some() {
+            futimens(file, &times(accessed, modified)).map_err(io_error_of_errno)?;
+        }
+        Ok(())
+    }
+
+    fn set_xattr_of_file(&self, file: &File, name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let name = OsStr::from_bytes(name);
+        match value {
+            Some(value) => fsetxattr(file, name, value, XattrFlags::empty()),
+            None => fremovexattr(file, name),
+        }
+        .map_err(io_error_of_errno)
+    }
+
+    fn set_attributes(&self, path: &[u8], attributes: &AttributeChange) -> Result<(), IoError> {
+        let AttributeChange {
+            mode,
+            user,
+            group,
+            accessed,
+            modified,
+        } = *attributes;
+        if user.is_some() || group.is_some() {
+            let (user, group) = (user.map(Uid::from_raw), group.map(Gid::from_raw));
+            chownat(
+                &self.root,
+                system_path(path),
+                user,
+                group,
+                AtFlags::SYMLINK_NOFOLLOW,
+            )
+            .map_err(io_error_of_errno)?;
+        }
+        // After the owner: another one takes set-user-id away.
+        if let Some(mode) = mode {
+            let mode = Mode::from_raw_mode(mode as RawMode & PERMISSIONS);
+            chmodat(&self.root, system_path(path), mode, AtFlags::empty()).map_err(io_error_of_errno)?;
+        }
+        if accessed.is_some() || modified.is_some() {
+            let times = times(accessed, modified);
+            utimensat(&self.root, system_path(path), &times, AtFlags::SYMLINK_NOFOLLOW)
+                .map_err(io_error_of_errno)?;
+        }
+        Ok(())
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: Option<&[u8]>) -> Result<(), IoError> {
+        let name = OsStr::from_bytes(name);
+        let flags = XattrFlags::empty();
+        let done = match (self.subject(path).map_err(io_error_of_errno)?, value) {
+            (None, _) => Err(Errno::PERM),
+            (Some(Subject::Open(file)), Some(value)) => fsetxattr(&file, name, value, flags),
+            (Some(Subject::Named { path, .. }), Some(value)) => setxattr(&path, name, value, flags),
+            (Some(Subject::Open(file)), None) => fremovexattr(&file, name),
+            (Some(Subject::Named { path, .. }), None) => removexattr(&path, name),
+        };
+        match (done, value) {
+            // Done again after a crash, it may be gone by then.
+            (Err(Errno::NODATA), None) => Ok(()),
+            (done, _) => done.map_err(io_error_of_errno),
+        }
+    }
+
+    fn list(&self, path: &[u8]) -> Result<Vec<ListedEntry>, IoError> {
+        let directory = self
+            .open_as_owner(path, OFlags::RDONLY | OFlags::DIRECTORY, 0o500)
+            .map_err(io_error_of_errno)?;
+        let mut all = Vec::new();
+        for entry in Dir::read_from(&directory).map_err(io_error_of_errno)? {
+            let entry = entry.map_err(io_error_of_errno)?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let (kind, identity) = identify(directory.as_fd(), name).map_err(io_error_of_errno)?;
+            all.push(ListedEntry {
+                name: name.to_vec(),
+                kind,
+                identity,
+            });
+        }
+        Ok(all)
+    }
+
+    fn identity(&self, path: &[u8]) -> Result<InodeIdentity, IoError> {
+        let (_, identity) = identify(self.root.as_fd(), path).map_err(io_error_of_errno)?;
+        Ok(identity)
+    }
+
+    fn ownership(&self, path: &[u8]) -> Result<(u32, FileOwner), IoError> {
+        let there = self.stat(path)?;
+        let owner = FileOwner {
+            user: there.st_uid,
+            group: there.st_gid,
+        };
+        Ok((there.st_mode & PERMISSIONS, owner))
+    }
+}
+
+fn times(accessed: Option<FileTime>, modified: Option<FileTime>) -> Timestamps {
+    Timestamps {
+        last_access: moment(accessed),
+        last_modification: moment(modified),
+    }
+}
+
+fn moment(moment: Option<FileTime>) -> Timespec {
+    match moment {
+        Some(FileTime { s, ns }) => Timespec {
+            tv_sec: s,
+            tv_nsec: ns.into(),
+        },
+        None => Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        },
+    }
+}
+
+fn identify(directory: BorrowedFd<'_>, path: &[u8]) -> Result<(Option<InodeKind>, InodeIdentity), Errno> {
+    let there = statx(
+        directory,
+        system_path(path),
+        AtFlags::SYMLINK_NOFOLLOW,
+        IDENTIFYING,
+    )?;
+    Ok(identity_of(&there))
+}
+
+fn identify_open(file: BorrowedFd<'_>) -> Result<(Option<InodeKind>, InodeIdentity), Errno> {
+    let there = statx(file, c"", AtFlags::EMPTY_PATH, IDENTIFYING)?;
+    Ok(identity_of(&there))
+}
+
+const IDENTIFYING: StatxFlags = StatxFlags::TYPE.union(StatxFlags::INO).union(StatxFlags::BTIME);
+
+fn identity_of(there: &rustix::fs::Statx) -> (Option<InodeKind>, InodeIdentity) {
+    let kind = match FileType::from_raw_mode(there.stx_mode.into()) {
+        FileType::RegularFile => Some(InodeKind::File),
+        FileType::Directory => Some(InodeKind::Directory),
+        FileType::Symlink => Some(InodeKind::Symlink),
+        _ => None,
+    };
+    let born = there.stx_btime;
+    let made_ns = match StatxFlags::from_bits_retain(there.stx_mask).contains(StatxFlags::BTIME) {
+        true => born.tv_sec.cast_unsigned().wrapping_mul(1_000_000_000) + u64::from(born.tv_nsec),
+        false => 0,
+    };
+    let identity = InodeIdentity {
+        inode: there.stx_ino,
+        made_ns,
+    };
+    (kind, identity)
+}

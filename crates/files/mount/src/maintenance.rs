@@ -1,0 +1,132 @@
+//! The two threads of a mount that uphold its promises: one records what was written, within 50 ms; the other brings everything to the disk from time to time.
+//!
+//! They are two because a checkpoint takes as long as the disk does. `netram_files::PeriodicTask` decides when each is due, and that no refusal ends it.
+
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_files::{PeriodicTask, TaskNotice, TaskOutcome};
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::{Nanos, Time};
+
+use crate::mount::MountState;
+
+/// Within this time what was written is on its way to the lenders. So often it is also looked whether a checkpoint is due.
+const RECORD_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The threads.
+pub(crate) struct MaintenanceThreads {
+    threads: Vec<JoinHandle<()>>,
+    stop_signals: Vec<Sender<()>>,
+}
+
+/// How a turn of work ended, and what refused it.
+type AttemptResult = (TaskOutcome, Option<Box<dyn Display>>);
+
+/// How one of them does its work, and what it says of that.
+struct MaintenanceTask {
+    name: &'static str,
+    interval: Duration,
+    is_urgent: fn(&MountState) -> bool,
+    run: fn(&MountState) -> AttemptResult,
+    refused: &'static str,
+    resumed: &'static str,
+}
+
+const RECORDING: MaintenanceTask = MaintenanceTask {
+    name: "netram-recorder",
+    interval: RECORD_INTERVAL,
+    is_urgent: |_| false,
+    run: |held| attempt_result(held.record_written()),
+    refused: "what is written is not recorded yet, and a crash would lose what no program has synced; it is tried again until it is",
+    resumed: "what was written is recorded again",
+};
+
+fn checkpoints(every: Duration) -> MaintenanceTask {
+    MaintenanceTask {
+        name: "netram-keeper",
+        interval: every,
+        is_urgent: |held| held.journaled.needs_checkpoint(),
+        run: |held| attempt_result(held.journaled.checkpoint()),
+        refused: "a checkpoint was refused, and is tried again until it is done; the journal keeps everything meanwhile",
+        resumed: "checkpoints are made again",
+    }
+}
+
+fn attempt_result<E: Display + Copy + 'static>(done: Result<(), E>) -> (TaskOutcome, Option<Box<dyn Display>>)
+where
+    Result<(), E>: Into<TaskOutcome>,
+{
+    let error = done.err().map(|error| -> Box<dyn Display> { Box::new(error) });
+    (done.into(), error)
+}
+
+impl MaintenanceThreads {
+    /// Starts them; checkpoints are made once in so long, and sooner if the journal is half full.
+    pub(crate) fn start(held: &Arc<MountState>, every: Duration) -> io::Result<MaintenanceThreads> {
+        let mut keeper = MaintenanceThreads {
+            threads: Vec::new(),
+            stop_signals: Vec::new(),
+        };
+        for work in [RECORDING, checkpoints(every)] {
+            let (end, ended) = channel();
+            let held = Arc::clone(held);
+            let thread = std::thread::Builder::new().name(work.name.to_owned());
+            match thread.spawn(move || work.run_loop(&held, &ended)) {
+                Ok(thread) => keeper.threads.push(thread),
+                Err(error) => {
+                    keeper.stop();
+                    return Err(error);
+                }
+            }
+            keeper.stop_signals.push(end);
+        }
+        Ok(keeper)
+    }
+
+    /// Waits until they have ended.
+    pub(crate) fn stop(self) {
+        drop(self.stop_signals);
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl MaintenanceTask {
+    fn run_loop(&self, held: &MountState, ended: &Receiver<()>) {
+        let begin = Instant::now();
+        let now = || Time(begin.elapsed().as_nanos() as u64);
+        let mut duty = PeriodicTask::new(now(), Nanos(self.interval.as_nanos() as u64), FaultSwitch::NONE);
+        while ended.recv_timeout(RECORD_INTERVAL) == Err(RecvTimeoutError::Timeout) && !duty.has_stopped() {
+            if !duty.is_due(now(), (self.is_urgent)(held)) {
+                continue;
+            }
+            let (outcome, error) = (self.run)(held);
+            if let Some(notice) = duty.on_attempt(now(), outcome) {
+                self.report(held.dir(), notice, error.as_deref());
+            }
+        }
+    }
+
+    fn report(&self, directory: &Path, notice: TaskNotice, error: Option<&dyn Display>) {
+        let (directory, error) = (
+            directory.display(),
+            error.map(ToString::to_string).unwrap_or_default(),
+        );
+        match notice {
+            TaskNotice::Refused => tracing::error!(%directory, error, "{}", self.refused),
+            TaskNotice::Resumed { refusals } => tracing::warn!(%directory, refusals, "{}", self.resumed),
+            TaskNotice::Ended => tracing::error!(
+                %directory,
+                error,
+                "nothing more is written: the disk failed. The journal has everything; mend the disk, unmount, and mount again"
+            ),
+        }
+    }
+}

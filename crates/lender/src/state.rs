@@ -1,0 +1,294 @@
+//! What the threads of one lender share: settings, counters, and the word to stop.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use netram_proto::id::{Incarnation, JournalId};
+use netram_proto::wire::{FrameHeader, FrameKind, RefusalReason};
+use netram_transport::{MulticastGroup, NetAddress, Security, Waker};
+
+use crate::config::LenderConfig;
+use crate::data::DataService;
+use crate::report::{MemoryReport, StatusReport};
+use crate::stats::{DepositStats, HandshakeFailures, JournalStats, ShardCounters};
+use crate::store::WindowStore;
+
+pub(crate) struct DaemonState {
+    pub(crate) config: LenderConfig,
+    pub(crate) store: Arc<WindowStore>,
+    /// Who keeps copies of volumes.
+    pub(crate) data: Option<Arc<dyn DataService>>,
+    pub(crate) addresses: Vec<NetAddress>,
+    /// Of the listeners for data sessions alone.
+    pub(crate) data_addresses: Vec<NetAddress>,
+    pub(crate) started: Instant,
+    /// One a shard.
+    pub(crate) counters: Vec<ShardCounters>,
+    pub(crate) handshakes: HandshakeFailures,
+    /// What is known of deposits.
+    pub(crate) deposits: DepositStats,
+    /// One a shard, then that of deposits, and the acceptor's last.
+    pub(crate) wakers: Vec<Waker>,
+    connections: AtomicUsize,
+    journals: Mutex<BTreeMap<JournalId, Arc<JournalStats>>>,
+    stopping: AtomicBool,
+    /// Set by a thread that panicked.
+    failed: AtomicBool,
+    shutdown: Mutex<Shutdown>,
+    ended: Condvar,
+}
+
+/// How far the end is.
+struct Shutdown {
+    /// When windows are given up even if they are not empty.
+    deadline: Option<Instant>,
+    /// Threads that still run.
+    threads: usize,
+    /// Windows that were not empty when their shard ended.
+    windows_left: usize,
+}
+
+impl DaemonState {
+    pub(crate) fn new(
+        config: LenderConfig,
+        store: Arc<WindowStore>,
+        data: Option<Arc<dyn DataService>>,
+        (addresses, data_addresses): (Vec<NetAddress>, Vec<NetAddress>),
+        wakers: Vec<Waker>,
+    ) -> DaemonState {
+        let shards = wakers.len() - 2;
+        DaemonState {
+            config,
+            store,
+            data,
+            addresses,
+            data_addresses,
+            started: Instant::now(),
+            counters: (0..shards).map(|_| ShardCounters::default()).collect(),
+            handshakes: HandshakeFailures::default(),
+            deposits: DepositStats::default(),
+            connections: AtomicUsize::new(0),
+            journals: Mutex::default(),
+            stopping: AtomicBool::new(false),
+            failed: AtomicBool::new(false),
+            shutdown: Mutex::new(Shutdown {
+                deadline: None,
+                threads: wakers.len(),
+                windows_left: 0,
+            }),
+            wakers,
+            ended: Condvar::new(),
+        }
+    }
+
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.store.incarnation()
+    }
+
+    /// Wakes the thread that keeps deposits.
+    pub(crate) fn deposit_waker(&self) -> &Waker {
+        &self.wakers[self.counters.len()]
+    }
+
+    /// A refusal of the lender itself, not of a member.
+    pub(crate) fn refusal(&self, refusal: RefusalReason) -> FrameHeader {
+        let mut header = FrameHeader::new(FrameKind::Refuse);
+        header.flags = refusal as u8;
+        header.sender = self.incarnation().0;
+        header
+    }
+
+    /// The shard that owns `journal`.
+    pub(crate) fn shard_of(&self, journal: JournalId) -> usize {
+        // Ids are random, but nobody promises which of their bits are.
+        let folded = (journal.0 ^ (journal.0 >> 64)) as u64;
+        let mixed = folded.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+        mixed as usize % self.counters.len()
+    }
+
+    /// Room for one more connection, if there is any; given back by dropping it.
+    pub(crate) fn permit(self: &Arc<DaemonState>) -> Option<ConnectionPermit> {
+        let limit = self.config.limits.connections_max;
+        let more = |count: usize| (count < limit).then_some(count + 1);
+        self.connections
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .ok()?;
+        Some(ConnectionPermit(Arc::clone(self)))
+    }
+
+    /// Lists `journal` in reports.
+    pub(crate) fn list(&self, journal: JournalId) -> Arc<JournalStats> {
+        Arc::clone(self.journals().entry(journal).or_default())
+    }
+
+    pub(crate) fn unlist(&self, journal: JournalId) {
+        self.journals().remove(&journal);
+    }
+
+    fn journals(&self) -> MutexGuard<'_, BTreeMap<JournalId, Arc<JournalStats>>> {
+        self.journals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn report(&self) -> StatusReport {
+        let now = Instant::now();
+        let mut report = StatusReport {
+            name: self.config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            incarnation: self.incarnation().to_string(),
+            domain: self.config.domain.clone(),
+            uptime_s: now.duration_since(self.started).as_secs(),
+            pid: std::process::id(),
+            addresses: self.addresses.iter().map(NetAddress::to_string).collect(),
+            data_addresses: self.data_addresses.iter().map(NetAddress::to_string).collect(),
+            multicast: self.config.multicast.as_ref().map(MulticastGroup::to_string),
+            secure: matches!(self.config.security, Security::Key(_)),
+            stopping: self.stopping(),
+            memory: MemoryReport {
+                reserved: self.store.memory(),
+                used: (self.store.memory() - self.store.free()).saturating_sub(self.store.given_back()),
+                free: self.store.free(),
+                quota: self.store.quota(),
+                deposits: self.store.deposits(),
+                deposits_max: self.config.deposits_bytes(),
+                deposits_limit: Some(self.deposits.limit()),
+                given_back: self.store.given_back(),
+            },
+            wait: self.config.wait.to_string(),
+            shards: self.counters.len(),
+            connections: self.connections.load(Ordering::Relaxed),
+            journals_used: self.store.journals(),
+            journals_max: self.store.journals_max(),
+            ..StatusReport::default()
+        };
+        for counters in &self.counters {
+            counters.add_to(&mut report.counters);
+        }
+        self.deposits.add_to(&mut report);
+        report.counters.handshakes_failed = self.handshakes.by_kind();
+        let journals = self.journals();
+        report.journals = journals
+            .iter()
+            .map(|(id, stats)| stats.report(*id, self.started, now))
+            .collect();
+        drop(journals);
+        if let Some(data) = &self.data {
+            report.replicas = data.replicas();
+            report.copies = Some(data.copies());
+        }
+        report
+    }
+
+    pub(crate) fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// When windows are given up, once stopping.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.shutdown().deadline
+    }
+
+    /// Tells every thread to stop, at `deadline` at the latest. An earlier deadline counts.
+    pub(crate) fn stop(&self, deadline: Instant) {
+        let mut ending = self.shutdown();
+        ending.deadline = Some(ending.deadline.map_or(deadline, |earlier| earlier.min(deadline)));
+        drop(ending);
+        self.stopping.store(true, Ordering::Release);
+        for waker in &self.wakers {
+            if let Err(error) = waker.wake() {
+                tracing::error!(%error, "a thread of the lender could not be woken; it stops a little later");
+            }
+        }
+    }
+
+    /// Waits until every thread has ended; the windows that were not empty then.
+    pub(crate) fn wait_ended(&self) -> usize {
+        let ending = self.shutdown();
+        let running = |ending: &mut Shutdown| ending.threads > 0;
+        self.ended
+            .wait_while(ending, running)
+            .unwrap_or_else(PoisonError::into_inner)
+            .windows_left
+    }
+
+    pub(crate) fn failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    /// A shard ends with `count` windows that hold bytes.
+    pub(crate) fn leave_windows(&self, count: usize) {
+        self.shutdown().windows_left += count;
+    }
+
+    fn shutdown(&self) -> MutexGuard<'_, Shutdown> {
+        self.shutdown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Room for one connection.
+pub(crate) struct ConnectionPermit(Arc<DaemonState>);
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Held by each thread; tells when it ends. A thread that panics takes the lender with it: its memory outlives the
+/// process, and a lender that serves some journals and not others helps nobody.
+pub(crate) struct ThreadEndGuard(pub(crate) Arc<DaemonState>);
+
+impl Drop for ThreadEndGuard {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.failed.store(true, Ordering::Release);
+            self.0.stop(Instant::now());
+        }
+        self.0.shutdown().threads -= 1;
+        self.0.ended.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_panics_takes_the_lender_with_it() {
+        let dir = tempfile::Builder::new().tempdir_in("/dev/shm").unwrap();
+        let config = LenderConfig {
+            memory: 64 * 1024,
+            chunk_bytes: 4096,
+            journals_max: 1,
+            store: Some(dir.path().join("store")),
+            ..LenderConfig::default()
+        };
+        let (store, _) = WindowStore::open(&config.store_config()).unwrap();
+        let wakers = (0..3).map(|_| Waker::new().unwrap()).collect();
+        let shared = Arc::new(DaemonState::new(
+            config,
+            store,
+            None,
+            (Vec::new(), Vec::new()),
+            wakers,
+        ));
+        let guards = [(); 3].map(|()| ThreadEndGuard(Arc::clone(&shared)));
+        let [broken, keeper, other] = guards;
+        let thread = std::thread::spawn(move || {
+            let _guard = broken;
+            // Unwinds as a panic does, without its message.
+            std::panic::resume_unwind(Box::new("broken"));
+        });
+        assert!(thread.join().is_err());
+        assert!(shared.stopping() && shared.failed());
+        assert!(
+            shared
+                .deadline()
+                .is_some_and(|deadline| deadline <= Instant::now()),
+            "at once"
+        );
+        drop((keeper, other));
+        shared.wait_ended();
+    }
+}

@@ -1,0 +1,239 @@
+//! What the `Rvm`, its transactions and the truncation thread share, and how a full log gets room.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, Weak};
+
+use netram_proto::id::Lsn;
+use netram_proto::port::{AppendError, CommitTicket, Durability, RecordLog};
+
+use crate::error::TruncateError;
+use crate::limit::POOL_TRANSACTIONS_MAX;
+use crate::options::TruncationPolicy;
+use crate::region::RegionMapping;
+use crate::segments::{SegmentMark, Segments};
+use crate::spool::Spool;
+use crate::stats::{Counters, add};
+use crate::storage::SegmentStorage;
+use crate::sync::{TruncationAnswer, TruncationSignal, lock};
+use crate::truncate::{RecoveryReport, TruncateContext, TruncateProgress, Truncator};
+use crate::txn::TransactionBuffers;
+
+/// What the `Rvm`, its transactions and the truncation thread share.
+pub(crate) struct RvmState<L: RecordLog, S: SegmentStorage> {
+    pub(crate) log: L,
+    pub(crate) storage: S,
+    /// What the opening applied.
+    pub(crate) recovery: RecoveryReport,
+    /// Tells this opening's regions from another's.
+    pub(crate) number: u64,
+    pub(crate) payload_max: usize,
+    /// Bytes of records that the log can hold.
+    pub(crate) capacity: u64,
+    pub(crate) truncation: TruncationPolicy,
+    /// The longest range that can be declared: it fits a record, and 32 bits.
+    pub(crate) range_max: usize,
+    pub(crate) counters: Counters,
+    /// Bytes of log in use at which truncation is wanted.
+    pub(crate) threshold: AtomicU64,
+    /// The log's head as last heard, so that a commit need not ask.
+    pub(crate) head: AtomicU64,
+    pub(crate) last: Mutex<Option<CommitTicket>>,
+    /// Lazy commits that are not logged yet. Locked after regions and before the log.
+    pub(crate) spool: Spool,
+    pub(crate) truncator: Mutex<Truncator<S::File>>,
+    pub(crate) segments: Mutex<Segments<S::File>>,
+    /// Every region, dead ones until the next mapping.
+    pub(crate) regions: Mutex<Vec<Weak<RegionMapping>>>,
+    pub(crate) pool: Mutex<Vec<TransactionBuffers>>,
+    pub(crate) open_transactions: AtomicUsize,
+    pub(crate) signal: TruncationSignal,
+    /// The truncation thread runs.
+    pub(crate) threaded: AtomicBool,
+    /// It was asked and has not begun.
+    pub(crate) truncation_requested: AtomicBool,
+}
+
+/// Why nothing was appended. The log is as before.
+#[derive(Debug)]
+pub(crate) enum NoRoom {
+    /// The log is full and truncation could not help.
+    Full {
+        used: u64,
+        capacity: u64,
+        cause: Option<TruncateError>,
+    },
+    /// Room would not help.
+    Refused(AppendError),
+}
+
+impl<L: RecordLog, S: SegmentStorage> RvmState<L, S> {
+    pub(crate) fn head(&self) -> Lsn {
+        Lsn(self.head.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_over_threshold(&self, end: Lsn) -> bool {
+        end.since(self.head()) > self.threshold.load(Ordering::Relaxed)
+    }
+
+    /// A commit's record is in the log.
+    pub(crate) fn committed(&self, ticket: CommitTicket) {
+        {
+            let mut last = lock(&self.last);
+            if last.is_none_or(|last| last.end < ticket.end) {
+                *last = Some(ticket);
+            }
+        }
+        let wanted = self.threaded.load(Ordering::Relaxed)
+            && self.is_over_threshold(ticket.end)
+            && self.truncation == TruncationPolicy::Here;
+        if wanted && !self.truncation_requested.swap(true, Ordering::AcqRel) {
+            self.signal.request();
+        }
+    }
+
+    /// Takes an ended transaction's buffers back.
+    pub(crate) fn reuse(&self, mut buffers: TransactionBuffers) {
+        self.open_transactions.fetch_sub(1, Ordering::Relaxed);
+        if buffers.clear() {
+            let mut pool = lock(&self.pool);
+            if pool.len() < POOL_TRANSACTIONS_MAX {
+                pool.push(buffers);
+            }
+        }
+    }
+
+    /// Appends by `attempt`, which holds no lock when it returns, making room in a full log as often as that
+    /// gains something.
+    pub(crate) fn with_room<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, AppendError>,
+    ) -> Result<T, NoRoom> {
+        loop {
+            let head = self.head();
+            let (used, capacity) = match attempt() {
+                Ok(done) => return Ok(done),
+                Err(AppendError::Full { used, capacity }) => (used, capacity),
+                Err(error) => return Err(NoRoom::Refused(error)),
+            };
+            let cause = match self.make_room(head) {
+                Ok(true) => continue,
+                Ok(false) => None,
+                Err(cause) => Some(cause),
+            };
+            return Err(NoRoom::Full {
+                used,
+                capacity,
+                cause,
+            });
+        }
+    }
+
+    /// Makes room in a log that was full when its head was at `head`. `false`: nothing could be freed.
+    pub(crate) fn make_room(&self, head: Lsn) -> Result<bool, TruncateError> {
+        let began = self.storage.now();
+        let freed = match self.truncation {
+            TruncationPolicy::Elsewhere { patience } => self.wait_for_trim(head, patience),
+            TruncationPolicy::Here => match self.signal_and_wait(head) {
+                TruncationAnswer::Done => Ok(()),
+                TruncationAnswer::Failed(error) => Err(error),
+                TruncationAnswer::NoThread => self.free_some(head),
+            },
+        };
+        add(&self.counters.full_stalls, 1);
+        add(&self.counters.full_stall_ns, self.storage.now().since(began).0);
+        freed.map(|()| self.head() > head)
+    }
+
+    fn signal_and_wait(&self, head: Lsn) -> TruncationAnswer {
+        match self.threaded.load(Ordering::Acquire) {
+            true => self.signal.request_and_wait(|| self.head() > head),
+            false => TruncationAnswer::NoThread,
+        }
+    }
+
+    /// Truncates until the head is beyond `head`, or everything logged has been applied.
+    pub(crate) fn free_some(&self, head: Lsn) -> Result<(), TruncateError> {
+        let mut waited = false;
+        while self.head() <= head {
+            if self.step()? == TruncateProgress::Idle {
+                if waited {
+                    break;
+                }
+                self.wait_for_disk()?;
+                waited = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// Truncates until the head is at `target` or beyond.
+    pub(crate) fn truncate_to(&self, target: Lsn) -> Result<(), TruncateError> {
+        while self.head() < target {
+            if self.step()? == TruncateProgress::Idle && self.head() < target {
+                self.wait_for_disk()?;
+                assert!(self.log.state().stable >= target, "what the disk has is stable");
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything appended so far is stable, commits of other threads that have not returned too.
+    pub(crate) fn wait_for_disk(&self) -> Result<(), TruncateError> {
+        let state = self.log.state();
+        if state.stable >= state.tail {
+            return Ok(());
+        }
+        let all = CommitTicket {
+            lsn: state.stable,
+            end: state.tail,
+        };
+        self.log
+            .wait(all, Durability::Disk)
+            .map(drop)
+            .map_err(TruncateError::Wait)
+    }
+
+    /// Applies every commit so far that changed the segment of `mark`.
+    pub(crate) fn apply_segment(&self, mark: &SegmentMark) -> Result<(), TruncateError> {
+        if self.spool.is_active() && self.spool.lock().has(mark) {
+            self.drain_spool()?;
+        }
+        self.truncate_to(mark.end())
+    }
+
+    /// Applies every commit so far and says so on the segments.
+    pub(crate) fn apply_all(&self) -> Result<(), TruncateError> {
+        let last = *lock(&self.last);
+        self.truncate_to(last.map_or(Lsn(0), |ticket| ticket.end))?;
+        let log = self.log.state();
+        lock(&self.segments).close(&self.storage, log.head, log.tail)?;
+        Ok(())
+    }
+
+    pub(crate) fn step(&self) -> Result<TruncateProgress, TruncateError> {
+        if self.truncation != TruncationPolicy::Here {
+            return Ok(TruncateProgress::Idle);
+        }
+        let world = TruncateContext {
+            log: &self.log,
+            storage: &self.storage,
+            segments: &self.segments,
+            counters: &self.counters,
+        };
+        let mut truncator = lock(&self.truncator);
+        let began = self.storage.now();
+        let stepped = truncator.step(&world);
+        add(&self.counters.truncation_ns, self.storage.now().since(began).0);
+        if let Ok(TruncateProgress::Trimmed(head)) = stepped {
+            // Under the lock: before the next thread can find nothing left to do and take the log for full.
+            self.head.fetch_max(head.0, Ordering::AcqRel);
+        }
+        drop(truncator);
+        match stepped {
+            Ok(TruncateProgress::Trimmed(_)) => self.signal.progress(),
+            Ok(_) => {}
+            Err(_) => add(&self.counters.truncation_failures, 1),
+        }
+        stepped
+    }
+}

@@ -1,0 +1,303 @@
+//! A node's copy of the region, saved: what a region is made of again when its server is lost for good.
+//!
+//! ```text
+//! DIR/bytes     the region's bytes, pages of zeros left out
+//! DIR/copy      JSON: what they are, with a checksum over the CRC32C of each piece and over what it says itself; written last, so that
+//!               without it there is no copy
+//! ```
+//!
+//! A copy is of one moment: every lock's span is as of the version that it says, whole, and nothing in it is of a transaction that is not
+//! acknowledged. Which commits of others it has is the stream's affair; so several copies of one region are put together
+//! span by span, each from the copy with the highest version of its lock (`server/rescue.rs`).
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use netram_proto::wire::crc32c;
+use netram_shared_machine::RegionId;
+use serde::{Deserialize, Serialize};
+
+const BYTES: &str = "bytes";
+const COPY: &str = "copy";
+const FORMAT: u32 = 2;
+/// Its checksum is over the pieces alone.
+const FORMAT_OLD: u32 = 1;
+/// Bytes read or written at once; a page of zeros is left out.
+const PIECE: usize = 1 << 20;
+const PAGE: usize = 4096;
+/// A copy's description: 2^20 locks and as many nodes take less.
+const DESCRIPTION_BYTES_MAX: u64 = 256 << 20;
+
+/// What a saved copy is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CopyDescription {
+    format: u32,
+    /// Which region, in hexadecimal digits.
+    region: String,
+    /// Who saved it.
+    pub node: u64,
+    /// What the node called itself.
+    pub name: String,
+    /// The region's bytes.
+    pub bytes: u64,
+    /// The address that nodes map it at; 0: each where it likes.
+    pub address: u64,
+    /// The lenders that nodes are told, as settings are written.
+    pub settings: String,
+    /// Each lock: number, offset and length of its span, version.
+    pub locks: Vec<(u32, u64, u64, u64)>,
+    /// The last record of each node that is in the copy.
+    pub numbers: Vec<(u64, u64)>,
+    crc: u32,
+}
+
+/// Why there is no copy.
+#[derive(Debug, thiserror::Error)]
+pub enum CopyError {
+    /// The system refused.
+    #[error("{path}: {cause}")]
+    System {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// No copy, or one that was cut short.
+    #[error("{path} is no saved copy of a region: {reason}; save it again")]
+    NoCopy {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+/// A saved copy, checked whole.
+#[derive(Debug)]
+pub struct SavedCopy {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub description: CopyDescription,
+    /// Which region it is of.
+    pub region: RegionId,
+    bytes: File,
+}
+
+impl CopyDescription {
+    /// What a copy is, before its bytes are written.
+    pub(crate) fn new(region: RegionId, node: u64, name: String) -> CopyDescription {
+        CopyDescription {
+            format: FORMAT,
+            region: format!("{:032x}", region.0),
+            node,
+            name,
+            bytes: 0,
+            address: 0,
+            settings: String::new(),
+            locks: Vec::new(),
+            numbers: Vec::new(),
+            crc: 0,
+        }
+    }
+
+    /// What `crc` is to be, with what the pieces' checksum is. A version that reads otherwise would have another copy chosen for its lock.
+    fn checksum(&self, pieces: u32) -> io::Result<u32> {
+        match self.format {
+            FORMAT_OLD => Ok(pieces),
+            _ => {
+                let crc = pieces;
+                let said = CopyDescription { crc, ..self.clone() };
+                Ok(fold(crc, &serde_json::to_vec(&said)?))
+            }
+        }
+    }
+}
+
+/// Saves a copy to a new directory, which only its owner can read. `read` copies bytes from an offset on; `still` says at the end whether
+/// nothing has changed meanwhile: if not, nothing is left.
+pub(crate) fn save(
+    path: &Path,
+    mut description: CopyDescription,
+    mut read: impl FnMut(usize, &mut [u8]),
+    still: impl FnOnce() -> bool,
+) -> Result<bool, CopyError> {
+    let system = |cause| CopyError::System {
+        path: path.to_owned(),
+        cause,
+    };
+    fs::create_dir(path).map_err(system)?;
+    let write = || -> io::Result<bool> {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o700))?;
+        let file = File::create(path.join(BYTES))?;
+        file.set_len(description.bytes)?;
+        let mut piece = vec![0; PIECE];
+        let mut at = 0;
+        while at < description.bytes {
+            let piece = &mut piece[..(description.bytes - at).min(PIECE as u64) as usize];
+            read(at as usize, piece);
+            description.crc = fold(description.crc, piece);
+            for (index, page) in piece.chunks(PAGE).enumerate() {
+                if page.iter().any(|byte| *byte != 0) {
+                    file.write_all_at(page, at + (index * PAGE) as u64)?;
+                }
+            }
+            at += piece.len() as u64;
+        }
+        file.sync_all()?;
+        if !still() {
+            return Ok(false);
+        }
+        description.crc = description.checksum(description.crc)?;
+        let mut file = File::create(path.join(COPY))?;
+        file.write_all(&serde_json::to_vec(&description)?)?;
+        file.sync_all()?;
+        File::open(path)?.sync_all()?;
+        Ok(true)
+    };
+    let saved = write();
+    if !matches!(saved, Ok(true)) {
+        // The first error is the one to report.
+        let _ = fs::remove_dir_all(path);
+    }
+    saved.map_err(system)
+}
+
+/// The checksum of all pieces so far and one more.
+fn fold(before: u32, piece: &[u8]) -> u32 {
+    let mut both = [0; 8];
+    both[..4].copy_from_slice(&before.to_le_bytes());
+    both[4..].copy_from_slice(&crc32c(piece).to_le_bytes());
+    crc32c(&both)
+}
+
+impl SavedCopy {
+    /// Opens a copy and reads all of it once, for its checksum.
+    pub fn open(path: &Path) -> Result<SavedCopy, CopyError> {
+        let system = |cause| CopyError::System {
+            path: path.to_owned(),
+            cause,
+        };
+        let no_copy = |reason: String| CopyError::NoCopy {
+            path: path.to_owned(),
+            reason,
+        };
+        let mut text = Vec::new();
+        let file = match File::open(path.join(COPY)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Err(no_copy("its description is missing".to_owned()));
+            }
+            file => file.map_err(system)?,
+        };
+        file.take(DESCRIPTION_BYTES_MAX)
+            .read_to_end(&mut text)
+            .map_err(system)?;
+        let description: CopyDescription =
+            serde_json::from_slice(&text).map_err(|error| no_copy(error.to_string()))?;
+        if ![FORMAT_OLD, FORMAT].contains(&description.format) {
+            return Err(no_copy(format!(
+                "format {} is not known here",
+                description.format
+            )));
+        }
+        let region = u128::from_str_radix(&description.region, 16);
+        let region = RegionId(region.map_err(|error| no_copy(error.to_string()))?);
+        let bytes = File::open(path.join(BYTES)).map_err(system)?;
+        if bytes.metadata().map_err(system)?.len() != description.bytes {
+            return Err(no_copy("it has more or fewer bytes than it says".to_owned()));
+        }
+        let saved = SavedCopy {
+            path: path.to_owned(),
+            description,
+            region,
+            bytes,
+        };
+        let mut crc = 0;
+        saved
+            .each(0, saved.description.bytes, &mut |_, piece| {
+                crc = fold(crc, piece);
+                Ok(())
+            })
+            .map_err(system)?;
+        let crc = saved.description.checksum(crc).map_err(system)?;
+        match crc == saved.description.crc {
+            true => Ok(saved),
+            false => Err(no_copy("its checksum is wrong".to_owned())),
+        }
+    }
+
+    /// Hands these bytes to `each`, in pieces.
+    pub(crate) fn each(
+        &self,
+        offset: u64,
+        length: u64,
+        each: &mut dyn FnMut(u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let end = offset.saturating_add(length).min(self.description.bytes);
+        let mut piece = vec![0; PIECE.min(usize::try_from(length).unwrap_or(PIECE))];
+        let mut at = offset;
+        while at < end {
+            let piece = &mut piece[..(end - at).min(PIECE as u64) as usize];
+            self.bytes.read_exact_at(piece, at)?;
+            each(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BYTES_OF_REGION: [u8; 3 * PAGE] = [7; 3 * PAGE];
+
+    fn saved(path: &Path) -> CopyDescription {
+        let description = CopyDescription {
+            bytes: BYTES_OF_REGION.len() as u64,
+            locks: vec![(0, 0, PAGE as u64, 41), (1, PAGE as u64, PAGE as u64, 5)],
+            numbers: vec![(3, 46)],
+            ..CopyDescription::new(RegionId(9), 3, "desk".to_owned())
+        };
+        let read = |at: usize, into: &mut [u8]| into.copy_from_slice(&BYTES_OF_REGION[at..][..into.len()]);
+        assert!(save(path, description, read, || true).unwrap());
+        SavedCopy::open(path).unwrap().description
+    }
+
+    /// Only the bytes had a checksum: the copy would have been taken for the newest.
+    #[test]
+    fn a_description_that_reads_otherwise_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("copy");
+        saved(&path);
+        let text = fs::read_to_string(path.join(COPY)).unwrap();
+        for (there, instead) in [
+            (",41]", ",49]"),
+            ("[3,46]", "[3,47]"),
+            ("\"node\":3", "\"node\":2"),
+        ] {
+            assert_eq!(text.matches(there).count(), 1, "{text}");
+            fs::write(path.join(COPY), text.replace(there, instead)).unwrap();
+            let refused = SavedCopy::open(&path).unwrap_err();
+            assert!(refused.to_string().contains("checksum"), "{refused}");
+        }
+        fs::write(path.join(COPY), text).unwrap();
+        SavedCopy::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_copy_of_an_earlier_release_is_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("copy");
+        let description = CopyDescription {
+            format: FORMAT_OLD,
+            crc: fold(0, &BYTES_OF_REGION),
+            ..saved(&path)
+        };
+        fs::write(path.join(COPY), serde_json::to_vec(&description).unwrap()).unwrap();
+        assert_eq!(SavedCopy::open(&path).unwrap().description, description);
+    }
+}

@@ -1,0 +1,169 @@
+//! Where a database is put: on the disk as it is, with its log on a mount, or on a volume.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use netram_proto::journal::CommitRule;
+use netram_transport::WaitPolicy;
+
+use super::kinds::{DatabaseDisk, DatabaseStorage};
+use crate::bench_mount::BenchMount;
+use crate::error::{BenchError, ErrorContext};
+use crate::lnd::device::{self, BlockDevice};
+use crate::slow_disk::SlowDisk;
+use crate::testbed::{LenderProcess, LenderSpec, SocketKind, Testbed};
+use crate::tool::tool;
+use crate::volume::serve::{DeviceSource, SyncDelays};
+use crate::volume::{VolumeDirectory, VolumeRedundancy};
+
+/// Bytes of a volume.
+const VOLUME_BYTES: u64 = 768 << 20;
+
+/// What all of them stand on.
+pub(super) struct DatabaseTestbed<'s> {
+    pub(super) site: &'s Testbed,
+    pub(super) lender: LenderProcess,
+    slow: Option<SlowDisk>,
+}
+
+impl<'s> DatabaseTestbed<'s> {
+    /// Starts the lender; `slow`: a slower disk will be asked for.
+    pub(super) fn new(
+        site: &'s Testbed,
+        wait: WaitPolicy,
+        slow: bool,
+    ) -> Result<DatabaseTestbed<'s>, BenchError> {
+        let spec = LenderSpec {
+            wire: SocketKind::Tcp,
+            secure: true,
+            wait,
+            core: None,
+        };
+        Ok(DatabaseTestbed {
+            site,
+            lender: site.lender(spec)?,
+            slow: slow.then(|| SlowDisk::make(site.directory())).transpose()?,
+        })
+    }
+}
+
+/// A place for one database.
+pub(super) struct DatabasePlacement {
+    directory: PathBuf,
+    mount: Option<BenchMount>,
+    volume: Option<VolumePlacement>,
+    environment: Vec<(String, String)>,
+}
+
+/// Fields go in this order.
+struct VolumePlacement {
+    mounted: device::TestFilesystem,
+    attachment: BlockDevice,
+    _volume: VolumeDirectory,
+}
+
+impl DatabasePlacement {
+    /// Makes one; what is neither on a mount nor on a volume is plain.
+    pub(super) fn new(
+        world: &DatabaseTestbed<'_>,
+        storage: DatabaseStorage,
+        disk: DatabaseDisk,
+    ) -> Result<DatabasePlacement, BenchError> {
+        let site = world.site;
+        let directory = site.directory().join(format!("database-{}", site.number()));
+        fs::create_dir(&directory).context("make a directory for a database")?;
+        let mut ground = DatabasePlacement {
+            environment: environment(world, &directory, disk)?,
+            directory,
+            mount: None,
+            volume: None,
+        };
+        match storage {
+            DatabaseStorage::Mount => {
+                let mount = BenchMount::begin(site, world.lender.address(), disk.slower_us())?;
+                ground.mount = Some(mount);
+            }
+            DatabaseStorage::Disk => ground.volume = Some(volume(world, disk)?),
+            DatabaseStorage::Plain
+            | DatabaseStorage::Vfs
+            | DatabaseStorage::RemoteWrite
+            | DatabaseStorage::Off => (),
+        }
+        Ok(ground)
+    }
+
+    /// Where its data goes.
+    pub(super) fn data(&self) -> &Path {
+        match &self.volume {
+            Some(volume) => volume.mounted.path(),
+            None => &self.directory,
+        }
+    }
+
+    /// Where its log goes, if it goes elsewhere.
+    pub(super) fn log(&self) -> Option<&Path> {
+        self.mount.as_ref().map(BenchMount::dir)
+    }
+
+    /// Where all of it goes, when there is but one directory.
+    pub(super) fn all(&self) -> &Path {
+        self.log().unwrap_or(self.data())
+    }
+
+    /// What its program is started with, so that it finds the disk as slow as wanted.
+    pub(super) fn environment(&self) -> &[(String, String)] {
+        &self.environment
+    }
+
+    /// Takes it away, once nobody uses it any more.
+    pub(super) fn end(self) -> Result<(), BenchError> {
+        if let Some(mount) = self.mount {
+            mount.end()?;
+        }
+        if let Some(volume) = self.volume {
+            volume.mounted.unmount()?;
+            volume.attachment.release()?;
+        }
+        fs::remove_dir_all(&self.directory).context("remove a database's directory")
+    }
+}
+
+fn environment(
+    world: &DatabaseTestbed<'_>,
+    directory: &Path,
+    disk: DatabaseDisk,
+) -> Result<Vec<(String, String)>, BenchError> {
+    let slow = match (&world.slow, disk) {
+        (Some(slow), DatabaseDisk::Modelled) => slow,
+        _ => return Ok(Vec::new()),
+    };
+    let named = slow.environment(directory, disk.slower_us())?;
+    Ok(named.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+fn volume(world: &DatabaseTestbed<'_>, disk: DatabaseDisk) -> Result<VolumePlacement, BenchError> {
+    let holders = VolumeRedundancy {
+        lenders: vec![world.lender.address().clone()],
+        rule: Some(CommitRule::Any),
+        ..VolumeRedundancy::default()
+    };
+    let place = VolumeDirectory::new(world.site, VOLUME_BYTES, &holders)?;
+    let slow = SyncDelays {
+        journal_us: disk.slower_us(),
+        files_us: disk.slower_us(),
+    };
+    let what = DeviceSource::Volume(place.path().to_owned(), slow);
+    let attachment = BlockDevice::of_volume(world.site, place.path(), what, None)?;
+    Ok(VolumePlacement {
+        mounted: device::TestFilesystem::new(world.site, attachment.path(), "ext4")?,
+        attachment,
+        _volume: place,
+    })
+}
+
+/// Moves what is in a directory into another, which may be on another file system.
+pub(super) fn move_contents(from: &Path, to: &Path) -> Result<(), BenchError> {
+    let inside = format!("{}/.", from.display());
+    tool("cp", &["-a", &inside, &to.to_string_lossy()])?;
+    fs::remove_dir_all(from).context(format_args!("remove {}", from.display()))
+}

@@ -1,0 +1,90 @@
+//! A group of processes with a limit on their memory, by whichever of the kernel's two interfaces is here.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::job::PROCESSES_FILE;
+use crate::cleanup::{CleanupItem, register, retry_removal, unregister};
+
+/// Where the first interface has its controllers of memory, and the second all.
+const FIRST: &str = "/sys/fs/cgroup/memory";
+const SECOND: &str = "/sys/fs/cgroup";
+
+/// A group. Its processes must have ended when it is dropped.
+#[derive(Debug)]
+pub(super) struct MemoryCgroup {
+    directory: PathBuf,
+}
+
+impl MemoryCgroup {
+    /// `Err`: why there can be none here.
+    pub(super) fn limited_to(bytes: u64, number: u32) -> Result<MemoryCgroup, String> {
+        let name = format!("netram-bench-{}-{number}", std::process::id());
+        let (above, limit) = interface()?;
+        let directory = above.join(name);
+        register(CleanupItem::Group(directory.clone()));
+        fs::create_dir(&directory).map_err(|error| format!("no group with a limit of memory: {error}"))?;
+        let group = MemoryCgroup { directory };
+        let limited = fs::write(group.directory.join(limit), bytes.to_string());
+        limited.map_err(|error| format!("no limit of memory: {error}"))?;
+        Ok(group)
+    }
+
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+impl Drop for MemoryCgroup {
+    fn drop(&mut self) {
+        end(&self.directory);
+        unregister(&CleanupItem::Group(self.directory.clone()));
+    }
+}
+
+/// Ends a group: its processes first, if there are any. `false`: one did not end in time.
+pub(crate) fn end(directory: &Path) -> bool {
+    retry_removal(|| {
+        let members = fs::read_to_string(directory.join(PROCESSES_FILE)).unwrap_or_default();
+        for member in members
+            .lines()
+            .filter_map(|member| Pid::from_raw(member.parse().ok()?))
+        {
+            // One that has ended since is what was wanted.
+            let _ = kill_process(member, Signal::KILL);
+        }
+        fs::remove_dir(directory)
+    })
+}
+
+/// The directory that groups are made in, and the file of a group that has its limit.
+fn interface() -> Result<(PathBuf, &'static str), String> {
+    if let Some(above) = first(Path::new(FIRST)) {
+        return Ok((above, "memory.limit_in_bytes"));
+    }
+    let second = Path::new(SECOND);
+    let controllers = fs::read_to_string(second.join("cgroup.controllers")).unwrap_or_default();
+    if !controllers.split_whitespace().any(|name| name == "memory") {
+        return Err(
+            "the kernel limits no group's memory here (no controller `memory` in /sys/fs/cgroup)".to_owned(),
+        );
+    }
+    // It may be on already, and only root may turn it on: making a group then tells.
+    let _ = fs::write(second.join("cgroup.subtree_control"), "+memory");
+    Ok((second.to_owned(), "memory.max"))
+}
+
+/// This process's own group of the first interface, or the outermost where a container does not show it.
+fn first(mount: &Path) -> Option<PathBuf> {
+    let is_here = |directory: &Path| directory.join("memory.limit_in_bytes").exists();
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = own.lines().find_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        rest.strip_prefix("memory:/").map(|own| mount.join(own))
+    });
+    own.into_iter()
+        .chain([mount.to_owned()])
+        .find(|directory| is_here(directory))
+}

@@ -1,0 +1,261 @@
+//! What the experiments stand on: recoverable memory over a real file and a log that keeps one record, and a peer
+//! that takes messages over a socket.
+
+use std::cell::{Cell, RefCell};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use netram_proto::id::{JournalId, Lsn};
+use netram_proto::port::{
+    AppendError, CommitTicket, CommitVotes, Durability, LogError, LogState, Record, RecordKind, RecordLog,
+    WaitError,
+};
+use netram_rvm::{
+    CaptureMode, RealStorage, Region, RestoreMode, Rvm, RvmOptions, SegmentAllocation, Transaction,
+};
+use netram_transport::NetAddress;
+
+use crate::error::{BenchError, ErrorContext};
+use crate::socket::{PollPause, RawListener, RawSocket};
+use crate::testbed::Testbed;
+
+pub(super) const PAGE: usize = 4096;
+const PAYLOAD_BYTES_MAX: usize = 1 << 26;
+
+/// A log that keeps the last record only: what commits cost over it is the library alone.
+pub(super) struct LastRecordLog {
+    end: Cell<u64>,
+    payload: RefCell<Vec<u8>>,
+    length: Cell<usize>,
+}
+
+impl RecordLog for LastRecordLog {
+    fn append(
+        &self,
+        _: RecordKind,
+        length: usize,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<CommitTicket, AppendError> {
+        fill(&mut self.payload.borrow_mut()[..length]);
+        self.length.set(length);
+        let lsn = Lsn(self.end.get());
+        self.end.set(lsn.0 + length as u64);
+        Ok(CommitTicket {
+            lsn,
+            end: Lsn(self.end.get()),
+        })
+    }
+
+    fn wait(&self, _: CommitTicket, _: Durability) -> Result<CommitVotes, WaitError> {
+        Ok(CommitVotes::default())
+    }
+
+    fn state(&self) -> LogState {
+        let tail = Lsn(self.end.get());
+        LogState {
+            head: tail,
+            stable: tail,
+            acked: tail,
+            tail,
+            capacity: 1 << 40,
+            payload_max: PAYLOAD_BYTES_MAX,
+        }
+    }
+
+    fn read(&self, from: Lsn, _: &mut dyn FnMut(Record<'_>) -> bool) -> Result<Lsn, LogError> {
+        Ok(from)
+    }
+
+    fn trim(&self, _: Lsn) -> Result<(), LogError> {
+        Ok(())
+    }
+}
+
+/// A region of whole pages, all of them in memory.
+pub(super) struct OsdiMemory {
+    pub(super) region: Region,
+    pub(super) rvm: Rvm<LastRecordLog, RealStorage>,
+    pub(super) pages: usize,
+}
+
+pub(super) type OsdiTransaction = Transaction<LastRecordLog, RealStorage>;
+
+impl OsdiMemory {
+    /// A region whose stores are found as `capture` says; `None` with the reason where they cannot be.
+    pub(super) fn new(
+        site: &Testbed,
+        pages: usize,
+        capture: CaptureMode,
+    ) -> Result<Result<OsdiMemory, String>, BenchError> {
+        OsdiMemory::filled(site, pages, capture, |memory| {
+            let mut first = memory.begin()?;
+            for page in 0..pages {
+                first
+                    .set(&memory.region, page * PAGE, &1u64)
+                    .context("store to each page")?;
+            }
+            first.commit(Durability::Lazy).context("commit")?;
+            Ok(())
+        })
+    }
+
+    /// The same with these bytes in it.
+    pub(super) fn holding(
+        site: &Testbed,
+        bytes: &[u8],
+        capture: CaptureMode,
+    ) -> Result<Result<OsdiMemory, String>, BenchError> {
+        OsdiMemory::filled(site, bytes.len().div_ceil(PAGE), capture, |memory| {
+            memory.region.put_back(0, bytes).context("fill the region")
+        })
+    }
+
+    fn filled(
+        site: &Testbed,
+        pages: usize,
+        capture: CaptureMode,
+        fill: impl FnOnce(&OsdiMemory) -> Result<(), BenchError>,
+    ) -> Result<Result<OsdiMemory, String>, BenchError> {
+        let directory = tempfile::tempdir_in(site.directory()).context("make a directory")?;
+        let path = |name: &str| directory.path().join(name).display().to_string();
+        let storage = RealStorage::create(&path("segments")).context("make a segment table")?;
+        let log = LastRecordLog {
+            end: Cell::new(64),
+            payload: RefCell::new(vec![0; PAYLOAD_BYTES_MAX]),
+            length: Cell::new(0),
+        };
+        let rvm =
+            Rvm::open(log, storage, RvmOptions::new(JournalId(94))).context("open recoverable memory")?;
+        rvm.create_segment(
+            &path("segment"),
+            (pages * PAGE) as u64,
+            SegmentAllocation::Preallocated,
+        )
+        .context("make a segment")?;
+        let region = rvm.map(&path("segment"), 0, 0).context("map a segment")?;
+        let mut memory = OsdiMemory { region, rvm, pages };
+        fill(&memory)?;
+        Ok(match memory.region.set_capture(capture) {
+            Ok(()) => Ok(memory),
+            Err(refused) => Err(refused.to_string()),
+        })
+    }
+
+    /// A transaction that stores to the region and is never undone.
+    pub(super) fn begin(&self) -> Result<OsdiTransaction, BenchError> {
+        let mut transaction = self.rvm.begin(RestoreMode::NoRestore);
+        transaction.capture(&self.region).context("begin a transaction")?;
+        Ok(transaction)
+    }
+
+    /// Stores `value` at each of `places` without declaring it; how long that took.
+    pub(super) fn store(
+        &self,
+        open: &mut OsdiTransaction,
+        places: &[usize],
+        value: u64,
+    ) -> Result<Duration, BenchError> {
+        let mut edit = open.edit(&self.region);
+        let bytes = edit
+            .range_mut(0, self.pages * PAGE)
+            .context("borrow the region")?;
+        Ok(store(bytes, places, value))
+    }
+
+    /// What the last commit logged.
+    pub(super) fn send_last_record(&self, peer: &MessagePeer) -> Result<(), BenchError> {
+        self.with_last_record(|record| peer.send(record))
+    }
+
+    /// The same for something else.
+    pub(super) fn with_last_record<T>(&self, with: impl FnOnce(&[u8]) -> T) -> T {
+        let payload = self.rvm.log().payload.borrow();
+        with(&payload[..self.rvm.log().length.get()])
+    }
+
+    /// Ranges that were declared so far.
+    pub(super) fn declared(&self) -> u64 {
+        self.rvm.statistics().ranges_declared
+    }
+}
+
+/// The stores alone: the floor of what finds them.
+pub(super) fn store(bytes: &mut [u8], places: &[usize], value: u64) -> Duration {
+    let value = value.to_le_bytes();
+    let began = Instant::now();
+    for place in places {
+        bytes[*place..*place + value.len()].copy_from_slice(&value);
+    }
+    std::hint::black_box(bytes);
+    began.elapsed()
+}
+
+/// A thread that takes messages, each a length and so many bytes, and answers each with a byte.
+pub(super) struct MessagePeer {
+    socket: RawSocket,
+    thread: Option<JoinHandle<Result<(), BenchError>>>,
+}
+
+impl MessagePeer {
+    /// Connected by TCP over the loopback.
+    pub(super) fn tcp() -> Result<MessagePeer, BenchError> {
+        MessagePeer::at(&"tcp://127.0.0.1:0".parse().context("name an address")?)
+    }
+
+    /// Connected by a Unix socket.
+    pub(super) fn unix(site: &Testbed) -> Result<MessagePeer, BenchError> {
+        MessagePeer::at(&NetAddress::Unix(site.directory().join("osdi94.sock")))
+    }
+
+    fn at(address: &NetAddress) -> Result<MessagePeer, BenchError> {
+        let gate = RawListener::open(address)?;
+        let at = gate.address()?;
+        let thread = std::thread::Builder::new().name("bench-peer".to_owned());
+        let thread = thread.spawn(move || serve(&gate)).context("start a thread")?;
+        let socket = RawSocket::connect(&at)?;
+        if let NetAddress::Unix(path) = address {
+            // Connected: its name is of no more use, and another run will want it.
+            let _ = std::fs::remove_file(path);
+        }
+        Ok(MessagePeer {
+            socket,
+            thread: Some(thread),
+        })
+    }
+
+    /// Sends a message and waits until it was received whole.
+    pub(super) fn send(&self, message: &[u8]) -> Result<(), BenchError> {
+        self.socket.send_all(&(message.len() as u64).to_le_bytes())?;
+        self.socket.send_all(message)?;
+        match self.socket.receive_all(&mut [0], PollPause::Spin)? {
+            true => Ok(()),
+            false => Err(BenchError::InvalidRequest(
+                "the peer closed the connection".to_owned(),
+            )),
+        }
+    }
+}
+
+fn serve(gate: &RawListener) -> Result<(), BenchError> {
+    let socket = gate.accept()?;
+    let mut message = vec![0; PAYLOAD_BYTES_MAX];
+    let mut length = [0; 8];
+    while socket.receive_all(&mut length, PollPause::Spin)? {
+        let length = u64::from_le_bytes(length) as usize;
+        if !socket.receive_all(&mut message[..length], PollPause::Spin)? {
+            break;
+        }
+        socket.send_all(&[1])?;
+    }
+    Ok(())
+}
+
+impl Drop for MessagePeer {
+    fn drop(&mut self) {
+        // The thread ends with the connection.
+        let _ = self.socket.end();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! How long until another node has an update of eight bytes: there and back, halved.
+//!
+//! Each of two nodes writes under a lock of its own, as soon as it has what the other wrote: once around are two commits, each
+//! seen by the other. The floor is a bare exchange with a process that answers, as large as such a commit: once for the
+//! member's acknowledgement, and half of it for the way to the other node.
+//!
+//! That floor's two processes have a core each. Where there are fewer cores than processes on an update's way, a second floor says what
+//! is left to be had: the same way between as many processes that do nothing, and yield while they wait.
+//!
+//! Without a rest an update also waits for what the one before has left to others: the server that keeps it, the disks' threads. With one
+//! it comes to quiet cores, where whoever is on its way sleeps, in the floors too.
+
+use std::time::{Duration, Instant};
+
+use netram_shared_machine::LockVersion;
+use serde::Serialize;
+
+use super::node_process::{NodeTask, REPLY_LOCK, REQUEST_LOCK};
+use super::testbed::{NODE_TIMEOUT, PeerDelivery, RegionSetup, RegionTestbed, update};
+use crate::commit::CommitEffort;
+use crate::echo::{self, EchoClient, EchoServer, ExchangeSizes};
+use crate::error::{BenchError, ErrorContext};
+use crate::histogram::{LatencyRecorder, LatencySummary, median};
+use crate::machine::CorePin;
+use crate::socket::PollPause;
+use crate::testbed::{CoreAssignment, SocketKind, Testbed};
+
+/// Bytes of the record: an update of eight bytes with its header, and the stamp of one lock.
+const PAYLOAD_BYTES: usize = 24;
+/// A member's acknowledgement, and one way more.
+const EXCHANGES: f64 = 1.5;
+
+/// A rest in which whoever polls goes to sleep, nodes and floors alike, and the disks are done.
+pub const REST: Duration = Duration::from_millis(4);
+
+/// Medians over rounds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct UpdateVisibility {
+    /// From an update's beginning until the other node has it.
+    pub one_way: LatencySummary,
+    /// From its beginning until its commit has returned.
+    pub commit: LatencySummary,
+    /// A bare exchange.
+    pub exchange: LatencySummary,
+    /// Microseconds of the floor.
+    pub floor_us: f64,
+    /// Median of the rounds' medians over their floors.
+    pub ratio: f64,
+    /// Microseconds of the same way between processes that do nothing, on the same cores.
+    pub idle_us: f64,
+    /// Median of the rounds' medians over that.
+    pub idle_ratio: f64,
+}
+
+/// Measures in alternating rounds, with a rest behind each time around.
+pub fn measure(
+    site: &Testbed,
+    plan: RegionSetup,
+    effort: CommitEffort,
+    rest: Duration,
+) -> Result<UpdateVisibility, BenchError> {
+    let plan = RegionSetup {
+        peer_delivery: PeerDelivery::Links,
+        ..plan
+    };
+    let place = RegionTestbed::start(site, plan)?;
+    let _answering = place.play(NodeTask::Answer)?;
+    let node = place.join()?;
+    let seats = CoreAssignment::find();
+    let echo = EchoServer {
+        listen: site.listen(SocketKind::Tcp).to_string(),
+        exchange: ExchangeSizes::of_commit(PAYLOAD_BYTES, true),
+        core: seats.lender(0),
+        pause: PollPause::Spin,
+        asks: None,
+    };
+    let start = |echo| EchoClient::start(site.program(), echo, site.directory(), Ok);
+    let pinger = start(echo.clone())?;
+    let idle = idle_way(&echo, start)?;
+    let mut version = node.version(REQUEST_LOCK).0;
+    let (mut ways, mut commits, mut exchanges, mut ratios) = (vec![], vec![], vec![], vec![]);
+    let (mut idles, mut idle_ratios) = (vec![], vec![]);
+    // The first round warms up.
+    for round in 0..=effort.rounds {
+        let exchange = {
+            let _pinned = CorePin::to(seats.client())?;
+            echo::rested_round(std::slice::from_ref(&pinger), effort.round, rest)?
+        };
+        // There and back, halved, as the updates are.
+        let idle_us = echo::chain(&idle, effort.round, rest)?.p50_us / 2.0;
+        let (mut way, mut commit) = (LatencyRecorder::start(&[]), LatencyRecorder::start(&[]));
+        let end = Instant::now() + effort.round;
+        loop {
+            let began = Instant::now();
+            if began >= end {
+                break;
+            }
+            version += 1;
+            update(&node, REQUEST_LOCK, version)?;
+            commit.record(began.elapsed());
+            let answered = node
+                .wait_version(REPLY_LOCK, LockVersion(version), NODE_TIMEOUT)
+                .context("wait for an answer")?;
+            if !answered {
+                return Err(BenchError::InvalidRequest(
+                    "the other node does not answer".to_owned(),
+                ));
+            }
+            way.record(began.elapsed() / 2);
+            if !rest.is_zero() {
+                std::thread::sleep(rest);
+            }
+        }
+        if round > 0 {
+            let way = way.finish();
+            ratios.push(way.p50_us / (EXCHANGES * exchange.p50_us));
+            idle_ratios.push(way.p50_us / idle_us);
+            idles.push(idle_us);
+            ways.push(way);
+            commits.push(commit.finish());
+            exchanges.push(exchange);
+        }
+    }
+    let exchange = LatencySummary::median(&exchanges);
+    Ok(UpdateVisibility {
+        one_way: LatencySummary::median(&ways),
+        commit: LatencySummary::median(&commits),
+        exchange,
+        floor_us: EXCHANGES * exchange.p50_us,
+        ratio: median(ratios),
+        idle_us: median(idles),
+        idle_ratio: median(idle_ratios),
+    })
+}
+
+/// A member, and whoever answers, which asks the member first.
+fn idle_way(
+    echo: &EchoServer,
+    start: impl Fn(EchoServer) -> Result<EchoClient, BenchError>,
+) -> Result<[EchoClient; 2], BenchError> {
+    let yields = EchoServer {
+        core: None,
+        pause: PollPause::Yield,
+        ..echo.clone()
+    };
+    let member = start(yields.clone())?;
+    let peer = start(EchoServer {
+        asks: Some(member.address().to_string()),
+        ..yields
+    })?;
+    Ok([member, peer])
+}

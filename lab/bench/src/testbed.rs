@@ -1,0 +1,379 @@
+//! Where a measurement takes place: a temporary directory, a cluster key, and lenders as processes of their own.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use netram_journal::{Journal, JournalConfig};
+use netram_proto::id::JournalId;
+use netram_proto::journal::WriterTimings;
+use netram_proto::time::Nanos;
+use netram_transport::{ClusterKey, MulticastGroup, NetAddress, Security, WaitPolicy};
+use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
+
+use crate::child::{ChildProcess, listening_addresses};
+use crate::cleanup::{CleanupItem, register, retry_removal};
+use crate::error::{BenchError, ErrorContext};
+use crate::machine;
+use crate::namespaces::NamespacePair;
+
+/// How long members may take to join: they are processes on this machine.
+pub(crate) const JOIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that a benchmark's lender lends: some journals' windows.
+const LENDER_MEMORY: &str = "96MiB";
+
+/// The kind of socket between client and lender.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SocketKind {
+    /// TCP over loopback.
+    #[default]
+    Tcp,
+    /// A Unix socket.
+    Unix,
+}
+
+/// What a benchmark's lender is started with.
+#[derive(Clone, Copy, Debug)]
+pub struct LenderSpec {
+    /// The kind of socket.
+    pub wire: SocketKind,
+    /// Whether links are encrypted.
+    pub secure: bool,
+    /// How its shard waits.
+    pub wait: WaitPolicy,
+    /// The core that its shard stays on.
+    pub core: Option<usize>,
+}
+
+/// A directory for files, a key, and what has been started there.
+pub struct Testbed {
+    program: PathBuf,
+    directory: TempDir,
+    key: ClusterKey,
+    key_file: PathBuf,
+    numbers_used: AtomicU32,
+}
+
+/// A lender process. Dropping it kills it and gives its memory back.
+pub struct LenderProcess {
+    child: Option<ChildProcess>,
+    address: NetAddress,
+    store: PathBuf,
+}
+
+/// A journal open in this process, in a directory of its own.
+pub struct OpenJournal {
+    /// The journal.
+    pub journal: Journal,
+    /// Its id.
+    pub id: JournalId,
+    /// Its directory, and beside it room for other files.
+    pub directory: PathBuf,
+}
+
+impl Testbed {
+    /// A fresh site in a temporary directory below `parent`, for children of `program`.
+    pub fn new(program: PathBuf, parent: &Path) -> Result<Testbed, BenchError> {
+        let directory = tempfile::Builder::new().prefix("netram-").tempdir_in(parent);
+        let directory = directory.context(format_args!("make a directory in {}", parent.display()))?;
+        register(CleanupItem::Path(directory.path().to_owned()));
+        let key = ClusterKey::generate();
+        let key_file = directory.path().join("cluster.key");
+        key.save_new(&key_file).context("save a cluster key")?;
+        Ok(Testbed {
+            program,
+            directory,
+            key,
+            key_file,
+            numbers_used: AtomicU32::new(0),
+        })
+    }
+
+    /// The program that children are started from.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// The temporary directory.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The cluster key's file.
+    pub fn key_file(&self) -> &Path {
+        &self.key_file
+    }
+
+    /// How links are protected.
+    pub fn security(&self, secure: bool) -> Security {
+        if secure {
+            Security::Key(self.key.clone())
+        } else {
+            Security::Insecure
+        }
+    }
+
+    /// A number that nothing else at this site has.
+    pub fn number(&self) -> u32 {
+        self.numbers_used.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// An address to listen on.
+    pub fn listen(&self, wire: SocketKind) -> NetAddress {
+        let text = match wire {
+            SocketKind::Tcp => "tcp://127.0.0.1:0".to_owned(),
+            SocketKind::Unix => format!("unix:{}/{}.sock", self.directory().display(), self.number()),
+        };
+        text.parse()
+            .expect("a loopback address and a path of a temporary directory are addresses")
+    }
+
+    /// Starts a lender process and waits until it listens.
+    pub fn lender(&self, spec: LenderSpec) -> Result<LenderProcess, BenchError> {
+        self.start_lender(spec, &self.listen(spec.wire), &[], &[])
+    }
+
+    /// The same at a place where one was before.
+    pub(crate) fn lender_at(
+        &self,
+        spec: LenderSpec,
+        listen: &NetAddress,
+    ) -> Result<LenderProcess, BenchError> {
+        self.start_lender(spec, listen, &[], &[])
+    }
+
+    /// A data lender, which keeps copies of volumes in the directory `data`.
+    pub(crate) fn data_lender_at(
+        &self,
+        spec: LenderSpec,
+        listen: &NetAddress,
+        data: &Path,
+    ) -> Result<LenderProcess, BenchError> {
+        let more = ["--data".to_owned(), data.display().to_string()];
+        self.start_lender(spec, listen, &[], &more)
+    }
+
+    /// One that has so much memory, nearly all of it for pages.
+    pub(crate) fn page_lender(&self, spec: LenderSpec, memory: &str) -> Result<LenderProcess, BenchError> {
+        let more = ["--memory", memory, "--deposits", memory].map(str::to_owned);
+        self.start_lender(spec, &self.listen(spec.wire), &[], &more)
+    }
+
+    /// The same, and it takes appends from a multicast group too.
+    pub fn multicast_lender(
+        &self,
+        spec: LenderSpec,
+        group: &MulticastGroup,
+    ) -> Result<LenderProcess, BenchError> {
+        let more = ["--multicast".to_owned(), group.to_string()];
+        self.start_lender(spec, &self.listen(spec.wire), &[], &more)
+    }
+
+    /// The same on the other side of a network, where it is reached by TCP whatever `spec` says.
+    pub fn remote_lender(
+        &self,
+        network: &NamespacePair,
+        spec: LenderSpec,
+    ) -> Result<LenderProcess, BenchError> {
+        let before = network.on_lender();
+        self.start_lender(
+            spec,
+            &network.listen(),
+            &before.each_ref().map(String::as_str),
+            &[],
+        )
+    }
+
+    /// `before`: a command and its arguments that start the program given behind them, in its own place.
+    fn start_lender(
+        &self,
+        spec: LenderSpec,
+        listen: &NetAddress,
+        before: &[&str],
+        more: &[String],
+    ) -> Result<LenderProcess, BenchError> {
+        let number = self.number();
+        let name = format!("bench-{}-{number}", std::process::id());
+        let store = PathBuf::from(format!("/dev/shm/netram-{name}.mem"));
+        register(CleanupItem::Path(store.clone()));
+        let mut arguments = vec!["lend".to_owned(), "--listen".to_owned(), listen.to_string()];
+        let mut flag = |name: &str, value: String| arguments.extend([name.to_owned(), value]);
+        if !more.iter().any(|word| word == "--memory") {
+            flag("--memory", LENDER_MEMORY.to_owned());
+        }
+        flag("--domain", format!("domain-{number}"));
+        flag("--wait", spec.wait.to_string());
+        flag("--store", store.display().to_string());
+        flag("--name", name);
+        if let Some(core) = spec.core {
+            flag("--pin", core.to_string());
+        }
+        if spec.secure {
+            flag("--key-file", self.key_file.display().to_string());
+        } else {
+            arguments.push("--insecure".to_owned());
+        }
+        arguments.push("--with-parent".to_owned());
+        arguments.extend_from_slice(more);
+        let program = self.program.to_string_lossy();
+        let arguments = arguments.iter().map(String::as_str);
+        let mut words = before.iter().copied().chain([&*program]).chain(arguments);
+        let first = words.next().expect("at least the program itself");
+        let child = ChildProcess::start(Path::new(first), words, "lender", self.directory())?;
+        let mut lender = LenderProcess {
+            child: Some(child),
+            address: listen.clone(),
+            store,
+        };
+        let child = lender.child_mut();
+        let addresses = listening_addresses(&child.ready("ready")?)?;
+        lender.address = addresses
+            .into_iter()
+            .next()
+            .ok_or_else(|| child.log_error("it named no address"))?;
+        Ok(lender)
+    }
+
+    /// Makes a journal with a log of `log_bytes` in a directory of its own, and opens it.
+    pub fn journal(&self, log_bytes: u64, config: JournalConfig) -> Result<OpenJournal, BenchError> {
+        let directory = self.directory().join(format!("client-{}", self.number()));
+        std::fs::create_dir(&directory).context("make a client's directory")?;
+        let journal_path = directory.join("journal");
+        Journal::create(&journal_path, log_bytes).context("create a journal")?;
+        let members = config.members;
+        let (journal, _) = Journal::open(&journal_path, config).context("open a journal")?;
+        if members > 0 {
+            journal.wait_for_members(JOIN_TIMEOUT).map_err(|blocked| {
+                BenchError::InvalidRequest(format!("the lenders did not join the journal: {blocked}"))
+            })?;
+        }
+        Ok(OpenJournal {
+            id: journal.id(),
+            journal,
+            directory,
+        })
+    }
+
+    /// A journal's configuration for measuring with `lenders`, all of them members.
+    pub fn config(&self, lenders: Vec<NetAddress>, secure: bool, wait: WaitPolicy) -> JournalConfig {
+        let members = lenders.len();
+        JournalConfig {
+            wait,
+            seal: secure,
+            // All processes are on this machine, whatever their labels say.
+            one_domain: true,
+            domain: "bench".to_owned(),
+            ..JournalConfig::with_lenders(lenders, self.security(secure), members)
+        }
+    }
+}
+
+impl Drop for Testbed {
+    fn drop(&mut self) {
+        // Its own guard tries once; a process that is just ending may still be making something there.
+        retry_removal(|| std::fs::remove_dir_all(self.directory.path()));
+    }
+}
+
+/// Failure detection that does not take a lender for dead that was paused while its floor was measured.
+pub fn patient_timing() -> WriterTimings {
+    WriterTimings {
+        detect: Nanos::from_ms(120_000),
+        ping: Nanos::from_ms(60_000),
+        ..WriterTimings::default()
+    }
+}
+
+impl LenderProcess {
+    fn child_mut(&mut self) -> &mut ChildProcess {
+        self.child
+            .as_mut()
+            .expect("taken only by `kill` and `stop`, which consume the lender")
+    }
+
+    /// The process.
+    pub fn child(&self) -> &ChildProcess {
+        self.child
+            .as_ref()
+            .expect("taken only by `kill` and `stop`, which consume the lender")
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &NetAddress {
+        &self.address
+    }
+
+    /// Kills it (SIGKILL); its memory is given back, as when its machine dies.
+    pub fn kill(self) {
+        drop(self);
+    }
+
+    /// Asks it to stop and waits for its end.
+    pub fn stop(mut self) -> Result<(), BenchError> {
+        match self.child.take() {
+            Some(child) => child.stop(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for LenderProcess {
+    fn drop(&mut self) {
+        drop(self.child.take());
+        // A lender that was asked to stop may have given its memory back itself.
+        let _ = std::fs::remove_file(&self.store);
+    }
+}
+
+/// Who runs on which core: the client on the first, lenders on the others.
+#[derive(Clone, Debug)]
+pub struct CoreAssignment {
+    cores: Vec<usize>,
+}
+
+impl CoreAssignment {
+    /// Seats on the cores that this process may use.
+    pub fn find() -> CoreAssignment {
+        CoreAssignment {
+            cores: machine::cores(),
+        }
+    }
+
+    /// The client's core.
+    pub fn client(&self) -> usize {
+        self.cores[0]
+    }
+
+    /// The core of one of several clients: from the last core downward, while lenders take theirs upward. `None` where
+    /// there are too few cores for that: clients that shared one while others idle would be measured unfairly.
+    pub fn client_of(&self, index: usize, clients: usize) -> Option<usize> {
+        let count = self.cores.len();
+        if clients == 1 {
+            return Some(self.cores[0]);
+        }
+        let upper = count / 2;
+        (clients <= upper).then(|| self.cores[count - 1 - index])
+    }
+
+    /// The core of the lender with this index; `None` on a machine with one core.
+    pub fn lender(&self, index: usize) -> Option<usize> {
+        let others = &self.cores[1..];
+        (!others.is_empty()).then(|| others[index % others.len()])
+    }
+
+    /// Whether `lenders` and a client have a core each, so that all may spin.
+    pub fn spinning(&self, lenders: usize) -> bool {
+        lenders < self.cores.len()
+    }
+
+    /// How lenders wait so that none of them is in the way of another.
+    pub fn lender_wait(&self, lenders: usize) -> WaitPolicy {
+        if self.spinning(lenders) {
+            WaitPolicy::Spin
+        } else {
+            WaitPolicy::default()
+        }
+    }
+}

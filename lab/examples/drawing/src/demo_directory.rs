@@ -1,0 +1,100 @@
+//! Where everything is: a directory with the lenders' memory, the region, and each node's journal.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+use netram_lender::{Lender, LenderConfig};
+use netram_shared::server::serve::{ServeConfig, ServingRegion};
+use netram_shared::server::{RegionPlan, RegionStore, Spans};
+use netram_shared::{Node, NodeOptions};
+use netram_transport::{NetAddress, Security};
+
+use crate::drawing::{LAYER_BYTES, LAYERS};
+
+/// Machines that lend memory. Every commit waits for two of them.
+pub(crate) const LENDERS: [&str; 3] = ["lender-1", "lender-2", "lender-3"];
+/// How long joining may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// All processes are on this machine and talk over sockets in this directory, which nobody else can enter: without keys. On several
+/// machines the addresses are `tcp://`, and the security is a key.
+pub(crate) struct DemoDirectory {
+    pub(crate) directory: PathBuf,
+}
+
+impl DemoDirectory {
+    pub(crate) fn at(directory: PathBuf) -> DemoDirectory {
+        DemoDirectory { directory }
+    }
+
+    fn address(&self, name: &str) -> NetAddress {
+        NetAddress::Unix(self.directory.join(format!("{name}.sock")))
+    }
+
+    fn region(&self) -> PathBuf {
+        self.directory.join("region")
+    }
+
+    /// Makes the region: a span of bytes a layer, each under its lock.
+    pub(crate) fn create(&self) -> anyhow::Result<()> {
+        let bytes = LAYER_BYTES * u64::from(LAYERS);
+        let lenders = LENDERS.map(|name| format!("\"{}\"", self.address(name)));
+        let plan = RegionPlan {
+            bytes,
+            address: 0,
+            spans: Spans::even(bytes, LAYER_BYTES)?,
+            log_bytes: 16 << 20,
+            nodes_settings: format!(
+                "lenders = [{}]\nmembers = 2\none-domain = true\ninsecure = true\nwindow = \"4MiB\"\n",
+                lenders.join(", ")
+            ),
+        };
+        RegionStore::create(&self.region(), &plan)?;
+        Ok(())
+    }
+
+    /// A process that lends memory.
+    pub(crate) fn lend(&self, name: &str) -> anyhow::Result<()> {
+        let _lender = Lender::start(LenderConfig {
+            name: name.to_owned(),
+            listen: vec![self.address(name)],
+            security: Security::Insecure,
+            memory: 64 << 20,
+            store: Some(self.directory.join(format!("{name}.mem"))),
+            ..LenderConfig::default()
+        })?;
+        wait_for_end_of_input();
+        Ok(())
+    }
+
+    /// The process that has the region on its disk, its locks and its order.
+    pub(crate) fn serve(&self) -> anyhow::Result<()> {
+        let config = ServeConfig {
+            // A process that ends is missed at once, as its link closes; one on a busy machine is not to be missed.
+            lease: Duration::from_secs(5),
+            ..ServeConfig::new(vec![self.address("server")], Security::Insecure)
+        };
+        let _serving = ServingRegion::start(&self.region(), config)?;
+        wait_for_end_of_input();
+        Ok(())
+    }
+
+    /// The region in this process's memory.
+    pub(crate) fn join(&self, name: &str) -> anyhow::Result<Node> {
+        let directory = self.directory.join(name);
+        let options = NodeOptions {
+            name: name.to_owned(),
+            log_bytes: 16 << 20,
+            server_timeout: PATIENCE,
+            ..NodeOptions::new(self.address("server"), Security::Insecure, directory)
+        };
+        Node::join(options).with_context(|| format!("{name} joins"))
+    }
+}
+
+/// Waits for the end of the input: whoever started this process ends it so, or ends itself.
+pub(crate) fn wait_for_end_of_input() {
+    // What comes before means nothing; an input that cannot be read has ended.
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+}

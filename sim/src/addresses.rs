@@ -1,0 +1,56 @@
+//! Addresses: which lender each leads to, and how that changes. A machine knows addresses; what a lender is, its memory says.
+
+use netram_proto::journal::ViewMember;
+
+use crate::process::lender_at;
+use crate::world::World;
+
+impl World {
+    /// The lenders' addresses, as the settings have them.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        (0..self.address_lenders.len())
+            .map(|index| format!("l{index}"))
+            .collect()
+    }
+
+    /// The lender whose memory a view means; a liar may have given any, and is known by its address.
+    pub(crate) fn lender_of(&self, member: &ViewMember) -> usize {
+        let life = member.incarnation;
+        let is = |lender: &crate::lender::SimLender| {
+            lender.incarnation == life || lender.lost_memories.iter().any(|(past, _)| *past == life)
+        };
+        let named = || {
+            self.address_lenders
+                .get(lender_at(&member.address))
+                .copied()
+                .flatten()
+        };
+        self.lenders
+            .iter()
+            .position(is)
+            .or_else(named)
+            .unwrap_or_default()
+    }
+
+    /// A lender is reached by another address from now on: one that led nowhere, or another lender's.
+    pub(crate) fn move_lender(&mut self) {
+        let (one, other) = (
+            self.rng.index(self.address_lenders.len()),
+            self.rng.index(self.address_lenders.len()),
+        );
+        if self.address_lenders[one] == self.address_lenders[other] {
+            return;
+        }
+        self.coverage.hit("nemesis: lenders moved");
+        self.tell(|| format!("what was at l{one} is at l{other} now, and the other way round"));
+        for lender in [self.address_lenders[one], self.address_lenders[other]]
+            .into_iter()
+            .flatten()
+        {
+            for conn in self.conns_to(lender) {
+                self.break_conn(conn);
+            }
+        }
+        self.address_lenders.swap(one, other);
+    }
+}

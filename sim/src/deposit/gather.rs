@@ -1,0 +1,223 @@
+//! A program that wants some blocks of pages, and leaves the pages where they are.
+
+use std::collections::BTreeSet;
+
+use netram_far_machine::deposit::{BlockRequest, GatherOutcome, GatherResult, GatherTicket, Page};
+use netram_far_machine::limit::BLOCK_BYTES;
+
+use super::World;
+use super::owner::PAGE;
+
+/// Blocks that were asked for together, and what happened to their pages since.
+#[derive(Clone, Debug)]
+pub(super) struct PendingGather {
+    request: BlockRequest,
+    /// Pages that were put anew.
+    rewritten: BTreeSet<Page>,
+    /// Pages that came home, and of which words were lies that this program has not seen yet.
+    new_lies: BTreeSet<Page>,
+    /// The same, and it had seen one before.
+    known_lies: BTreeSet<Page>,
+}
+
+/// How sure it is that words of a page were lies that are not found yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LieCertainty {
+    Certain,
+    /// They may have been found with others.
+    Possible,
+}
+
+const WHOLE_BLOCKS: u64 = (PAGE / BLOCK_BYTES) as u64;
+/// Pages that are asked for together, at most.
+const PAGES_MAX: u64 = 8;
+
+impl PendingGather {
+    /// Whether blocks of the page are among them.
+    pub(super) fn has(&self, page: Page) -> bool {
+        self.request.iter().any(|(of, _)| of == page)
+    }
+
+    /// The page is put anew.
+    pub(super) fn renew(&mut self, page: Page) {
+        self.rewritten.insert(page);
+        self.new_lies.remove(&page);
+        self.known_lies.remove(&page);
+    }
+}
+
+impl World {
+    /// The program wants blocks of a page that is not here, and perhaps of others of the like.
+    pub(super) fn gather_block(&mut self, arena: usize, page: Page) {
+        let others = match self.rng.below(2) {
+            0 => self.rng.below(PAGES_MAX) as usize,
+            _ => 0,
+        };
+        let Some(owner) = &self.arenas[arena] else {
+            return;
+        };
+        let away =
+            |other: &Page| *other != page && !owner.is_resident(*other) && !owner.is_waited_for(*other);
+        let mut pages: Vec<Page> = owner.pages().into_iter().filter(away).take(others).collect();
+        pages.push(page);
+        pages.sort_unstable();
+        self.gather_blocks(arena, &pages);
+    }
+
+    fn gather_blocks(&mut self, arena: usize, pages: &[Page]) {
+        let mut wanted = BlockRequest::default();
+        for page in pages {
+            match self.rng.below(3) {
+                0 => (0..WHOLE_BLOCKS).for_each(|block| wanted.add(*page, block as u8)),
+                _ => wanted.add(*page, self.rng.below(WHOLE_BLOCKS) as u8),
+            }
+        }
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        if pages.len() > 1 {
+            self.coverage
+                .hit("far: blocks of several pages asked for together");
+        }
+        let ticket = owner.page_client.gather(wanted.clone());
+        let asked = PendingGather {
+            request: wanted,
+            rewritten: BTreeSet::new(),
+            new_lies: BTreeSet::new(),
+            known_lies: BTreeSet::new(),
+        };
+        owner.gathers.insert(ticket, asked);
+    }
+
+    /// The program takes what has come of blocks.
+    pub(super) fn collect_blocks(&mut self, arena: usize) {
+        let Some(owner) = &self.arenas[arena] else {
+            return;
+        };
+        let here = |ticket: &GatherTicket| owner.page_client.has_words(*ticket);
+        let here: Vec<GatherTicket> = owner.gathers.keys().copied().filter(here).collect();
+        for ticket in here {
+            let Some(owner) = &mut self.arenas[arena] else {
+                return;
+            };
+            let Some(asked) = owner.gathers.remove(&ticket) else {
+                continue;
+            };
+            match owner.page_client.take_words(ticket) {
+                Some(gathered) => self.check_gathered(arena, &asked, &gathered),
+                None => self.fail(format!("{asked:?} is said to have come, and has not")),
+            }
+        }
+    }
+
+    fn check_gathered(&mut self, arena: usize, asked: &PendingGather, gathered: &GatherResult) {
+        if asked.request != *gathered.wanted() {
+            self.fail(format!("{asked:?} was asked for, and {gathered:?} came"));
+        }
+        for (index, (page, numbers)) in asked.request.iter().enumerate() {
+            let renewed = asked.rewritten.contains(&page);
+            match gathered.outcome(index) {
+                GatherOutcome::Arrived(version) => {
+                    let bytes = &gathered.bytes[asked.request.bytes(index)];
+                    self.check_blocks(arena, (page, version), asked, numbers, bytes);
+                }
+                GatherOutcome::Never => {
+                    self.fail(format!("{page:?} was put, and blocks of it are said to be zeros"))
+                }
+                GatherOutcome::Local => self.coverage.hit("far: blocks found here"),
+                GatherOutcome::Spilled => self.coverage.hit("far: blocks of pages in a spill file"),
+                GatherOutcome::Lost(_) if renewed => self
+                    .coverage
+                    .hit("far: pages lost and put anew before that was told"),
+                GatherOutcome::Lost(lenders) => self.on_page_lost(arena, page, lenders),
+                GatherOutcome::Retry => {
+                    self.coverage.hit("far: blocks looked for again");
+                    self.gather_blocks(arena, &[page]);
+                }
+            }
+        }
+    }
+
+    /// What honest lenders give must be what the program put last. What liars gave must be found when the page comes home.
+    fn check_blocks(
+        &mut self,
+        arena: usize,
+        (page, version): (Page, u64),
+        asked: &PendingGather,
+        numbers: &[u8],
+        bytes: &[u8],
+    ) {
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        if owner.directory().version(page) != Some(version) {
+            match asked.rewritten.contains(&page) {
+                true => self.coverage.hit("far: blocks of pages put anew since they came"),
+                false => self.fail(format!(
+                    "blocks of {page:?} came of version {version}, which is old"
+                )),
+            }
+            return;
+        }
+        let rests = owner.sealed_page(page, version);
+        let block = |number: &u8| {
+            let at = usize::from(*number) * BLOCK_BYTES;
+            rests[at..at + BLOCK_BYTES].to_vec()
+        };
+        let should: Vec<u8> = numbers.iter().flat_map(block).collect();
+        if should == bytes {
+            if asked.new_lies.contains(&page) {
+                self.fail_true_words(page);
+            }
+            return;
+        }
+        if self.profile.hostile.is_none() {
+            self.fail(format!(
+                "blocks of {page:?} should be {should:x?}, and are {bytes:x?}"
+            ));
+        }
+        if !asked.new_lies.contains(&page) {
+            let sure = match asked.known_lies.contains(&page) {
+                true => LieCertainty::Possible,
+                false => LieCertainty::Certain,
+            };
+            owner.undetected_lies.insert(page, sure);
+        }
+        self.coverage.hit("far: words that were lies");
+    }
+
+    /// Pages have come home, and `lies` were said to be other than they are.
+    pub(super) fn on_lies_proven(&mut self, arena: usize, lies: &[Page]) {
+        let Some(owner) = &mut self.arenas[arena] else {
+            return;
+        };
+        let mut wrongly = None;
+        for page in lies {
+            let known = owner.undetected_lies.remove(page).is_some();
+            match owner.gathers.values_mut().find(|asked| asked.has(*page)) {
+                Some(asked) if known => drop(asked.known_lies.insert(*page)),
+                Some(asked) => drop(asked.new_lies.insert(*page)),
+                None if known => (),
+                None => wrongly = Some(*page),
+            }
+        }
+        wrongly.into_iter().for_each(|page| self.fail_true_words(page));
+    }
+
+    fn fail_true_words(&self, page: Page) {
+        self.fail(format!(
+            "words of {page:?} were true, and are said to have been lies"
+        ));
+    }
+
+    /// A page has come home from a lender.
+    pub(super) fn check_lies_detected(&self, arena: usize, page: Page) {
+        let deceived =
+            |owner: &super::DepositOwner| owner.undetected_lies.get(&page) == Some(&LieCertainty::Certain);
+        if self.arenas[arena].as_ref().is_some_and(deceived) {
+            self.fail(format!(
+                "words of {page:?} were lies, and that was not found when it came home"
+            ));
+        }
+    }
+}

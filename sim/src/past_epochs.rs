@@ -1,0 +1,171 @@
+//! What was true at the end of each reign, for a restore from a replica that has not heard of a later one.
+//!
+//! An opening gives up records in doubt that no member of *its* view holds. A replica that never heard of that opening may have a
+//! view with other members: one that was proposed, sent there, and never durable at the client. If none of these has heard of the
+//! opening either, a restore may find such records, and takes them: nobody can tell. To it the later reigns never were. What they
+//! acknowledged by the client's own disk alone is lost in silence, as `docs/failure-model.md` says. That no member of the
+//! replica's view was sealed by one of them is checked where the restore is judged.
+
+use netram_proto::id::Epoch;
+use netram_proto::wire::ChainPoint;
+
+use crate::check::rule12::VolumeHistory;
+use crate::history::JournalHistory;
+use crate::world::World;
+
+/// A reign that has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct PastEpoch {
+    host: usize,
+    epoch: Epoch,
+    history: JournalHistory,
+    changes: VolumeHistory,
+}
+
+impl World {
+    /// What the log that is recovered on `host` up to `end` truly was. For a copied disk that is the original's, as far as
+    /// whoever made the copy could have heard, or what the original's was when it was copied: a later opening of the original
+    /// may have given up what the copy's disk still has.
+    pub(crate) fn truth(&self, host: usize, end: ChainPoint) -> &JournalHistory {
+        let own = &self.hosts[host].history;
+        let source = match (self.past_epoch_heard(host), self.hosts[host].copied_from) {
+            (Some(past), _) => &past.history,
+            (None, Some(source)) => &self.hosts[source].history,
+            (None, None) => return own,
+        };
+        let ends = |history: &JournalHistory| history.link_at(end.lsn) == Some(end);
+        match ends(own) && !ends(source) {
+            true => own,
+            false => source,
+        }
+    }
+
+    /// The copy on `host` has been recovered up to `end`: its history begins with [`World::truth`].
+    pub(crate) fn inherit(&mut self, host: usize, end: ChainPoint) {
+        self.hosts[host].history = self.truth(host, end).clone();
+        if let Some(past) = self.past_epoch_heard(host) {
+            self.changes = past.changes.clone();
+            self.coverage.hit("data: later reigns lost unheard");
+        }
+    }
+
+    /// A reign on `host` ends: the next one begins.
+    pub(crate) fn save_past_epoch(&mut self, host: usize) {
+        if self.data.is_some() {
+            self.past_epochs.push(PastEpoch {
+                host,
+                epoch: self.hosts[host].epoch,
+                history: self.hosts[host].history.clone(),
+                changes: self.changes.clone(),
+            });
+        }
+    }
+
+    /// What later reigns did on the disk of `host` is lost with it: everything is as the end of `reign` left it.
+    pub(crate) fn return_to(&mut self, host: usize, reign: Epoch) {
+        if let Some(past) = self.past_epoch_of(host, reign).cloned() {
+            self.hosts[host].history = past.history;
+            self.changes = past.changes;
+            self.coverage.hit("data: later reigns lost unheard");
+        }
+    }
+
+    fn past_epoch_heard(&self, host: usize) -> Option<&PastEpoch> {
+        let copy = &self.hosts[host];
+        self.past_epoch_of(copy.copied_from?, copy.heard_epoch?)
+    }
+
+    /// `None`: no reign has followed it.
+    fn past_epoch_of(&self, host: usize, reign: Epoch) -> Option<&PastEpoch> {
+        let named = |past: &&PastEpoch| (past.host, past.epoch) == (host, reign);
+        self.past_epochs.iter().rev().find(named)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use netram_proto::id::Lsn;
+    use netram_proto::planted::FaultSwitch;
+
+    use super::*;
+    use crate::data::SimDataLender;
+    use crate::profile::WorldProfile;
+    use crate::rng::Rng;
+    use crate::trace::EventTrace;
+
+    const FIRST: ChainPoint = ChainPoint {
+        lsn: Lsn(56),
+        chain: 1,
+    };
+    const SECOND: ChainPoint = ChainPoint {
+        lsn: Lsn(112),
+        chain: 2,
+    };
+
+    /// A world whose client logged two records in reign 1, and whose next opening gave up the second.
+    fn world() -> World {
+        let mut rng = Rng::new(7);
+        let profile = WorldProfile::draw(&mut rng);
+        let capacity = profile.capacity;
+        let mut world = World::new(rng, profile, FaultSwitch::NONE, EventTrace::new(None));
+        let data = SimDataLender::new(Rng::new(8), 0, world.journal, capacity, 1);
+        world.data = Some(data);
+        world.changes = VolumeHistory::new(512);
+        opens(&mut world, 1, ChainPoint::default());
+        for (end, byte) in [(FIRST, 0xaa), (SECOND, 0xbb)] {
+            world.hosts[0].history.append(&[byte; 56], end);
+            world.changes.push(end.lsn, 0, vec![byte; 512]);
+        }
+        opens(&mut world, 2, FIRST);
+        world
+    }
+
+    fn opens(world: &mut World, reign: u32, end: ChainPoint) {
+        world.hosts[0].view.epoch = Epoch(reign);
+        world.adopt(0, end, Lsn(0), false);
+    }
+
+    /// Where the log may end that is restored from a replica whose client was last heard in `reign`.
+    fn restored(world: &mut World, reign: u32) -> Lsn {
+        let mut heard = world.hosts[0].view.clone();
+        heard.epoch = Epoch(reign);
+        let claim = heard.clone();
+        let host = world.restore_host(0, &claim, ChainPoint::default(), &heard);
+        world.truth(host, ChainPoint::default()).tail()
+    }
+
+    /// Two oracles called it a broken rule that a restore found at a member what an opening had given up of which neither the
+    /// replica nor that member had heard (seeds 3025428 and 3295405).
+    #[test]
+    fn a_restore_may_find_what_an_opening_gave_up_that_nobody_heard_of() {
+        let mut world = world();
+        assert_eq!(restored(&mut world, 1), SECOND.lsn);
+        world.return_to(0, Epoch(1));
+        assert_eq!(world.hosts[0].history.tail(), SECOND.lsn);
+    }
+
+    /// The oracle called it a broken rule that a copy still had a record that the original's opening gave up later (seeds 2004
+    /// and 5006017).
+    #[test]
+    fn a_copy_may_have_what_the_original_gave_up_later() {
+        let mut world = world();
+        let third = ChainPoint {
+            lsn: Lsn(112),
+            chain: 3,
+        };
+        world.hosts[0].history.append(&[0xcc; 56], third);
+        let copy = world.copy_host(0);
+        opens(&mut world, 3, FIRST);
+        let ends = |end: ChainPoint| world.truth(copy, end).link_at(end.lsn) == Some(end);
+        assert!(ends(third) && ends(FIRST));
+        assert!(!ends(SECOND), "given up before the disk was copied");
+    }
+
+    #[test]
+    fn a_restore_may_not_find_what_an_opening_gave_up_that_was_heard() {
+        let mut world = world();
+        assert_eq!(restored(&mut world, 2), FIRST.lsn);
+        world.return_to(0, Epoch(2));
+        assert_eq!(world.hosts[0].history.tail(), FIRST.lsn);
+    }
+}

@@ -1,0 +1,120 @@
+//! The two threads of a mount: what they owe, and that they do it.
+
+use netram_files::{ChangeError, CheckpointError, PeriodicTask};
+use netram_proto::limit::RETRY_PAUSE_MAX;
+use netram_proto::planted::FaultSwitch;
+use netram_proto::time::{Nanos, Time};
+
+use super::{Program, TestedDirectory};
+use crate::check::fail;
+
+/// How often the keeper looks, and how often it makes a checkpoint.
+const POLL_MS: u64 = 50;
+const CHECKPOINT_MS: u64 = 700;
+/// With nothing in its way for so long the keeper has done all that it owes: the longest pause after a refusal, and what is owed then.
+const IDLE_MS: u64 = 2500;
+
+const _: () = assert!(IDLE_MS > RETRY_PAUSE_MAX.ms() + CHECKPOINT_MS + 4 * POLL_MS);
+
+/// What the two threads of a mount owe.
+pub(super) struct MountMaintenance {
+    recorder: PeriodicTask,
+    checkpoints: PeriodicTask,
+    /// The journal takes nothing any more, and nothing is owed.
+    journal_failed: bool,
+}
+
+impl MountMaintenance {
+    pub(super) fn new(now: Time, planted: FaultSwitch) -> MountMaintenance {
+        MountMaintenance {
+            recorder: PeriodicTask::new(now, Nanos::from_ms(POLL_MS), planted),
+            checkpoints: PeriodicTask::new(now, Nanos::from_ms(CHECKPOINT_MS), planted),
+            journal_failed: false,
+        }
+    }
+}
+
+impl Program {
+    /// The program does nothing for so long, and the keeper's threads do what they owe.
+    pub(super) fn run_for(&mut self, process: usize, directory: &TestedDirectory, ms: u64) -> bool {
+        if ms >= IDLE_MS {
+            // Whatever was short is there again.
+            self.disk.set_opens_allowed(true);
+            self.disk.set_catalog_writable(true);
+        }
+        let mut left = ms;
+        while left > 0 {
+            let step = left.min(POLL_MS);
+            left -= step;
+            self.world.borrow_mut().run_for(Nanos::from_ms(step));
+            let lives = self.world.borrow().alive(process);
+            if !lives || !self.run_due(directory) {
+                return false;
+            }
+            let mut world = self.world.borrow_mut();
+            if world.died_on_backing_disk(process) || !world.alive(process) {
+                return false;
+            }
+        }
+        let sound = directory.status().failed.is_none() && !self.maintenance.journal_failed;
+        if ms >= IDLE_MS && sound && !self.disk.is_failing() {
+            self.check_nothing_due(directory);
+        }
+        true
+    }
+
+    /// What the keeper's threads do whenever they look. `false`: this life is over.
+    fn run_due(&mut self, directory: &TestedDirectory) -> bool {
+        let now = self.world.borrow().now;
+        if self.maintenance.recorder.is_due(now, false) {
+            self.model.asked_to_record_all();
+            let done = directory.record_written();
+            self.tell(|| format!("the keeper records: {done:?}"));
+            self.maintenance.journal_failed |=
+                matches!(done, Err(ChangeError::Append(_) | ChangeError::Wait(_)));
+            if done.is_err() {
+                self.hit("files: recordings that were refused");
+            }
+            self.maintenance.recorder.on_attempt(now, done.into());
+        }
+        if self
+            .maintenance
+            .checkpoints
+            .is_due(now, directory.needs_checkpoint())
+        {
+            let done = directory.checkpoint();
+            self.tell(|| format!("the keeper makes a checkpoint: {done:?}"));
+            match done {
+                Ok(()) => {
+                    self.hit("files: checkpoints");
+                    self.model.synced_all();
+                }
+                Err(CheckpointError::Sync(_)) => self.hit("files: syncs of the disk beneath that failed"),
+                Err(error) => {
+                    self.hit("files: checkpoints that were refused");
+                    let ended = matches!(error, CheckpointError::Log(_) | CheckpointError::Wait(_));
+                    self.maintenance.journal_failed |= ended;
+                }
+            }
+            self.maintenance.checkpoints.on_attempt(now, done.into());
+            return done.is_ok() || !matches!(done, Err(CheckpointError::Sync(_)));
+        }
+        true
+    }
+
+    /// Nothing hindered the keeper for a while: all that was written is recorded and held, and a checkpoint was made.
+    fn check_nothing_due(&mut self, directory: &TestedDirectory) {
+        self.hit("files: lulls");
+        let status = directory.status();
+        if status.dirty > 0 || status.log.head < status.log.tail {
+            fail(
+                17,
+                format!(
+                    "{} files wait for a checkpoint, the journal has {} to {}, and nothing hinders it",
+                    status.dirty, status.log.head, status.log.tail
+                ),
+            );
+        }
+        self.model.recorded_all();
+    }
+}
